@@ -7,6 +7,7 @@ mod state_dict;
 
 use crate::dtype::DType;
 use crate::shape::Shape;
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 
@@ -353,6 +354,9 @@ fn index_help(op: &str, index: i64, len: usize) -> String {
             .to_string(),
         "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" if index >= 0 => {
             format!("; classes are 0..{len}: give the model more outputs, or renumber the labels")
+        }
+        "embedding" | "embedding_bag" => {
+            format!("; indices must be in 0..{len}: make the table larger, or check the vocabulary")
         }
         _ => String::new(),
     }

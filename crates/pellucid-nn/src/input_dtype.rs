@@ -5,8 +5,8 @@ use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype};
 /// Returns an error if a layer with parameters of this dtype would compute in another dtype than its own: operations
 /// promote their operands, so one `f64` input makes a whole `f32` model compute in `f64`.
 ///
-/// Integers are converted to the dtype of the parameters. Half-precision inputs are computed in `f32` with `f32`
-/// parameters, as norms need. Under [`autocast`](pellucid_tensor::autocast), operations cast all operands but `f64`.
+/// Integers and booleans are an error. Half-precision inputs are computed in `f32` with `f32` parameters, as norms need.
+/// Under [`autocast`](pellucid_tensor::autocast), operations cast all operands but `f64`.
 #[inline]
 pub(crate) fn check_input_dtype(layer: &'static str, x: &Tensor, parameter: &Tensor) -> Result<()> {
     if x.dtype() == parameter.dtype() { Ok(()) } else { check_dtypes(layer, x.dtype(), parameter.dtype()) }
@@ -27,10 +27,20 @@ pub(crate) fn check_optional_dtype<'p>(
 
 #[cold]
 fn check_dtypes(layer: &'static str, x: DType, parameter: DType) -> Result<()> {
+    if !parameter.is_float() {
+        return Ok(());
+    }
+    if !x.is_float() {
+        let help = format!(
+            "the input is {x} and the parameters of the layer are {parameter}: convert the input by \
+             x.to_dtype(DType::{parameter:?})"
+        );
+        return Err(Error::dtypes(layer, [x, parameter], help));
+    }
     let is_half = matches!(x, DType::F16 | DType::BF16);
     let is_double = x == DType::F64 || parameter == DType::F64;
     let is_mixed = !is_double && (autocast_dtype().is_some() || is_half && parameter == DType::F32);
-    if !x.is_float() || !parameter.is_float() || is_mixed {
+    if is_mixed {
         return Ok(());
     }
     let literal = match (x, parameter) {

@@ -240,7 +240,8 @@ pub trait Module: Send + Sync {
     /// included once, under its first name. A [non-persistent buffer](Buffer::non_persistent) is left out.
     ///
     /// # Panics
-    /// With [`Error::OutOfMemory`], or inside a captured step, where values do not exist.
+    /// With [`Error::Layer`] for a [`Lazy`](crate::Lazy) layer that is not built, with [`Error::OutOfMemory`], or
+    /// inside a captured step, where values do not exist.
     #[track_caller]
     fn state_dict(&self) -> StateDict {
         parts(&self).state_dict()
@@ -263,7 +264,8 @@ pub trait Module: Send + Sync {
     ///
     /// # Errors
     /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the names of a shared value have
-    /// different values. On error nothing is changed.
+    /// different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error nothing is
+    /// changed.
     #[doc(alias = "strict")]
     fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
         parts(&self).load_matching(state)
@@ -485,6 +487,7 @@ impl dyn ModuleParts + '_ {
 
     #[track_caller]
     fn state_dict(&self) -> StateDict {
+        unwrap(self.check_built("state_dict"));
         state::snapshot(&first_names(self.persistent_values()))
     }
 
@@ -493,6 +496,7 @@ impl dyn ModuleParts + '_ {
     }
 
     fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
+        self.check_built("load_matching")?;
         state::load_matching(&self.persistent_values(), state)
     }
 
@@ -521,12 +525,8 @@ impl Stateful for dyn ModuleParts + '_ {
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        StateLoad::new(&self.persistent_values(), state).map_err(|error| match &error {
-            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
-                self.check_built("load_state_dict").err().unwrap_or(error)
-            }
-            _ => error,
-        })
+        self.check_built("load_state_dict")?;
+        StateLoad::new(&self.persistent_values(), state)
     }
 }
 

@@ -144,7 +144,11 @@ impl std::ops::Index<usize> for Sequential {
     #[track_caller]
     fn index(&self, index: usize) -> &BoxedLayer {
         let len = self.len();
-        self.get(index).unwrap_or_else(|| panic!("there is no layer {index}; the container has {len}"))
+        // A closure would hide the caller's line.
+        match self.get(index) {
+            Some(layer) => layer,
+            None => panic!("there is no layer {index}; the container has {len}"),
+        }
     }
 }
 
@@ -302,7 +306,11 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     /// If there is no module of this name.
     #[track_caller]
     fn index(&self, name: &str) -> &M {
-        self.get(name).unwrap_or_else(|| panic!("there is no module named {name:?}"))
+        // A closure would hide the caller's line.
+        match self.get(name) {
+            Some(module) => module,
+            None => panic!("there is no module named {name:?}"),
+        }
     }
 }
 

@@ -5,9 +5,10 @@ extern crate pellucid_nn as pellucid;
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
-    AttentionMasks, Bilinear, Dropout, Embedding, Flatten, GruCell, Layer, Linear, Lstm, LstmCell, Module, ModuleDict,
-    ModuleList, Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
-    TransformerOptions, hook, init, rename_keys, sequential,
+    AttentionMasks, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, Dropout, Embedding, Flatten, GruCell, Layer, LayerNorm,
+    Linear, Lstm, LstmCell, MaxPool2d, Module, ModuleDict, ModuleList, MultiheadAttention, Parameter, Relu, Rnn,
+    RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder, TransformerOptions, hook, init,
+    rename_keys, sequential,
 };
 use pellucid_tensor::{
     BackwardOptions, DType, Device, Error, Result, Shape, Tensor, capture, detect_anomaly, manual_seed, no_grad, ops,
@@ -25,7 +26,6 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let model = sequential![Flatten::new(), Linear::lazy(5), Relu, Linear::lazy(2)];
-    assert!(model.state_dict().is_empty());
     model.build(&[7, 2, 3]).unwrap();
     let before = model.state_dict();
     assert_eq!(before.keys().collect::<Vec<_>>(), ["1.bias", "1.weight", "3.bias", "3.weight"]);
@@ -46,10 +46,12 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
 #[test]
 fn parameters_of_an_unbuilt_model_are_refused() {
     let model = sequential![Linear::new(4, 3), (Relu, Linear::lazy(2)), Linear::lazy(1)];
-    let uses: [fn(&Sequential); 5] = [
+    let uses: [fn(&Sequential); 7] = [
         |model| drop(model.parameters()),
         |model| drop(model.named_parameters()),
         |model| _ = model.parameter_count(),
+        |model| drop(model.state_dict()),
+        |model| drop(model.load_matching(&StateDict::new()).map_err(|error| panic!("{error}"))),
         |model| model.freeze(),
         |model| drop(AveragedModel::new(model, Average::Equal)),
     ];
@@ -58,15 +60,13 @@ fn parameters_of_an_unbuilt_model_are_refused() {
         let text = error.downcast_ref::<String>().unwrap();
         assert!(text.contains("1.1 (Lazy)") && text.contains("build()"), "{text}");
     }
-    assert_eq!(model.state_dict().len(), 2);
     model.zero_grad();
     model.eval();
     model.unfreeze();
-    model.load_state_dict(&model.state_dict()).unwrap();
     let built = sequential![Linear::new(4, 3), (Relu, Linear::new(3, 2)), Linear::new(2, 1)].state_dict();
     let error = model.load_state_dict(&built).unwrap_err();
     assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1.1 (Lazy)"), "{error}");
-    assert_eq!(model.load_matching(&built).unwrap().unexpected.len(), 4);
+    assert!(model.load_matching(&built).is_err());
     assert_eq!(model.summary(&[5, 4]).unwrap().parameters, 15 + 8 + 3);
     model.load_state_dict(&built).unwrap();
     uses.iter().for_each(|accepted| accepted(&model));
@@ -563,4 +563,64 @@ fn hooks_before_a_layer_replace_its_input() {
     drop(guard);
     let _guard = hook::on_forward_pre(&loss, "", |x| Some(x.clone())).unwrap();
     assert!(matches!(loss.try_forward(&x, &x), Err(Error::InvalidArgument { .. })));
+}
+
+/// Every refused input is named with an action that makes it fit.
+#[test]
+fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
+    let rows = Embedding::new(10, 3);
+    let attention = MultiheadAttention::new(8, 4);
+    let (x, there) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
+    let attend = |there: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(there));
+    let mask = Tensor::ones([2, 5, 5], DType::Bool);
+    let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
+    let lstm = Lstm::new(8, 4);
+    let state = (zeros(&[1, 3, 4]), zeros(&[1, 2, 4]));
+    let refused: [(Result<Tensor>, &str); 17] = [
+        (Linear::new(8, 4).try_forward(&zeros(&[2, 6])), "Linear::new(6, 4)"),
+        (Linear::new(24, 4).try_forward(&zeros(&[2, 4, 2, 3])), "4·2·3 = 24: put Flatten::new() before this layer"),
+        (Linear::new(2, 4).try_forward(&Tensor::from([[1i64, 2]])), "x.to_dtype(DType::F32)"),
+        (Conv2d::new(1, 4, 3).try_forward(&zeros(&[28, 28])), "unsqueeze(0)"),
+        (Conv2d::new(3, 4, 3).try_forward(&zeros(&[2, 28, 28, 3])), "permute([0, 3, 1, 2])"),
+        (Conv2d::new(1, 4, 5).try_forward(&zeros(&[2, 1, 4, 4])), "add padding, or make the kernel smaller"),
+        (MaxPool2d::new(5).try_forward(&zeros(&[2, 1, 4, 3])), "spatial shape [4, 3]"),
+        (BatchNorm2d::new(8).try_forward(&zeros(&[2, 3, 4, 4])), "made for 8: BatchNorm2d::new(3)"),
+        (BatchNorm1d::new(8).try_forward(&zeros(&[1, 8])), "eval()"),
+        (LayerNorm::new(8).try_forward(&zeros(&[2, 7])), "LayerNorm::new([7])"),
+        (rows.try_forward(&Tensor::from([10i64])), "indices must be in 0..10"),
+        (rows.try_forward(&Tensor::from([1i64, -1])), "index -1 is out of bounds"),
+        (attend(&there), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
+        (attend(&zeros(&[2, 5])), "to_dtype(DType::Bool)"),
+        (attention.try_attend(&x, &x, &x, masks), "unsqueeze(-3)"),
+        (lstm.try_run(&zeros(&[4, 2, 7]), None, None).map(|y| y.0), "7 features"),
+        (
+            lstm.try_run(&zeros(&[4, 2, 8]), Some(&state), None).map(|y| y.0),
+            "h must have shape [layers·directions, N, H] = [1, 2, 4]",
+        ),
+    ];
+    for (refused, remedy) in refused {
+        let text = refused.err().unwrap_or_else(|| panic!("{remedy}: the input must be refused")).to_string();
+        assert!(text.contains(remedy), "{text} must contain {remedy}");
+    }
+    let below = capture(|i| rows.forward(&i[0]), &[&Tensor::from([1i64, 2])]);
+    let mut below = below.unwrap();
+    assert!(matches!(below.launch(&[&Tensor::from([1i64, -1])]).err(), Some(Error::IndexOutOfBounds { .. })));
+    below.launch(&[&Tensor::from([9i64, 0])]).unwrap();
+}
+
+/// The panic of an index operator is reported at the caller's line.
+#[test]
+fn a_missing_layer_panics_at_the_line_of_the_caller() {
+    let file = Arc::new(Mutex::new(String::new()));
+    let seen = file.clone();
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        *seen.lock().unwrap() = info.location().unwrap().file().to_string();
+    }));
+    let missing = catch_unwind(AssertUnwindSafe(|| mlp()[9].tree()));
+    std::panic::set_hook(before);
+    assert!(missing.is_err());
+    assert!(file.lock().unwrap().ends_with("layer.rs") && !file.lock().unwrap().contains("src"));
+    assert!(catch_unwind(|| init::normal([2], 0.0, -1.0)).is_err());
 }

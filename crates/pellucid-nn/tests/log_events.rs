@@ -45,10 +45,13 @@ fn the_grad_scale_and_idle_steps_are_logged() {
         assert!(matches!(&log[..], [event] if event.contains("kind Sum; scale 0.25; batch 4;")), "{log:?}");
     }
     log.lock().unwrap().clear();
-    // An optimizer of another model, whose parameters have no gradient, warns once.
-    let stranger = Sgd::new(Linear::new(2, 2).parameters(), SgdOptions::default()).unwrap();
+    // Steps without gradients after one with gradients warn once.
+    let idle = Sgd::new(model.parameters(), SgdOptions::default()).unwrap();
+    model.parameters()[0].square().sum(..).backward();
+    idle.step();
+    idle.zero_grad();
     tracing::subscriber::with_default(Log(log.clone()), || {
-        (0..3).for_each(|_| stranger.step());
+        (0..3).for_each(|_| idle.step());
     });
     let log = log.lock().unwrap();
     assert!(matches!(&log[..], [event] if event.contains("no parameter of the optimizer has a gradient")), "{log:?}");

@@ -1,13 +1,14 @@
 //! Attention masks.
 
-use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
 /// The masks of an attention. A key is visible to a query if no mask hides it; a query without visible keys gets zeros.
 ///
 /// In boolean masks *true means visible*, as in
 /// [`scaled_dot_product_attention`](pellucid_tensor::ops::scaled_dot_product_attention) and in the masks of tokenizers.
-/// (In PyTorch's `nn.MultiheadAttention` and `nn.Transformer` true means hidden: negate those masks.) Float masks are
-/// added to the scores: 0 is visible, −∞ is hidden.
+/// (In PyTorch's `nn.MultiheadAttention` and `nn.Transformer` true means hidden: negate those masks.) A float `mask` is
+/// added to the scores: 0 is visible, −∞ is hidden. A padding mask of ones and zeros must be converted to booleans by
+/// `to_dtype(DType::Bool)`; added to the scores, it would hide nothing.
 ///
 /// ```
 /// use pellucid_nn::{AttentionMasks, MultiheadAttention};
@@ -23,7 +24,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 pub struct AttentionMasks<'a> {
     /// The attention mask, which broadcasts to the scores, `[.., H, L, S]`: `[L, S]` is the same for all heads.
     pub mask: Option<&'a Tensor>,
-    /// The padding mask of the keys, `[.., S]`, for sequences that were padded to one length.
+    /// The padding mask of the keys, booleans `[.., S]`, for sequences that were padded to one length.
     pub key_padding: Option<&'a Tensor>,
     /// Whether query i sees only the keys 0..=i.
     pub causal: bool,
@@ -43,6 +44,44 @@ impl<'a> AttentionMasks<'a> {
         AttentionMasks { key_padding: Some(there), ..AttentionMasks::default() }
     }
 
+    /// Checks the dtype of the padding mask, and the shapes of the masks for queries `[.., L, E]` and keys `[.., S, E]`.
+    pub(super) fn check(&self, query: &Tensor, key: &Tensor, heads: usize) -> Result<()> {
+        let op = "attention";
+        let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
+        // Inputs that do not match are refused later.
+        let Some(batch) = lead(query).broadcast(&lead(key)) else { return Ok(()) };
+        let [queries, keys] = [query, key].map(|x| x.shape()[x.rank() - 2]);
+        if let Some(padding) = self.key_padding {
+            if padding.dtype() != DType::Bool {
+                let help = "key_padding must be boolean, true for visible keys; convert a mask of ones and zeros by \
+                            to_dtype(DType::Bool), and pass values that are added to the scores as `mask`";
+                return Err(Error::dtypes(op, [padding.dtype()], help));
+            }
+            let expected: Shape = batch.iter().copied().chain([keys]).collect();
+            if padding.shape().broadcast(&expected).as_ref() != Some(&expected) {
+                let is_transposed = padding.rank() == 2 && expected.iter().rev().eq(padding.shape().iter());
+                let help = format!(
+                    "key_padding {} must be [batch, keys] = {expected}{}",
+                    padding.shape(),
+                    if is_transposed { "; transpose it?" } else { "" }
+                );
+                return Err(Error::shapes(op, [query.shape(), key.shape(), padding.shape()], help));
+            }
+        }
+        let Some(mask) = self.mask else { return Ok(()) };
+        let expected: Shape = batch.iter().copied().chain([heads, queries, keys]).collect();
+        if mask.shape().broadcast(&expected).as_ref() != Some(&expected) {
+            let lacks_heads = batch.iter().chain(&[queries, keys]).eq(mask.shape().iter());
+            let help = format!(
+                "mask {} must broadcast to [batch, heads, queries, keys] = {expected}{}",
+                mask.shape(),
+                if lacks_heads { "; add the axis of the heads with unsqueeze(-3)" } else { "" }
+            );
+            return Err(Error::shapes(op, [query.shape(), key.shape(), mask.shape()], help));
+        }
+        Ok(())
+    }
+
     /// Combines all masks except `causal` to one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
     pub(super) fn joint(&self, dtype: DType) -> Result<Option<Tensor>> {
         let usable = |mask: &Tensor| match mask.dtype() {
@@ -54,7 +93,7 @@ impl<'a> AttentionMasks<'a> {
                 "an attention mask must be boolean or have a float dtype; use to_dtype()",
             )),
         };
-        let padding = self.key_padding.map(|there| ops::unsqueeze(&ops::unsqueeze(&usable(there)?, -2)?, -2));
+        let padding = self.key_padding.map(|there| ops::unsqueeze(&ops::unsqueeze(there, -2)?, -2));
         combine_masks(self.mask.map(usable).transpose()?, padding.transpose()?, dtype)
     }
 }

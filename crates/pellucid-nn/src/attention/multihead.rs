@@ -358,6 +358,7 @@ impl MultiheadAttention {
         masks: AttentionMasks<'_>,
     ) -> Result<([Tensor; 3], Option<Tensor>, bool)> {
         let [q, k, v] = self.apply_rotary(self.project_heads(query, key, value)?, None)?;
+        masks.check(query, key, self.heads)?;
         let mask = masks.joint(q.dtype())?;
         let (q, [k, v], mask, causal) = self.append_shared_keys(q, [k, v], mask, masks.causal)?;
         Ok(([q, k, v], mask, causal))

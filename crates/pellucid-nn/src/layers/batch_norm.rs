@@ -1,6 +1,6 @@
 //! Batch normalisation.
 
-use super::spatial::{by_axes, channels};
+use super::spatial::{by_axes, channels, check_channels};
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -137,7 +137,10 @@ impl<const N: usize> Layer for BatchNorm<N> {
             return Err(Error::shapes("batch_norm", [x.shape()], help));
         }
         let layer = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]);
-        check_optional_dtype(layer, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
+        let per_channel = [self.weight.as_deref(), self.running_mean.as_deref()];
+        check_optional_dtype(layer, x, per_channel)?;
+        let values = per_channel.into_iter().flatten().next();
+        check_channels("batch_norm", x, values, |channels| format!("{layer}::new({channels})"))?;
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
         else {
             return self.normalized(x, None, true, 0.0);

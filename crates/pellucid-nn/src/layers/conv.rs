@@ -103,12 +103,14 @@ impl<const N: usize> ConvSettings<N> {
         ops::ConvOptions::default().stride(self.stride).dilation(self.dilation).groups(self.groups)
     }
 
-    /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound.
+    /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound. Each number of
+    /// channels has a name for the error text.
     #[track_caller]
-    fn weight(&self, first: usize, second: usize) -> (Parameter, f64) {
+    fn weight(&self, (first_name, first): (&str, usize), (second_name, second): (&str, usize)) -> (Parameter, f64) {
         if self.groups == 0 || !first.is_multiple_of(self.groups) || !second.is_multiple_of(self.groups) {
             let reason = format!(
-                "the number of groups, {}, must divide the numbers of channels, {first} and {second}",
+                "the number of groups, {}, must divide {first}, the number of {first_name} channels, and {second}, the \
+                 number of {second_name} channels; use groups(1), or other numbers of channels",
                 self.groups
             );
             unwrap::<()>(Err(Error::invalid("groups", reason)));
@@ -129,7 +131,7 @@ impl<const N: usize> Conv<N> {
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Conv<N> {
         let sliding = ConvSettings::new(kernel.into().0);
-        let (weight, bound) = sliding.weight(outputs, inputs);
+        let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs));
         let bias = Some(init::uniform(outputs, -bound, bound));
         Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None }
     }
@@ -172,7 +174,7 @@ impl<const N: usize> Conv<N> {
     pub fn groups(mut self, groups: usize) -> Conv<N> {
         let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
         self.sliding.groups = groups;
-        let (weight, bound) = self.sliding.weight(outputs, inputs);
+        let (weight, bound) = self.sliding.weight(("output", outputs), ("input", inputs));
         let bias = self.bias.is_some().then(|| init::uniform(outputs, -bound, bound));
         Conv { weight, bias, ..self }
     }
@@ -260,7 +262,7 @@ impl<const N: usize> ConvTranspose<N> {
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         let sliding = ConvSettings::new(kernel.into().0);
-        let (weight, bound) = sliding.weight(inputs, outputs);
+        let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs));
         let bias = Some(init::uniform(outputs, -bound, bound));
         ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] }
     }
@@ -301,7 +303,7 @@ impl<const N: usize> ConvTranspose<N> {
     pub fn groups(mut self, groups: usize) -> ConvTranspose<N> {
         let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
         self.sliding.groups = groups;
-        let (weight, bound) = self.sliding.weight(inputs, outputs);
+        let (weight, bound) = self.sliding.weight(("input", inputs), ("output", outputs));
         let bias = self.bias.is_some().then(|| init::uniform(outputs, -bound, bound));
         ConvTranspose { weight, bias, ..self }
     }

@@ -98,10 +98,14 @@ impl<const N: usize> InstanceNorm<N> {
 impl<const N: usize> Layer for InstanceNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let op = "instance_norm";
-        if channels::<N>(op, x.shape())? != self.channels {
-            return Err(Error::shapes(op, [x.shape()], format!("the input must have {} channels", self.channels)));
-        }
         let layer = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]);
+        let given = channels::<N>(op, x.shape())?;
+        if given != self.channels {
+            let made_for = self.channels;
+            let help =
+                format!("the input has {given} channels, but the layer was made for {made_for}: {layer}::new({given})");
+            return Err(Error::shapes(op, [x.shape()], help));
+        }
         check_optional_dtype(layer, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
         let running = match (&self.running_mean, &self.running_var) {
             (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),

@@ -7,7 +7,7 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
 
 /// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
@@ -53,10 +53,35 @@ pub(super) fn bound(inputs: usize) -> f64 {
     if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
 }
 
+/// Returns the error for an input whose last axis does not have the length of the weight's, `[outputs, inputs]`.
+#[cold]
+fn wrong_width(input: &Shape, weight: &Shape) -> Error {
+    let (outputs, inputs) = (weight[0], weight[1]);
+    let given = input[input.rank() - 1];
+    let wrong = format!("the last axis of the input has length {given}, but the layer was made for {inputs}");
+    let sample = &input[1..];
+    let help = if sample.len() > 1 && sample.iter().product::<usize>() == inputs {
+        let factors = sample.iter().map(usize::to_string).collect::<Vec<_>>().join("·");
+        format!("{wrong}; {factors} = {inputs}: put Flatten::new() before this layer")
+    } else {
+        format!(
+            "{wrong}; make the layer with Linear::new({given}, {outputs}), or give the input a last axis of length \
+             {inputs}"
+        )
+    };
+    Error::shapes("linear", [input, weight], help)
+}
+
 impl Linear {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         check_input_dtype("Linear", x, weight)?;
+        match (x.shape().last(), weight.shape().dims()) {
+            (Some(&given), &[_, inputs]) if given != inputs => {
+                return Err(wrong_width(x.shape(), weight.shape()));
+            }
+            _ => {}
+        }
         ops::linear(x, weight, self.bias.as_deref())
     }
 }

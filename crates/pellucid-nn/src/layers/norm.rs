@@ -1,5 +1,6 @@
 //! Normalisation within a sample: over its last axes, groups of channels, or neighbouring channels.
 
+use super::spatial::check_channels;
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -58,8 +59,24 @@ impl LayerNorm {
 impl Layer for LayerNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         check_optional_dtype("LayerNorm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
+        check_last_axes("layer_norm", "LayerNorm", x, &self.shape)?;
         ops::layer_norm(x, &self.shape, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
+}
+
+/// Returns an error if the last axes of x do not have the shape that the layer was made for.
+fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> Result<()> {
+    if x.shape().ends_with(shape) {
+        return Ok(());
+    }
+    let help = match x.rank().checked_sub(shape.rank()) {
+        Some(lead) if shape.rank() > 0 => {
+            let given = Shape::from(&x.shape()[lead..]);
+            format!("the last axes of the input are {given}, but the layer was made for {shape}: {layer}::new({given})")
+        }
+        _ => format!("the input must have the last axes {shape}, for which the layer was made"),
+    };
+    Err(Error::shapes(op, [x.shape()], help))
 }
 
 /// Returns the length of the last axis.
@@ -113,6 +130,7 @@ impl RmsNorm {
 impl Layer for RmsNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         check_optional_dtype("RmsNorm", x, [self.weight.as_deref()])?;
+        check_last_axes("rms_norm", "RmsNorm", x, &self.shape)?;
         let eps = self.eps.unwrap_or_else(|| epsilon(x.dtype()));
         ops::rms_norm(x, &self.shape, self.weight.as_deref(), eps)
     }
@@ -179,6 +197,8 @@ impl GroupNorm {
 impl Layer for GroupNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         check_optional_dtype("GroupNorm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
+        let make = |channels| format!("GroupNorm::new({}, {channels})", self.groups);
+        check_channels("group_norm", x, self.weight.as_deref(), make)?;
         ops::group_norm(x, self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
 }

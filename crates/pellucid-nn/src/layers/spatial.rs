@@ -42,6 +42,27 @@ pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Resul
     }
 }
 
+/// Returns an error if axis 1 of an input `[N, C, ..]` does not have the length of a layer's values per channel. `make`
+/// returns the call that makes a layer for a number of channels.
+pub(super) fn check_channels(
+    op: &'static str,
+    x: &Tensor,
+    values: Option<&Tensor>,
+    make: impl FnOnce(usize) -> String,
+) -> Result<()> {
+    match (x.shape().get(1), values) {
+        (Some(&given), Some(values)) if given != values.size() => {
+            let help = format!(
+                "the input has {given} channels on axis 1, but the layer was made for {}: {}",
+                values.size(),
+                make(given)
+            );
+            Err(Error::shapes(op, [x.shape()], help))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Applies `f` to a batch `[N, C, spatial..]`; a single image `[C, spatial..]` is passed as a batch of one.
 pub(super) fn batched<const N: usize>(
     op: &'static str,

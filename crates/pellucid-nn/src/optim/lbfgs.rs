@@ -1,9 +1,9 @@
 //! L-BFGS.
 
-use super::Optimizer;
 use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
+use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
@@ -59,8 +59,8 @@ impl Default for LbfgsOptions {
 ///
 /// let p = Parameter::new(Tensor::from([-1.2f64, 1.0]));
 /// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100,
-/// ..Default::default() })?; optimizer.step_with(&mut || {
-///     p.zero_grad();
+/// ..Default::default() })?;
+/// optimizer.step_with(&mut || {
 ///     let (x, y) = (p.i(0), p.i(1));
 ///     let rosenbrock = (&y - x.square()).square() * 100.0 + (1.0 - &x).square();
 ///     rosenbrock.backward();
@@ -146,14 +146,11 @@ impl Lbfgs {
         }
         let mut evaluate = || -> Result<(f64, Tensor)> {
             let loss = {
+                clear_gradients(&parameters);
                 let _on = enable_grad();
                 closure().try_item::<f64>()?
             };
-            if parameters.iter().all(|p| p.grad().is_none() || !p.requires_grad()) {
-                let reason = "no parameter of the optimizer has a gradient after the closure, which must call \
-                              backward() on a loss of these parameters";
-                return Err(Error::invalid("lbfgs", reason));
-            }
+            check_closure("lbfgs", &parameters)?;
             Ok((sign * loss, flat_gradient(&parameters, sign)?))
         };
         let (mut loss, mut gradient) = evaluate()?;
@@ -212,6 +209,17 @@ impl Lbfgs {
             }
         }
         Ok(first)
+    }
+}
+
+/// Clears the gradients of the last evaluation. Existing gradients keep their memory, since a captured loss may write to
+/// it; one that cannot be written is removed.
+fn clear_gradients(parameters: &[Parameter]) {
+    let zero = Tensor::from(0.0f32);
+    for parameter in parameters.iter().filter(|p| p.requires_grad()) {
+        if parameter.grad().is_some_and(|gradient| ops::copy_(&gradient, &zero).is_err()) {
+            parameter.zero_grad();
+        }
     }
 }
 

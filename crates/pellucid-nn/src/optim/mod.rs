@@ -163,13 +163,13 @@ pub trait Optimizer: Send + Sync {
     /// Those of [`Optimizer::try_step`].
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
-    /// Updates every parameter that has a gradient, and its state, in place. If no parameter has a gradient,
-    /// nothing changes, and the first such step logs a warning (`tracing`).
+    /// Updates every parameter that has a gradient, and its state, in place. If no parameter has a gradient, but a
+    /// parameter had one in an earlier step, nothing changes, and the first such step logs a warning (`tracing`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no parameter; if a parameter has a gradient but no state, see
-    /// [`Optimizer::ensure_initialized`]; if no parameter has a gradient while a step is captured, since that step
-    /// would never train. On error nothing is changed.
+    /// [`Optimizer::ensure_initialized`]; if no parameter has had a gradient in any step, or none has one while a step
+    /// is captured, since the loop would never train. On error nothing is changed.
     fn try_step(&self) -> Result<()> {
         self.try_step_scaled(None, None)
     }
@@ -183,15 +183,21 @@ pub trait Optimizer: Send + Sync {
         unwrap(self.try_step());
     }
 
-    /// Runs one step with a closure, which clears the gradients, computes the loss, calls `backward` on it and returns
-    /// it. [`Lbfgs`] calls it several times, all others once. Returns the first loss.
+    /// Runs one step with a closure, which computes the loss, calls `backward` on it and returns it. The gradients are
+    /// cleared before each call of the closure. [`Lbfgs`] calls it several times, all others once. Returns the first
+    /// loss.
+    ///
+    /// Unlike [`Optimizer::try_step`] it needs exclusive access, because the history of [`Lbfgs`] changes between the
+    /// calls of the closure.
     ///
     /// # Errors
     /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`],
-    /// [`Error::NotAScalar`].
+    /// [`Error::NotAScalar`]; [`Error::InvalidArgument`] if no parameter has a gradient after the closure.
     #[track_caller]
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+        self.zero_grad();
         let loss = closure().try_item::<f64>()?;
+        check_closure("step_with", self.parameters())?;
         self.try_step()?;
         Ok(loss)
     }
@@ -365,6 +371,16 @@ impl Stateful for dyn Optimizer + '_ {
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         Optimizer::prepare_load(self, state)
     }
+}
+
+/// Returns an error if no parameter has a gradient after the closure of a step.
+fn check_closure(op: &'static str, parameters: &[Parameter]) -> Result<()> {
+    if parameters.iter().any(|p| p.requires_grad() && p.grad().is_some()) {
+        return Ok(());
+    }
+    let reason = "no parameter of the optimizer has a gradient after the closure, which must call backward() on a loss \
+                  of these parameters";
+    Err(Error::invalid(op, reason))
 }
 
 /// Returns an error if a learning rate of the state is negative or not finite.

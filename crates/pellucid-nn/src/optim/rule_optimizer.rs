@@ -49,6 +49,8 @@ struct OptimizerCore {
     contents: Fillable<OptimizerContents>,
     /// Whether a step without any gradient was reported already.
     is_idle_reported: AtomicBool,
+    /// Whether a parameter had a gradient in a step.
+    had_gradient: AtomicBool,
 }
 
 // Rules are trait objects, which are not known to be unwind safe. They are only read.
@@ -246,7 +248,8 @@ impl OptimizerCore {
     fn new(name: &'static str) -> OptimizerCore {
         let contents =
             OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
+        let [is_idle_reported, had_gradient] = [false; 2].map(AtomicBool::new);
+        OptimizerCore { contents: Fillable::new(contents), is_idle_reported, had_gradient }
     }
 
     fn name(&self) -> &'static str {
@@ -291,12 +294,12 @@ impl OptimizerCore {
         Ok(())
     }
 
-    /// Warns once that a step found no gradient, since the loop then trains nothing.
+    /// Warns once that a step found no gradient although an earlier one did, since this step trains nothing.
     fn report_idle(&self) {
         if !self.is_idle_reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 optimizer = self.name(),
-                "a step changed nothing: no parameter of the optimizer has a gradient; are they the model's parameters?"
+                "a step changed nothing: no parameter of the optimizer has a gradient; call backward() before the step"
             );
         }
     }
@@ -319,7 +322,15 @@ impl OptimizerCore {
                               before the optimizer's step, call backward() on a loss of its parameters";
                 return Err(Error::invalid(self.name(), reason));
             }
+            if !self.had_gradient.load(Ordering::Relaxed) {
+                let reason = "no parameter of the optimizer has a gradient, so the step would change nothing; call \
+                              backward() on the loss before the step, make the optimizer with the parameters() of \
+                              the model that computes the loss, and unfreeze() the parameters to train";
+                return Err(Error::invalid(self.name(), reason));
+            }
             self.report_idle();
+        } else {
+            self.had_gradient.store(true, Ordering::Relaxed);
         }
         if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;

@@ -146,6 +146,9 @@ fn run_step(
         Ok((h, c))
     };
     weights.check_dtypes(cell.classes()[1], x, states)?;
+    if x.rank() == 1 || x.rank() == 2 {
+        weights.check_features(cell, cell.classes()[1], x)?;
+    }
     let batch = |t: &Tensor| ops::unsqueeze(t, 0);
     match x.rank() {
         2 => run(&batch(x)?, states),

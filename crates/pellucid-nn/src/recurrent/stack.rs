@@ -6,7 +6,7 @@ use crate::layer::Layer;
 use crate::layers::Dropout;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrenceOptions;
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
 /// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -98,7 +98,12 @@ impl RecurrentStack {
         states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
-        self.weights[0].check_dtypes(self.cell.classes()[0], x, states)?;
+        let class = self.cell.classes()[0];
+        self.weights[0].check_dtypes(class, x, states)?;
+        if x.rank() == 2 || x.rank() == 3 {
+            self.weights[0].check_features(self.cell, class, x)?;
+            self.check_states(x, states)?;
+        }
         if x.rank() == 2 {
             let [h, c] = states.map(|state| state.map(|t| ops::unsqueeze(t, 1)).transpose());
             let (y, h, c) = self.run_layers(&ops::unsqueeze(x, 1)?, [h?.as_ref(), c?.as_ref()], lengths)?;
@@ -115,6 +120,22 @@ impl RecurrentStack {
         Ok((ops::transpose(&y, 0, 1)?, h, c))
     }
 
+    /// Returns an error unless the initial states are `[layers·K, N, H]`, or `[layers·K, H]` for one sequence.
+    fn check_states(&self, x: &Tensor, states: [Option<&Tensor>; 2]) -> Result<()> {
+        let widths = self.weights[0].state_widths(self.cell);
+        let batch = (x.rank() == 3).then(|| x.shape()[usize::from(!self.options.batch_first)]);
+        for ((name, state), width) in ["h", "c"].into_iter().zip(states).zip(widths) {
+            let Some(state) = state else { continue };
+            let expected: Shape = [self.weights.len()].into_iter().chain(batch).chain([width]).collect();
+            if *state.shape() != expected {
+                let axes = if batch.is_some() { "[layers·directions, N, H]" } else { "[layers·directions, H]" };
+                let help = format!("the initial state {name} must have shape {axes} = {expected}");
+                return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
+            }
+        }
+        Ok(())
+    }
+
     /// Runs x `[T, N, I]`; see [`RecurrentStack::run`].
     fn run_layers(
         &self,
@@ -122,14 +143,6 @@ impl RecurrentStack {
         states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
-        let count = self.weights.len();
-        for state in states.into_iter().flatten() {
-            if state.rank() != 3 || state.shape()[0] != count {
-                let help =
-                    format!("the initial state must have shape [{count}, N, H], for {count} layers and directions");
-                return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
-            }
-        }
         let (mut x, mut all_h, mut all_c) = (x.clone(), Vec::new(), Vec::new());
         for (layer, weights) in self.weights.chunks(self.directions()).enumerate() {
             if layer > 0 {

@@ -1,11 +1,12 @@
 //! The weights of one layer in one direction.
 
+use super::kind::CellKind;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrentWeights;
-use pellucid_tensor::{Result, Tensor};
+use pellucid_tensor::{Error, Result, Tensor};
 
 /// Weights with the layouts of [`RecurrentWeights`].
 #[derive(Clone, Debug)]
@@ -50,6 +51,29 @@ impl LayerWeights {
     pub(super) fn check_dtypes(&self, layer: &'static str, x: &Tensor, states: [Option<&Tensor>; 2]) -> Result<()> {
         let inputs = [Some(x), states[0], states[1]];
         inputs.into_iter().flatten().try_for_each(|input| check_input_dtype(layer, input, &self.weight_ih))
+    }
+
+    /// Returns an error if the last axis of x does not have the length for which the layer was made.
+    pub(super) fn check_features(&self, cell: CellKind, class: &str, x: &Tensor) -> Result<()> {
+        let (given, made_for) = (x.shape().last().copied().unwrap_or(0), self.weight_ih.shape()[1]);
+        if given == made_for {
+            return Ok(());
+        }
+        let help = format!(
+            "the input has {given} features on its last axis, but the layer was made for {made_for}: {class} with \
+             {given} input and {} hidden features",
+            self.hidden(cell)
+        );
+        Err(Error::shapes(cell.name(), [x.shape()], help))
+    }
+
+    /// Returns the lengths of the last axis of the states h and c.
+    pub(super) fn state_widths(&self, cell: CellKind) -> [usize; 2] {
+        [self.weight_hh.shape()[1], self.hidden(cell)]
+    }
+
+    fn hidden(&self, cell: CellKind) -> usize {
+        self.weight_ih.shape()[0] / cell.gates()
     }
 
     /// Visits the weights as fields of the current module, with names that end in `suffix`.

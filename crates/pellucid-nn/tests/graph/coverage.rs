@@ -291,8 +291,16 @@ fn a_step_without_parameters_or_gradients_is_reported() {
     let (model, other) = (mlp(), mlp());
     let (x, y) = batch(&[BATCH, 6], 1);
     let stranger = adamw(other.parameters());
-    // An eager step without gradients changes nothing. A captured step would never change anything, so it is an error.
+    // A step before any gradient is an error, since the loop would never train.
+    let refused = stranger.try_step().unwrap_err().to_string();
+    assert!(["backward()", "parameters()", "unfreeze()"].iter().all(|remedy| refused.contains(remedy)), "{refused}");
+    // Some parameters with gradients are enough, and a later step without gradients changes nothing.
+    other.parameters()[0].square().sum(..).backward();
     stranger.step();
+    let trained = other.state_dict();
+    other.zero_grad();
+    stranger.step();
+    assert!(other.state_dict().iter().all(|(name, value)| value.to_vec::<f32>() == trained[name].to_vec::<f32>()));
     let refused = capture(
         |i| {
             stranger.zero_grad();
@@ -314,6 +322,29 @@ fn a_closure_without_backward_is_refused_by_lbfgs() {
     let mut optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
     let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
     assert!(refused.to_string().contains("backward()"), "{refused}");
+}
+
+#[test]
+fn steps_with_a_closure_use_no_old_gradients() {
+    let p = Parameter::new(Tensor::from([1.0f32]));
+    let loss = || {
+        let loss = p.square().sum(..);
+        loss.backward();
+        loss
+    };
+    // The closure does not clear the gradients; the steps are those of fresh gradients 2·p.
+    let mut optimizer = optim::Sgd::new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
+    (0..2).for_each(|_| drop(optimizer.step_with(&mut { loss })));
+    assert_eq!(p.to_vec::<f32>(), [0.25]);
+    let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
+    assert!(refused.to_string().contains("backward()"), "{refused}");
+    // L-BFGS with a stale gradient does not move.
+    loss();
+    let mut optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
+    optimizer.step_with(&mut || p.square().sum(..));
+    assert_eq!(p.to_vec::<f32>(), [0.25]);
+    optimizer.step_with(&mut { loss });
+    assert_eq!(p.to_vec::<f32>(), [-0.25]);
 }
 
 #[test]

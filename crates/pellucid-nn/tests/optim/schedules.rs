@@ -242,19 +242,26 @@ fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
     }
 }
 
-/// PyTorch's values; a linear schedule that ends at 0 may go below it by rounding.
+/// A linear schedule that ends at 0 may go below it by rounding, which counts as 0.
 #[test]
-fn negative_rates_are_used_and_non_finite_ones_refused() {
+fn negative_and_non_finite_rates_are_refused() {
     let optimizer = two_groups();
     let mut falls = Scheduler::new(LambdaLr::new(|epoch| 1.0 - epoch as f64), &optimizer).unwrap();
-    (0..3).for_each(|_| falls.step(&optimizer));
-    close(&[optimizer.group_lr(0), optimizer.group_lr(1)], &[-0.2, -0.04], 1e-15, "below zero");
+    falls.step(&optimizer);
+    assert_eq!(falls.last_lr(), [0.0; 2]);
+    let refused = catch_unwind(AssertUnwindSafe(|| falls.step(&optimizer))).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("at least 0"));
+    assert_eq!((falls.epoch(), optimizer.group_lr(0), optimizer.group_lr(1)), (1, 0.0, 0.0));
+    let optimizer = two_groups();
+    let rounded = Scheduler::new(LambdaLr::new(|_| -1e-15), &optimizer).unwrap();
+    assert_eq!(rounded.last_lr(), [0.0; 2]);
+    assert!(Scheduler::new(LambdaLr::new(|_| -1e-6), &two_groups()).is_err());
     for percent in 1..100 {
         let optimizer = two_groups();
         let ends = schedule::LinearLr { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
         let mut scheduler = Scheduler::new(ends, &optimizer).unwrap();
         (0..9).for_each(|_| scheduler.step(&optimizer));
-        assert!(optimizer.lr().abs() < 1e-15, "the rate after a decay to 0 must be about 0 ({percent} %)");
+        assert!((0.0..1e-15).contains(&optimizer.lr()), "the rate after a decay to 0 must be about 0 ({percent} %)");
     }
     // A non-finite rate changes nothing.
     let optimizer = two_groups();

@@ -3,7 +3,7 @@
 use super::formula::map;
 use super::in_place::put_axes;
 use crate::grad_mode::no_grad;
-use crate::ops;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -20,7 +20,9 @@ pub struct EmbeddingOptions {
     pub scale_by_frequency: bool,
 }
 
-/// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`.
+/// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`. Indices are in `0..R`; unlike in
+/// [`index_select`](ops::index_select), negative ones are an error. In lazy and captured steps this error shows a negative
+/// index minus R.
 ///
 /// The gradients of a row that is selected several times are summed in a fixed order.
 ///
@@ -39,17 +41,15 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     }
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
-    let index = ops::to_dtype(index, DType::I64)?;
+    let index = check_rows(op, &ops::to_dtype(index, DType::I64)?, rows)?;
     if let Some((most, p)) = options.max_norm {
         renorm_rows(op, table, &ops::ravel(&index)?, most, p)?;
     }
-    let found = ops::index_select(table, 0, &index)?;
+    let found = check::named(op, ops::index_select(table, 0, &index))?;
     if padding.is_none() && !options.scale_by_frequency {
         return Ok(found);
     }
     // The factor of the gradient of each row.
-    let negative = ops::lt(&index, 0)?;
-    let index = ops::where_(&negative, &ops::add(&index, rows as i64)?, &index)?;
     let mut scale = ops::ones(index.shape(), table.dtype())?;
     if options.scale_by_frequency {
         let flat = ops::ravel(&index)?;
@@ -64,6 +64,16 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
         d x = scale.eq(0.0).select(0.0, g * scale);
     };
     map(gradient, &[&found, &ops::unsqueeze(&scale, -1)?], &[])
+}
+
+/// Returns indices of rows of which none counts from the end: eager mode refuses negative ones. In lazy and captured
+/// steps, which cannot read them, they are moved out of bounds, so that the lookup refuses them.
+pub(super) fn check_rows(op: &'static str, index: &Tensor, rows: usize) -> Result<Tensor> {
+    if check::is_readable(index) {
+        check::indices_not_negative(op, index, 0, rows)?;
+        return Ok(index.clone());
+    }
+    ops::where_(&ops::lt(index, 0)?, &ops::sub(index, rows as i64)?, index)
 }
 
 /// Returns the row of a padding index, which may count from the end.

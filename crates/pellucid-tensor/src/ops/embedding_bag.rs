@@ -1,7 +1,7 @@
 //! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
 
 use super::check;
-use super::embedding::{EmbeddingOptions, embedding, padding_row, renorm_rows};
+use super::embedding::{EmbeddingOptions, check_rows, embedding, padding_row, renorm_rows};
 use super::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops;
 use crate::ops::precision::{round_to_operands, widened_dtype};
@@ -82,7 +82,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         }
     }
     let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
-    let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
+    let flat = check_rows(op, &ops::ravel(&ops::to_dtype(index, DType::I64)?)?, table.shape()[0])?;
     if let Some((most, p)) = options.max_norm {
         renorm_rows(op, table, &flat, most, p)?;
     }

@@ -209,9 +209,10 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     }
     let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {
-        (Some(given), Some(wanted)) if given != wanted => {
-            mismatch(&format!("the last axis of the input has length {given}, but the weight [out, in] needs {wanted}"))
-        }
+        (Some(given), Some(wanted)) if given != wanted => mismatch(&format!(
+            "the last axis of the input has length {given}, but the weight [out, in] needs {wanted}; reshape the input, \
+                 or transpose the weight if it is [in, out]"
+        )),
         _ if weight.rank() == 1 => {
             if bias.is_some() {
                 in_single!("linear", [x, weight; bias] => matmul_with(x, weight, bias));

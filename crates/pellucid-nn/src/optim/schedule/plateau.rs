@@ -95,12 +95,13 @@ impl ReduceLrOnPlateau {
         Ok(ReduceLrOnPlateau { options, progress: Restorable::new(PlateauProgress { best, bad: 0, cooling: 0 }) })
     }
 
-    /// Adds a measurement, usually once per epoch, and reduces the rates if necessary.
+    /// Adds a measurement, an `f64` or `f32`, usually once per epoch, and reduces the rates if necessary.
     ///
     /// # Panics
     /// Those of [`Optimizer::lr`] and [`Optimizer::set_lr`].
     #[track_caller]
-    pub fn step(&mut self, measured: f64, optimizer: &(impl Optimizer + ?Sized)) {
+    pub fn step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) {
+        let measured = measured.into();
         let ReduceLrOnPlateau { options, progress } = self;
         let progress = progress.get_mut();
         if options.is_better(measured, progress.best) {

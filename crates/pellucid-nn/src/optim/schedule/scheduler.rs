@@ -8,8 +8,9 @@ use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
-/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A schedule may return a rate below zero,
-/// for example by rounding; the optimizer then uses it, as in PyTorch.
+/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A negative rate is refused, as by
+/// [`Optimizer::set_lr`], because the step would increase the loss. A rate that is below zero by rounding only, by at
+/// most 10⁻⁹ of the initial rate, counts as 0.
 #[doc(alias = "LRScheduler")]
 pub struct Scheduler<S> {
     schedule: S,
@@ -29,13 +30,13 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the
-    /// schedule changes the momentum but the optimizer has none, and for an initial rate that is not finite.
+    /// schedule changes the momentum but the optimizer has none, and for an initial rate that is negative or not finite.
     pub fn new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
         let groups = 0..optimizer.groups();
         if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
-            let reason =
-                "the schedule changes the momentum, but the optimizer has no momentum or was created with momentum 0";
+            let reason = "the schedule changes the momentum, but the optimizer has no momentum or was created with momentum 0; \
+                          set cycle_momentum: false in the schedule, or create the optimizer with a momentum";
             return Err(Error::invalid("scheduler", reason));
         }
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
@@ -77,7 +78,7 @@ impl<S: Schedule> Scheduler<S> {
     /// Advances to the next epoch.
     ///
     /// # Panics
-    /// If a rate is not finite, or if the optimizer's number of groups has changed.
+    /// If a rate is negative or not finite, or if the optimizer's number of groups has changed.
     #[track_caller]
     pub fn step(&mut self, optimizer: &(impl Optimizer + ?Sized)) {
         let epoch = self.epoch() + 1;
@@ -120,7 +121,7 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if the epoch is
-    /// not a whole number or a rate is not finite. On error nothing is changed.
+    /// not a whole number or a rate is negative or not finite. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.progress.prepare_load(state)?.commit()
     }
@@ -142,12 +143,14 @@ impl<S: Schedule> Scheduler<S> {
             return Err(Error::invalid(op, reason));
         }
         let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
-        let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
-        if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
+        let rate = |group: usize| without_rounding_error(rate(&self.schedule, at(group)), progress.base[group]);
+        let rates: Vec<f64> = (0..groups).map(rate).collect();
+        if let Some(lr) = rates.iter().find(|lr| !is_rate(**lr)) {
             return Err(Error::invalid(
                 op,
                 format!(
-                    "the learning rate of epoch {epoch} is {lr}, but must be finite; check the options of the schedule"
+                    "the learning rate of epoch {epoch} is {lr}, but must be finite and at least 0; check the schedule and its \
+                     options"
                 ),
             ));
         }
@@ -160,6 +163,17 @@ impl<S: Schedule> Scheduler<S> {
         (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
     }
+}
+
+/// Returns true for a learning rate that an optimizer accepts.
+fn is_rate(lr: f64) -> bool {
+    lr.is_finite() && lr >= 0.0
+}
+
+/// Returns 0 for a rate that is below 0 by the rounding errors of a schedule, else the rate.
+fn without_rounding_error(lr: f64, base: f64) -> f64 {
+    const RELATIVE_ERROR: f64 = 1e-9;
+    if lr < 0.0 && lr >= -RELATIVE_ERROR * base { 0.0 } else { lr }
 }
 
 impl SchedulerProgress {
@@ -181,8 +195,8 @@ impl Restorable<SchedulerProgress> {
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
         let load = StateLoad::new(&own.values(), state)?;
         let rate = |name: String| match state[&name].try_item::<f64>()? {
-            rate if rate.is_finite() => Ok(rate),
-            rate => Err(Error::invalid("scheduler", format!("{name} must be finite, got {rate}"))),
+            rate if is_rate(rate) => Ok(rate),
+            rate => Err(Error::invalid("scheduler", format!("{name} must be finite and at least 0, got {rate}"))),
         };
         let rates = |name: &str| (0..own.lr.len()).map(|g| rate(format!("{name}.{g}"))).collect::<Result<_>>();
         let epoch = whole_number("scheduler", state, "epoch")?;

@@ -55,7 +55,13 @@ fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>])
     check_reduction_rank(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
-            Err(Error::shapes(op, [x.shape(), other.shape()], "weight, bias and statistics need one value per channel"))
+            let help = format!(
+                "the input has {} channels on axis 1, and weight, bias and statistics need one value per channel, got \
+                 {}; if the channels are another axis, permute() the input",
+                x.shape()[1],
+                other.shape()
+            );
+            Err(Error::shapes(op, [x.shape(), other.shape()], help))
         }
         None => Ok(()),
     }
@@ -169,7 +175,12 @@ pub fn batch_norm(
     }
     let axes: Vec<isize> = (0..x.rank() as isize).filter(|&a| a != 1).collect();
     if x.size() == x.shape()[1] && x.size() > 0 {
-        return Err(Error::invalid(op, format!("training needs more than one value per channel, got {}", x.shape())));
+        let reason = format!(
+            "training needs more than one value per channel, got {}; use a larger batch (drop_last() of a loader drops \
+             an incomplete one), or evaluate with eval()",
+            x.shape()
+        );
+        return Err(Error::invalid(op, reason));
     }
     normalize_by_own(op, x, running, [weight, bias], options, &axes)
 }
@@ -197,7 +208,11 @@ pub fn instance_norm(
         return normalize_by_running(op, x, running, [weight, bias], eps);
     }
     if x.shape()[2..].iter().product::<usize>() == 1 {
-        return Err(Error::invalid(op, format!("training needs more than one spatial element, got {}", x.shape())));
+        let reason = format!(
+            "training needs more than one spatial element, got {}; use larger images, or evaluate with eval()",
+            x.shape()
+        );
+        return Err(Error::invalid(op, reason));
     }
     let axes: Vec<isize> = (2..x.rank() as isize).collect();
     normalize_by_own(op, x, running, [weight, bias], options, &axes)

@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
     let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
     let Some(lead) = lead else {
-        let help = "the normalized shape must be the last axes of x";
+        let help = format!("the normalized shape {shape} must be the last axes of x, {}", x.shape());
         return Err(Error::shapes(op, [x.shape(), shape], help));
     };
     if let Some(other) = others.iter().flatten().find(|t| t.shape() != shape) {

@@ -230,6 +230,16 @@ impl ConvOperands {
     }
 }
 
+/// Returns the remedy for an input whose last axis has the length of the channels, else an empty text.
+fn channels_last(x: &Tensor, spatial: usize, channels: usize) -> String {
+    if x.shape().last() != Some(&channels) {
+        return String::new();
+    }
+    let lead = x.rank() - spatial - 1;
+    let order: Vec<usize> = (0..lead).chain([x.rank() - 1]).chain(lead..x.rank() - 1).collect();
+    format!("; the last axis has length {channels}: if it is the channels, use permute({order:?})")
+}
+
 fn conv(
     op: &'static str,
     spatial: usize,
@@ -251,7 +261,8 @@ fn conv(
             true => format!("the {outputs} output channels must be divisible by the {groups} groups"),
             false => {
                 format!(
-                    "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}"
+                    "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}{}",
+                    channels_last(x, spatial, takes)
                 )
             }
         };
@@ -263,7 +274,8 @@ fn conv(
         let padded = dims[a] + window.before[a] + start.after[a];
         let Some(free) = padded.checked_sub(window.reach(a) + 1) else {
             let help = format!(
-                "a window of {} does not fit an axis of length {padded} including padding",
+                "a window of {} does not fit an axis of length {padded} including padding; add padding, or make the \
+                 kernel smaller",
                 window.reach(a) + 1
             );
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
@@ -302,7 +314,8 @@ fn conv_transpose(
             true => format!("the {channels} channels must be divisible by the {groups} groups"),
             false => {
                 format!(
-                    "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}"
+                    "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}{}",
+                    channels_last(x, spatial, takes)
                 )
             }
         };

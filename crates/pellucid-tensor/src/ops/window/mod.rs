@@ -107,7 +107,12 @@ impl SpatialImages {
     fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<SpatialImages> {
         let batched = x.rank() == spatial + 2;
         if !batched && x.rank() != spatial + 1 {
-            let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+            let remedy = match x.rank() {
+                rank if rank == spatial => "; add the channel axis with unsqueeze(0)",
+                rank if rank < spatial => "; add axes with unsqueeze(0)",
+                _ => "; merge leading axes with flatten()",
+            };
+            let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes{remedy}");
             return Err(Error::shapes(op, [x.shape()], help));
         }
         let n = if batched { x.shape()[0] } else { 1 };

@@ -82,7 +82,13 @@ impl PoolOptions {
             let more = if self.ceil { stride[a] - 1 } else { 0 };
             let free = (dims[a] + 2 * before[a] + more).checked_sub(window.reach(a) + 1);
             let Some(free) = free.filter(|_| dims[a] > 0) else {
-                let reason = format!("a window of {} does not fit an axis of length {}", window.reach(a) + 1, dims[a]);
+                let reason = format!(
+                    "a window of {} does not fit axis {} of the spatial shape {:?}; add padding, or make the window \
+                     smaller",
+                    window.reach(a) + 1,
+                    a + spatial - 3,
+                    &dims[3 - spatial..]
+                );
                 return Err(Error::invalid(op, reason));
             };
             outputs[a] = free / stride[a] + 1;
