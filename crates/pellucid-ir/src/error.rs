@@ -7,7 +7,6 @@ mod state_dict;
 
 use crate::dtype::DType;
 use crate::shape::Shape;
-use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 
