@@ -10,5 +10,7 @@ fn there_is_one_device() {
     assert!(matches!(Device::gpu(), Err(Error::DeviceUnavailable { .. })));
     assert!(!Device::is_available("gpu") && Device::is_available("cpu"));
     let error = "wgpu:0".parse::<Device>().unwrap_err();
-    assert_eq!(error.to_string(), "device wgpu is not available: this build has the backends `cpu`");
+    let expected = "device \"wgpu\" is not available: this build has the backends `cpu`; GPUs are named \"gpu\" and \
+                    need the feature `wgpu`";
+    assert_eq!(error.to_string(), expected);
 }

@@ -334,7 +334,9 @@ fn steps_with_a_closure_use_no_old_gradients() {
     };
     // The closure does not clear the gradients; the steps are those of fresh gradients 2·p.
     let mut optimizer = optim::Sgd::new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
-    (0..2).for_each(|_| drop(optimizer.step_with(&mut { loss })));
+    for _ in 0..2 {
+        optimizer.step_with(&mut { loss });
+    }
     assert_eq!(p.to_vec::<f32>(), [0.25]);
     let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
     assert!(refused.to_string().contains("backward()"), "{refused}");

@@ -1,11 +1,28 @@
 //! `HostDependencies`: the host flags, and the tensors of other devices, that a recording depends on.
 
-use super::host_flag::{RETIRED, flag_changes};
 use crate::array::Array;
 use pellucid_ir::backend::Storage;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Process-wide count of changes of host flags.
+static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// The last value of a flag, after which it never changes.
+pub(super) const RETIRED: usize = usize::MAX;
+
+/// Returns the process-wide count of changes of host flags. Values that are read afterwards are those of this count or
+/// later ones.
+#[inline]
+fn flag_changes() -> usize {
+    FLAG_CHANGES.load(Ordering::Acquire)
+}
+
+/// Counts a change of a host flag.
+pub(super) fn count_flag_change() {
+    FLAG_CHANGES.fetch_add(1, Ordering::Release);
+}
 
 /// What a step reads on the host while it is recorded. The recording is valid as long as it does not change.
 #[derive(Default)]

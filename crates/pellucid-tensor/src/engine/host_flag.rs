@@ -1,22 +1,10 @@
 //! `HostFlag`: a host value that selects which kernels a captured step contains.
 
+use super::host_dependencies::{RETIRED, count_flag_change};
 use super::list;
 use crate::execution_mode::is_capturing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Process-wide count of changes of host flags.
-static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
-
-/// The last value of a flag, see [`HostFlag::retire`].
-pub(super) const RETIRED: usize = usize::MAX;
-
-/// Returns the process-wide count of changes of host flags. Values that are read afterwards are those of this count or
-/// later ones.
-#[inline]
-pub(super) fn flag_changes() -> usize {
-    FLAG_CHANGES.load(Ordering::Acquire)
-}
 
 /// A host value that selects which kernels a step contains: training or evaluation, or a branch of a model.
 ///
@@ -60,7 +48,7 @@ impl HostFlag {
         self.note(None);
         let before = self.0.swap(value, Ordering::Relaxed);
         if before != value {
-            FLAG_CHANGES.fetch_add(1, Ordering::Release);
+            count_flag_change();
         }
         before
     }
