@@ -298,7 +298,7 @@ impl<'f> ForwardPasses<'f> {
         self.accept(x);
         match &parts[..] {
             [only] => Ok(only.clone()),
-            parts => ops::concatenate(&parts, 0),
+            parts => ops::concatenate(parts, 0),
         }
     }
 

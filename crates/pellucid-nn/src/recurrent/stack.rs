@@ -163,7 +163,7 @@ impl RecurrentStack {
                 _ => outputs.swap_remove(0),
             };
         }
-        let stacked = |states: &[Tensor]| ops::stack(&states, 0);
+        let stacked = |states: &[Tensor]| ops::stack(states, 0);
         Ok((x, stacked(&all_h)?, (self.cell == CellKind::Lstm).then(|| stacked(&all_c)).transpose()?))
     }
 }

@@ -141,7 +141,7 @@ fn messages_name_a_correction() {
         let text = result.expect_err(parts[0]).to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
-    let text = panic_of(|| Tensor::new(&[1.0f32, 2.0, 3.0], [2, 2]));
+    let text = panic_of(|| Tensor::new([1.0f32, 2.0, 3.0], [2, 2]));
     assert_eq!(text, "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which needs 4");
 }
 

@@ -319,8 +319,8 @@ fn set_writes_lists_of_numbers() {
     let y = Tensor::zeros([2, 3, 2], DType::I64);
     y.set((1, [0, 2], 1), [7i64, 8]);
     y.set((0, .., 0), vec![1i64, 2, 3]);
-    y.set((0, 0), &[4i64, 5]);
-    y.set((1, 1), &vec![6.0f32, 9.0]);
+    y.set((0, 0), &[4i64, 5][..]);
+    y.set((1, 1), vec![6.0f32, 9.0]);
     y.set((0, 1..), [[10, 11], [12, 13]]);
     assert_eq!(y.to_vec::<i64>(), [4, 5, 10, 11, 12, 13, 0, 7, 6, 9, 0, 8]);
     let refused = y.try_set(0, [1i64, 2, 3]).unwrap_err();
@@ -348,7 +348,8 @@ fn borrowed_forms_of_sums_indices_and_shapes() {
     assert_eq!(tensors.iter().sum::<Tensor>().to_vec::<i64>(), [4, 6]);
     assert_eq!(tensors[0].to_vec::<i64>(), [1, 2]);
     let x = cube();
-    assert_eq!(x.i(&[1, 0]).to_vec::<i64>(), x.i([1, 0]).to_vec::<i64>());
+    let positions = &[1, 0];
+    assert_eq!(x.i(positions).to_vec::<i64>(), x.i([1, 0]).to_vec::<i64>());
     assert_eq!(x.i((0, &[2usize], 1)).to_vec::<i64>(), [9]);
     assert!(x.shape() == [2, 3, 4] && x.shape() != [2, 3]);
     assert_eq!(x.shape(), [2, 3, 4]);

@@ -196,5 +196,5 @@ fn rows(x: &Tensor, positions: &[Tensor]) -> Result<Tensor> {
     if positions.is_empty() {
         return ops::zeros([usize::from(x.item::<bool>()), 0], DType::I64);
     }
-    ops::stack(&positions, 1)
+    ops::stack(positions, 1)
 }
