@@ -6,7 +6,7 @@ use pellucid::nn::init;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::Optimizer;
 use pellucid::prelude::*;
-use pellucid::{Generator, deferred_stats, manual_seed};
+use pellucid::{Generator, deferred_stats};
 
 /// Returns a model with dropout on a device. Its initial values do not advance the generators of the thread.
 fn classifier(device: Device) -> Sequential {
@@ -35,7 +35,7 @@ fn adam(model: &Sequential) -> impl Optimizer + use<> {
 }
 
 fn train_eagerly(device: Device) -> Vec<u32> {
-    manual_seed(5);
+    let _stream = Generator::new(5).scope();
     let model = classifier(device);
     let optimizer = adam(&model);
     let mut losses = Vec::new();
@@ -51,7 +51,7 @@ fn train_eagerly(device: Device) -> Vec<u32> {
 }
 
 fn train_by_replays(device: Device) -> Vec<u32> {
-    manual_seed(5);
+    let _stream = Generator::new(5).scope();
     let model = classifier(device);
     let optimizer = adam(&model);
     let mut losses = Vec::new();
