@@ -5,13 +5,13 @@
 //! operands is stored as slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in
 //! order.
 
-use crate::families;
+use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};
 use crate::program;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
-use pellucid_ir::plan::{self, Plan};
+use pellucid_ir::plan::{self, Plan, SlotRole};
 use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -48,7 +48,13 @@ enum PreparedLaunch {
         outputs: Box<[DenseOperand]>,
     },
     /// Any other kernel.
-    Any { kernel: Kernel, inputs: Box<[plan::SlotView]>, outputs: Box<[plan::SlotView]> },
+    Any {
+        kernel: Kernel,
+        inputs: Box<[plan::SlotView]>,
+        outputs: Box<[plan::SlotView]>,
+        /// The right factor of a product, if it is packed once and kept.
+        weight: Option<WeightOfProduct>,
+    },
 }
 
 /// A contiguous array in a slot, or a single value that broadcasts.
@@ -98,7 +104,9 @@ impl PreparedPlan {
             let x: Operands<'_> = launch.inputs.iter().map(without_address).collect();
             let y: Operands<'_> = launch.outputs.iter().map(without_address).collect();
             families::check_kernel(&launch.kernel, &x, &y)?;
-            launches.push(PreparedLaunch::new(launch));
+            let is_product = matches!(launch.kernel, Kernel::MatMul(_)) && is_weight(plan, launch.inputs[1].slot);
+            let weight = if is_product { WeightOfProduct::for_product(&x[0], &x[1], &y) } else { None };
+            launches.push(PreparedLaunch::new(launch, weight));
         }
         Ok(PreparedPlan { slots: slots.into(), launches: launches.into(), launched: AtomicBool::new(false) })
     }
@@ -135,7 +143,7 @@ impl CompiledPlan for PreparedPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
         let bases = self.slot_bases(slots).map_err(LaunchFailure::before_all)?;
         let run = |(launch, prepared): (usize, &PreparedLaunch)| {
-            prepared.run(&bases).map_err(|error| LaunchFailure { launch, error })
+            prepared.run(&bases, slots).map_err(|error| LaunchFailure { launch, error })
         };
         self.launches.iter().enumerate().try_for_each(run)?;
         // A task that ran on a worker in this launch may run on this thread in the next one, so this thread reserves
@@ -149,7 +157,7 @@ impl CompiledPlan for PreparedPlan {
 }
 
 impl PreparedLaunch {
-    fn new(launch: &plan::Launch) -> PreparedLaunch {
+    fn new(launch: &plan::Launch, weight: Option<WeightOfProduct>) -> PreparedLaunch {
         let plan::Launch { kernel, inputs, outputs, .. } = launch;
         if let (Kernel::Map(map), Some(first)) = (kernel, outputs.first()) {
             let shape = first.layout.shape();
@@ -165,12 +173,12 @@ impl PreparedLaunch {
             }
         }
         let (inputs, outputs) = (inputs.as_slice().into(), outputs.as_slice().into());
-        PreparedLaunch::Any { kernel: kernel.clone(), inputs, outputs }
+        PreparedLaunch::Any { kernel: kernel.clone(), inputs, outputs, weight }
     }
 
-    /// Runs the kernel. `bases` are the starts of the slots.
+    /// Runs the kernel. `bases` are the starts of the slots, and `slots` their storages.
     #[inline]
-    fn run(&self, bases: &[*mut u8]) -> Result<()> {
+    fn run(&self, bases: &[*mut u8], slots: &[Arc<Storage>]) -> Result<()> {
         match self {
             PreparedLaunch::Dense { program, params, size, inputs, outputs } => {
                 let bind =
@@ -189,14 +197,26 @@ impl PreparedLaunch {
                 // caller holds the borrow words, as in the previous branch.
                 unsafe { program::dense(program, params, *size, &x, &y) }
             }
-            PreparedLaunch::Any { kernel, inputs, outputs } => {
+            PreparedLaunch::Any { kernel, inputs, outputs, weight } => {
                 let operand = |o| bind_operand(o, bases[o.slot]);
                 let x: Operands<'_> = inputs.iter().map(operand).collect();
                 let y: Operands<'_> = outputs.iter().map(operand).collect();
-                families::run_kernel(kernel, &x, &y)
+                match (kernel, weight) {
+                    (Kernel::MatMul(product), Some(weight)) => {
+                        let packed = weight.packed(&slots[inputs[1].slot], &x[1])?;
+                        families::run_matmul(product, &x, &y, Some(&packed))
+                    }
+                    _ => families::run_kernel(kernel, &x, &y),
+                }
             }
         }
     }
+}
+
+/// Returns true if a slot holds a tensor from outside that the plan only reads, and the plan packs weights.
+fn is_weight(plan: &Plan, slot: usize) -> bool {
+    let is_written = || plan.launches.iter().flat_map(|launch| &launch.outputs).any(|o| o.slot == slot);
+    plan.packs_weights && matches!(plan.role(slot), SlotRole::State | SlotRole::Constant) && !is_written()
 }
 
 /// Converts an operand of a plan to an operand of a kernel family. `base` is the start of its slot.
@@ -299,5 +319,49 @@ mod tests {
             Cpu.download(&output, 4, bytemuck::cast_slice_mut(&mut values)).unwrap();
             assert_eq!(values, [4.0, 2.0, 8.0, 6.0]);
         }
+    }
+
+    #[test]
+    fn a_plan_with_packed_weights_follows_writes_and_gives_the_same_bits() {
+        let (m, k, n) = (20, 30, 40);
+        let view = |slot, rows: usize, columns: usize| operand(slot, Layout::contiguous([rows, columns].into()));
+        let launch = || {
+            plan::Launch::new(
+                Kernel::MatMul(MatMul::default()),
+                vec![view(0, m, k), view(1, k, n)],
+                vec![view(2, m, n)],
+            )
+        };
+        let prepare = |packs_weights| {
+            let roles = vec![SlotRole::Input, SlotRole::State, SlotRole::Own];
+            let slots = vec![m * k * 4, k * n * 4, m * n * 4];
+            PreparedPlan::new(&Plan { slots, roles, launches: vec![launch()], packs_weights, ..Plan::default() })
+                .unwrap()
+        };
+        let (packed, plain) = (prepare(true), prepare(false));
+        let has_weight = |plan: &PreparedPlan| matches!(plan.launches[0], PreparedLaunch::Any { weight: Some(_), .. });
+        assert!(has_weight(&packed) && !has_weight(&plain));
+        let upload = |seed: usize, count: usize, to: &Storage| {
+            let values: Vec<f32> = (0..count).map(|i| ((i * 7 + seed) % 23) as f32 / 23.0).collect();
+            Cpu.upload(bytemuck::cast_slice(&values), to).unwrap();
+        };
+        let storages = [m * k * 4, k * n * 4, m * n * 4].map(|bytes| Cpu.storage(bytes).unwrap());
+        upload(1, m * k, &storages[0]);
+        let mut results = Vec::new();
+        for seed in [2, 3] {
+            upload(seed, k * n, &storages[1]);
+            storages[1].bump();
+            for _ in 0..2 {
+                let [from_panels, direct] = [&packed, &plain].map(|plan| {
+                    plan.launch(&storages).unwrap();
+                    let mut values = vec![0.0f32; m * n];
+                    Cpu.download(&storages[2], 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
+                    values
+                });
+                assert_eq!(from_panels, direct);
+                results.push(from_panels);
+            }
+        }
+        assert_ne!(results[0], results[2], "the launch must use the new weights");
     }
 }

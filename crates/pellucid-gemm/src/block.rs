@@ -194,14 +194,42 @@ impl<T: Element> BlockedProduct<'_, T> {
             // SAFETY: the caller guarantees the product contract for the rectangle.
             return unsafe { self.compute_transposed(kernels, rows, cols) };
         }
-        let width = kernels.width();
-        let panel_len = a_panel_len(kernels);
         if self.b.strided().is_none() {
             let next_rows = rows.end..rows.end;
             // SAFETY: the caller guarantees the product contract for the rectangle, which is not empty.
             return unsafe { self.compute_panels(kernels, rows, cols, next_rows) };
         }
-        let b_len = match self.is_b_read_in_place(kernels, rows.len()) {
+        // SAFETY: the caller guarantees the product contract for the rectangle, which is not empty. B is strided.
+        unsafe { self.compute_strips(kernels, rows, cols) }
+    }
+
+    /// Computes one rectangle of C, on this thread, with an operand B that is packed as a whole and read by strips.
+    ///
+    /// Panels outermost would take longer: the rows of A and C that each panel reads are in many pages.
+    ///
+    /// # Safety
+    ///
+    /// - The product contract of [`BlockedProduct`] holds for the rectangle.
+    /// - *Packed*: B is packed for these kernels.
+    pub(crate) unsafe fn compute_packed(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
+        if rows.is_empty() || cols.is_empty() || self.k == 0 {
+            // SAFETY: the caller guarantees the product contract for the rectangle.
+            return unsafe { self.compute(kernels, rows, cols) };
+        }
+        // SAFETY: the caller guarantees the product contract for the rectangle, which is not empty, and *Packed*.
+        unsafe { self.compute_strips(kernels, rows, cols) }
+    }
+
+    /// Computes one rectangle of C with the strips of A outermost.
+    ///
+    /// # Safety
+    ///
+    /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty, and `k > 0`.
+    /// - *Packed*: B is strided, or packed for these kernels.
+    unsafe fn compute_strips(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
+        let width = kernels.width();
+        let panel_len = a_panel_len(kernels);
+        let b_len = match self.b.strided().is_none() || self.is_b_read_in_place(kernels, rows.len()) {
             true => 0,
             false => {
                 depth_block_size(self.k) * column_block_width::<T>(self.k, cols.len(), width).next_multiple_of(width)
@@ -213,7 +241,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         };
         let work = |workspace: *mut T| {
             // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
-            // for the panels of A and `b_len` elements for a block of B, and an operand without scratch is strided.
+            // for the panels of A and `b_len` elements for a block of B. An operand without scratch is strided, or it is
+            // B and packed (*Packed*).
             unsafe {
                 let (a, b) = ((a_len > 0).then_some(workspace), (b_len > 0).then(|| workspace.add(a_len)));
                 self.compute_strip_major(kernels, rows, cols, a, b);
@@ -392,7 +421,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///
     /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty, and `k > 0`.
     /// - *Scratch*: `a_scratch` is valid for [`strips_per_pack`](Self::strips_per_pack) panels of A, and `b_scratch`
-    ///   for one block of B. They do not overlap each other or the operands. An operand without scratch is strided.
+    ///   for one block of B. They do not overlap each other or the operands. An operand without scratch is strided, or
+    ///   it is B and packed for these kernels.
     unsafe fn compute_strip_major(
         &self,
         kernels: &Kernels<T>,
@@ -452,7 +482,11 @@ impl<T: Element> BlockedProduct<'_, T> {
                                         depth: b.depth,
                                         is_padded: false,
                                     },
-                                    (None, None) => unreachable!("an operand without a strided view has scratch"),
+                                    (None, None) => {
+                                        let panel = self.b.panel(lanes.start, depth.start, width);
+                                        let panel = panel.expect("an operand without a strided view is packed");
+                                        ColumnPanel::packed(panel, width)
+                                    }
                                 };
                                 self.compute_tile(kernels, strip.clone(), lanes, &depth, a, b);
                             }

@@ -141,6 +141,8 @@ pub struct GemmOperands<'a, T> {
     pub a: *const T,
     /// Element (0, 0) of B.
     pub b: *const T,
+    /// The panels of B, if they were packed before. They replace B where this [is faster](uses_packed_panels).
+    pub packed_b: Option<PackedPanels<T>>,
     /// Element (0, 0) of C. Without C, the product is computed in scratch for its epilogue only.
     pub c: Option<*mut T>,
     /// The operation on the finished sums, if any.
@@ -177,6 +179,8 @@ const PREFETCH_BYTES: usize = 256;
 /// - *Aliasing*: the elements of C are distinct and overlap neither A nor B. No other thread writes A or B, or accesses
 ///   C, during the call.
 /// - *Epilogue*: the epilogue accesses no element of C outside its part.
+/// - *Panels*: `packed_b`, if any, are the panels of B of every product, packed for the same instruction set, and no
+///   thread writes them during the call.
 #[inline]
 pub unsafe fn gemm<T: Element>(shape: &Gemm, operands: &GemmOperands<'_, T>, threads: Threads) {
     // SAFETY: the caller guarantees the gemm contract, for the single product of this batch.
@@ -214,19 +218,21 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
-    let &GemmOperands { a, b, c, epilogue } = operands;
+    let &GemmOperands { a, b, packed_b, c, epilogue } = operands;
     let kernels = Kernels::<T>::for_isa(isa);
     let a = Strided { data: a, lane: shape.a_strides.0, depth: shape.a_strides.1 };
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };
     let (row_stride, col_stride) = shape.c_strides;
     let c = c.map(|data| OutputMatrix { data, row_stride, col_stride, accumulate: shape.accumulate });
-    let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, epilogue, transposed: false };
+    let packed_b = packed_b.filter(|_| uses_packed_panels::<T>(isa, shape));
+    let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, packed_b, epilogue, transposed: false };
     // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. The products and their order are the
     // same. A single row is computed as the single column of the transpose.
     // A C in scratch is stored by rows, like nearly all other operands of an epilogue.
     let (c_row_stride, c_col_stride) = c.map_or((shape.n as isize, 1), |c| (c.row_stride, c.col_stride));
     let swap_operands = shape.m == 1
         || shape.n > 1
+            && packed_b.is_none()
             && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row_stride)
                 < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col_stride);
     // SAFETY: the caller guarantees the gemm contract, *Disjoint results* and *Isa*. Swapping the operands, the strides
@@ -241,6 +247,15 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
             problem.compute(batch.len(), |i| batch[i], a, b, c, threads);
         }
     }
+}
+
+/// Returns true if a product of this shape is computed from [packed panels](GemmOperands::packed_b) of B where they
+/// exist: if C has more than one row and column, the elements of its rows are adjacent, and its transpose would not be
+/// computed with fewer vectors.
+pub fn uses_packed_panels<T: Element>(isa: Isa, shape: &Gemm) -> bool {
+    let lanes = Kernels::<T>::for_isa(isa).lanes;
+    let (vectors, transposed) = (shape.m * shape.n.div_ceil(lanes), shape.n * shape.m.div_ceil(lanes));
+    shape.m > 1 && shape.n > 1 && shape.c_strides.1 == 1 && vectors <= transposed
 }
 
 /// Computes the elements `rows × cols` of C = A·B, or C + A·B, on this thread, for any two operands.
@@ -371,6 +386,7 @@ struct GemmProblem<'a, T: 'static> {
     m: usize,
     n: usize,
     k: usize,
+    packed_b: Option<PackedPanels<T>>,
     epilogue: Option<&'a dyn Epilogue<T>>,
     transposed: bool,
 }
@@ -513,10 +529,12 @@ impl<T: Element> GemmProblem<'_, T> {
             batch,
             transposed: self.transposed,
         };
-        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds* and *Aliasing* are *Operands*,
-        // and with *Region* they are *C*. The caller guarantees *Isa*.
+        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds*, *Panels* and *Aliasing* are
+        // *Operands*, and with *Region* they are *C*. The caller guarantees *Isa*. *Packed* follows from *Panels*.
         unsafe {
-            if self.n == 1 && self.k > 0 && !rows.is_empty() && !cols.is_empty() {
+            if let Some(panels) = &self.packed_b {
+                BlockedProduct { b: panels, ..product }.compute_packed(self.kernels, rows, cols);
+            } else if self.n == 1 && self.k > 0 && !rows.is_empty() && !cols.is_empty() {
                 multiply_vector(self.kernels, a, b, c, rows.clone(), self.k);
                 product.finish(rows, cols);
             } else {

@@ -63,7 +63,8 @@ impl<T: Element + bytemuck::Pod> TestMatrix<T> {
     }
 }
 
-/// Computes C, which initially is `start`, and returns it in row-major order.
+/// Computes C, which initially is `start`, and returns it in row-major order. Checks that packed panels of B give the
+/// same bits.
 pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     isa: Isa,
     (m, n, k): (usize, usize, usize),
@@ -75,23 +76,32 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
 ) -> Vec<T> {
     let a = TestMatrix::new(m, k, layouts[0], |i| a[i]);
     let b = TestMatrix::new(k, n, layouts[1], |i| b[i]);
-    let mut c = TestMatrix::new(m, n, layouts[2], |i| start[i]);
-    let shape = Gemm { m, n, k, a_strides: a.strides, b_strides: b.strides, c_strides: c.strides, accumulate };
-    let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
-    let operands = GemmOperands { a: a_start, b: b_start, c: Some(c_start), epilogue: None };
-    let before = c.data.to_vec();
-    // SAFETY: the contract of `gemm_batched_for_isa`. *Bounds*: `TestMatrix` holds every element that its strides
-    // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Isa*: the callers pass an
-    // available instruction set.
-    unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, threads) }
-    let values = c.values(m);
-    // The memory between the elements of C must be unchanged.
-    (0..m * n).for_each(|i| {
-        let index = c.index(i / n, i % n);
-        c.data[index] = before[index];
+    let from = Strided { data: b_start, lane: b.strides.1, depth: b.strides.0 };
+    // SAFETY: *Range*: `TestMatrix` holds every element that its strides address. *Isa*: the callers pass an available
+    // instruction set.
+    let panels = unsafe { OwnedPanels::new(isa, from, (n, k)) }.unwrap();
+    let [values, from_panels] = [None, Some(*panels)].map(|packed_b| {
+        let mut c = TestMatrix::new(m, n, layouts[2], |i| start[i]);
+        let shape = Gemm { m, n, k, a_strides: a.strides, b_strides: b.strides, c_strides: c.strides, accumulate };
+        let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
+        let operands = GemmOperands { a: a_start, b: b_start, packed_b, c: Some(c_start), epilogue: None };
+        let before = c.data.to_vec();
+        // SAFETY: the contract of `gemm_batched_for_isa`. *Bounds*: `TestMatrix` holds every element that its strides
+        // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Panels*: those of B.
+        // *Isa*: the callers pass an available instruction set.
+        unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, threads) }
+        let values = c.values(m);
+        // The memory between the elements of C must be unchanged.
+        (0..m * n).for_each(|i| {
+            let index = c.index(i / n, i % n);
+            c.data[index] = before[index];
+        });
+        assert_eq!(bytemuck::cast_slice::<T, u8>(&c.data), bytemuck::cast_slice::<T, u8>(&before), "{shape:?}");
+        values
     });
-    assert_eq!(bytemuck::cast_slice::<T, u8>(&c.data), bytemuck::cast_slice::<T, u8>(&before), "{shape:?}");
+    let same = |(x, y): (&T, &T)| bytemuck::bytes_of(x) == bytemuck::bytes_of(y) || x != x && y != y;
+    assert!(values.iter().zip(&from_panels).all(same), "{m} × {n} × {k} from packed panels, {layouts:?}, {isa:?}");
     values
 }
 
@@ -106,7 +116,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Shapes around the sizes of register tiles, shapes with several blocks of every dimension, and shapes of vectors.
-const SHAPES: [(usize, usize, usize); 20] = [
+const SHAPES: [(usize, usize, usize); 21] = [
     (1, 1, 1),
     (2, 2, 1),
     (3, 5, 7),
@@ -127,6 +137,7 @@ const SHAPES: [(usize, usize, usize); 20] = [
     (7, 1, 1100),
     (1, 9, 15),
     (600, 1, 5),
+    (730, 40, 280),
 ];
 
 /// Computes C element by element in the documented order: by blocks of k for matrices, and by 16 partial sums and a
@@ -277,7 +288,8 @@ fn a_batch_matches_single_products() {
             // SAFETY: the contract of `gemm_batched`. *Bounds* and *Disjoint results*: the vectors hold the batch
             // without overlap. *Aliasing*: only this test accesses them.
             with_threads(threads, || unsafe {
-                let operands = GemmOperands { a: a.get(), b: b.get(), c: Some(c_start.get()), epilogue: None };
+                let operands =
+                    GemmOperands { a: a.get(), b: b.get(), packed_b: None, c: Some(c_start.get()), epilogue: None };
                 gemm_batched(&shape, &batch, &operands, Threads::Pool)
             });
             assert_eq!(
@@ -370,7 +382,7 @@ fn f64_and_integer_products_are_exact() {
 
 #[test]
 fn an_epilogue_processes_each_finished_element_once() {
-    for (m, n, k) in [(50, 600, 300), (5, 3, 0), (1, 30, 40), (30, 1, 40)] {
+    for (m, n, k) in [(50, 600, 300), (450, 70, 290), (5, 3, 0), (1, 30, 40), (30, 1, 40)] {
         for layout in [MatrixLayout::RowMajor, MatrixLayout::ColumnMajor, MatrixLayout::Gaps] {
             let (a, b) = (random_values(m * k, 1), random_values(k * n, 2));
             let mut c = TestMatrix::new(m, n, layout, |_| f32::NAN);
@@ -394,14 +406,22 @@ fn an_epilogue_processes_each_finished_element_once() {
                     }
                 }
             };
-            let operands =
-                GemmOperands { a: a.as_ptr(), b: b.as_ptr(), c: Some(c.data.as_mut_ptr()), epilogue: Some(&epilogue) };
-            // SAFETY: the contract of `gemm`. *Bounds*: the matrices have all elements of the shape. *Aliasing*: only
-            // this test accesses them. *Epilogue*: the epilogue accesses only the elements of its part.
-            unsafe { gemm(&shape, &operands, Threads::Pool) }
-            let plain = reference_product((m, n, k), &a, &b);
-            let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();
-            assert_eq!(bits(&c.values(m)), bits(&want), "{m} × {n} × {k} {layout:?}");
+            let from = Strided { data: b.as_ptr(), lane: 1, depth: n as isize };
+            // SAFETY: *Range*: B has these elements. *Isa*: the processor has `Isa::best()`.
+            let panels = unsafe { OwnedPanels::new(Isa::best(), from, (n, k)) }.unwrap();
+            for packed_b in [None, Some(*panels)] {
+                let c_start = Some(c.data.as_mut_ptr());
+                let operands =
+                    GemmOperands { a: a.as_ptr(), b: b.as_ptr(), packed_b, c: c_start, epilogue: Some(&epilogue) };
+                // SAFETY: the contract of `gemm`. *Bounds*: the matrices have all elements of the shape. *Aliasing*:
+                // only this test accesses them. *Epilogue*: the epilogue accesses only the elements of its part.
+                // *Panels*: those of B.
+                unsafe { gemm(&shape, &operands, Threads::Pool) }
+                let plain = reference_product((m, n, k), &a, &b);
+                let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();
+                let is_packed = packed_b.is_some();
+                assert_eq!(bits(&c.values(m)), bits(&want), "{m} × {n} × {k} {layout:?}, packed: {is_packed}");
+            }
         }
     }
 }
@@ -412,7 +432,8 @@ fn operands_may_be_broadcast_with_stride_zero() {
     let (a, b) = (random_values(k, 1), random_values(n, 2));
     let mut c = vec![0.0; m * n];
     let shape = Gemm { m, n, k, a_strides: (0, 1), b_strides: (0, 1), c_strides: (n as isize, 1), accumulate: false };
-    let operands = GemmOperands { a: a.as_ptr(), b: b.as_ptr(), c: Some(c.as_mut_ptr()), epilogue: None };
+    let operands =
+        GemmOperands { a: a.as_ptr(), b: b.as_ptr(), packed_b: None, c: Some(c.as_mut_ptr()), epilogue: None };
     // SAFETY: the contract of `gemm`. *Bounds*: all rows of A and B are the same row, by stride 0. *Aliasing*: only
     // this test accesses C.
     unsafe { gemm(&shape, &operands, Threads::One) }

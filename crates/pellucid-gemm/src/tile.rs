@@ -81,10 +81,14 @@ impl<T> RegisterTile<T> {
                 }
             }
             let mut sums = [[V::zero(); N]; R];
+            let prefetched = PREFETCH_DISTANCE * b_row_stride;
             let offsets = row_offsets(a_row_stride * size_of::<T>() as isize);
             let mut upper = a;
             let mut lower = a.wrapping_offset(ROWS_PER_POINTER as isize * a_row_stride);
             for _ in 0..depth {
+                if WHOLE && R >= MIN_PREFETCHING_ROWS && V::LANES * size_of::<T>() == CACHE_LINE {
+                    (0..N).for_each(|v| prefetch(b.wrapping_offset(prefetched).wrapping_add(v * V::LANES)));
+                }
                 let mut row = [V::zero(); N];
                 for (v, b_vector) in row[..N - 1].iter_mut().enumerate() {
                     *b_vector = V::load(b.add(v * V::LANES));
@@ -119,6 +123,20 @@ impl<T> RegisterTile<T> {
         }
     }
 }
+
+/// The number of k indices by which rows of B are prefetched before their use, which covers the latency of memory. Past
+/// the end of a packed panel, they are rows of the next one.
+///
+/// Measured on an AMD EPYC (Zen 5), with packed weights that exceed the caches: products of 16 rows take .78 of the
+/// time, of 128 rows .89.
+const PREFETCH_DISTANCE: isize = 32;
+
+/// The least number of rows of a tile that prefetches B: in smaller ones, loads take as long as the multiply-adds.
+const MIN_PREFETCHING_ROWS: usize = 6;
+
+/// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with 256 bits, there are too few
+/// multiply-adds between the prefetches.
+const CACHE_LINE: usize = 64;
 
 /// The number of rows of A that are addressed relative to one pointer.
 const ROWS_PER_POINTER: usize = 7;

@@ -237,6 +237,37 @@ pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + '
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
+/// A Rust type as which the host reads elements: an [`Element`], or an integer type without a dtype, such as `usize`.
+pub trait ReadElement: Copy + fmt::Debug + 'static {
+    /// The element type as which the values are read first.
+    type Read: Element;
+    /// Converts the values.
+    ///
+    /// # Errors
+    /// The index of the first value that the type cannot represent, and the value.
+    fn from_read(values: Vec<Self::Read>) -> Result<Vec<Self>, (usize, Self::Read)>;
+}
+
+impl<T: Element> ReadElement for T {
+    type Read = T;
+    #[inline]
+    fn from_read(values: Vec<T>) -> Result<Vec<T>, (usize, T)> {
+        Ok(values)
+    }
+}
+
+macro_rules! read_integers {
+    ($($t:ty)*) => {$(
+        impl ReadElement for $t {
+            type Read = i64;
+            fn from_read(values: Vec<i64>) -> Result<Vec<$t>, (usize, i64)> {
+                values.into_iter().enumerate().map(|(i, value)| value.try_into().map_err(|_| (i, value))).collect()
+            }
+        }
+    )*};
+}
+read_integers!(usize isize u16 u32 u64);
+
 macro_rules! element {
     ($($t:ty => $d:ident, |$v:ident| $from:expr, |$x:ident| $to:expr, $arm:ident;)*) => {$(
         impl Element for $t {

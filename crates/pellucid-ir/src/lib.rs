@@ -30,7 +30,7 @@ pub mod kernel;
 pub mod plan;
 mod shape;
 
-pub use dtype::{Compute, DType, Element, Scalar};
+pub use dtype::{Compute, DType, Element, ReadElement, Scalar};
 pub use error::{Error, Result, WrongShape};
 pub use half::{bf16, f16};
 pub use inline_vec::InlineVec;

@@ -77,7 +77,7 @@ pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{
-    DType, Element, Error, Integer, Layout, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel,
+    DType, Element, Error, Integer, Layout, ReadElement, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel,
 };
 pub use tensor::{
     HookHandle, InputGradients, IntoTensor, NeedsInputGrad, Nested, Node, NodeInput, OutputGradients, SaveForBackward,

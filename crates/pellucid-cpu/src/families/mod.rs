@@ -14,6 +14,8 @@ pub(crate) mod recurrent;
 pub(crate) mod scan;
 pub(crate) mod sort;
 
+pub(crate) use matmul::{WeightOfProduct, run_matmul};
+
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use pellucid_ir::kernel::Kernel;

@@ -114,6 +114,9 @@ pub struct Plan {
     /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then also fused where the
     /// fused kernel is no faster than both.
     pub is_launch_bound: bool,
+    /// True if a backend may keep the right factors of matrix products in a faster layout, in memory of their size, when
+    /// the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
+    pub packs_weights: bool,
     /// A report of the changes that the passes made.
     pub report: PassReport,
 }

@@ -7,8 +7,8 @@ use crate::call::{first_device, trace_calls};
 use crate::module::ModuleParts;
 use crate::visit::Visitor;
 use pellucid_tensor::{
-    CacheStats, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, capture, no_grad, ops, placeholder,
-    unwrap,
+    CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, capture_with, no_grad,
+    ops, placeholder, unwrap,
 };
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -134,7 +134,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that differ from the first batch in another axis
     /// than the batch and the length, for inputs of different numbers of rows, for a sequence that is longer than all
     /// compiled lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch without
-    /// rows; errors of [`capture`], and of the model's operations.
+    /// rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
         let model = &self.model;
         self.passes.run(x, &|| ModelOfInputs::bind(model.clone(), x))
@@ -516,7 +516,8 @@ impl<'f> KeptPasses<'f> {
         let step = move |inputs: &[Tensor]| unwrap(forward_in_evaluation(&*forward, inputs));
         let empty = self.placeholders(fill, inputs)?;
         let _off = no_grad();
-        let step = match capture(step, &empty.iter().collect::<Vec<_>>()) {
+        let options = CaptureOptions { pack_weights: true, ..CaptureOptions::default() };
+        let step = match capture_with(options, step, &empty.iter().collect::<Vec<_>>()) {
             Err(error @ Error::DeviceUnavailable { .. }) => {
                 let device = self.device;
                 tracing::warn!(%device, %error, "the device cannot capture: the model runs eagerly");

@@ -132,10 +132,11 @@ impl Lbfgs {
 
     /// Runs up to `max_iter` iterations and returns the first loss.
     #[track_caller]
-    fn iterate(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+    fn iterate(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
         let options = LbfgsOptions { lr: self.lr.try_get()?, ..self.options };
-        let progress = self.progress.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = TakenProgress { of: self, progress: std::mem::take(&mut *self.progress()) };
+        let progress = &mut taken.progress;
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
@@ -220,6 +221,18 @@ fn clear_gradients(parameters: &[Parameter]) {
         if parameter.grad().is_some_and(|gradient| ops::copy_(&gradient, &zero).is_err()) {
             parameter.zero_grad();
         }
+    }
+}
+
+/// The progress during a step. It is not locked, because the closure may call methods of the optimizer.
+struct TakenProgress<'a> {
+    of: &'a Lbfgs,
+    progress: LbfgsProgress,
+}
+
+impl Drop for TakenProgress<'_> {
+    fn drop(&mut self) {
+        *self.of.progress() = std::mem::take(&mut self.progress);
     }
 }
 
@@ -337,7 +350,7 @@ impl Optimizer for Lbfgs {
     }
 
     #[track_caller]
-    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+    fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         self.iterate(closure)
     }
 

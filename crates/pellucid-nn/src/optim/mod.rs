@@ -187,14 +187,13 @@ pub trait Optimizer: Send + Sync {
     /// cleared before each call of the closure. [`Lbfgs`] calls it several times, all others once. Returns the first
     /// loss.
     ///
-    /// Unlike [`Optimizer::try_step`] it needs exclusive access, because the history of [`Lbfgs`] changes between the
-    /// calls of the closure.
+    /// While its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
     ///
     /// # Errors
     /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`],
     /// [`Error::NotAScalar`]; [`Error::InvalidArgument`] if no parameter has a gradient after the closure.
     #[track_caller]
-    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+    fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         self.zero_grad();
         let loss = closure().try_item::<f64>()?;
         check_closure("step_with", self.parameters())?;
@@ -207,7 +206,7 @@ pub trait Optimizer: Send + Sync {
     /// # Panics
     /// With the error of [`Optimizer::try_step_with`].
     #[track_caller]
-    fn step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> f64 {
+    fn step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> f64 {
         unwrap(self.try_step_with(closure))
     }
 
@@ -432,6 +431,11 @@ macro_rules! forwarded {
             (**self).try_step_scaled(scale, skip)
         }
 
+        #[track_caller]
+        fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+            (**self).try_step_with(closure)
+        }
+
         fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
             (**self).prepare_load(state)
         }
@@ -456,11 +460,6 @@ macro_rules! exclusive {
             fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
                 (**self).set_grad_scale(scale)
             }
-
-            #[track_caller]
-            fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
-                (**self).try_step_with(closure)
-            }
         }
     )*};
 }
@@ -475,7 +474,7 @@ exclusive! {
 macro_rules! shared {
     ($($pointer:ty, $name:literal;)*) => {$(
         #[doc = concat!($name, " optimizer can step and be filled. `add_params`, `ensure_initialized` and")]
-        /// `set_grad_scale` need exclusive access and return an error, as does a step of [`Lbfgs`].
+        /// `set_grad_scale` need exclusive access and return an error.
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
             forwarded!();
 

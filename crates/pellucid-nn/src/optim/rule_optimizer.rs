@@ -602,9 +602,9 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         #[track_caller]
         fn step(&self);
         #[track_caller]
-        fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
+        fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
         #[track_caller]
-        fn step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> f64;
+        fn step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> f64;
         fn zero_grad(&self);
         #[track_caller]
         fn zero_grad_with(&self, set_to_none: bool);

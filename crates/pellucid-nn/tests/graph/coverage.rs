@@ -319,7 +319,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
 #[test]
 fn a_closure_without_backward_is_refused_by_lbfgs() {
     let p = Parameter::new(Tensor::from([1.0f32]));
-    let mut optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
+    let optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
     let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
     assert!(refused.to_string().contains("backward()"), "{refused}");
 }
@@ -333,7 +333,7 @@ fn steps_with_a_closure_use_no_old_gradients() {
         loss
     };
     // The closure does not clear the gradients; the steps are those of fresh gradients 2·p.
-    let mut optimizer = optim::Sgd::new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
+    let optimizer = optim::Sgd::new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
     for _ in 0..2 {
         optimizer.step_with(&mut { loss });
     }
@@ -342,7 +342,7 @@ fn steps_with_a_closure_use_no_old_gradients() {
     assert!(refused.to_string().contains("backward()"), "{refused}");
     // L-BFGS with a stale gradient does not move.
     loss();
-    let mut optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
+    let optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
     optimizer.step_with(&mut || p.square().sum(..));
     assert_eq!(p.to_vec::<f32>(), [0.25]);
     optimizer.step_with(&mut { loss });

@@ -190,7 +190,7 @@ fn optimizers_refuse_converted_parameters() {
     let adam = Adam::from_named(model.named_parameters(), AdamOptions::default()).unwrap();
     let averages = AveragedModel::new(&model, Average::Equal).unwrap();
     let options = LbfgsOptions { max_iter: 2, ..Default::default() };
-    let mut lbfgs = Lbfgs::new(model.parameters(), options).unwrap();
+    let lbfgs = Lbfgs::new(model.parameters(), options).unwrap();
     let closure = |dtype| {
         model.zero_grad();
         let loss = model.forward(&x(dtype)).square().sum(..);

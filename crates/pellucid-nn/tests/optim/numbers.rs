@@ -320,7 +320,7 @@ fn lbfgs_refuses_invalid_arguments() {
 #[test]
 fn a_step_with_a_closure_is_a_step() {
     let make = || Adam::new(parameters(false, DType::F64), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let (plain, mut with) = (make(), make());
+    let (plain, with) = (make(), make());
     let own = with.parameters().to_vec();
     let losses = |own: &[Parameter]| {
         own.iter().for_each(|p| p.zero_grad());

@@ -171,7 +171,7 @@ fn lbfgs_over_a_captured_loss() {
     let run = |replayed: bool| {
         let own = parameters(false, DType::F64);
         let options = LbfgsOptions { line_search: true, max_iter: 6, ..Default::default() };
-        let mut lbfgs = Lbfgs::new(own.clone(), options).unwrap();
+        let lbfgs = Lbfgs::new(own.clone(), options).unwrap();
         let gradients: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), p.dtype())).collect();
         lbfgs.rebind_grads(&gradients).unwrap();
         let loss = |inputs: &[Tensor]| {

@@ -30,11 +30,22 @@ pub struct CaptureOptions {
     /// Maximum number of recordings for different shapes of the inputs. The least recently launched one is dropped
     /// first.
     pub recordings: usize,
+    /// True if the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
+    /// and `f64` in inference, at the first launch. This takes as much memory as the weights, which all recordings
+    /// share. A launch after a write to a weight packs it again, so a step between updates becomes slower.
+    pub pack_weights: bool,
 }
 
 impl Default for CaptureOptions {
     fn default() -> CaptureOptions {
-        CaptureOptions { passes: Passes::all(), recordings: 8 }
+        CaptureOptions { passes: Passes::all(), recordings: 8, pack_weights: false }
+    }
+}
+
+impl CaptureOptions {
+    /// Returns the options for a plan that stays as it was recorded.
+    fn unchanged() -> CaptureOptions {
+        CaptureOptions { passes: Passes::none(), ..CaptureOptions::default() }
     }
 }
 
@@ -222,7 +233,7 @@ impl Captured<'_> {
     }
 
     fn verify_recording(&mut self, at: usize) -> Result<()> {
-        let again = CompiledStep::record(&mut self.step, self.recordings[at].key(), Passes::none())?;
+        let again = CompiledStep::record(&mut self.step, self.recordings[at].key(), CaptureOptions::unchanged())?;
         match self.recordings[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
@@ -273,7 +284,7 @@ impl Captured<'_> {
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
     fn find_still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
-        let again = CompiledStep::record(&mut self.step, &StepKey::new(inputs), Passes::none())?;
+        let again = CompiledStep::record(&mut self.step, &StepKey::new(inputs), CaptureOptions::unchanged())?;
         let valid = |step: &CompiledStep| {
             step.key().is_key_of(inputs) && step.dependencies_match() && step.difference(&again).is_none()
         };
@@ -289,7 +300,7 @@ impl Captured<'_> {
         if is_capturing() {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
-        let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options.passes)?;
+        let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options)?;
         // A recording with a hook that was removed is never valid again.
         self.recordings.retain(CompiledStep::can_match_again);
         if self.recordings.len() == self.options.recordings {

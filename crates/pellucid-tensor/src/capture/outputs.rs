@@ -5,7 +5,7 @@ use crate::engine::{VersionUpdate, run_kernel};
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{Element, Error, Result, Shape};
+use pellucid_ir::{Error, ReadElement, Result, Shape};
 
 /// The return type of a captured step: no tensor, one, or several, or a [`Result`] of them.
 pub trait IntoOutputs {
@@ -96,8 +96,8 @@ impl Outputs<'_> {
     /// # Panics
     /// If there is no such output, or no memory for its copy.
     #[track_caller]
-    pub fn to_vec<T: Element>(&self, index: usize) -> Vec<T> {
-        panic::unwrap(self.copy_of(index).and_then(|a| a.to_vec("to_vec")))
+    pub fn to_vec<T: ReadElement>(&self, index: usize) -> Vec<T> {
+        panic::unwrap(self.copy_of(index).and_then(|a| a.read("to_vec")))
     }
 
     /// Returns the single element of output `index`, converted to `T`.
@@ -105,7 +105,7 @@ impl Outputs<'_> {
     /// # Panics
     /// If there is no such output, or it does not have exactly one element.
     #[track_caller]
-    pub fn item<T: Element>(&self, index: usize) -> T {
+    pub fn item<T: ReadElement>(&self, index: usize) -> T {
         let one = self.copy_of(index).and_then(|a| Tensor::from(a).try_item());
         panic::unwrap(one)
     }

@@ -1,7 +1,7 @@
 //! `CompiledStep`: one recording, compiled to a plan with its storages.
 
-use super::Placement;
 use super::recording::{GradientSlots, record_closure};
+use super::{CaptureOptions, Placement};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::backend::{CompiledPlan, POISONED, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
-use pellucid_ir::plan::{Elision, Launch, Passes, Plan, SlotRole, SlotView};
+use pellucid_ir::plan::{Elision, Launch, Plan, SlotRole, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use std::ops::Range;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl CompiledStep {
     pub(super) fn record(
         step: &mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
         key: &StepKey,
-        passes: Passes,
+        options: CaptureOptions,
     ) -> Result<CompiledStep> {
         let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
         let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
@@ -148,7 +148,7 @@ impl CompiledStep {
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
         let (outputs, slots) = (outputs?, changed?);
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
-        let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
+        let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, options)?;
         step.dependencies = std::mem::take(&mut recording.dependencies);
         // After this drop, only the step holds tensors of the recording, so that handles can be counted.
         drop((outputs, arrays, recording));
@@ -183,7 +183,7 @@ impl CompiledStep {
         inputs: &[Array],
         outputs: &[Array],
         slots: GradientSlots,
-        passes: Passes,
+        options: CaptureOptions,
     ) -> Result<CompiledStep> {
         let mut numbering = SlotNumbering {
             table: StorageNumbers::default(),
@@ -235,6 +235,7 @@ impl CompiledStep {
             }
         }
         recorded.is_launch_bound = device.is_deferred();
+        recorded.packs_weights = options.pack_weights;
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         recorded.roles = origins.iter().map(SlotOrigin::role).collect();
         let is_written = written_slots(&recorded.launches, origins.len());
@@ -245,7 +246,7 @@ impl CompiledStep {
             }
         }
 
-        let plan = recorded.clone().after(passes);
+        let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
             storages.push(device.backend().storage(arena.bytes)?);
         }

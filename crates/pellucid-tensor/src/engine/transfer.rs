@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::idle::release_idle_memory;
 use pellucid_ir::backend::{POISONED, READY};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape};
+use pellucid_ir::{DType, Element, Error, Layout, ReadElement, Result, Scalar, Shape};
 use std::panic::Location;
 
 /// Reads of at least this many bytes check for available memory first.
@@ -159,6 +159,19 @@ impl Array {
         }
         let bytes = if self.dtype() == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
         Ok(T::from_bytes(&bytes))
+    }
+
+    /// Returns the elements in row-major order as values of the host.
+    ///
+    /// # Errors
+    /// Those of [`Array::to_vec`]; [`Error::InvalidArgument`] for an element that the type `T` cannot represent.
+    #[track_caller]
+    pub(crate) fn read<T: ReadElement>(&self, op: &'static str) -> Result<Vec<T>> {
+        T::from_read(self.to_vec(op)?).map_err(|(i, value)| {
+            let name = std::any::type_name::<T>();
+            let reason = format!("element {i} is {value:?}, which is not a value of {name}; read it as i64");
+            Error::invalid(op, reason)
+        })
     }
 
     /// Reads the elements as integers of type `T`, through a type `W` that represents every value of their dtype.

@@ -531,11 +531,7 @@ impl Tensor {
     #[track_caller]
     fn assign(&self, index: Vec<IndexItem>, values: ops::TensorOrScalar<'_>) -> Result<()> {
         ops::check_writable("set", self)?;
-        let values = match values {
-            ops::TensorOrScalar::Borrowed(t) => t.clone(),
-            ops::TensorOrScalar::Owned(t) => t,
-            ops::TensorOrScalar::Scalar(k) => ops::written_scalar("set", k, self.dtype())?,
-        };
+        let values = values.tensor_or_else(|number| ops::written_scalar("set", number, self.dtype()))?;
         let resolved = ResolvedIndex::new("set", self, index)?;
         let layout = resolved
             .slices

@@ -154,11 +154,7 @@ fn quantiles(
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
     // bf16 would round 0.999 to 1.
     let single = if is_half { DType::F32 } else { x.dtype() };
-    let q = match q {
-        ops::TensorOrScalar::Borrowed(tensor) => tensor.clone(),
-        ops::TensorOrScalar::Owned(tensor) => tensor,
-        ops::TensorOrScalar::Scalar(number) => ops::full((), number, single)?,
-    };
+    let q = q.tensor_or_else(|number| ops::full((), number, single))?;
     if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
         let help = "takes floats, and probabilities of the same dtype (for f16 and bf16 also f32)";
         return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));

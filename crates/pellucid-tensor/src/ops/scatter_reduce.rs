@@ -215,11 +215,8 @@ pub fn index_fill<'a>(
 ) -> Result<Tensor> {
     let op = "index_fill";
     let at = x.shape().axis(op, axis)?;
-    let value = match value.into() {
-        ops::TensorOrScalar::Borrowed(tensor) => ops::to_dtype(tensor, x.dtype())?,
-        ops::TensorOrScalar::Owned(tensor) => ops::to_dtype(&tensor, x.dtype())?,
-        ops::TensorOrScalar::Scalar(number) => ops::written_scalar(op, number, x.dtype())?,
-    };
+    let value = value.into().tensor_or_else(|number| ops::written_scalar(op, number, x.dtype()))?;
+    let value = ops::to_dtype(&value, x.dtype())?;
     if value.rank() > 0 {
         return Err(Error::shapes(op, [x.shape(), value.shape()], "the value must be a scalar or 0-d"));
     }

@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use crate::panic;
-use pellucid_ir::{Element, Error, Result};
+use pellucid_ir::{Error, ReadElement, Result};
 
 impl Tensor {
     /// Returns the single element, converted to `T`.
@@ -10,7 +10,7 @@ impl Tensor {
     /// # Panics
     /// With the errors of [`Tensor::try_item`].
     #[track_caller]
-    pub fn item<T: Element>(&self) -> T {
+    pub fn item<T: ReadElement>(&self) -> T {
         panic::unwrap(self.try_item())
     }
 
@@ -20,7 +20,7 @@ impl Tensor {
     /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`]
     /// for an element that an integer type `T` cannot represent, such as 0.5, NaN, or 300 as `u8`.
     #[track_caller]
-    pub fn try_item<T: Element>(&self) -> Result<T> {
+    pub fn try_item<T: ReadElement>(&self) -> Result<T> {
         if self.size() != 1 {
             return Err(Error::NotAScalar {
                 op: "item",
@@ -28,17 +28,24 @@ impl Tensor {
                 help: "reduce the tensor, or use to_vec()",
             });
         }
-        let mut values = self.array().to_vec::<T>("item")?;
+        let mut values = self.array().read::<T>("item")?;
         Ok(values.pop().expect("a tensor of size 1 must have one element"))
     }
 
-    /// Returns the elements in row-major order, converted to `T`.
+    /// Returns the elements in row-major order, converted to `T`: the type of a dtype, or another integer type of Rust.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let classes = Tensor::from([[0.1, 0.7], [0.8, 0.3]]).argmax(1);
+    /// assert_eq!(classes.to_vec::<i64>(), [1, 0]);
+    /// assert_eq!(classes.to_vec::<usize>(), [1, 0]);
+    /// ```
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_to_vec`].
     #[doc(alias("tolist", "numpy"))]
     #[track_caller]
-    pub fn to_vec<T: Element>(&self) -> Vec<T> {
+    pub fn to_vec<T: ReadElement>(&self) -> Vec<T> {
         panic::unwrap(self.try_to_vec())
     }
 
@@ -49,8 +56,8 @@ impl Tensor {
     /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer
     /// type `T` cannot represent, such as 0.5, NaN, or 300 as `u8` ([`Tensor::to_dtype`] rounds towards zero instead).
     #[track_caller]
-    pub fn try_to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        self.array().to_vec("to_vec")
+    pub fn try_to_vec<T: ReadElement>(&self) -> Result<Vec<T>> {
+        self.array().read("to_vec")
     }
 
     /// Returns the elements of a matrix as a vector of rows, converted to `T` as by [`Tensor::to_vec`].
@@ -65,7 +72,7 @@ impl Tensor {
     /// With the errors of [`Tensor::try_to_vec2`].
     #[doc(alias = "tolist")]
     #[track_caller]
-    pub fn to_vec2<T: Element>(&self) -> Vec<Vec<T>> {
+    pub fn to_vec2<T: ReadElement>(&self) -> Vec<Vec<T>> {
         panic::unwrap(self.try_to_vec2())
     }
 
@@ -74,9 +81,9 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has 2 axes; those of [`Tensor::try_to_vec`].
     #[track_caller]
-    pub fn try_to_vec2<T: Element>(&self) -> Result<Vec<Vec<T>>> {
+    pub fn try_to_vec2<T: ReadElement>(&self) -> Result<Vec<Vec<T>>> {
         self.check_rank("to_vec2", 2)?;
-        Ok(rows(&self.array().to_vec("to_vec2")?, self.shape()))
+        Ok(rows(&self.array().read("to_vec2")?, self.shape()))
     }
 
     /// Returns the elements of a tensor of 3 axes as nested vectors, converted to `T` as by [`Tensor::to_vec`].
@@ -85,7 +92,7 @@ impl Tensor {
     /// With the errors of [`Tensor::try_to_vec3`].
     #[doc(alias = "tolist")]
     #[track_caller]
-    pub fn to_vec3<T: Element>(&self) -> Vec<Vec<Vec<T>>> {
+    pub fn to_vec3<T: ReadElement>(&self) -> Vec<Vec<Vec<T>>> {
         panic::unwrap(self.try_to_vec3())
     }
 
@@ -94,9 +101,9 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has 3 axes; those of [`Tensor::try_to_vec`].
     #[track_caller]
-    pub fn try_to_vec3<T: Element>(&self) -> Result<Vec<Vec<Vec<T>>>> {
+    pub fn try_to_vec3<T: ReadElement>(&self) -> Result<Vec<Vec<Vec<T>>>> {
         self.check_rank("to_vec3", 3)?;
-        let (values, shape) = (self.array().to_vec("to_vec3")?, self.shape());
+        let (values, shape) = (self.array().read("to_vec3")?, self.shape());
         let size = shape[1] * shape[2];
         Ok((0..shape[0]).map(|k| rows(&values[k * size..(k + 1) * size], &shape[1..])).collect())
     }
@@ -121,6 +128,6 @@ impl Tensor {
 }
 
 /// Splits the elements of a matrix of this shape into its rows.
-fn rows<T: Element>(values: &[T], shape: &[usize]) -> Vec<Vec<T>> {
+fn rows<T: ReadElement>(values: &[T], shape: &[usize]) -> Vec<Vec<T>> {
     (0..shape[0]).map(|k| values[k * shape[1]..(k + 1) * shape[1]].to_vec()).collect()
 }

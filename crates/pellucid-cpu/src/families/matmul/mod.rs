@@ -3,8 +3,12 @@
 //! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32` and `i64`. Half-precision factors are converted to
 //! `f32` and small integers to `i32`; the product is rounded or wrapped once, at the end.
 
+mod weights;
+
 #[cfg(test)]
 mod tests;
+
+pub(crate) use weights::{PackedWeight, WeightOfProduct};
 
 use crate::dense::DenseArray;
 use crate::family::CpuFamily;
@@ -36,15 +40,21 @@ impl CpuFamily for MatMul {
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        run_matmul(self, inputs, outputs)
+        run_matmul(self, inputs, outputs, None)
     }
 }
 
-/// Runs a matrix product and its epilogue. `inputs` are A, B and the other inputs of the epilogue.
-fn run_matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+/// Runs a matrix product and its epilogue. `inputs` are A, B and the other inputs of the epilogue. `weight` has the
+/// packed panels of B, if it was packed before.
+pub(crate) fn run_matmul(
+    kernel: &MatMul,
+    inputs: &[Operand<'_>],
+    outputs: &[Operand<'_>],
+    weight: Option<&PackedWeight>,
+) -> Result<()> {
     let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
     let Some(program) = &kernel.epilogue else {
-        return multiply(a, b, Ok(out), None);
+        return multiply(a, b, Ok(out), None, weight);
     };
     // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
     // same dtype that shares no memory with an input of the epilogue, if there is one.
@@ -62,14 +72,14 @@ fn run_matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) 
     if outputs.iter().all(avoids_factors) && matches!(a.dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
         // The epilogue reads each part of the product while it is in cache.
         let epilogue = MapEpilogue::new(&map, others, outputs)?;
-        return multiply(a, b, stored.ok_or(out.shape()), Some(epilogue));
+        return multiply(a, b, stored.ok_or(out.shape()), Some(epilogue), weight);
     }
     let scratch;
     if stored.is_none_or(|o| !avoids_factors(o)) {
         scratch = CpuBuffer::scratch(dense.shape().size().saturating_mul(a.dtype.size()))?;
         c = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: a.dtype };
     }
-    multiply(a, b, Ok(&c), None)?;
+    multiply(a, b, Ok(&c), None, weight)?;
     map.run(&operands(c), outputs)
 }
 
@@ -113,12 +123,18 @@ fn mixed_dtypes(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Error {
 type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
 /// Computes C = A·B for operands of one dtype and runs the epilogue.
-fn multiply(a: &Operand<'_>, b: &Operand<'_>, c: ProductTarget<'_>, epilogue: Option<MapEpilogue<'_>>) -> Result<()> {
+fn multiply(
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    c: ProductTarget<'_>,
+    epilogue: Option<MapEpilogue<'_>>,
+    weight: Option<&PackedWeight>,
+) -> Result<()> {
     match (a.dtype, c) {
-        (DType::F32, _) => multiply_as::<f32>(a, b, c, epilogue),
-        (DType::F64, _) => multiply_as::<f64>(a, b, c, epilogue),
-        (DType::I32, _) => multiply_as::<i32>(a, b, c, epilogue),
-        (DType::I64, _) => multiply_as::<i64>(a, b, c, epilogue),
+        (DType::F32, _) => multiply_as::<f32>(a, b, c, epilogue, weight),
+        (DType::F64, _) => multiply_as::<f64>(a, b, c, epilogue, weight),
+        (DType::I32, _) => multiply_as::<i32>(a, b, c, epilogue, None),
+        (DType::I64, _) => multiply_as::<i64>(a, b, c, epilogue, None),
         (DType::F16 | DType::BF16, Ok(c)) => return multiply_converted(DType::F32, a, b, c),
         (DType::U8 | DType::I8 | DType::I16, Ok(c)) => return multiply_converted(DType::I32, a, b, c),
         _ => return Err(Error::dtypes("matmul", [a.dtype], "convert booleans to a numeric dtype first")),
@@ -130,7 +146,7 @@ fn multiply(a: &Operand<'_>, b: &Operand<'_>, c: ProductTarget<'_>, epilogue: Op
 fn multiply_converted(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
     let (wide_a, wide_b) = (DenseArray::of_input(a, wide)?, DenseArray::of_input(b, wide)?);
     let product = DenseArray::of_output(c, wide)?;
-    multiply(&wide_a.operand(), &wide_b.operand(), Ok(&product.operand()), None)?;
+    multiply(&wide_a.operand(), &wide_b.operand(), Ok(&product.operand()), None, None)?;
     product.store()
 }
 
@@ -140,6 +156,7 @@ fn multiply_as<T: Element>(
     b: &Operand<'_>,
     c: ProductTarget<'_>,
     mut epilogue: Option<MapEpilogue<'_>>,
+    weight: Option<&PackedWeight>,
 ) {
     let shape = c.map_or_else(|shape| shape, |c| c.shape());
     if shape.contains(&0) {
@@ -182,6 +199,7 @@ fn multiply_as<T: Element>(
     let operands = GemmOperands {
         a: a.first::<T>().get(),
         b: b.first::<T>().get(),
+        packed_b: weight.and_then(PackedWeight::panels),
         c: c.ok().map(|c| c.first::<T>().get()),
         epilogue: epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue }),
     };
@@ -189,7 +207,8 @@ fn multiply_as<T: Element>(
     // element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also
     // between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures it
     // if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds the
-    // borrow words of all storages, so no other thread uses the operands.
+    // borrow words of all storages, so no other thread uses the operands. *Panels*: a weight belongs to the single
+    // matrix of this version of B, is packed for `Isa::best()`, and is never written again.
     unsafe { gemm_batched(&gemm, &offsets, &operands, Threads::Pool) }
 }
 

@@ -12,6 +12,9 @@ pub enum TensorOrScalar<'a> {
     Borrowed(&'a Tensor),
     /// A tensor that the caller hands over. If no other handle shares its storage, the result reuses it.
     Owned(Tensor),
+    /// A tensor that the caller replaces by the result, as `+=` does. If no other handle shares its storage, the result
+    /// reuses it.
+    Replaced(&'a mut Tensor),
     /// A scalar, an argument of the kernel.
     Scalar(Scalar),
 }
@@ -40,17 +43,32 @@ macro_rules! operand_from {
 operand_from!(Scalar, f64, f32, f16, bf16, i64, i32, i16, i8, u8, usize, bool);
 
 impl TensorOrScalar<'_> {
+    /// Returns the tensor, or the result of `of_scalar`.
+    pub(crate) fn tensor_or_else(self, of_scalar: impl FnOnce(Scalar) -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            TensorOrScalar::Borrowed(tensor) => Ok(tensor.clone()),
+            TensorOrScalar::Owned(tensor) => Ok(tensor),
+            TensorOrScalar::Replaced(tensor) => Ok(tensor.clone()),
+            TensorOrScalar::Scalar(number) => of_scalar(number),
+        }
+    }
+
     pub(super) fn tensor(&self) -> Option<&Tensor> {
         match self {
             TensorOrScalar::Borrowed(tensor) => Some(tensor),
             TensorOrScalar::Owned(tensor) => Some(tensor),
+            TensorOrScalar::Replaced(tensor) => Some(tensor),
             TensorOrScalar::Scalar(_) => None,
         }
     }
 
     /// Returns true if the result may overwrite this operand.
     fn is_given(&self) -> bool {
-        matches!(self, TensorOrScalar::Owned(tensor) if tensor.is_unique())
+        match self {
+            TensorOrScalar::Owned(tensor) => tensor.is_unique(),
+            TensorOrScalar::Replaced(tensor) => tensor.is_unique(),
+            TensorOrScalar::Borrowed(_) | TensorOrScalar::Scalar(_) => false,
+        }
     }
 }
 

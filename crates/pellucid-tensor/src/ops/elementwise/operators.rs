@@ -1,7 +1,7 @@
 //! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides; and `+=` and the others
 //! with an assignment.
 //!
-//! The result may reuse the storage of an operand that is passed by value and uniquely owned.
+//! The result may reuse the storage of an operand that is uniquely owned, and passed by value or assigned to.
 
 use crate::autograd::note_call_location;
 use crate::ops;
@@ -107,13 +107,14 @@ macro_rules! assigning_operators {
             #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
             ///
             /// The result is a new tensor, recorded as by the binary operator, with the broadcast shape and the promoted
-            /// dtype. Other handles, views and the storage of the old tensor do not change: `copy_` and `set` write in
-            /// place. After a panic the handle is unchanged.
+            /// dtype. Other handles and views of the old tensor do not change: `copy_` and `set` write in place. The
+            /// result reuses the storage of the old tensor if there are none. After a panic the handle is unchanged.
+            #[inline]
             #[track_caller]
             fn $method(&mut self, other: T) {
                 let _call = note_call_location();
                 let other: ops::TensorOrScalar<'a> = other.into();
-                let result = panic::unwrap($op(ops::TensorOrScalar::Borrowed(self), other));
+                let result = panic::unwrap($op(ops::TensorOrScalar::Replaced(self), other));
                 *self = result;
             }
         }

@@ -354,3 +354,18 @@ fn borrowed_forms_of_sums_indices_and_shapes() {
     assert!(x.shape() == [2, 3, 4] && x.shape() != [2, 3]);
     assert_eq!(x.shape(), [2, 3, 4]);
 }
+
+#[test]
+fn elements_are_read_as_integers_without_a_dtype() {
+    let x = Tensor::from([[3i64, 0], [255, 65_535]]);
+    assert_eq!(x.to_vec::<usize>(), [3, 0, 255, 65_535]);
+    assert_eq!(x.to_vec2::<u16>(), [[3, 0], [255, 65_535]]);
+    assert_eq!(Tensor::from([7.0f32]).item::<u32>(), 7);
+    let mut step = capture(|inputs| inputs[0].argmax(0), &[&Tensor::from([1.0f32, 4.0])]).unwrap();
+    assert_eq!(step.launch(&[&Tensor::from([1.0f32, 4.0])]).unwrap().item::<usize>(0), 1);
+    let text = Tensor::from([1i64, -2]).try_to_vec::<usize>().unwrap_err().to_string();
+    assert!(text.contains("to_vec") && text.contains("element 1 is -2") && text.contains("usize"), "{text}");
+    let text = Tensor::from(0.5f32).try_item::<u64>().unwrap_err().to_string();
+    assert!(text.contains("item") && text.contains("0.5"), "{text}");
+    assert!(Tensor::from(70_000i64).try_item::<u16>().is_err());
+}
