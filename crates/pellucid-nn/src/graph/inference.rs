@@ -54,7 +54,11 @@ const INFERENCE: &str = "inference";
 ///
 /// [`with_lengths`](InferenceModel::with_lengths) adds compiled lengths of axis 1, for sequences.
 ///
-/// Each recording has buffers of its own for intermediate results; their memory grows with the number of compiled shapes.
+/// # Memory
+/// Each recording has buffers of its own for intermediate results; their memory grows with the number of compiled
+/// shapes. On the CPU, the weights of matrix products are kept a second time, in the order in which products read them
+/// ([`CaptureOptions::pack_weights`]). All recordings share these copies. A batch after a write to a weight makes a new
+/// one.
 pub struct InferenceModel<'f, M, X = Tensor> {
     model: Rc<M>,
     passes: ForwardPasses<'f>,

@@ -27,6 +27,7 @@ pub(super) struct NodeInputs {
 impl NodeInputs {
     /// Finds the inputs that need a gradient: those for which `is_needed` returns true, without leaves whose last handle
     /// was dropped.
+    #[inline]
     pub(super) fn new(node: &GraphNode, is_needed: impl Fn(&Edge) -> bool) -> NodeInputs {
         let mut inputs = NodeInputs { slots: SmallVec::new(), needed: NeedsInputGrad::default(), any: false };
         for (i, edge) in node.edges.iter().enumerate() {
@@ -48,11 +49,12 @@ impl NodeInputs {
 
 /// Runs the backward computation of a node, and frees its saved values unless `keep` is set. `note_shared` is called
 /// with every gradient that shares its storage with a saved value: it has other owners, the graph and perhaps the user.
+#[inline]
 pub(super) fn node_gradients(
     inputs: &NodeInputs,
     incoming: &OutputGradients,
     keep: bool,
-    note_shared: &mut dyn FnMut(&Tensor),
+    mut note_shared: impl FnMut(&Tensor),
 ) -> Result<InputGradients> {
     let node = incoming.node;
     let derivative = node.derivative();
@@ -87,6 +89,7 @@ pub(super) fn node_gradients(
 }
 
 /// Checks that a gradient has the shape and dtype of the operation's input.
+#[inline]
 pub(super) fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
     if *gradient.shape() != meta.shape {
         let help = "backward() must return gradients with the shapes of the inputs";
@@ -150,7 +153,7 @@ impl Node {
         }
         let inputs = NodeInputs::new(node, |_| true);
         let grads = OutputGradients { node, values: &incoming, sums: &|_| None };
-        let mut results = node_gradients(&inputs, &grads, true, &mut |gradient| {
+        let mut results = node_gradients(&inputs, &grads, true, |gradient| {
             shared.insert(gradient);
         })?;
         let saved = SavedTensors { node, values: &[], slots: &inputs.slots };

@@ -244,7 +244,7 @@ impl<'a> BackwardPass<'a> {
         let this = RefCell::new(&mut *self);
         let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], inputs.slots[i].as_ref(), device);
         let incoming = OutputGradients { node, values: gradients, sums: &sums };
-        let results = node_gradients(&inputs, &incoming, keep, &mut |gradient| {
+        let results = node_gradients(&inputs, &incoming, keep, |gradient| {
             this.borrow_mut().shared.insert(gradient);
         })?;
         for (i, gradient) in results.into_iter().enumerate() {

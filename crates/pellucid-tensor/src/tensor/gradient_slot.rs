@@ -56,6 +56,7 @@ impl GradientSlot {
     }
 
     /// Returns shape and dtype of the tensor, which its gradient has too.
+    #[inline]
     pub(crate) fn meta(&self) -> &Meta {
         match self.converted.get() {
             None => &self.first_meta,
@@ -64,6 +65,7 @@ impl GradientSlot {
     }
 
     /// Returns whether the dtype of the tensor was changed in place.
+    #[inline]
     pub(crate) fn is_converted(&self) -> bool {
         self.converted.get().is_some()
     }

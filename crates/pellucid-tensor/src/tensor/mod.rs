@@ -394,6 +394,7 @@ impl Tensor {
 
     /// Returns true if backward passes keep the gradient of this tensor if it is a result. Those of leaves are always
     /// kept.
+    #[inline]
     pub fn retains_grad(&self) -> bool {
         self.0.retains_grad.load(Ordering::Acquire)
     }

@@ -57,6 +57,7 @@ impl Edge {
     }
 
     /// Returns the gradient slot of a leaf, unless the leaf was dropped.
+    #[inline]
     pub(crate) fn live_slot(&self) -> Option<Arc<GradientSlot>> {
         match self {
             Edge::Leaf(slot) => slot.upgrade(),
