@@ -21,7 +21,7 @@
 //! If B is packed as a whole, or is not a strided matrix, the panels of B are outermost, and the strips of A stay in
 //! L2.
 
-use super::blocks::{MAX_DEPTH_BLOCK, chunks, depth_block_size, depth_blocks, equal_part};
+use super::blocks::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
 use super::kernels::{Kernels, TileKernel};
 use super::pack::PackPanels;
 use super::packed::PackedPanels;
@@ -33,38 +33,11 @@ use pellucid_runtime::scratch;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::__cpuid;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-#[cfg(target_arch = "x86_64")]
-use std::sync::OnceLock;
-
-/// The number of columns of a block with the most k indices: half a megabyte of `f32` in a 1 MiB L2. Larger caches have
-/// more.
-const BLOCK_COLUMNS: usize = 512;
-
-/// The number of strips that are packed together if the columns of A are contiguous: about half a kilobyte of each
-/// column.
-const STRIPS_PER_PACK: usize = 8;
 
 /// The number of elements from which a block of A is unlikely to be in the cache as a whole, so that it is prefetched.
 const A_PREFETCH_ELEMENTS: usize = 32 << 10;
-
-/// The number of bytes over which the rows of a small B extend, which is read in place.
-const SMALL_B_BYTES: usize = 32 << 10;
-
-/// The least k of a small B that is read in place.
-const MIN_SMALL_B_DEPTH: usize = 16;
-
-/// The number of panels of B up to which rows of A are read in place, wherever they are stored.
-const FEW_PANELS: usize = 2;
-
-/// The number of panels of B up to which rows of A are read in place if the rows are distributed over the cache sets.
-///
-/// The loads of the first panel overlap with multiply-adds, but a copy waits for them. Measured for `f32` with A in L3:
-/// 128 and 256 columns take .91 to .97 of the time.
-const SOME_PANELS: usize = 8;
 
 /// The number of strips of a transposed C that are computed at a time. Their sums stay in L2, close to L1.
 const STRIPS_PER_TRANSPOSE: usize = 8;
@@ -87,42 +60,6 @@ pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
 
 /// The number of elements of the largest register tile of all instruction sets.
 const MAX_TILE_ELEMENTS: usize = 14 * 32;
-
-/// Returns the number of columns of a block of elements of type `T`, a multiple of the panel's `width`.
-///
-/// Wide blocks read A fewer times. Measured for `f32` with 2 MiB of L2: 1024 columns take .96 of the time of 512.
-pub(crate) fn block_columns<T>(k: usize, width: usize) -> usize {
-    block_elements::<T>() / depth_block_size(k) / width * width
-}
-
-/// Returns the number of elements of the largest block of B, about half of L2.
-fn block_elements<T>() -> usize {
-    MAX_DEPTH_BLOCK * BLOCK_COLUMNS * (l2_megabytes() * size_of::<f32>() / size_of::<T>()).max(1)
-}
-
-/// Returns the width of the blocks of `cols` columns, which have equal widths except for the last.
-#[inline]
-fn column_block_width<T>(k: usize, cols: usize, width: usize) -> usize {
-    if cols <= BLOCK_COLUMNS {
-        return cols;
-    }
-    equal_part(cols, block_columns::<T>(k, width)).next_multiple_of(width)
-}
-
-/// Returns the size of the second-level cache in MiB, 1 or 2. It is 1 where it cannot be determined.
-fn l2_megabytes() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        static MEGABYTES: OnceLock<usize> = OnceLock::new();
-        *MEGABYTES.get_or_init(|| {
-            let (leaf, highest) = (0x8000_0006, __cpuid(0x8000_0000).eax);
-            // Bits 16 to 31 of ECX are the size of L2 in KiB, on Intel and AMD.
-            if highest < leaf { 1 } else { (__cpuid(leaf).ecx as usize >> 26).clamp(1, 2) }
-        })
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    1
-}
 
 /// The columns of B that one register tile reads, with contiguous rows.
 #[derive(Clone, Copy)]
@@ -361,57 +298,6 @@ impl<T: Element> BlockedProduct<'_, T> {
                 self.finish(finished, cols.clone());
             }
         }
-    }
-
-    /// Returns the number of strips of A that are packed together.
-    fn strips_per_pack(&self, kernels: &Kernels<T>, rows: usize) -> usize {
-        if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS_PER_PACK) }
-    }
-
-    /// Returns true if the kernel reads A in place: if its rows are as close together as packed rows, or if so few
-    /// tiles share a panel that packing costs more than it saves.
-    fn is_a_read_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
-        self.a.strided().is_some_and(|a| {
-            let panels = cols.div_ceil(kernels.width());
-            a.depth == 1 && a.lane.unsigned_abs() <= PACKED_ROW_STRIDE
-                || panels <= FEW_PANELS && !self.has_set_conflicts(&a)
-                || panels <= SOME_PANELS && a.depth == 1 && self.are_rows_distributed(&a)
-        })
-    }
-
-    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2:
-    /// as for strips, or if rows are not longer than packed rows, or distributed over the cache sets.
-    fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
-        self.is_a_read_in_place(kernels, cols)
-            || self.a.strided().is_some_and(|a| {
-                let is_short = self.k <= MAX_DEPTH_BLOCK && !self.has_set_conflicts(&a);
-                a.depth == 1 && (is_short || self.are_rows_distributed(&a))
-            })
-    }
-
-    /// Returns true if no multiple of half a page is close to the stride of the rows of A, so that 14 rows of a block
-    /// of the depth need at most half of the ways of an 8-way L1.
-    fn are_rows_distributed(&self, a: &Strided<T>) -> bool {
-        let remainder = a.lane.unsigned_abs() * size_of::<T>() % 2048;
-        (256..=2048 - 256).contains(&remainder)
-    }
-
-    /// Returns true if rows of A, at a multiple of half a page, share the sets of an 8-way L1, so that 14 of them evict
-    /// each other.
-    fn has_set_conflicts(&self, a: &Strided<T>) -> bool {
-        a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64
-    }
-
-    /// Returns true if the kernel reads B in place: if its rows are contiguous, and few strips of A use them or they
-    /// are close together in L1.
-    ///
-    /// A short product stores C so often that rows of B at the same offset in a page would wait for the stores.
-    fn is_b_read_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
-        self.b.strided().is_some_and(|b| {
-            let is_small = self.k >= MIN_SMALL_B_DEPTH
-                && self.k.saturating_mul(b.depth.unsigned_abs()) <= SMALL_B_BYTES / size_of::<T>();
-            b.lane == 1 && (rows <= 2 * kernels.rows || is_small)
-        })
     }
 
     /// Runs the loops of the module's documentation, with the strips of A outermost within a block. An operand without
@@ -746,26 +632,6 @@ fn prefetch_a<T>(a: &Strided<T>, rows: &Range<usize>, depth: &Range<usize>, (par
     }
 }
 
-/// Estimates the vector instructions per step of k for C[m × n] in one orientation, to choose between the two.
-///
-/// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a
-/// transposition of B, and one of C. Measured: transposing one element costs a third of an instruction.
-pub(crate) fn cost<T>(
-    kernels: &Kernels<T>,
-    (m, n, k): (usize, usize, usize),
-    b: &Strided<T>,
-    c_col_stride: isize,
-) -> f32 {
-    let pack = match b {
-        Strided { lane: 1, .. } if m <= 2 * kernels.rows => 0.0,
-        Strided { lane: 1, .. } => 1.0 / kernels.lanes as f32,
-        Strided { depth: 1, .. } => 0.33,
-        _ => 2.0,
-    };
-    let transpose = if c_col_stride == 1 { 0.0 } else { 0.33 / k.max(1) as f32 };
-    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + transpose * (m * n) as f32
-}
-
 /// Returns the number of elements of the largest panel of A.
 fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
     PACKED_ROW_STRIDE * a_panel_width(kernels)
@@ -778,7 +644,7 @@ fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
 
 /// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
 /// distributed over the cache sets.
-const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;
+pub(crate) const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;
 
 #[cfg(test)]
 mod tests {

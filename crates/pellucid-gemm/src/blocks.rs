@@ -1,10 +1,18 @@
 //! The division of ranges into blocks. The blocks of k determine the order of summation.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__cpuid;
 use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// The largest block of k. It determines the order of summation, so it is the same for all types and processors. With
 /// this size, 14 rows of A (`f32`) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
 pub(crate) const MAX_DEPTH_BLOCK: usize = 272;
+
+/// The number of columns of a block with the most k indices: half a megabyte of `f32` in a 1 MiB L2. Larger caches have
+/// more.
+const BLOCK_COLUMNS: usize = 512;
 
 /// Returns the blocks of k, which have equal sizes except for the last. They are a function of k alone.
 pub(crate) fn depth_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
@@ -35,4 +43,40 @@ pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = R
         start = chunk.end;
         (!chunk.is_empty()).then_some(chunk)
     })
+}
+
+/// Returns the number of columns of a block of elements of type `T`, a multiple of the panel's `width`.
+///
+/// Wide blocks read A fewer times. Measured for `f32` with 2 MiB of L2: 1024 columns take .96 of the time of 512.
+pub(crate) fn block_columns<T>(k: usize, width: usize) -> usize {
+    block_elements::<T>() / depth_block_size(k) / width * width
+}
+
+/// Returns the number of elements of the largest block of B, about half of L2.
+fn block_elements<T>() -> usize {
+    MAX_DEPTH_BLOCK * BLOCK_COLUMNS * (l2_megabytes() * size_of::<f32>() / size_of::<T>()).max(1)
+}
+
+/// Returns the width of the blocks of `cols` columns, which have equal widths except for the last.
+#[inline]
+pub(crate) fn column_block_width<T>(k: usize, cols: usize, width: usize) -> usize {
+    if cols <= BLOCK_COLUMNS {
+        return cols;
+    }
+    equal_part(cols, block_columns::<T>(k, width)).next_multiple_of(width)
+}
+
+/// Returns the size of the second-level cache in MiB, 1 or 2. It is 1 where it cannot be determined.
+fn l2_megabytes() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static MEGABYTES: OnceLock<usize> = OnceLock::new();
+        *MEGABYTES.get_or_init(|| {
+            let (leaf, highest) = (0x8000_0006, __cpuid(0x8000_0000).eax);
+            // Bits 16 to 31 of ECX are the size of L2 in KiB, on Intel and AMD.
+            if highest < leaf { 1 } else { (__cpuid(leaf).ecx as usize >> 26).clamp(1, 2) }
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    1
 }

@@ -7,6 +7,7 @@
 //! | `lib` (this file) | shapes, orientation, and the grid of tasks: [`gemm`], [`gemm_batched`], [`multiply`] |
 //! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
 //! | `blocks` | the sizes of the blocks, of which those of k determine the order of summation |
+//! | `in_place` | the choice of operands that are read in place, and of the orientation of a product |
 //! | `tile` | the micro-kernel, which computes one register tile of C |
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
@@ -34,6 +35,7 @@ mod block;
 mod blocks;
 mod gemv;
 mod im2col;
+mod in_place;
 mod kernels;
 mod offset_dot;
 mod offsets;
@@ -233,8 +235,8 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     let swap_operands = shape.m == 1
         || shape.n > 1
             && packed_b.is_none()
-            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row_stride)
-                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col_stride);
+            && in_place::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row_stride)
+                < in_place::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col_stride);
     // SAFETY: the caller guarantees the gemm contract, *Disjoint results* and *Isa*. Swapping the operands, the strides
     // of C and m and n together addresses the same elements.
     unsafe {
@@ -482,7 +484,7 @@ impl<T: Element> GemmProblem<'_, T> {
             // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa` for these pointers, and *Region*.
             return unsafe { self.compute_into(batch, a, b, c, rows, cols) };
         }
-        let width = block::block_columns::<T>(self.k, self.kernels.width()).min(cols.len()).max(1);
+        let width = blocks::block_columns::<T>(self.k, self.kernels.width()).min(cols.len()).max(1);
         let height = (block::SCRATCH_ELEMENTS / width).next_multiple_of(self.kernels.rows);
         for j in cols.clone().step_by(width) {
             let cols = j..cols.end.min(j + width);

@@ -9,7 +9,8 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `rule` | [`Rule`]: options, state and formula of one optimizer |
-//! | `rule_optimizer` | [`RuleOptimizer`]: groups, names, state dicts and half precision for all rules |
+//! | `rule_optimizer` | [`RuleOptimizer`]: an optimizer from a rule and groups of parameters |
+//! | `optimizer_core` | groups, names, state dicts and half precision for all rules |
 //! | `hyperparameter` | [`Hyperparameter`]: learning rates and momenta, set by the host and read by kernels |
 //! | `clock` | per-parameter step counts and rates derived from them |
 //! | `step_modifiers` | scaled gradients and skipped updates, added to a rule's formula |
@@ -40,6 +41,7 @@ mod line_search;
 mod lion;
 mod muon;
 mod nadam;
+mod optimizer_core;
 mod radam;
 mod rmsprop;
 mod rprop;

@@ -1,0 +1,99 @@
+//! The choice of operands that the micro-kernel reads in place, and of the orientation of a product.
+
+use super::block::{BlockedProduct, PACKED_ROW_STRIDE};
+use super::blocks::MAX_DEPTH_BLOCK;
+use super::kernels::Kernels;
+use super::strided::Strided;
+use pellucid_simd::Element;
+
+/// The number of strips that are packed together if the columns of A are contiguous: about half a kilobyte of each
+/// column.
+const STRIPS_PER_PACK: usize = 8;
+
+/// The number of bytes over which the rows of a small B extend, which is read in place.
+const SMALL_B_BYTES: usize = 32 << 10;
+
+/// The least k of a small B that is read in place.
+const MIN_SMALL_B_DEPTH: usize = 16;
+
+/// The number of panels of B up to which rows of A are read in place, wherever they are stored.
+const FEW_PANELS: usize = 2;
+
+/// The number of panels of B up to which rows of A are read in place if the rows are distributed over the cache sets.
+///
+/// The loads of the first panel overlap with multiply-adds, but a copy waits for them. Measured for `f32` with A in L3:
+/// 128 and 256 columns take .91 to .97 of the time.
+const SOME_PANELS: usize = 8;
+
+impl<T: Element> BlockedProduct<'_, T> {
+    /// Returns the number of strips of A that are packed together.
+    pub(crate) fn strips_per_pack(&self, kernels: &Kernels<T>, rows: usize) -> usize {
+        if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS_PER_PACK) }
+    }
+
+    /// Returns true if the kernel reads A in place: if its rows are as close together as packed rows, or if so few
+    /// tiles share a panel that packing costs more than it saves.
+    pub(crate) fn is_a_read_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
+        self.a.strided().is_some_and(|a| {
+            let panels = cols.div_ceil(kernels.width());
+            a.depth == 1 && a.lane.unsigned_abs() <= PACKED_ROW_STRIDE
+                || panels <= FEW_PANELS && !self.has_set_conflicts(&a)
+                || panels <= SOME_PANELS && a.depth == 1 && self.are_rows_distributed(&a)
+        })
+    }
+
+    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2:
+    /// as for strips, or if rows are not longer than packed rows, or distributed over the cache sets.
+    pub(crate) fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
+        self.is_a_read_in_place(kernels, cols)
+            || self.a.strided().is_some_and(|a| {
+                let is_short = self.k <= MAX_DEPTH_BLOCK && !self.has_set_conflicts(&a);
+                a.depth == 1 && (is_short || self.are_rows_distributed(&a))
+            })
+    }
+
+    /// Returns true if no multiple of half a page is close to the stride of the rows of A, so that 14 rows of a block
+    /// of the depth need at most half of the ways of an 8-way L1.
+    fn are_rows_distributed(&self, a: &Strided<T>) -> bool {
+        let remainder = a.lane.unsigned_abs() * size_of::<T>() % 2048;
+        (256..=2048 - 256).contains(&remainder)
+    }
+
+    /// Returns true if rows of A, at a multiple of half a page, share the sets of an 8-way L1, so that 14 of them evict
+    /// each other.
+    fn has_set_conflicts(&self, a: &Strided<T>) -> bool {
+        a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64
+    }
+
+    /// Returns true if the kernel reads B in place: if its rows are contiguous, and few strips of A use them or they
+    /// are close together in L1.
+    ///
+    /// A short product stores C so often that rows of B at the same offset in a page would wait for the stores.
+    pub(crate) fn is_b_read_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
+        self.b.strided().is_some_and(|b| {
+            let is_small = self.k >= MIN_SMALL_B_DEPTH
+                && self.k.saturating_mul(b.depth.unsigned_abs()) <= SMALL_B_BYTES / size_of::<T>();
+            b.lane == 1 && (rows <= 2 * kernels.rows || is_small)
+        })
+    }
+}
+
+/// Estimates the vector instructions per step of k for C[m × n] in one orientation, to choose between the two.
+///
+/// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a
+/// transposition of B, and one of C. Measured: transposing one element costs a third of an instruction.
+pub(crate) fn cost<T>(
+    kernels: &Kernels<T>,
+    (m, n, k): (usize, usize, usize),
+    b: &Strided<T>,
+    c_col_stride: isize,
+) -> f32 {
+    let pack = match b {
+        Strided { lane: 1, .. } if m <= 2 * kernels.rows => 0.0,
+        Strided { lane: 1, .. } => 1.0 / kernels.lanes as f32,
+        Strided { depth: 1, .. } => 0.33,
+        _ => 2.0,
+    };
+    let transpose = if c_col_stride == 1 { 0.0 } else { 0.33 / k.max(1) as f32 };
+    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + transpose * (m * n) as f32
+}
