@@ -5,6 +5,7 @@
 use crate::harness::{Run, Work, Workload};
 use pellucid::ops::{AttentionOptions, ConvOptions, RecurrenceOptions, RecurrentWeights};
 use pellucid::prelude::*;
+use std::hint::black_box;
 
 pub(crate) fn workloads() -> Vec<Workload> {
     vec![
@@ -41,7 +42,7 @@ fn conv(each: usize, groups: usize) -> Run {
 fn conv_forward() -> Run {
     let (x, w) = (Tensor::randn([64, 64, 14, 14], DType::F32), Tensor::randn([64, 64, 3, 3], DType::F32));
     Run::new(Work::Flops(2.0 * (64 * 64 * 14 * 14) as f64 * (64 * 9) as f64), move || {
-        x.conv2d(&w, None, ConvOptions::default().padding(1));
+        black_box(x.conv2d(&w, None, ConvOptions::default().padding(1)));
     })
 }
 
@@ -112,6 +113,6 @@ fn einsum() -> Run {
 fn einsum_as_matmul() -> Run {
     let [a, b] = factors();
     Run::new(Work::Flops(2.0 * 8.0 * 256f64.powi(3)), move || {
-        a.matmul(&b);
+        black_box(a.matmul(&b));
     })
 }

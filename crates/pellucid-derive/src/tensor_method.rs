@@ -251,6 +251,9 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let generics = &signature.generics;
     let where_clause = &generics.where_clause;
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
+    // `copy_` and others with this ending write in place.
+    let is_in_place = name.to_string().ends_with('_') && name != "where_";
+    let must_use = (!is_in_place).then(|| quote!(#[must_use = "the method returns a new tensor and changes none"]));
     let panics = format!("# Panics\nIf [`ops::{name}`](crate::ops::{name}) returns an error.");
     Ok(quote! {
         #operation
@@ -259,6 +262,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             #(#docs)*
             #[doc = ""]
             #[doc = #panics]
+            #must_use
             #[inline]
             #[track_caller]
             pub fn #name #generics (&self, #(#parameters),*) -> #output #where_clause {

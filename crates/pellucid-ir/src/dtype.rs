@@ -244,7 +244,7 @@ pub trait ReadElement: Copy + fmt::Debug + 'static {
     /// Converts the values.
     ///
     /// # Errors
-    /// The index of the first value that the type cannot represent, and the value.
+    /// The index of a value that the type cannot represent, and the value.
     fn from_read(values: Vec<Self::Read>) -> Result<Vec<Self>, (usize, Self::Read)>;
 }
 

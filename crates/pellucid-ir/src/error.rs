@@ -37,7 +37,7 @@ pub enum Error {
         help: String,
     },
     /// The tensor does not have the requested axis.
-    #[error("{op}: axis {axis} is out of range for shape {shape} of rank {}", shape.rank())]
+    #[error("{op}: axis {axis} is out of range for shape {shape} of rank {}; {}", shape.rank(), axis_help(op, shape.rank()))]
     AxisOutOfRange {
         /// The operation.
         op: &'static str,
@@ -340,8 +340,20 @@ fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the help for an index that is no class: a number that means "no class", such as PyTorch's −100, or one beyond
-/// the last class.
+/// Returns the axes that the operation accepts for a tensor of rank `rank`.
+fn axis_help(op: &str, rank: usize) -> String {
+    match rank {
+        _ if op == "stack" => format!("axes of the result are -{}..={rank}", rank + 1),
+        _ if op == "unsqueeze" => format!("axes of the result are -{}..={rank}, for one new axis", rank + 1),
+        0 => "a 0-d tensor has no axis".to_string(),
+        rank => format!("axes are -{rank}..={}", rank - 1),
+    }
+}
+
+/// Returns the indices that the operation accepts, or the help for an index that is no class: a number that means "no
+/// class", such as PyTorch's −100, or one beyond the last class.
+///
+/// An operation accepts negative indices, which count from the end, unless it is listed here.
 fn index_help(op: &str, index: i64, len: usize) -> String {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
@@ -351,13 +363,20 @@ fn index_help(op: &str, index: i64, len: usize) -> String {
         "cross_entropy" | "nll_loss" if len == 1 => "; one output has the class 0 alone: for labels of 0 and 1 use \
             BceWithLogitsLoss with float targets, or give the model two outputs"
             .to_string(),
-        "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" if index >= 0 => {
+        "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" | "ctc_loss" => {
             format!("; classes are 0..{len}: give the model more outputs, or renumber the labels")
         }
         "embedding" | "embedding_bag" => {
             format!("; indices must be in 0..{len}: make the table larger, or check the vocabulary")
         }
-        _ => String::new(),
+        "masked_scatter" => {
+            format!("; the mask has more than {len} true elements: the source needs one element for each of them")
+        }
+        // `narrow` reports the end of the range.
+        "narrow" => format!("; start + length must be at most {len}"),
+        _ if len == 0 => "; the axis is empty".to_string(),
+        "max_unpool1d" | "max_unpool2d" | "max_unpool3d" | "recurrent" => format!("; indices must be in 0..{len}"),
+        _ => format!("; indices must be in -{len}..={}", len - 1),
     }
 }
 
@@ -396,7 +415,10 @@ fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usi
         usize::MAX => String::new(),
         cap => format!(" of at most {}", readable_bytes(cap)),
     };
-    format!("{op}out of memory: {shape} needs {needs}; {}{limit} in use", readable_bytes(in_use))
+    format!(
+        "{op}out of memory: {shape} needs {needs}; {}{limit} in use; use a smaller shape or batch",
+        readable_bytes(in_use)
+    )
 }
 
 /// Formats a number of bytes with a binary unit.

@@ -4,7 +4,7 @@ use crate::cloning::CloneScope;
 use crate::hook::{HookGuard, copy_hooks};
 use crate::module::{Module, ModuleParts, in_part, parts};
 use crate::state::StateDict;
-use pellucid_tensor::{Error, Result, Tensor, TensorId, WrongShape};
+use pellucid_tensor::{Error, Result, Tensor, TensorId};
 use std::collections::{HashMap, HashSet};
 
 /// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result: PyTorch's
@@ -40,10 +40,10 @@ use std::collections::{HashMap, HashSet};
 /// ```
 ///
 /// # Errors
-/// [`Error::StateDict`] if the name of a parameter is missing, a name is unexpected, or a shape differs. [`Error::Layer`]
-/// names a tensor of another dtype, or on another device unless it is [free](Tensor::is_free); a
-/// [`Lazy`](crate::Lazy) layer that is not built; and a part behind an `Arc` or a reference, whose clone is the same
-/// part. [`Error::InvalidArgument`] if two names of a shared parameter have different tensors.
+/// [`Error::InvalidArgument`] if the name of a parameter is missing, a name is unexpected, a shape differs, or two names
+/// of a shared parameter have different tensors. [`Error::Layer`] names a tensor of another dtype, or on another device
+/// unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy) layer that is not built; and a part behind an `Arc` or a
+/// reference, whose clone is the same part.
 pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run: impl FnOnce(&M) -> R) -> Result<R> {
     let given = given_tensors(parts(&model), tensors)?;
     let scope = CloneScope::given(given.clone());
@@ -59,14 +59,14 @@ fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap
     model.check_built(OP)?;
     let own = model.values(|_| true);
     let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
-    let unexpected: Vec<String> = tensors.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
+    let unexpected: Vec<&str> = tensors.keys().map(String::as_str).filter(|name| !known.contains(name)).collect();
     let mut given: HashMap<TensorId, Tensor> = HashMap::new();
     let mut wrong_shapes = Vec::new();
     for (name, own) in &own {
         let Some(tensor) = tensors.get(name) else { continue };
         if tensor.shape() != own.shape() {
-            let (found, expected) = (tensor.shape().clone(), own.shape().clone());
-            wrong_shapes.push(WrongShape { name: name.clone(), found, expected });
+            let (found, expected) = (tensor.shape(), own.shape());
+            wrong_shapes.push(format!("`{name}` has the shape {found} instead of {expected}"));
         }
         if given.insert(own.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
             let reason = format!("`{name}` and another name of this shared value have different tensors");
@@ -75,9 +75,9 @@ fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap
     }
     let parameters = model.parameters();
     let absent = parameters.iter().filter(|(_, parameter)| !given.contains_key(&parameter.id()));
-    let missing: Vec<String> = absent.map(|(name, _)| name.clone()).collect();
+    let missing: Vec<&str> = absent.map(|(name, _)| name.as_str()).collect();
     if !(missing.is_empty() && unexpected.is_empty() && wrong_shapes.is_empty()) {
-        return Err(Error::StateDict { missing, unexpected, wrong_shapes });
+        return Err(Error::invalid(OP, mismatch(&missing, &unexpected, wrong_shapes)));
     }
     for (name, own) in &own {
         if let Some(tensor) = given.get(&own.id()) {
@@ -85,6 +85,19 @@ fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap
         }
     }
     Ok(given)
+}
+
+/// Returns the error text for names or shapes that differ from those of the model.
+fn mismatch(missing: &[&str], unexpected: &[&str], wrong_shapes: Vec<String>) -> String {
+    let mut parts = Vec::new();
+    if !missing.is_empty() {
+        parts.push(format!("the parameters {missing:?} have no tensor"));
+    }
+    if !unexpected.is_empty() {
+        parts.push(format!("the model has no parameters or buffers {unexpected:?}"));
+    }
+    parts.extend(wrong_shapes);
+    format!("{}; pass tensors with the names and shapes of named_parameters()", parts.join(", "))
 }
 
 /// The name of the operation in errors.

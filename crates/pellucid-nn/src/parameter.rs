@@ -2,7 +2,7 @@
 
 use crate::cloning::{clone_flag, clone_tensor};
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{DType, HostFlag, Tensor};
+use pellucid_tensor::{DType, HostFlag, Tensor, unwrap};
 use std::fmt;
 use std::ops::Deref;
 
@@ -11,7 +11,7 @@ use std::ops::Deref;
 /// It dereferences to its [`Tensor`], and `&parameter` is an operand of `+ - * / %`. Clones are handles of the same parameter, so two layers may
 /// share it (tied weights); a module then counts it once, under its first name. In
 /// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call), clones are other tensors.
-/// `parameter.set_requires_grad(false)` freezes it.
+/// [`requires_grad_(false)`](Parameter::requires_grad_) freezes it; `set_requires_grad` returns errors instead.
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -38,6 +38,27 @@ impl Parameter {
     /// Returns the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.0
+    }
+
+    /// Sets whether training changes the parameter: `false` freezes it. Returns the parameter.
+    /// [`Tensor::set_requires_grad`] is the same with a `Result`.
+    ///
+    /// ```
+    /// # extern crate pellucid_nn as pellucid;
+    /// use pellucid_nn::{Layer, Linear};
+    /// use pellucid_tensor::{DType, Tensor};
+    /// let layer = Linear::new(2, 3);
+    /// layer.weight.requires_grad_(false);
+    /// layer.forward(&Tensor::ones([1, 2], DType::F32)).sum(..).backward();
+    /// assert!(layer.weight.grad().is_none());
+    /// ```
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::set_requires_grad`].
+    #[track_caller]
+    pub fn requires_grad_(&self, required: bool) -> &Parameter {
+        unwrap(self.0.set_requires_grad(required));
+        self
     }
 
     /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The parameter does not change;

@@ -24,7 +24,7 @@ pub type BoxedLayer = Box<dyn DynLayer>;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a layer that can be boxed",
-    note = "a boxed layer is a `Layer` that is `Clone` and has no borrowed fields; derive `Clone` for your own types"
+    note = "a layer of `sequential!` owns its fields: derive `Clone` and `Module`, and implement `Layer`"
 )]
 pub trait DynLayer: Layer {
     /// Returns a clone in a box.
@@ -309,7 +309,10 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
         // A closure would hide the caller's line.
         match self.get(name) {
             Some(module) => module,
-            None => panic!("there is no module named {name:?}"),
+            None => {
+                let names: Vec<&str> = self.iter().map(|(name, _)| name).collect();
+                panic!("there is no module named {name:?}; the names are {names:?}")
+            }
         }
     }
 }

@@ -308,7 +308,7 @@ fn anomaly_mode_names_the_line_that_called_a_module() {
     let x = Tensor::ones([2, 3], DType::F32).requires_grad_(true);
     let _guard = detect_anomaly();
     let (value, line) = (loss.forward(&x, &(&x * 1.0), &(&x + 0.5)), line!());
-    let error = value.try_backward(BackwardOptions::default()).unwrap_err();
+    let error = value.try_backward_with(BackwardOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Anomaly { node: Some("sqrt" | "square" | "sub"), .. }), "{error:?}");
     assert!(error.to_string().contains(&format!("{}:{line}:", file!())), "{error}");
 }
@@ -429,6 +429,9 @@ fn containers_name_their_parts() {
     assert_eq!(names, expected.map(|(n, s)| (n.to_string(), Shape::from(s))));
     assert!(dict.remove("b").is_some() && dict.get("b").is_none());
     assert_eq!(dict.len(), 1);
+    let panic = std::panic::catch_unwind(|| dict["b"].weight.clone()).expect_err("an unknown name must panic");
+    let text = panic.downcast_ref::<String>().expect("the message must be a string");
+    assert!(text.contains("no module named \"b\"; the names are [\"a\"]"), "{text}");
     let list: ModuleList = vec![Box::new(Linear::new(1, 1)), Box::new(Relu)];
     assert_eq!(list.named_parameters()[1].0, "0.bias");
 }

@@ -56,8 +56,8 @@ pub mod prelude {
         RmsNorm, Sequential, Sigmoid, Silu, StateDict, Tanh, sequential,
     };
     pub use crate::{
-        BackwardOptions, DType, Device, Error, GradOptions, Result, Tensor, autocast, capture, enable_grad, formula,
-        grad, lazy, manual_seed, no_grad, ops,
+        BackwardOptions, DType, Device, Ellipsis, Error, GradOptions, NewAxis, Result, Tensor, autocast, capture,
+        enable_grad, formula, grad, lazy, manual_seed, no_grad, ops, slice,
     };
 }
 

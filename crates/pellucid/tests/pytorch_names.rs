@@ -294,13 +294,15 @@ rows! {
         };
         let model = sequential![Linear::new(3, 4), Relu, Linear::new(4, 2)];
         let (x, state) = (Tensor::randn([5, 3], DType::F32), model.state_dict());
+        let (layers, p) = ([Linear::new(3, 4), Linear::new(4, 2)], net.scale.clone());
     }
     "class Net(nn.Module)" => [#[derive(Module)] struct Other { hidden: Linear, scale: Parameter, count: Buffer }];
     "nn.Parameter(torch.ones(2))" => [Parameter::new(Tensor::ones([2], DType::F32))];
     "net.register_buffer('count', torch.zeros(()))" => [Buffer::new(Tensor::zeros((), DType::F32))];
     "nn.Sequential(nn.Linear(3, 4), nn.ReLU())" => [sequential![Linear::new(3, 4), Relu]];
+    "nn.Sequential(*layers)" => [let mut model = Sequential::new(); for layer in layers { model.push(layer); }];
     "nn.ModuleList([nn.Linear(2, 2)])" => [vec![Linear::new(2, 2)]];
-    "nn.ModuleDict({'a': nn.Linear(2, 2)})" => [ModuleDict::new().insert("a", Linear::new(2, 2))];
+    "nn.ModuleDict({'a': nn.Linear(2, 2)})" => [let mut heads = ModuleDict::new(); heads.insert("a", Linear::new(2, 2))];
     "model(x)" => [model.forward(&x)];
     "print(model)" => [println!("{}", model.tree())];
     "model[0]" => [&model[0]];
@@ -314,6 +316,7 @@ rows! {
     "model.eval()" => [model.eval()];
     "model.zero_grad()" => [model.zero_grad()];
     "model.requires_grad_(False)" => [model.freeze()];
+    "p.requires_grad = False" => [p.requires_grad_(false)];
     "model.to(device)" => [model.to(Device::cpu())?];
     "copy.deepcopy(model)" => [model.deep_copy()?];
     "model.state_dict()" => [model.state_dict()];
@@ -330,6 +333,7 @@ rows! {
         let (x, image) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 4, 8, 8], DType::F32));
         let (words, lengths) = (Tensor::from([[0i64, 2], [1, 1]]), Tensor::from([2i64, 2, 1, 1, 1]));
         let (lstm, target) = (Lstm::new(8, 6), Tensor::randn([2, 3, 8], DType::F32));
+        let (h, c) = (Tensor::zeros([1, 5, 6], DType::F32), Tensor::zeros([1, 5, 6], DType::F32));
         let (attention, there) = (MultiheadAttention::new(8, 2), Tensor::from([[true; 5], [false; 5]]));
         let none = AttentionMasks::default();
     }
@@ -371,6 +375,7 @@ rows! {
     "nn.GRU(8, 6, num_layers=2)" => [Gru::with(8, 6, RecurrentOptions { layers: 2, ..Default::default() })?];
     "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })?];
     "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.run(&x, None)];
+    "out, (h, c) = lstm(x, (h, c))" => [let (out, (h, c)) = lstm.run(&x, Some(&(h, c)))];
     "lstm(pack_padded_sequence(x, lengths))" => [lstm.run_packed(&x, &lengths, None)];
     "nn.LSTMCell(8, 6)" => [LstmCell::new(8, 6)];
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];

@@ -106,6 +106,10 @@ impl Batch for BTreeMap<String, Tensor> {
 /// assert_eq!(plan.loss.logits_gradient.shape().dims(), [2, 1]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a model of the inputs `{X}`",
+    note = "implement `Layer` (method `compute`) for a model of one tensor, or `Model<(Tensor, Tensor)>` for several"
+)]
 pub trait Model<X = Tensor>: Module {
     /// Returns the logits for a batch.
     ///
@@ -139,6 +143,10 @@ pub trait Model<X = Tensor>: Module {
 /// trainer.compile_for(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a batch of several tensors",
+    note = "a model of one tensor implements `Layer` (method `compute`), not `Model<Tensor>`"
+)]
 pub trait MultiInput: Batch {}
 
 impl MultiInput for (Tensor, Tensor) {}

@@ -22,8 +22,9 @@ const INFERENCE: &str = "inference";
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
 /// and no gradients are computed. A batch of n rows runs on the smallest compiled size of at least n rows, and a batch
 /// that is larger than all compiled sizes is split. Parameters and buffers are those of the model: a write in place,
-/// such as an optimizer's update, is seen by the next launch. After a parameter was replaced, the model was moved to
-/// another device, or a [hook](crate::hook) was added or removed, the forward pass is recorded again.
+/// such as an optimizer's update, is seen by the next launch. After a parameter was replaced, the model was converted to
+/// another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the forward pass is
+/// recorded again.
 ///
 /// The model may be owned or borrowed: `&M` and `Arc<M>` are models too.
 ///
@@ -270,6 +271,7 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn compile(&mut self, like: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<()> {
+        self.forget_converted();
         let FilledShape { length, .. } = self.check(like)?;
         self.keep_current(bind)?;
         self.set_inputs(like)?;
@@ -285,6 +287,7 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn run(&mut self, x: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<Tensor> {
+        self.forget_converted();
         let FilledShape { rows, length } = self.check(x)?;
         self.keep_current(bind)?;
         self.set_inputs(x)?;
@@ -329,6 +332,7 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn launch(&mut self, x: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<Outputs<'_>> {
+        self.forget_converted();
         let given = self.check(x)?;
         if given.rows > self.sizes[self.sizes.len() - 1] || self.fill(given) != given {
             let (mut shapes, lengths) = (Vec::new(), &self.lengths);
@@ -424,6 +428,15 @@ impl<'f> ForwardPasses<'f> {
         FilledShape {
             rows: smallest(&self.sizes, given.rows),
             length: given.length.map(|length| smallest(&self.lengths, length)),
+        }
+    }
+
+    /// Drops the recordings and the expected inputs if the model was converted to another dtype.
+    fn forget_converted(&mut self) {
+        if self.kept.as_ref().is_some_and(|kept| kept.state.is_converted()) {
+            self.stats = CacheStats { held: 0, ..self.stats() };
+            self.kept = None;
+            self.expected.clear();
         }
     }
 

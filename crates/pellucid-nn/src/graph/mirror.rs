@@ -31,6 +31,7 @@ use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
 use pellucid_tensor::{Result, Shape, Tensor, ops};
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -378,7 +379,8 @@ impl Sequential {
             optimizer: Rc::new(optimizer),
             max_scratch: lt_bytes,
             options: StepOptions { stream, allow_untrained_parameters, ..Default::default() },
+            passes: Rc::default(),
         };
-        TrainingStep::compile(setup, None, None)
+        TrainingStep::compile(setup, &HashMap::new(), None)
     }
 }

@@ -6,6 +6,7 @@ use crate::loss::LossKind;
 use crate::module::ModuleParts;
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -139,9 +140,11 @@ impl PlannedBuffer {
         self.pinned.as_ref()?.get()
     }
 
-    /// Shares the pinned tensor of another plan's buffer, unless this buffer is pinned already.
-    fn adopt(&self, other: &PlannedBuffer) {
-        if let (Some(own), Some(tensor)) = (&self.pinned, other.pinned()) {
+    /// Uses the tensor as this buffer, unless the buffer is pinned already or is of another dtype or device.
+    fn adopt(&self, tensor: &Tensor) {
+        if let Some(own) =
+            self.pinned.as_ref().filter(|_| (self.dtype, self.device) == (tensor.dtype(), tensor.device()))
+        {
             own.get_or_init(|| tensor.clone());
         }
     }
@@ -345,12 +348,12 @@ impl StepPlan {
             + self.loss.logits_gradient.bytes()
     }
 
-    /// Uses the gradient buffers that are pinned in another plan of the same parameters. Two paths through a model then
-    /// share their gradients.
-    pub(super) fn adopt_gradients(&self, other: &StepPlan) {
+    /// Uses the gradient buffers of other plans of the same parameters, by name. Two paths through a model then share
+    /// their gradients.
+    pub(super) fn adopt_gradients(&self, shared: &HashMap<String, Tensor>) {
         for (name, buf) in self.gradients() {
-            if let Some(theirs) = other.gradient(name) {
-                buf.adopt(theirs);
+            if let Some(tensor) = shared.get(name) {
+                buf.adopt(tensor);
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::module::ModuleParts;
 use crate::optim::GradScaler;
 use crate::parameter::Parameter;
 use pellucid_tensor::{BackwardOptions, Captured, Error, Result, Tensor, no_grad, ops};
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -30,7 +31,8 @@ pub struct StepOptions<'f> {
     pub stream: Option<Stream>,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k, in the plan's buffers. The k-th
     /// launch updates the parameters with the mean over the k batches and zeroes the buffers. With 1, the default, each
-    /// launch starts without gradients.
+    /// launch starts without gradients. The steps of one [`GraphTrainer`](super::GraphTrainer) count together, whatever
+    /// the shapes of their batches.
     pub accumulate: u64,
     /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
     /// divided by the scale before `before_update` runs.
@@ -108,7 +110,7 @@ impl<'f> RecordedStep<'f> {
     ) -> Result<RecordedStep<'f>> {
         let model = Rc::new(ModelWithBatch::new(model, x)?);
         let computation = StepComputation { model, loss: Rc::new(loss), targets: y.clone() };
-        record_training(computation, update.into_step_optimizer(), plan, options)
+        record_training(computation, update.into_step_optimizer(), plan, options, Rc::default())
     }
 
     /// Records an evaluation: logits and loss for the contents of `x` and `y`, without a backward pass. All layers are
@@ -132,12 +134,14 @@ impl<'f> RecordedStep<'f> {
 /// The name of the recording of a training step in errors.
 const RECORD_TRAINING: &str = "record_training";
 
-/// Implements [`RecordedStep::training`] without type parameters.
+/// Implements [`RecordedStep::training`] without type parameters. `passes` counts the launches of all steps that
+/// accumulate gradients in the same buffers.
 pub(super) fn record_training<'f>(
     computation: StepComputation<'f>,
     optimizer: StepOptimizer<'f>,
     plan: &StepPlan,
     options: StepOptions<'f>,
+    passes: Rc<Cell<u64>>,
 ) -> Result<RecordedStep<'f>> {
     let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
     let optimizer = optimizer.of_model(&*model, &*computation.loss);
@@ -174,7 +178,7 @@ pub(super) fn record_training<'f>(
     let (pass, update): (StepClosure<'f>, Option<StepClosure<'f>>) = if accumulate == 1 {
         let pass = move || {
             gradients.clear();
-            update.scaled(forward.run()?)?.try_backward(BackwardOptions::default())?;
+            update.scaled(forward.run()?)?.try_backward_with(BackwardOptions::default())?;
             forward.track_gradients();
             gradients.collect()?;
             check_gradients(RECORD_TRAINING, update.optimizer.parameters())?;
@@ -188,14 +192,15 @@ pub(super) fn record_training<'f>(
         let pass = move || {
             let loss = scaling.scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
-            loss.try_backward(BackwardOptions { gradient: Some(share), ..Default::default() })?;
+            loss.try_backward_with(BackwardOptions { gradient: Some(share), ..Default::default() })?;
             forward.track_gradients();
             collected.collect()?;
             collected.restore()
         };
         (Box::new(pass), Some(Box::new(move || update.run().and_then(|()| gradients.zero()))))
     };
-    let update = update.map(|update| StepRunner::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
+    let update = update.map(|update| StepRunner::new(update, &stream)).transpose()?;
+    let update = update.map(|run| AccumulatedUpdate { run, every: accumulate, passes });
     Ok(RecordedStep::new(StepRunner::new(pass, &stream)?, update, (plan, &tracker), (bound, names), outputs, stream))
 }
 
@@ -231,11 +236,19 @@ pub struct RecordedStep<'f> {
     pub loss: Tensor,
     plan: StepPlan,
     pass: StepRunner<'f>,
-    /// The update and the number of passes before it, for a step that accumulates gradients.
-    update: Option<(StepRunner<'f>, u64)>,
-    launches: u64,
+    /// The separate update of a step that accumulates gradients.
+    update: Option<AccumulatedUpdate<'f>>,
     bound: StepBindings<'f>,
     stream: Stream,
+}
+
+/// An update that runs after several passes.
+struct AccumulatedUpdate<'f> {
+    run: StepRunner<'f>,
+    /// The number of passes before each update.
+    every: u64,
+    /// The number of passes so far, of all steps with the same gradient buffers.
+    passes: Rc<Cell<u64>>,
 }
 
 /// The tensors that a step is bound to.
@@ -257,7 +270,7 @@ struct TrainingBindings<'f> {
 impl<'f> RecordedStep<'f> {
     fn new(
         mut pass: StepRunner<'f>,
-        update: Option<(StepRunner<'f>, u64)>,
+        update: Option<AccumulatedUpdate<'f>>,
         (plan, tracker): (&StepPlan, &BufferTracker),
         (bound, mut names): (StepBindings<'f>, Vec<(String, Tensor)>),
         StepOutputs { logits, loss }: StepOutputs,
@@ -271,7 +284,7 @@ impl<'f> RecordedStep<'f> {
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
         tracker.store_locations(&mut plan, pass.captured());
-        RecordedStep { logits, loss, plan, pass, update, launches: 0, bound, stream }
+        RecordedStep { logits, loss, plan, pass, update, bound, stream }
     }
 
     /// Executes the step on the contents of its buffers.
@@ -291,11 +304,9 @@ impl<'f> RecordedStep<'f> {
             gradients.put_back(self.update.is_some())?;
         }
         self.pass.launch()?;
-        self.launches += 1;
-        match &mut self.update {
-            Some((update, every)) if self.launches.is_multiple_of(*every) => update.launch(),
-            _ => Ok(()),
-        }
+        let Some(AccumulatedUpdate { run, every, passes }) = &mut self.update else { return Ok(()) };
+        passes.set(passes.get() + 1);
+        if passes.get().is_multiple_of(*every) { run.launch() } else { Ok(()) }
     }
 
     /// Launches a training step twice on the contents of its buffers, and returns whether the loss falls and the update
@@ -331,7 +342,7 @@ impl<'f> RecordedStep<'f> {
 
     /// Returns how often the step was recorded, and the number of kept recordings, with those of a separate update.
     pub(super) fn recordings(&self) -> (u64, usize) {
-        let runners = std::iter::once(&self.pass).chain(self.update.as_ref().map(|(update, _)| update));
+        let runners = std::iter::once(&self.pass).chain(self.update.as_ref().map(|update| &update.run));
         runners
             .map(StepRunner::recordings)
             .fold((0, 0), |(made, held), stats| (made + stats.misses + 1, held + stats.held))

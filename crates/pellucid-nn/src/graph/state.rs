@@ -3,7 +3,7 @@
 use super::update::StepOptimizer;
 use crate::module::ModuleParts;
 use crate::visit::ModulePart;
-use pellucid_tensor::{Device, Error, Generator, Result, StorageId, Tensor};
+use pellucid_tensor::{DType, Device, Error, Generator, Result, StorageId, Tensor};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -12,13 +12,16 @@ pub(super) struct ModelState<'f> {
     model: Rc<dyn ModuleParts + 'f>,
     /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
+    /// The dtypes of the visited tensors.
+    dtypes: Vec<DType>,
 }
 
 impl<'f> ModelState<'f> {
     pub(super) fn of(model: Rc<dyn ModuleParts + 'f>) -> ModelState<'f> {
-        let mut state = ModelState { model, known: Vec::new() };
+        let mut state = ModelState { model, known: Vec::new(), dtypes: Vec::new() };
         let mut known = Vec::new();
         state.each(&mut |_, tensor| known.push(tensor.clone()));
+        state.dtypes = known.iter().map(Tensor::dtype).collect();
         state.known = known;
         state
     }
@@ -30,6 +33,11 @@ impl<'f> ModelState<'f> {
             ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
             _ => (),
         });
+    }
+
+    /// Returns true if a tensor was converted to another dtype since the recording.
+    pub(super) fn is_converted(&self) -> bool {
+        self.known.iter().map(Tensor::dtype).ne(self.dtypes.iter().copied())
     }
 
     /// Returns an error if the model holds another tensor than at recording.

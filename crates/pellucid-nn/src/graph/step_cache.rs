@@ -10,6 +10,8 @@ use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{CacheStats, Error, Result, Tensor};
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The recorded steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
@@ -21,6 +23,10 @@ pub(super) struct StepCache<'f> {
     pub(super) options: StepOptions<'f>,
     /// The steps, least recently used first.
     kept: Vec<KeptStep<'f>>,
+    /// The gradient buffers of all training steps, by the names of the parameters.
+    gradients: HashMap<String, Tensor>,
+    /// The number of launches of training steps.
+    passes: Rc<Cell<u64>>,
     /// Logits and loss of the last step.
     results: Option<(Tensor, Tensor)>,
     limit: usize,
@@ -87,6 +93,8 @@ impl<'f> StepCache<'f> {
             max_scratch: DEFAULT_MAX_SCRATCH,
             options: StepOptions::default(),
             kept: Vec::new(),
+            gradients: HashMap::new(),
+            passes: Rc::default(),
             results: None,
             limit: 8,
             stats: CacheStats::default(),
@@ -136,6 +144,7 @@ impl<'f> StepCache<'f> {
             optimizer: self.optimizer.clone(),
             max_scratch: self.max_scratch,
             options: self.options.clone(),
+            passes: self.passes.clone(),
         }
     }
 
@@ -146,8 +155,10 @@ impl<'f> StepCache<'f> {
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<&mut TrainingStep<'f>> {
         self.remove_moved();
-        let share = self.latest().map(|step| step.plan());
-        let step = TrainingStep::compile(self.setup(model.clone()), share, first)?;
+        let step = TrainingStep::compile(self.setup(model.clone()), &self.gradients, first)?;
+        let buffers = step.plan().gradients();
+        let pinned = buffers.filter_map(|(name, buf)| Some((name.to_string(), buf.pinned()?.clone())));
+        self.gradients.extend(pinned);
         self.keep(model.batch(), KeptRecording::Training(step, None));
         Ok(self.current())
     }

@@ -13,6 +13,8 @@ use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A recorded training step over fixed buffers of its own.
@@ -40,6 +42,8 @@ pub(super) struct TrainingSetup<'f> {
     pub(super) optimizer: Rc<dyn Optimizer + 'f>,
     pub(super) max_scratch: usize,
     pub(super) options: StepOptions<'f>,
+    /// The number of launches of all steps that accumulate gradients in the same buffers.
+    pub(super) passes: Rc<Cell<u64>>,
 }
 
 impl TrainingSetup<'_> {
@@ -74,37 +78,35 @@ fn zero_targets(plan: &StepPlan) -> Result<Tensor> {
 const SET_BATCH: &str = "set_batch";
 
 impl<'f> TrainingStep<'f> {
-    /// Builds, checks and plans the model, fills the optimizer, binds the gradients and records. `share` is a plan
-    /// whose gradient buffers are used. `first` is the batch of the first launch, if it is known: it is checked before
+    /// Builds, checks and plans the model, fills the optimizer, binds the gradients and records. `shared` are gradient
+    /// buffers to use, by name. `first` is the batch of the first launch, if it is known: it is checked before
     /// anything changes, and determines the targets of a loss that does not.
     pub(super) fn compile(
         setup: TrainingSetup<'f>,
-        share: Option<&StepPlan>,
+        shared: &HashMap<String, Tensor>,
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<TrainingStep<'f>> {
         let plan = setup.plan(first)?;
         let optimizer = Rc::clone(&setup.optimizer);
         let is_filled = fill_optimizer(&*setup.model, &*setup.loss, &*optimizer)?;
-        let step = TrainingStep::record(setup, &plan, share);
+        let step = TrainingStep::record(setup, &plan, shared);
         if is_filled && step.is_err() {
             optimizer.unfill();
         }
         step
     }
 
-    fn record(setup: TrainingSetup<'f>, plan: &StepPlan, share: Option<&StepPlan>) -> Result<TrainingStep<'f>> {
-        let TrainingSetup { model, loss, optimizer, options, .. } = setup;
+    fn record(setup: TrainingSetup<'f>, plan: &StepPlan, shared: &HashMap<String, Tensor>) -> Result<TrainingStep<'f>> {
+        let TrainingSetup { model, loss, optimizer, options, passes, .. } = setup;
         let parts: &dyn ModuleParts = &*model;
         FrozenParameters::of("compile", parts, &*loss, optimizer.parameters(), options.allow_untrained_parameters)?;
-        if let Some(other) = share {
-            plan.adopt_gradients(other);
-        }
+        plan.adopt_gradients(shared);
         let targets = zero_targets(plan)?;
         let parameters: Vec<Parameter> = parts.parameters().into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
         let gradients = plan.bind(parts, optimizer.parameters())?;
         let computation = StepComputation { model, loss, targets };
-        let recorded = record_training(computation, StepOptimizer::Optimizer(optimizer), plan, options);
+        let recorded = record_training(computation, StepOptimizer::Optimizer(optimizer), plan, options, passes);
         // A failed recording restores the gradients.
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
         Ok(TrainingStep::new(recorded.inspect_err(put_back)?, gradients))

@@ -6,7 +6,7 @@ use crate::layer::Layer;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::ops::ScatterReduceOp;
-use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Integer, Result, Tensor, no_grad, ops, unwrap};
 
 /// An embedding: integers x of any shape select rows of a table, giving `[x.., width]`.
 ///
@@ -62,7 +62,8 @@ impl Embedding {
     /// If the table has no such row.
     #[doc(alias = "padding_idx")]
     #[track_caller]
-    pub fn padding_index(mut self, row: isize) -> Embedding {
+    pub fn padding_index(mut self, row: impl Integer) -> Embedding {
+        let row = row.to_isize();
         clear(&self.weight, row);
         self.options.padding_index = Some(row);
         self
@@ -143,7 +144,8 @@ impl EmbeddingBag {
     /// If the table has no such row.
     #[doc(alias = "padding_idx")]
     #[track_caller]
-    pub fn padding_index(self, row: isize) -> EmbeddingBag {
+    pub fn padding_index(self, row: impl Integer) -> EmbeddingBag {
+        let row = row.to_isize();
         clear(&self.weight, row);
         EmbeddingBag { padding: Some(row), ..self }
     }

@@ -2,12 +2,13 @@
 
 use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
+use super::optimizer_core::listed_twice;
 use super::rule::nonnegative;
 use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Options of [`Lbfgs`].
@@ -115,12 +116,11 @@ impl Lbfgs {
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
             return Err(Error::invalid(op, "the list of parameters must not be empty"));
         };
-        let mut seen = HashSet::new();
-        if !parameters.iter().all(|p| seen.insert(p.id())) {
-            return Err(Error::invalid(
-                op,
-                "a parameter is listed twice and would be updated twice; remove one of the two entries",
-            ));
+        let mut seen = HashMap::new();
+        for (i, parameter) in parameters.iter().enumerate() {
+            if let Some(first) = seen.insert(parameter.id(), i) {
+                return Err(Error::invalid(op, listed_twice(&first.to_string(), &i.to_string())));
+            }
         }
         if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
             let dtypes = parameters.iter().map(|p| p.dtype());

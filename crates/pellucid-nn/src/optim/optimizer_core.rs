@@ -10,7 +10,7 @@ use crate::parameter::{Buffer, Parameter};
 use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -248,12 +248,12 @@ impl OptimizerContents {
     }
 
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
-        let mut seen: HashSet<_> = self.parameters.iter().map(|p| p.id()).collect();
-        if !new.iter().all(|(_, p)| seen.insert(p.id())) {
-            return Err(Error::invalid(
-                self.name,
-                "a parameter is listed twice and would be updated twice; remove one of the two entries",
-            ));
+        let present = self.parameters.iter().zip(&self.members).map(|(p, member)| (p.id(), member.name.as_str()));
+        let mut seen: HashMap<_, &str> = present.collect();
+        for (name, parameter) in new {
+            if let Some(first) = seen.insert(parameter.id(), name) {
+                return Err(Error::invalid(self.name, listed_twice(first, name)));
+            }
         }
         let mut names: HashSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
         match new.iter().find(|(name, _)| !names.insert(name)) {
@@ -548,4 +548,12 @@ fn state_of(dtype: DType) -> Option<DType> {
 /// Returns the dtype of these parameters' state, from the first of them.
 fn state_dtype(parameters: &[(String, Parameter)]) -> Option<DType> {
     parameters.first().and_then(|(_, p)| state_of(p.dtype()))
+}
+
+/// Returns the error text for a parameter with two entries, given by their names or positions.
+pub(super) fn listed_twice(first: &str, second: &str) -> String {
+    format!(
+        "a parameter is listed twice, as `{first}` and as `{second}`, and would be updated twice; remove one of the two \
+         entries"
+    )
 }

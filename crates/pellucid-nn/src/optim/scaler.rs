@@ -7,7 +7,11 @@ use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, no_grad, ops, unwrap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The name of the operation in errors.
+const OP: &str = "grad_scaler";
 
 /// Options of [`GradScaler`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +36,10 @@ impl Default for GradScalerOptions {
 /// (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so
 /// a captured step may contain them.
 ///
+/// A step of training calls [`scale`](GradScaler::scale), then for each optimizer once [`step`](GradScaler::step) or
+/// [`unscale`](GradScaler::unscale), and then [`update`](GradScaler::update). Another order is an error. The order
+/// is no longer checked once a captured step has used the scaler, because launches do not call these methods.
+///
 /// ```
 /// use pellucid_nn::Parameter;
 /// use pellucid_nn::optim::{GradScaler, Optimizer, Sgd, SgdOptions};
@@ -54,6 +62,18 @@ pub struct GradScaler {
     /// Whether a step since the last update had inf or NaN.
     found_inf: Buffer,
     options: GradScalerOptions,
+    calls: Mutex<ScalerCalls>,
+}
+
+/// The calls of a [`GradScaler`] since its last update.
+#[derive(Default)]
+struct ScalerCalls {
+    /// Whether a loss was scaled.
+    scaled: bool,
+    /// The optimizers whose gradients were checked by `step` or `unscale`: the addresses of their parameter lists.
+    optimizers: Vec<usize>,
+    /// Whether a captured step has used the scaler. Its launches make no calls, so the order is unknown.
+    captured: bool,
 }
 
 /// Gradients that [`GradScaler::unscale`] has divided by the scale, before the step.
@@ -69,9 +89,8 @@ impl GradScaler {
     /// [`Error::InvalidArgument`] for a scale that is not above 0, a growth factor of at most 1, a backoff factor
     /// outside (0, 1), or an interval of 0.
     pub fn new(options: GradScalerOptions) -> Result<GradScaler> {
-        let op = "grad_scaler";
         let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
-        nonnegative(op, "init_scale", init_scale)?;
+        nonnegative(OP, "init_scale", init_scale)?;
         let is_valid = init_scale > 0.0
             && growth_factor > 1.0
             && backoff_factor > 0.0
@@ -79,12 +98,12 @@ impl GradScaler {
             && growth_interval > 0;
         if !is_valid {
             let reason = "expected init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and growth_interval > 0";
-            return Err(Error::invalid(op, reason));
+            return Err(Error::invalid(OP, reason));
         }
         let scale = Hyperparameter::new(init_scale, DType::F32)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
-        Ok(GradScaler { scale, growth_tracker, found_inf, options })
+        Ok(GradScaler { scale, growth_tracker, found_inf, options, calls: Mutex::default() })
     }
 
     /// Returns the loss times the scale: call `backward` on it.
@@ -99,7 +118,9 @@ impl GradScaler {
     /// As [`GradScaler::scale`].
     pub(crate) fn try_scale(&self, loss: &Tensor) -> Result<Tensor> {
         self.follow(loss.device())?;
-        ops::mul(loss, self.scale.tensor())
+        let scaled = ops::mul(loss, self.scale.tensor())?;
+        self.calls().scaled = true;
+        Ok(scaled)
     }
 
     /// Returns the scale, a 0-d tensor.
@@ -120,34 +141,49 @@ impl GradScaler {
     /// is not finite, parameters, state and step counts stay unchanged.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_step`].
+    /// Those of [`Optimizer::try_step`]; [`Error::InvalidArgument`] if no loss was scaled since the last
+    /// [`update`](GradScaler::update), or if `step` or `unscale` of this optimizer was called since then.
     pub fn step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let _guard = no_grad();
+        self.check_order("step", optimizer.parameters())?;
         let found = self.find(optimizer.parameters())?;
-        optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&found))
+        optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&found))?;
+        self.calls().optimizers.push(address(optimizer.parameters()));
+        Ok(())
     }
 
     /// Divides the optimizer's gradients by the scale in place, so that they can be clipped before
     /// [`Unscaled::step`].
     ///
     /// # Errors
-    /// [`Error::InPlaceOnTracked`] for gradients that are tracked by autograd.
+    /// [`Error::InPlaceOnTracked`] for gradients that are tracked by autograd; [`Error::InvalidArgument`] as for
+    /// [`step`](GradScaler::step).
     pub fn unscale(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Unscaled> {
         let _guard = no_grad();
+        self.check_order("unscale", optimizer.parameters())?;
         let found_inf = self.find(optimizer.parameters())?;
         let inverse = ops::reciprocal(self.scale_tensor())?;
         for gradient in optimizer.parameters().iter().filter_map(|p| p.grad()) {
             ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
+        self.calls().optimizers.push(address(optimizer.parameters()));
         Ok(Unscaled { found_inf })
     }
 
     /// Adjusts the scale for the next steps; call it once after the steps of all optimizers.
     ///
     /// # Errors
-    /// Those of [`ops::update`].
+    /// Those of [`ops::update`]; [`Error::InvalidArgument`] without a [`step`](GradScaler::step) or
+    /// [`unscale`](GradScaler::unscale) since the last update.
     pub fn update(&self) -> Result<()> {
         let _guard = no_grad();
+        let calls = self.calls();
+        if !calls.captured && calls.optimizers.is_empty() {
+            let reason = "update() needs a step() or unscale() since the last update(); call scale(&loss).backward(), \
+                          step(&optimizer) and update(), in this order";
+            return Err(Error::invalid(OP, reason));
+        }
+        drop(calls);
         let update = formula!(update |scale, tracker, found: mask; growth, backoff, interval| {
             let tracker = tracker + 1.0;
             let is_due = tracker.ge(interval);
@@ -157,7 +193,10 @@ impl GradScaler {
         });
         let GradScalerOptions { growth_factor, backoff_factor, growth_interval, .. } = self.options;
         let params = [growth_factor.into(), backoff_factor.into(), f64::from(growth_interval).into()];
-        ops::update(update, &[self.scale_tensor(), &self.growth_tracker, &self.found_inf], &[], &params)
+        ops::update(update, &[self.scale_tensor(), &self.growth_tracker, &self.found_inf], &[], &params)?;
+        let mut calls = self.calls();
+        *calls = ScalerCalls { captured: calls.captured, ..ScalerCalls::default() };
+        Ok(())
     }
 
     /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker` and `found_inf`.
@@ -183,6 +222,36 @@ impl GradScaler {
         let (scale, growth_tracker) = (("scale", self.scale.buffer()), ("growth_tracker", &self.growth_tracker));
         let named = [scale, growth_tracker, ("found_inf", &self.found_inf)];
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
+    }
+
+    /// Returns the calls since the last update.
+    fn calls(&self) -> MutexGuard<'_, ScalerCalls> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.captured |= is_capturing();
+        calls
+    }
+
+    /// Checks that a loss was scaled, and that the gradients of these parameters were not checked before.
+    fn check_order(&self, method: &str, parameters: &[Parameter]) -> Result<()> {
+        let calls = self.calls();
+        if calls.captured {
+            return Ok(());
+        }
+        if !calls.scaled {
+            let reason = format!(
+                "{method}() divides the gradients by the scale, but no loss was scaled since the last update(); call \
+                 scale(&loss).backward() before"
+            );
+            return Err(Error::invalid(OP, reason));
+        }
+        if calls.optimizers.contains(&address(parameters)) {
+            let reason = format!(
+                "{method}() of this optimizer after its step() or unscale(); call update() once after the steps of all \
+                 optimizers, and step() of the result of unscale()"
+            );
+            return Err(Error::invalid(OP, reason));
+        }
+        Ok(())
     }
 
     /// Moves the scale and the counts to `device`.
@@ -216,6 +285,11 @@ impl GradScaler {
     }
 }
 
+/// Returns the address of a parameter list, which identifies its optimizer also behind a box.
+fn address(parameters: &[Parameter]) -> usize {
+    parameters.as_ptr().addr()
+}
+
 /// The state is that of [`GradScaler::state_dict`].
 impl Stateful for GradScaler {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
@@ -226,9 +300,9 @@ impl Stateful for GradScaler {
         let load = StateLoad::new(&self.values(), state)?;
         let scale = state["scale"].try_item::<f64>()?;
         if !(scale.is_finite() && scale > 0.0) {
-            return Err(Error::invalid("grad_scaler", format!("scale must be finite and above 0, got {scale}")));
+            return Err(Error::invalid(OP, format!("scale must be finite and above 0, got {scale}")));
         }
-        state::whole_number("grad_scaler", state, "growth_tracker")?;
+        state::whole_number(OP, state, "growth_tracker")?;
         Ok(load)
     }
 }

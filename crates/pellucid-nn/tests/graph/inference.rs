@@ -284,3 +284,17 @@ fn a_lazy_model_is_built_by_its_first_batch() {
     inference.run(&x).unwrap();
     assert_eq!(counts(inference.cache()), (1, 1, 1));
 }
+
+#[test]
+fn a_converted_model_is_recorded_again() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = Linear::new(4, 3);
+    let mut inference = InferenceModel::new(&model, &[2]).unwrap();
+    let x = Tensor::randn([2, 4], DType::F32);
+    let first = inference.run(&x).unwrap();
+    model.to_dtype(DType::F64).unwrap();
+    let text = inference.run(&x).unwrap_err().to_string();
+    assert!(text.contains("f32 and f64") && text.contains("to_dtype"), "{text}");
+    let converted = inference.run(&x.to_dtype(DType::F64)).unwrap();
+    assert!((converted - first).abs().max(..).item::<f64>() < 1e-5);
+}

@@ -436,3 +436,49 @@ fn a_timer_measures_a_closed_interval() {
     std::thread::sleep(pause);
     assert_eq!((timer.ms().unwrap(), timer.stop().unwrap()), (measured, measured));
 }
+
+/// The launches of all recordings count towards an update, whatever the shape of their batch, also after a recording was
+/// dropped.
+#[test]
+fn gradients_accumulate_over_batches_of_different_sizes() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let ones = |rows: usize| (Tensor::ones([rows, 1], DType::F32), Tensor::zeros([rows, 1], DType::F32));
+    for (stream, limit) in streams().into_iter().flat_map(|s| [(s.clone(), 8), (s, 1)]) {
+        let model = Linear::new(1, 1).without_bias();
+        init::ones_(&model.weight);
+        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let options = StepOptions { stream, accumulate: 3, ..Default::default() };
+        let trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer).with_options(options);
+        let mut trainer = trainer.recordings(limit).unwrap();
+        let mut weights = Vec::new();
+        for rows in [4, 4, 2, 4, 2, 4, 5, 4, 2] {
+            let (x, y) = ones(rows);
+            trainer.step(&x, &y).unwrap();
+            // The gradient is 2w for every size of the batch.
+            let (other, targets) = ones(rows + 7);
+            trainer.evaluate(&other, &targets).unwrap();
+            weights.push(model.weight.item::<f32>());
+        }
+        let expected = [1.0, 1.0, 0.8, 0.8, 0.8, 0.64, 0.64, 0.64, 0.512];
+        let is_near = weights.iter().zip(expected).all(|(w, e): (&f32, f32)| (w - e).abs() < 1e-6);
+        assert!(is_near, "with {limit} recordings: {weights:?}, expected {expected:?}");
+    }
+}
+
+/// A trainer whose model was converted returns an error with a remedy and leaves the model unchanged.
+#[test]
+fn a_converted_model_needs_another_trainer() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let y = Tensor::zeros([2], DType::I64);
+    let model = Linear::new(4, 3);
+    let optimizer = Sgd::new(vec![], SgdOptions::default()).unwrap();
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
+    trainer.step(&Tensor::randn([2, 4], DType::F32), &y).unwrap();
+    model.to_dtype(DType::F64).unwrap();
+    let before = bits(model.state_dict());
+    let text = trainer.step(&Tensor::randn([2, 4], DType::F64), &y).unwrap_err().to_string();
+    assert!(text.contains("converted") && text.contains("f32 and f64"), "{text}");
+    assert!(bits(model.state_dict()) == before, "a refused step must not change the model");
+    model.to_dtype(DType::F32).unwrap();
+    trainer.step(&Tensor::randn([2, 4], DType::F32), &y).unwrap();
+}

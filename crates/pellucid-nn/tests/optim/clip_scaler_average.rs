@@ -79,7 +79,7 @@ fn the_scaler_skips_non_finite_steps() {
             let mut scales = Vec::new();
             for (i, poison) in [None, Some(f64::INFINITY), None, None, Some(f64::NAN), None].into_iter().enumerate() {
                 scales.push(scaler.scale_tensor().item::<f64>());
-                let unscaled = scaler.scale_tensor().to_dtype(DType::F64);
+                let unscaled = scaler.scale(&Tensor::scalar(1.0, DType::F64));
                 for p in scaled.parameters() {
                     p.set_grad(Some((crate::gradient(&p.detach(), i as f64) * &unscaled).detach()));
                 }
@@ -113,6 +113,9 @@ fn the_scaler_skips_non_finite_steps() {
 fn the_scale_grows_and_backs_off() {
     let options = GradScalerOptions { init_scale: 3e38, growth_interval: 1, ..Default::default() };
     let scaler = GradScaler::new(options).unwrap();
+    let optimizer = Sgd::new(with_gradients(&[&[0.0]], DType::F32), SgdOptions::default()).unwrap();
+    scaler.scale(&Tensor::scalar(0.0, DType::F32));
+    scaler.step(&optimizer).unwrap();
     scaler.update().unwrap();
     assert_eq!(scaler.scale_tensor().item::<f32>(), 3e38);
     let other = GradScaler::new(GradScalerOptions::default()).unwrap();
@@ -126,6 +129,43 @@ fn the_scale_grows_and_backs_off() {
     ] {
         assert!(matches!(GradScaler::new(wrong), Err(Error::InvalidArgument { .. })));
     }
+}
+
+/// A step needs a scaled loss, an optimizer makes one step for each update, and an update needs a step.
+#[test]
+fn the_scaler_refuses_another_order() {
+    let refused = |result: Result<(), Error>, help: &str| {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("grad_scaler") && text.contains(help), "{text}");
+    };
+    let parameters = with_gradients(&[&[2.0]], DType::F32);
+    let optimizer = Sgd::new(parameters, SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let other = Sgd::new(with_gradients(&[&[2.0]], DType::F32), SgdOptions::default()).unwrap();
+    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    let before = flat(optimizer.parameters());
+    let loss = Tensor::scalar(1.0, DType::F32);
+    for _ in 0..2 {
+        refused(scaler.update(), "step(&optimizer)");
+        refused(scaler.step(&optimizer), "scale(&loss).backward()");
+        refused(scaler.unscale(&optimizer).map(|_| ()), "scale(&loss).backward()");
+        scaler.scale(&loss);
+        refused(scaler.update(), "step(&optimizer)");
+        scaler.step(&optimizer).unwrap();
+        let boxed: Box<dyn Optimizer + '_> = Box::new(&optimizer);
+        refused(scaler.step(&*boxed), "call update()");
+        refused(scaler.unscale(&optimizer).map(|_| ()), "call update()");
+        let unscaled = scaler.unscale(&other).unwrap();
+        refused(scaler.step(&other), "call update()");
+        unscaled.step(&other).unwrap();
+        scaler.update().unwrap();
+    }
+    assert_eq!(flat(optimizer.parameters()), [before[0] - 1.0], "a refused step must change nothing");
+
+    // The launches of a captured step make no calls.
+    let scale = capture(|inputs| scaler.scale(&inputs[0]), &[&loss]);
+    drop(scale.unwrap());
+    scaler.step(&optimizer).unwrap();
+    scaler.step(&optimizer).unwrap();
 }
 
 /// Mixed precision with clipping: captured steps equal eager ones bit for bit, skipped ones included.
@@ -263,6 +303,7 @@ fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
     optimizer.zero_grad();
     train(&both);
     let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    scaler.scale(&Tensor::scalar(1.0, DType::F64));
     let unscaled = scaler.unscale(&optimizer).unwrap();
     assert_eq!(gradients(&both), [1.5; 4]);
     unscaled.step(&optimizer).unwrap();

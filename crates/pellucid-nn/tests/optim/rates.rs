@@ -160,6 +160,10 @@ fn the_loss_scale_is_returned_as_it_was_set() {
     let scaler =
         GradScaler::new(GradScalerOptions { init_scale: 1000.1, growth_interval: 1, ..Default::default() }).unwrap();
     assert_eq!(scaler.get_scale(), 1000.1);
+    let parameter = Parameter::new(Tensor::from([1.0f32]));
+    let optimizer = Sgd::new(vec![parameter.clone()], SgdOptions::default()).unwrap();
+    scaler.scale(&parameter.sum(..)).backward();
+    scaler.step(&optimizer).unwrap();
     scaler.update().unwrap();
     assert_eq!(scaler.get_scale(), 2000.2);
     let other = GradScaler::new(GradScalerOptions::default()).unwrap();

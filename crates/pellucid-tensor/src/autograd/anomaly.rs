@@ -36,7 +36,7 @@ thread_local! {
 /// let _guard = detect_anomaly();
 /// let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
 /// let y = (x.sqrt() * 0.0).sum(..);
-/// let error = y.try_backward(BackwardOptions::default()).unwrap_err();
+/// let error = y.try_backward_with(BackwardOptions::default()).unwrap_err();
 /// assert!(matches!(&error, Error::Anomaly { node: Some("sqrt"), location: Some(_), .. }));
 /// ```
 pub fn detect_anomaly() -> AnomalyMode {

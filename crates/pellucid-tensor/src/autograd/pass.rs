@@ -72,16 +72,24 @@ impl Tensor {
     /// With the errors of [`Tensor::try_backward`].
     #[track_caller]
     pub fn backward(&self) {
-        panic::unwrap(self.try_backward(BackwardOptions::default()));
+        panic::unwrap(self.try_backward());
     }
 
     /// Runs [`Tensor::backward`] with options.
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_backward`].
+    /// With the errors of [`Tensor::try_backward_with`].
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) {
-        panic::unwrap(self.try_backward(options));
+        panic::unwrap(self.try_backward_with(options));
+    }
+
+    /// Runs [`Tensor::backward`] and returns errors as values.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::try_backward_with`].
+    pub fn try_backward(&self) -> Result<()> {
+        backward(self, BackwardOptions::default())
     }
 
     /// Runs [`Tensor::backward_with`] and returns errors as values.
@@ -91,7 +99,7 @@ impl Tensor {
     /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape. After an error,
     /// the gradients of leaves are unchanged.
-    pub fn try_backward(&self, options: BackwardOptions) -> Result<()> {
+    pub fn try_backward_with(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
     }
 }

@@ -102,16 +102,23 @@ struct Heads {
 impl Heads {
     fn new(op: &'static str, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Heads> {
         let mismatch = |help: &str| Error::shapes(op, [q.shape(), k.shape(), v.shape()], help);
-        if q.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
-            return Err(mismatch("Q is [.., L, E], K [.., S, E], V [.., S, D]"));
+        if let Some((name, t)) = [("Q", q), ("K", k), ("V", v)].into_iter().find(|(_, t)| t.rank() < 2) {
+            let help = format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {name} has rank {}", t.rank());
+            return Err(mismatch(&help));
         }
         let (ends, before) = (
             |t: &Tensor| [t.shape()[t.rank() - 2], t.shape()[t.rank() - 1]],
             |t: &Tensor| Shape::from(&t.shape()[..t.rank() - 2]),
         );
         let ([l, e], [s, e2], [s2, d]) = (ends(q), ends(k), ends(v));
-        if e != e2 || s != s2 {
-            return Err(mismatch("Q is [.., L, E], K [.., S, E], V [.., S, D]"));
+        let difference = match (e == e2, s == s2) {
+            (true, true) => None,
+            (false, true) => Some(format!("E is {e} in Q and {e2} in K")),
+            (true, false) => Some(format!("S is {s} in K and {s2} in V")),
+            (false, false) => Some(format!("E is {e} in Q and {e2} in K, and S is {s} in K and {s2} in V")),
+        };
+        if let Some(difference) = difference {
+            return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
         let help = "the axes before the last two must broadcast, or the heads of K and V divide those of Q";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;

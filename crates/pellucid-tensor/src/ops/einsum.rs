@@ -96,7 +96,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
         return Err(invalid(format!("the result names {} twice", result[twice])));
     }
     if let Some(unknown) = result.iter().find(|l| !named.iter().flatten().any(|n| n == *l)) {
-        return Err(invalid(format!("the result names {unknown}, which is in no factor,")));
+        return Err(invalid(format!("the result names {unknown}, which is in no factor; remove it from the result,")));
     }
     contract(factors, named, &result)
 }

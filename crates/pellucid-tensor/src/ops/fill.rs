@@ -12,7 +12,7 @@ use pellucid_ir::{DType, Error, Result, Scalar, Shape};
 /// # Errors
 /// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
 pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> Result<Tensor> {
-    if dtype.is_int() && !dtype.represents(value) {
+    if !dtype.represents(value) {
         let reason = format!(
             "{value} cannot be stored in the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
         );
@@ -21,31 +21,30 @@ pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> R
     full((), value, dtype)
 }
 
-/// Returns a tensor of `shape` filled with `value`, rounded once to `dtype` (to an integer dtype, towards zero).
+/// Returns a tensor of `shape` filled with `value`, rounded once if `dtype` is a float.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a value outside the range of an integer dtype, or NaN; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent: a fraction, a value outside its
+/// range, or NaN; [`Error::OutOfMemory`].
 #[operation]
 pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
     let value = value.into();
-    in_range(value, dtype)?;
+    representable(value, dtype)?;
     Array::filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
 }
 
-/// Returns an error for NaN or a value outside the range of an integer dtype. A fraction is truncated towards zero
-/// first.
-fn in_range(value: Scalar, dtype: DType) -> Result<()> {
-    if dtype.is_float() {
+/// Returns an error for a value that an integer dtype cannot represent.
+fn representable(value: Scalar, dtype: DType) -> Result<()> {
+    if dtype.represents(value) {
         return Ok(());
     }
-    let whole = match value {
-        Scalar::Float(x) => Scalar::Float(x.trunc()),
-        other => other,
+    let reason = match value {
+        Scalar::Float(x) if !x.is_finite() => format!("{value} is outside the range of {dtype}; use a float dtype"),
+        Scalar::Float(x) if dtype.represents(Scalar::Float(x.trunc())) => {
+            format!("{value} cannot be stored in a tensor of dtype {dtype}; round it, or use a float dtype")
+        }
+        _ => format!("{value} is outside the range of {dtype}; use a wider dtype"),
     };
-    if dtype.represents(whole) {
-        return Ok(());
-    }
-    let reason = format!("{value} is outside the range of {dtype}; use a wider dtype");
     Err(Error::invalid("full", reason))
 }
 
@@ -107,7 +106,7 @@ pub(crate) fn full_on_device_of(
     dtype: DType,
 ) -> Result<Tensor> {
     let value = value.into();
-    in_range(value, dtype)?;
+    representable(value, dtype)?;
     let mut array = Array::filled(x.device(), dtype, shape.into(), value)?;
     array.set_pinned(!x.is_free());
     Ok(Tensor::from(array))

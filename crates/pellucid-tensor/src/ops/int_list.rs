@@ -88,7 +88,7 @@ pub(super) fn distinct_axes(
             return Err(Error::AxisOutOfRange { op, axis, shape: shape.clone() });
         }
         if axes.contains(&(at as usize)) {
-            return Err(Error::invalid(op, format!("axis {at} is named twice in {list:?}")));
+            return Err(Error::invalid(op, format!("axis {at} is named twice in {list:?}; remove one")));
         }
         axes.push(at as usize);
     }

@@ -209,6 +209,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     }
     let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {
+        (None, _) => mismatch("the input has no axis of features; unsqueeze() it"),
         (Some(given), Some(wanted)) if given != wanted => mismatch(&format!(
             "the last axis of the input has length {given}, but the weight [out, in] needs {wanted}; reshape the input, \
                  or transpose the weight if it is [in, out]"

@@ -144,7 +144,7 @@ impl Rows {
         self.optimizer.zero_grad();
         let rows = Tensor::from([row, 1]).to(self.layer.parameters()[0].device())?;
         let loss = self.layer.try_forward(&rows)?.square().sum(..);
-        loss.try_backward(Default::default())?;
+        loss.try_backward_with(Default::default())?;
         self.optimizer.try_step()
     }
 

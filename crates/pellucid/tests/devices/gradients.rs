@@ -96,7 +96,7 @@ fn a_gradient_of_a_hook_is_on_the_device_of_its_tensor() {
             y.retain_grad();
             let hook = move |_: &Tensor| Some(returned.clone());
             let _handle = if is_leaf { x.register_hook(hook) } else { y.register_hook(hook) };
-            let done = y.sum(..).try_backward(BackwardOptions::default());
+            let done = y.sum(..).try_backward_with(BackwardOptions::default());
             done.map(|()| (gradient(&x), gradient(&y)))
         };
         let free = Tensor::from([5.0f32, 7.0]);
@@ -136,7 +136,7 @@ fn a_gradient_of_a_custom_operation_is_on_the_device_of_its_input() {
             let x = pinned(&[1.0, 2.0], device).detach().requires_grad_(true);
             let input = if of_leaf { x.clone() } else { &x * 3.0 };
             let y = apply_one(WithGradient(returned.clone()), &[&input]).unwrap();
-            y.sum(..).try_backward(BackwardOptions::default()).map(|()| gradient(&x))
+            y.sum(..).try_backward_with(BackwardOptions::default()).map(|()| gradient(&x))
         };
         let free = Tensor::from([5.0f32, 7.0]);
         assert_eq!(backward(true, &free).unwrap(), (device, vec![5.0, 7.0]));
@@ -171,7 +171,7 @@ fn a_checkpoint_refuses_inputs_that_have_moved() {
         let weight = Parameter::new(Tensor::from([1.0f32, 2.0]));
         let y = checkpoint(|inputs: &[Tensor]| Ok(vec![inputs[0].square()]), &[&weight]).unwrap().remove(0);
         weight.to_(device).unwrap();
-        let error = y.sum(..).try_backward(BackwardOptions::default()).unwrap_err();
+        let error = y.sum(..).try_backward_with(BackwardOptions::default()).unwrap_err();
         let text = format!("moved from cpu to {device} after the forward computation; call backward() before the move");
         assert!(error.to_string().contains(&text), "{error}");
         // Where it was, the checkpoint is valid again.

@@ -162,6 +162,7 @@ fn checkpoints_autocast_and_gradient_scaling_work_across_devices() {
             let loss = hidden.to_dtype(DType::F32).square().mean(..);
             scaler.scale(&loss).backward();
             scaler.step(&optimizer).unwrap();
+            scaler.update().unwrap();
             assert_eq!(loss.device(), device);
             loss.item::<f32>()
         };

@@ -22,7 +22,7 @@ fn a_write_of_no_elements_does_not_count() {
             let weight = Tensor::ones([2, 2], DType::F32).to(device).unwrap().detach().requires_grad_(true);
             let y = (&x * &weight).sum(..);
             write(&x);
-            y.try_backward(BackwardOptions::default()).unwrap_or_else(|error| panic!("{name}, {device}: {error}"));
+            y.try_backward_with(BackwardOptions::default()).unwrap_or_else(|error| panic!("{name}, {device}: {error}"));
             assert_eq!(weight.grad().unwrap().to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0], "{name}, {device}");
         }
         // A tensor without elements.
@@ -30,13 +30,14 @@ fn a_write_of_no_elements_does_not_count() {
         let weight = Tensor::zeros([0], DType::F32).to(device).unwrap().detach().requires_grad_(true);
         let y = (&x * &weight).sum(..);
         x.copy_(&Tensor::from(1.0f32));
-        y.try_backward(BackwardOptions::default()).unwrap_or_else(|error| panic!("no elements, {device}: {error}"));
+        y.try_backward_with(BackwardOptions::default())
+            .unwrap_or_else(|error| panic!("no elements, {device}: {error}"));
         // A write of one element counts.
         let x = Tensor::from([1.0f32, 2.0]).to(device).unwrap().detach();
         let weight = Tensor::ones([2], DType::F32).to(device).unwrap().detach().requires_grad_(true);
         let y = (&x * &weight).sum(..);
         x.set(0, 5.0);
-        let error = y.try_backward(BackwardOptions::default());
+        let error = y.try_backward_with(BackwardOptions::default());
         assert!(matches!(error, Err(Error::SavedValueModified { .. })), "{device}: {error:?}");
     }
 }

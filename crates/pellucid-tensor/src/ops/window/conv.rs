@@ -230,9 +230,10 @@ impl ConvOperands {
     }
 }
 
-/// Returns the remedy for an input whose last axis has the length of the channels, else an empty text.
-fn channels_last(x: &Tensor, spatial: usize, channels: usize) -> String {
-    if x.shape().last() != Some(&channels) {
+/// Returns the remedy for an input whose last axis has the length of the channels, else an empty text. It is empty for
+/// several groups: there the weight can have the wrong number of channels per group.
+fn channels_last(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
+    if groups > 1 || x.shape().last() != Some(&channels) {
         return String::new();
     }
     let lead = x.rank() - spatial - 1;
@@ -262,7 +263,7 @@ fn conv(
             false => {
                 format!(
                     "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}{}",
-                    channels_last(x, spatial, takes)
+                    channels_last(x, spatial, takes, groups)
                 )
             }
         };
@@ -315,7 +316,7 @@ fn conv_transpose(
             false => {
                 format!(
                     "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}{}",
-                    channels_last(x, spatial, takes)
+                    channels_last(x, spatial, takes, groups)
                 )
             }
         };
@@ -326,7 +327,12 @@ fn conv_transpose(
     let mut shape = [images.x.shape()[0], start.w.shape()[1].saturating_mul(groups), 0, 0, 0];
     for a in 0..3 {
         if more[a] > 0 && more[a] >= window.stride[a].max(window.dilation[a]) {
-            return Err(Error::invalid(op, "output_padding must be less than the stride or the dilation"));
+            let reason = format!(
+                "output_padding must be less than the stride or the dilation, got output_padding {}, stride {} and \
+                 dilation {}",
+                more[a], window.stride[a], window.dilation[a]
+            );
+            return Err(Error::invalid(op, reason));
         }
         let full = dims[a].saturating_sub(1).checked_mul(window.stride[a]);
         let full = full.and_then(|f| f.checked_add(window.reach(a))?.checked_add(more[a] + 1));

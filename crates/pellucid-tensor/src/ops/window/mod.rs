@@ -141,7 +141,11 @@ impl SpatialImages {
 
 /// Returns an error unless all numbers are at least 1.
 fn check_positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
-    if numbers.contains(&0) { Err(Error::invalid(op, format!("{what} must be at least 1"))) } else { Ok(numbers) }
+    if numbers.contains(&0) {
+        Err(Error::invalid(op, format!("{what} must be at least 1, got 0")))
+    } else {
+        Ok(numbers)
+    }
 }
 
 /// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.

@@ -30,7 +30,7 @@ fn a_given_seed_replaces_the_ones() {
     assert_eq!(x.grad().unwrap().dtype(), DType::F64, "the incoming gradient must be converted to the output's dtype");
     x.zero_grad();
     for wrong in [Tensor::from([1.0]), Tensor::from([[1.0, 2.0]]), Tensor::from(1.0)] {
-        assert!(matches!(y.try_backward(start(wrong)), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(y.try_backward_with(start(wrong)), Err(Error::ShapeMismatch { .. })));
     }
     assert!(x.grad().is_none());
 }
@@ -38,7 +38,7 @@ fn a_given_seed_replaces_the_ones() {
 #[test]
 fn an_untracked_tensor_is_refused() {
     let expected = |e| matches!(e, Error::NotTracked { op: "backward", .. });
-    assert!(expected(Tensor::from([1.0]).try_backward(BackwardOptions::default()).unwrap_err()));
+    assert!(expected(Tensor::from([1.0]).try_backward_with(BackwardOptions::default()).unwrap_err()));
     assert!(panic_of(|| leaf([1.0]).detach().backward()).contains("does not require a gradient"));
     assert!(panic_of(|| leaf([1.0]).gt(0.0).backward()).contains("does not require a gradient"));
 }
@@ -204,12 +204,25 @@ fn a_second_pass_through_a_freed_graph_is_an_error() {
     let x = number(2.0);
     let y = x.sin();
     y.backward();
-    let error = y.try_backward(BackwardOptions::default()).unwrap_err();
+    let error = y.try_backward_with(BackwardOptions::default()).unwrap_err();
     assert_eq!(error, Error::GraphFreed { node: "sin" });
     assert!(error.to_string().contains("retain_graph"));
     assert_eq!(slope(&x), 2f64.cos(), "the failed pass changed a gradient");
+    // The sum ends in a reshape, but the error names the operation of the call.
+    let m = Tensor::from([[1.0f64, 2.0], [3.0, 4.0]]).requires_grad_(true);
+    let freed = |y: Tensor| {
+        y.sum(..).backward();
+        y.try_backward_with(BackwardOptions { gradient: Some(y.detach()), ..Default::default() }).unwrap_err()
+    };
+    assert_eq!(freed(m.square().sum(0)), Error::GraphFreed { node: "sum" });
+    assert_eq!(freed(m.square().max(1)), Error::GraphFreed { node: "max" });
+    assert_eq!(freed(m.square().reshape([4])), Error::GraphFreed { node: "reshape" });
+    let total = m.square().sum(..);
+    total.backward();
+    let error = total.try_backward_with(BackwardOptions::default()).unwrap_err();
+    assert_eq!(error, Error::GraphFreed { node: "sum" });
     // A new result over freed nodes is an error too.
-    assert!(matches!((&y * 2.0).try_backward(BackwardOptions::default()), Err(Error::GraphFreed { .. })));
+    assert!(matches!((&y * 2.0).try_backward_with(BackwardOptions::default()), Err(Error::GraphFreed { .. })));
 
     let y = x.cos();
     x.zero_grad();
@@ -218,7 +231,7 @@ fn a_second_pass_through_a_freed_graph_is_an_error() {
         assert!((slope(&x) + pass as f64 * 2f64.sin()).abs() < 1e-15);
     }
     y.backward();
-    assert!(y.try_backward(BackwardOptions::default()).is_err());
+    assert!(y.try_backward_with(BackwardOptions::default()).is_err());
 }
 
 /// Saved values that backward no longer needs are freed while handles of the graph exist.

@@ -145,7 +145,7 @@ fn anomaly_mode_names_the_line_of_the_forward_call() {
     let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
     // The derivative of √x at 0 is ∞.
     let mask = Tensor::from([0.0, 1.0]);
-    let line = |y: Tensor| match (y * &mask).sum(..).try_backward(BackwardOptions::default()) {
+    let line = |y: Tensor| match (y * &mask).sum(..).try_backward_with(BackwardOptions::default()) {
         Err(Error::Anomaly { location, .. }) => location,
         other => panic!("{other:?}"),
     };
@@ -157,7 +157,7 @@ fn anomaly_mode_names_the_line_of_the_forward_call() {
     assert!(line(method).unwrap().contains(&expected(at)));
     let (operator, at) = (x.i(1) * &Tensor::from(f64::INFINITY), line!());
     let chosen = ops::where_(&Tensor::from(false), &operator, 0.0).unwrap();
-    let error = chosen.try_backward(BackwardOptions::default()).unwrap_err();
+    let error = chosen.try_backward_with(BackwardOptions::default()).unwrap_err();
     assert!(error.to_string().contains(&expected(at)), "{error}");
     let (function, at) = (ops::sqrt(&x).unwrap(), line!());
     let found = line(function).unwrap();
@@ -170,7 +170,7 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     // The derivative of √x at 0 is ∞, and ∞·0 is NaN.
     let y = (x.sqrt() * Tensor::from([0.0, 1.0])).sum(..);
     let guard = detect_anomaly();
-    let error = y.try_backward(BackwardOptions { retain_graph: true, ..Default::default() }).unwrap_err();
+    let error = y.try_backward_with(BackwardOptions { retain_graph: true, ..Default::default() }).unwrap_err();
     assert!(matches!(error, Error::Anomaly { node: Some("sqrt"), .. }), "{error}");
     assert!(error.to_string().contains("in the backward pass of `sqrt`"));
     assert!(x.grad().is_none());

@@ -151,7 +151,7 @@ impl Operation for ReturnsGradient {
 #[test]
 fn a_wrong_gradient_is_a_typed_error() {
     let x = leaf([1.0, 2.0]);
-    let run = |f| apply_one(ReturnsGradient(f), &[&x]).unwrap().try_backward(BackwardOptions::default());
+    let run = |f| apply_one(ReturnsGradient(f), &[&x]).unwrap().try_backward_with(BackwardOptions::default());
     assert!(matches!(
         run(|g| Ok([Some(g.sum(..))].into_iter().collect())),
         Err(Error::ShapeMismatch { op: "returns", .. })
@@ -184,10 +184,13 @@ impl Operation for ReadsUnsavedValue {
 fn reading_an_unsaved_value_is_an_error() {
     let y = apply_one(ReadsUnsavedValue, &[&number(1.0)]).unwrap();
     // If no input requires a gradient, backward is not called and cannot fail.
-    assert!(y.try_backward(BackwardOptions::default()).is_ok());
+    assert!(y.try_backward_with(BackwardOptions::default()).is_ok());
     let x = number(1.0);
     let y = apply_one(ReadsUnsavedValue, &[&x]).unwrap();
-    assert!(matches!(y.try_backward(BackwardOptions::default()), Err(Error::InvalidArgument { op: "forgetful", .. })));
+    assert!(matches!(
+        y.try_backward_with(BackwardOptions::default()),
+        Err(Error::InvalidArgument { op: "forgetful", .. })
+    ));
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn mistakes_in_an_operation_are_errors_that_name_it() {
         [(Variant::Count, "0 gradients, but the operation has 2 inputs"), (Variant::Reads, "output 4")]
     {
         let y = apply_one(variant, &[&x, &c]).unwrap();
-        let error = y.try_backward(BackwardOptions::default()).unwrap_err().to_string();
+        let error = y.try_backward_with(BackwardOptions::default()).unwrap_err().to_string();
         assert!(error.contains("weighted_sum") && error.contains(part), "{error}");
     }
     for inputs in [[&x, &c], [&c, &c]] {

@@ -111,7 +111,7 @@ fn a_hook_sees_gradients_of_grad_and_of_the_next_order() {
 fn a_wrong_hook_is_a_typed_error() {
     let x = leaf([1.0, 2.0]);
     x.register_hook(|_| Some(Tensor::from(1.0)));
-    assert!(matches!(x.square().try_backward(BackwardOptions::default()), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(x.square().try_backward_with(BackwardOptions::default()), Err(Error::ShapeMismatch { .. })));
     assert!(x.grad().is_none());
     assert!(panic_of(|| Tensor::from([1.0]).register_hook(|_| None)).contains("does not require a gradient"));
 }

@@ -8,7 +8,7 @@ fn a_modified_saved_value_is_an_error_that_names_the_node() {
     let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
     let y = &x * &c;
     c.set(0, 100.0);
-    let error = y.try_backward(BackwardOptions::default()).unwrap_err();
+    let error = y.try_backward_with(BackwardOptions::default()).unwrap_err();
     assert!(matches!(&error, Error::SavedValueModified { node: "mul", saved, now, .. } if now > saved), "{error}");
     assert!(x.grad().is_none());
     assert!(error.to_string().contains("mul") && error.to_string().contains("[2]"));
@@ -28,7 +28,7 @@ fn every_kind_of_write_is_counted() {
         let y = &x * &c;
         write(&c);
         assert!(
-            matches!(y.try_backward(BackwardOptions::default()), Err(Error::SavedValueModified { .. })),
+            matches!(y.try_backward_with(BackwardOptions::default()), Err(Error::SavedValueModified { .. })),
             "write {i}"
         );
     }
@@ -58,7 +58,7 @@ fn writes_to_saved_leaves_are_counted() {
         x.copy_(&Tensor::from(5.0));
     }
     assert!(matches!(
-        y.try_backward(BackwardOptions::default()),
+        y.try_backward_with(BackwardOptions::default()),
         Err(Error::SavedValueModified { node: "square", .. })
     ));
     // A new forward pass after the write has a valid graph.
@@ -96,7 +96,7 @@ fn the_error_of_a_modified_value_names_a_remedy() {
         let y = &y * saved;
         c.set(0, 100.0);
         y.sum(..)
-            .try_backward(BackwardOptions { retain_graph: true, ..Default::default() })
+            .try_backward_with(BackwardOptions { retain_graph: true, ..Default::default() })
             .err()
             .map(|e| e.to_string())
     };

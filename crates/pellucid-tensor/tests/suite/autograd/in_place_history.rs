@@ -258,7 +258,7 @@ fn failed_writes_change_nothing() {
     let z = y.square();
     y.set(0, &v);
     assert!(matches!(
-        z.try_backward(BackwardOptions::default()),
+        z.try_backward_with(BackwardOptions::default()),
         Err(Error::SavedValueModified { node: "square", .. })
     ));
     // Invalid shapes and indices leave values and history unchanged.

@@ -123,11 +123,11 @@ fn a_hook_returns_a_gradient_of_its_tensors_shape_and_dtype() {
         a.register_hook(move |_| Some(own.clone()));
         let error = grad(&[&a.square()], &[&a], GradOptions::default()).unwrap_err().to_string();
         assert!(error.contains("a hook must return a gradient of its tensor's"), "{error}");
-        assert!(a.square().sum(..).try_backward(BackwardOptions::default()).is_err() && a.grad().is_none());
+        assert!(a.square().sum(..).try_backward_with(BackwardOptions::default()).is_err() && a.grad().is_none());
         let a = leaf([1.0, 2.0]);
         let y = &a * 3.0;
         y.register_hook(move |_| Some(wrong.clone()));
-        assert!(y.sin().sum(..).try_backward(BackwardOptions::default()).is_err() && a.grad().is_none());
+        assert!(y.sin().sum(..).try_backward_with(BackwardOptions::default()).is_err() && a.grad().is_none());
     }
 }
 
@@ -162,7 +162,7 @@ fn a_refused_checkpoint_leaves_no_history_behind() {
     );
     assert!(refused.is_err());
     assert!(!out.requires_grad(), "the failed write changed the history of the target");
-    assert!(out.sum(..).try_backward(BackwardOptions::default()).is_err());
+    assert!(out.sum(..).try_backward_with(BackwardOptions::default()).is_err());
 }
 
 #[test]

@@ -54,12 +54,12 @@ fn grad_of_a_result_keeps_the_graph_that_computes_it() {
     let y = w.exp();
     let z = y.sin();
     grad(&[&z.sum(..)], &[&y], GradOptions::default()).unwrap();
-    let freed = z.sum(..).try_backward(BackwardOptions::default());
+    let freed = z.sum(..).try_backward_with(BackwardOptions::default());
     assert!(matches!(freed, Err(Error::GraphFreed { node: "sin" })), "{freed:?}");
     // The producer of a target is freed if it leads to another target.
     let y = w.exp();
     grad(&[&y.square().sum(..)], &[&y, &w], GradOptions::default()).unwrap();
-    let freed = y.sum(..).try_backward(BackwardOptions::default());
+    let freed = y.sum(..).try_backward_with(BackwardOptions::default());
     assert!(matches!(freed, Err(Error::GraphFreed { node: "exp" })), "{freed:?}");
 }
 

@@ -44,7 +44,7 @@ fn numbers_outside_the_range_of_a_dtype() {
         assert!(refused("full_like", ops::full_like(&bytes, value)).contains("u8"));
     }
     for value in [255.9f64, -0.9] {
-        assert_eq!(ops::full((), value, DType::U8).unwrap().item::<f64>(), value.trunc());
+        assert!(refused("full", ops::full((), value, DType::U8)).contains("round it"));
     }
     assert!(refused("arange", ops::arange(250, 260, 1, DType::U8)).contains("u8"));
     assert!(refused("arange", ops::arange(2, -3, -1, DType::U8)).contains("u8"));

@@ -84,7 +84,7 @@ fn messages_name_a_correction() {
     let full = |shape: &[usize], class: i64| Tensor::full(shape, class, DType::I64);
     let entropy = |x: &Tensor, t: &Tensor| ops::cross_entropy(x, t, Default::default());
     let nll = |x: &Tensor, t: &Tensor| ops::nll_loss(x, t, Default::default());
-    let backward = |x: &Tensor| x.try_backward(BackwardOptions::default()).map(|()| x.clone());
+    let backward = |x: &Tensor| x.try_backward_with(BackwardOptions::default()).map(|()| x.clone());
     let (x, w) = (f32s(&[2, 3]), Tensor::from([2.0f64]).requires_grad_(true));
     let first_order = grad(&[&w.exp()], &[&w], GradOptions::default()).unwrap().remove(0);
     let anomaly = |f: &dyn Fn() -> Result<Tensor, Error>| {
@@ -143,6 +143,71 @@ fn messages_name_a_correction() {
     }
     let text = panic_of(|| Tensor::new([1.0f32, 2.0, 3.0], [2, 2]));
     assert_eq!(text, "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which needs 4");
+}
+
+/// Errors of values outside of a range name the range.
+#[test]
+fn messages_name_the_accepted_values() {
+    let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
+    let (x, scalar, empty) = (f32s(&[3, 4]), f32s(&[]), f32s(&[0, 2]));
+    let conv = |x: &[usize], w: &[usize], options: ops::ConvOptions| ops::conv2d(&f32s(x), &f32s(w), None, options);
+    let attend = |k: &[usize], v: &[usize]| {
+        ops::scaled_dot_product_attention(&f32s(&[2, 4]), &f32s(k), &f32s(v), Default::default())
+    };
+    let (mask, source) = (Tensor::full([3], true, DType::Bool), f32s(&[2]));
+    let refusals: [(Result<Tensor, Error>, &[&str]); 28] = [
+        (x.try_i(5), &["index 5", "axis 0 of length 3; indices must be in -3..=2"]),
+        (ops::select(&x, 1, -5), &["length 4; indices must be in -4..=3"]),
+        (ops::take(&x, &Tensor::from([12i64])), &["length 12; indices must be in -12..=11"]),
+        (empty.try_i(0), &["length 0; the axis is empty"]),
+        (ops::narrow(&x, 0, 1, 3), &["start + length must be at most 3"]),
+        (ops::embedding(&x, &Tensor::from([3i64]), Default::default()), &["indices must be in 0..3:"]),
+        (
+            ops::max_unpool1d(&f32s(&[1, 1, 1]), &Tensor::full([1, 1, 1], -1, DType::I64), &[3]),
+            &["index -1", "length 3; indices must be in 0..3"],
+        ),
+        (
+            ops::multi_margin_loss(&x, &Tensor::full([3], -1, DType::I64), Default::default()),
+            &["index -1", "classes are 0..4"],
+        ),
+        (ops::masked_scatter(&f32s(&[3]), &mask, &source), &["the mask has more than 2 true elements"]),
+        (ops::sum(&x, 2), &["sum: axis 2", "shape [3, 4] of rank 2; axes are -2..=1"]),
+        (ops::sum(&scalar, 0), &["a 0-d tensor has no axis"]),
+        (ops::unsqueeze(&x, 5), &["axes of the result are -3..=2"]),
+        (ops::stack(&[&x], 7), &["stack: axis 7", "axes of the result are -3..=2"]),
+        (ops::sum(&x, [0, 0]), &["axis 0 is named twice in [0, 0]; remove one"]),
+        (ops::full([1], 7.5, DType::I64), &["full: 7.5 cannot be stored", "dtype i64; round it, or use a float dtype"]),
+        (ops::full([1], 300, DType::U8), &["300 is outside the range of u8; use a wider dtype"]),
+        (ops::full([1], f64::NAN, DType::I64), &["NaN is outside the range of i64; use a float dtype"]),
+        (ops::full_like(&Tensor::from([1i64]), f64::INFINITY), &["full_like: inf", "use a float dtype"]),
+        (conv(&[1, 5, 5, 3], &[2, 3, 1, 1], Default::default()), &["if it is the channels, use permute([0, 3, 1, 2])"]),
+        (
+            conv(&[1, 3, 5, 5], &[2, 3, 1, 1], ops::ConvOptions::default().stride(0)),
+            &["stride must be at least 1, got 0"],
+        ),
+        (
+            ops::conv_transpose2d(
+                &f32s(&[1, 3, 5, 5]),
+                &f32s(&[3, 2, 1, 1]),
+                None,
+                ops::ConvOptions::default().stride(2).output_padding(3),
+            ),
+            &["got output_padding 3, stride 2 and dilation 1"],
+        ),
+        (ops::linear(&scalar, &x, None), &["linear: ", "unsqueeze() it"]),
+        (ops::zeros([1 << 16, 1 << 16, 1 << 14], DType::F32), &["in use; use a smaller shape or batch"]),
+        (attend(&[3, 5], &[3, 2]), &["but E is 4 in Q and 5 in K"]),
+        (attend(&[3, 4], &[5, 2]), &["but S is 3 in K and 5 in V"]),
+        (attend(&[3, 5], &[5, 2]), &["E is 4 in Q and 5 in K, and S is 3 in K and 5 in V"]),
+        (attend(&[3], &[5, 2]), &["but K has rank 1"]),
+        (ops::einsum("ij->iz", &[&x]), &["`z`, which is in no factor; remove it from the result"]),
+    ];
+    for (result, parts) in refusals {
+        let text = result.expect_err(parts[0]).to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
+    }
+    let grouped = conv(&[1, 4, 5, 6], &[2, 3, 1, 1], ops::ConvOptions::default().groups(2)).unwrap_err().to_string();
+    assert!(grouped.contains("needs 6") && !grouped.contains("permute"), "{grouped}");
 }
 
 #[test]
