@@ -100,7 +100,9 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
         assert_eq!(bytemuck::cast_slice::<T, u8>(&c.data), bytemuck::cast_slice::<T, u8>(&before), "{shape:?}");
         values
     });
-    let same = |(x, y): (&T, &T)| bytemuck::bytes_of(x) == bytemuck::bytes_of(y) || x != x && y != y;
+    let differ = |x: &T, y: &T| x != y;
+    let is_nan = |x: &T| differ(x, x);
+    let same = |(x, y): (&T, &T)| bytemuck::bytes_of(x) == bytemuck::bytes_of(y) || is_nan(x) && is_nan(y);
     assert!(values.iter().zip(&from_panels).all(same), "{m} × {n} × {k} from packed panels, {layouts:?}, {isa:?}");
     values
 }
