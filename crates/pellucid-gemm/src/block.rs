@@ -18,8 +18,8 @@
 //! while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
 //! since they share cache lines.
 //!
-//! If B is packed as a whole, or is not a strided matrix, the panels of B are outermost, and the strips of A stay in
-//! L2.
+//! If B is packed as a whole for one product, or is not a strided matrix, the panels of B are outermost, and the strips
+//! of A stay in L2. Panels that were packed before (`compute_packed`) are read in the order of the loops above.
 
 use super::blocks::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
 use super::kernels::{Kernels, TileKernel};
