@@ -140,11 +140,10 @@ impl PlannedBuffer {
         self.pinned.as_ref()?.get()
     }
 
-    /// Uses the tensor as this buffer, unless the buffer is pinned already or is of another dtype or device.
+    /// Uses the tensor as this buffer, unless the buffer is pinned already or is of another shape, dtype or device.
     fn adopt(&self, tensor: &Tensor) {
-        if let Some(own) =
-            self.pinned.as_ref().filter(|_| (self.dtype, self.device) == (tensor.dtype(), tensor.device()))
-        {
+        let fits = self.shape == *tensor.shape() && (self.dtype, self.device) == (tensor.dtype(), tensor.device());
+        if let Some(own) = self.pinned.as_ref().filter(|_| fits) {
             own.get_or_init(|| tensor.clone());
         }
     }

@@ -84,6 +84,18 @@ impl OptimizerCore {
         self.contents.get_mut().add_named(parameters)
     }
 
+    /// Creates an optimizer of one group. `checked` is the result of [`Rule::check`](super::rule::Rule::check).
+    pub(super) fn of_group(
+        name: &'static str,
+        parameters: NamedParameters,
+        checked: Result<()>,
+        rule: Box<dyn DynRule>,
+    ) -> Result<OptimizerCore> {
+        let mut core = OptimizerCore::new(name);
+        core.add_named_group(parameters, checked, rule)?;
+        Ok(core)
+    }
+
     /// Returns the rule of a group.
     #[track_caller]
     pub(super) fn rule(&self, group: usize) -> &dyn DynRule {

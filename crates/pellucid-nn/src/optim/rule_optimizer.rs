@@ -44,7 +44,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// for which the rule is not defined.
     pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
-        RuleOptimizer::with_groups(vec![(parameters, options)])
+        RuleOptimizer::of_group(name_by_position(0, parameters), options)
     }
 
     /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
@@ -53,7 +53,17 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
     pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
-        RuleOptimizer::with_named_groups(vec![(parameters, options)])
+        RuleOptimizer::of_group(parameters, options)
+    }
+
+    /// Creates an optimizer of one group, without code that is compiled for each rule: most programs need no other.
+    fn of_group(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
+        let checked = options.check();
+        OptimizerCore::of_group(R::NAME, parameters, checked, Box::new(options)).map(RuleOptimizer::of_core)
+    }
+
+    fn of_core(core: OptimizerCore) -> RuleOptimizer<R> {
+        RuleOptimizer { core, rule: PhantomData }
     }
 
     /// Creates an optimizer of several groups of parameters, each with its own options.
@@ -88,7 +98,7 @@ impl<R: Rule> RuleOptimizer<R> {
         if groups.is_empty() {
             return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
         }
-        let mut made = RuleOptimizer { core: OptimizerCore::new(R::NAME), rule: PhantomData };
+        let mut made = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
         groups.into_iter().try_for_each(|(parameters, options)| made.add_named_group(parameters, options))?;
         Ok(made)
     }
