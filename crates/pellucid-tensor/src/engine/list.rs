@@ -210,21 +210,20 @@ impl DeferredList {
         }
         let _immediate = ModeGuard::to(ExecutionMode::Immediate);
         let _flushing = FlushGuard(FLUSHING.replace(self.id));
-        let rest = recording.kernels.split_off(count);
-        let first = std::mem::replace(&mut recording.kernels, rest);
+        // Kernels of different devices use different arrays. The list keeps its memory for the next kernels.
+        let mut parts: Vec<(Device, Vec<RecordedKernel>)> = Vec::with_capacity(1);
+        for kernel in recording.kernels.drain(..count) {
+            let operand = kernel.outputs.first().or(kernel.inputs.first());
+            let device = operand.expect("a kernel must have at least one operand").device();
+            let known = parts.iter().position(|(other, _)| *other == device).unwrap_or_else(|| {
+                parts.push((device, Vec::with_capacity(count)));
+                parts.len() - 1
+            });
+            parts[known].1.push(kernel);
+        }
         let later: HashSet<*const Storage> =
             recording.kernels.iter().flat_map(|k| &k.outputs).map(|out| Arc::as_ptr(out.storage())).collect();
         let is_written_later = |storage: &Arc<Storage>| later.contains(&Arc::as_ptr(storage));
-        // Kernels of different devices use different arrays.
-        let mut parts: Vec<(Device, Vec<RecordedKernel>)> = Vec::new();
-        for kernel in first {
-            let operand = kernel.outputs.first().or(kernel.inputs.first());
-            let device = operand.expect("a kernel must have at least one operand").device();
-            match parts.iter_mut().find(|(other, _)| *other == device) {
-                Some((_, part)) => part.push(kernel),
-                None => parts.push((device, vec![kernel])),
-            }
-        }
         let run = |(device, kernels)| run_kernels(self.id, device, kernels, is_written_later);
         let outcome = parts.into_iter().map(run).fold(Ok(()), Result::and);
         if outcome.is_err() {
