@@ -218,7 +218,9 @@ pub enum Error {
     },
     /// A captured step was launched with another number of inputs than in the capture, or with an input on a device that
     /// does not match.
-    #[error("launch: input {index} is {got}, but the step was captured for {expected}")]
+    #[error(
+        "launch: input {index} is {got}, but the step was captured for {expected}; pass the inputs that capture() got"
+    )]
     InputMismatch {
         /// The index of the input.
         index: usize,

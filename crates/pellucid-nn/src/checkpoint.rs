@@ -163,8 +163,8 @@ impl<'a> Checkpoint<'a> {
             } else if seen.insert(name) {
                 continue;
             } else {
-                "two parts have this name, or it is reserved; all parts need different names, and `generator` and \
-                 `step` are reserved"
+                "two parts have this name, or it is reserved; all parts need different names: use named_model(), \
+                 named_optimizer() or part(); `generator` and `step` are reserved"
             };
             return Err(of_part(name, Error::invalid("checkpoint", reason)));
         }
@@ -178,7 +178,11 @@ impl<'a> Checkpoint<'a> {
         let known: BTreeSet<&str> = self.all_parts(generator).map(|(name, _)| name).collect();
         for (name, part) in self.all_parts(generator) {
             if !given.contains_key(name) && !part.state().map_err(|error| of_part(name, error))?.is_empty() {
-                let reason = format!("the saved state does not have this part; its parts are {}", list(given.keys()));
+                let reason = format!(
+                    "the saved state does not have this part; its parts are {}; leave the part out, or save it again with \
+                     the part",
+                    list(given.keys())
+                );
                 return invalid(name, reason);
             }
         }

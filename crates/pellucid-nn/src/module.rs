@@ -422,7 +422,11 @@ impl dyn ModuleParts + '_ {
 
     fn to_dtype(&self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
-            return Err(Error::dtypes("to_dtype", [dtype], "parameters must have a float dtype"));
+            return Err(Error::dtypes(
+                "to_dtype",
+                [dtype],
+                "parameters must have a float dtype: F64, F32, BF16 or F16",
+            ));
         }
         let changes = |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype() != dtype;
         self.replace_elements("to_dtype", changes, |tensor| tensor.to_dtype_(dtype))

@@ -147,7 +147,9 @@ impl std::ops::Index<usize> for Sequential {
         // A closure would hide the caller's line.
         match self.get(index) {
             Some(layer) => layer,
-            None => panic!("there is no layer {index}; the container has {len}"),
+            None => {
+                panic!("there is no layer {index}; the container has {len}, counted from 0; get() returns an Option")
+            }
         }
     }
 }

@@ -266,7 +266,8 @@ impl<'a> NamedValue<'a> {
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
             if converted(again)?.to_bytes()? != value.to_bytes()? {
                 let reason = format!(
-                    "{name} and {other} share one value in the module, but have different values in the state dict"
+                    "{name} and {other} share one value in the module, but have different values in the state dict; make the \
+                     module without shared parameters, or remove one entry"
                 );
                 return Err(Error::invalid("load_state_dict", reason));
             }

@@ -580,7 +580,9 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
     let lstm = Lstm::new(8, 4);
     let state = (zeros(&[1, 3, 4]), zeros(&[1, 2, 4]));
-    let refused: [(Result<Tensor>, &str); 17] = [
+    let refused: [(Result<Tensor>, &str); 19] = [
+        (attention.try_forward(&zeros(&[2, 5, 6])), "the layer was made for 8; make the layer for 6"),
+        (attention.try_attend(&x, &zeros(&[2, 5, 7]), &x, AttentionMasks::default()), "axis of the key has length 7"),
         (Linear::new(8, 4).try_forward(&zeros(&[2, 6])), "Linear::new(6, 4)"),
         (Linear::new(24, 4).try_forward(&zeros(&[2, 4, 2, 3])), "4·2·3 = 24: put Flatten::new() before this layer"),
         (Linear::new(2, 4).try_forward(&Tensor::from([[1i64, 2]])), "x.to_dtype(DType::F32)"),

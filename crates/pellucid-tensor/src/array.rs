@@ -187,7 +187,8 @@ impl Array {
         match self.layout.broadcast_to(shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let help = "with shapes aligned at the last axis, each length must be 1 or equal to the target's";
+                let help = "with shapes aligned at the last axis, each length must be 1 or equal to the target's; use \
+                            reshape() or unsqueeze()";
                 Err(Error::shapes(op, [self.shape(), shape], help))
             }
         }

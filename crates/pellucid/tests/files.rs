@@ -116,10 +116,10 @@ fn malformed_safetensors_are_refused() {
     let error = io::load(scratch.0.join("missing")).unwrap_err();
     assert_eq!(error.operation(), Some("load"));
     let text = error.to_string();
-    assert!(text.starts_with("load: ") && text.ends_with("missing: the file does not exist"), "{text}");
+    assert!(text.starts_with("load: ") && text.ends_with("missing: the file does not exist: check the path"), "{text}");
     let current = std::env::current_dir().unwrap().display().to_string();
     let text = reason(io::load("no such file.safetensors"));
-    assert_eq!(text, format!("the file does not exist; the current folder is {current}"));
+    assert_eq!(text, format!("the file does not exist: check the path; the current folder is {current}"));
     assert!(reason(io::load(&scratch.0)).contains("folder: add the name of a file"));
     assert!(reason(io::load(scratch.file("case", b""))).contains("empty"));
     // Some writers store `true` as a byte other than 1.

@@ -18,12 +18,12 @@ pub(super) fn message(missing: &[String], unexpected: &[String], wrong_shapes: &
     format!("state dict does not fit: {}; nothing was loaded; {help}", parts.join(", "))
 }
 
-fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> &'static str {
+fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
     // Every optimizer with groups has this name; a name that both sides have is in neither list.
     let has_rate = |names: &[String]| names.iter().any(|name| name == "groups.0.lr");
     let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
     let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));
-    match (has_rate(missing), has_rate(unexpected)) {
+    let help = match (has_rate(missing), has_rate(unexpected)) {
         _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
         (true, _) => "it is not a state dict of this kind of optimizer",
         (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
@@ -35,8 +35,24 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
             "make the model with the sizes of the file, or remove these entries from the state dict and use \
              load_matching()"
         }
-        _ => "rename_keys() and concatenate_entries() give values other names",
-    }
+        _ if unexpected.is_empty() => "load_matching() keeps the present values of missing names",
+        _ if missing.is_empty() => "load_matching() ignores unexpected names",
+        _ => match prefix(missing, unexpected) {
+            Some(prefix) => {
+                return format!("the names of the state dict begin with `{prefix}`: remove this by rename_keys()");
+            }
+            None => "rename_keys() gives values other names; load_matching() loads those whose names fit",
+        },
+    };
+    help.into()
+}
+
+/// Returns what all unexpected names have before a missing name, if it is the same: the prefix of a wrapper.
+fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
+    let first = missing.first()?;
+    let prefix = unexpected.iter().find_map(|name| name.strip_suffix(first.as_str()))?;
+    let is_missing = |name: &String| name.strip_prefix(prefix).is_some_and(|rest| missing.iter().any(|m| m == rest));
+    (!prefix.is_empty() && unexpected.iter().all(is_missing)).then_some(prefix)
 }
 
 /// Returns true for names of a checkpoint: every checkpoint contains the number of steps and a generator.
@@ -63,7 +79,7 @@ mod tests {
     #[test]
     fn the_message_lists_only_mismatches() {
         let found = text(&["0.weight"], &[], &[]);
-        assert!(found.contains("missing [\"0.weight\"]") && found.contains("rename_keys()"), "{found}");
+        assert!(found.contains("missing [\"0.weight\"]") && found.contains("load_matching() keeps"), "{found}");
         assert!(!found.contains("unexpected") && !found.contains("shape"), "{found}");
         let found = text(&[], &[], &["0.bias"]);
         assert!(found.contains("other shapes: 0.bias: [3] instead of [2]") && !found.contains("missing"), "{found}");
@@ -81,6 +97,11 @@ mod tests {
             assert!(found.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{found}");
         }
         assert!(!text(&["0.weight"], &["step"], &[]).contains("checkpoint"));
+        assert!(text(&[], &["1.weight"], &[]).ends_with("load_matching() ignores unexpected names"));
+        let wrapped = text(&["0.weight", "0.bias"], &["module.0.bias", "module.0.weight"], &[]);
+        assert!(wrapped.ends_with("begin with `module.`: remove this by rename_keys()"), "{wrapped}");
+        let other = text(&["0.weight", "0.bias"], &["module.0.bias", "head"], &[]);
+        assert!(other.contains("load_matching() loads those whose names fit"), "{other}");
     }
 
     #[test]
@@ -95,6 +116,6 @@ mod tests {
             assert!(!names.contains("rename"), "{names}");
         }
         // A module may have a part with the name `state` beside parts with other names.
-        assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("rename_keys()"));
+        assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("load_matching()"));
     }
 }

@@ -64,7 +64,11 @@ fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
         )));
     }
     let batch = Shape::from(&a[..i]).broadcast(&Shape::from(&b[..j]));
-    let batch = batch
-        .ok_or_else(|| mismatch("the batch axes (all but the last two) must have equal lengths or length 1".into()))?;
+    let batch = batch.ok_or_else(|| {
+        mismatch(
+            "the batch axes (all but the last two) must have equal lengths or length 1; reshape() or index one operand"
+                .into(),
+        )
+    })?;
     Ok(batch.iter().copied().chain([m, n]).collect())
 }

@@ -63,7 +63,11 @@ impl<'a> AttentionMasks<'a> {
                 let help = format!(
                     "key_padding {} must be [batch, keys] = {expected}{}",
                     padding.shape(),
-                    if is_transposed { "; transpose it?" } else { "" }
+                    if is_transposed {
+                        "; transpose it?"
+                    } else {
+                        "; reshape() it, or make it from the lengths of the keys"
+                    }
                 );
                 return Err(Error::shapes(op, [query.shape(), key.shape(), padding.shape()], help));
             }

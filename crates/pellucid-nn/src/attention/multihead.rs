@@ -146,7 +146,9 @@ impl MultiheadAttention {
         let kv_heads = kv_heads.unwrap_or(heads);
         let refuse = |reason: String| Err(Error::invalid("multihead_attention", reason));
         if heads == 0 || !width.is_multiple_of(heads) {
-            return refuse(format!("the number of heads, {heads}, must divide the width {width}"));
+            return refuse(format!(
+                "the number of heads, {heads}, must divide the width {width}; use 1, {width} or another divisor"
+            ));
         }
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return refuse(format!(
@@ -298,8 +300,13 @@ impl MultiheadAttention {
 
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
     fn project_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
-        for x in [query, key, value] {
+        let widths = match &self.in_proj {
+            InProj::Joint(weight) => [weight.shape()[1]; 3],
+            InProj::Separate(weights) => weights.each_ref().map(|weight| weight.shape()[1]),
+        };
+        for ((name, x), made_for) in [("query", query), ("key", key), ("value", value)].into_iter().zip(widths) {
             check_input_dtype("MultiheadAttention", x, &self.out_proj.weight)?;
+            check_width(name, x, made_for)?;
         }
         let (width, shared) = (self.heads * self.head_width(), self.kv_heads * self.head_width());
         let lengths = [width, shared, shared];
@@ -398,6 +405,20 @@ impl MultiheadAttention {
     /// Joins the heads' results `[.., H, L, D]` to `[.., L, E]` and projects them.
     fn merge_heads(&self, found: &Tensor) -> Result<Tensor> {
         self.out_proj.try_forward(&ops::flatten(&ops::transpose(found, -3, -2)?, -2, -1)?)
+    }
+}
+
+/// Returns an error if the last axis of an input does not have the length that the layer was made for.
+fn check_width(name: &str, x: &Tensor, made_for: usize) -> Result<()> {
+    match x.shape().last() {
+        Some(&given) if given != made_for => {
+            let help = format!(
+                "the last axis of the {name} has length {given}, but the layer was made for {made_for}; make the layer for \
+                 {given}, or give the {name} a last axis of length {made_for}"
+            );
+            Err(Error::shapes("multihead_attention", [x.shape()], help))
+        }
+        _ => Ok(()),
     }
 }
 

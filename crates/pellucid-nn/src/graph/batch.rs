@@ -287,6 +287,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel for ModelWithBatch<P, X> {
 pub(super) trait StepLoss {
     fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
     fn target_kind(&self) -> Option<LossKind>;
+    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()>;
     fn parameters(&self) -> Vec<(String, Parameter)>;
 }
 
@@ -297,6 +298,10 @@ impl<P: Deref<Target: Loss>> StepLoss for P {
 
     fn target_kind(&self) -> Option<LossKind> {
         (**self).kind()
+    }
+
+    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
+        (**self).check_targets(logits, y)
     }
 
     fn parameters(&self) -> Vec<(String, Parameter)> {

@@ -49,6 +49,11 @@ impl FrozenParameters {
         if is_untrained_allowed {
             return Ok(FrozenParameters(Vec::new()));
         }
+        if updated.is_empty() && trained_parameters(model, loss).is_empty() {
+            let reason = "the model has no parameters that require a gradient, so nothing would be trained; unfreeze() \
+                          some of them, or add a layer with parameters";
+            return Err(Error::invalid(op, reason));
+        }
         let (given, updated) = (updated.len(), updated.iter().map(|p| p.id()).collect::<HashSet<_>>());
         let (own, mut others): (Vec<_>, Vec<_>) =
             parameters_of(model, loss).into_iter().partition(|(_, p)| updated.contains(&p.id()));

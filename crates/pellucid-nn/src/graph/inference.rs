@@ -402,7 +402,9 @@ impl<'f> ForwardPasses<'f> {
         if x.rank() != expected.shape.rank() || given.of(x.shape()) != given.of(&expected.shape) {
             let (own, shape) = (&expected.shape, x.shape());
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
-            let help = format!("the model was compiled for `{name}` of shape {own}, of which only {axes} may differ");
+            let help = format!(
+                "the model was compiled for `{name}` of shape {own}, of which only {axes} may differ; compile another model"
+            );
             return Err(Error::shapes(INFERENCE, [shape, own], help));
         }
         if x.dtype() != expected.dtype {

@@ -1,6 +1,6 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, zeros_on};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, StepLoss, zeros_on};
 use crate::call::{TracedCall, trace_calls};
 use crate::loss::LossKind;
 use crate::module::ModuleParts;
@@ -393,7 +393,7 @@ impl StepPlan {
             Error::shapes(
                 op,
                 [y.shape(), shape],
-                format!("the step expects targets of shape {shape}, got {}", y.shape()),
+                format!("the step expects targets of shape {shape}, got {}; reshape() or index the targets", y.shape()),
             )
         } else if y.dtype().is_int() != dtype.is_int() || y.dtype().is_float() != dtype.is_float() {
             Error::dtypes(op, [y.dtype(), *dtype], format!("the step expects targets of dtype {dtype}; use to_dtype()"))
@@ -401,6 +401,12 @@ impl StepPlan {
             return Ok(());
         };
         Err(Error::Layer { layer: "loss".into(), source: Box::new(source) })
+    }
+
+    /// Returns an error for targets that have the shape and dtype of the plan, but a value that the loss refuses.
+    pub(super) fn check_targets(&self, loss: &dyn StepLoss, y: &Tensor) -> Result<()> {
+        let checked = loss.check_targets(self.loss.logits_gradient.shape(), y);
+        checked.map_err(|source| Error::Layer { layer: "loss".into(), source: Box::new(source) })
     }
 }
 

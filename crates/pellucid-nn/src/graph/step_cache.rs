@@ -5,7 +5,7 @@ use super::check::StepCheck;
 use super::paths::{ModelPath, current_path, is_on_path};
 use super::plan::DEFAULT_MAX_SCRATCH;
 use super::record::{RecordedStep, StepOptions, record_evaluation};
-use super::training_step::{TrainingSetup, TrainingStep};
+use super::training_step::{SET_BATCH, TrainingSetup, TrainingStep};
 use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
@@ -260,6 +260,7 @@ impl<'f> StepCache<'f> {
     /// Makes the step for this batch and the model's path the current one; compiles it if it is missing. Returns
     /// whether the step was kept.
     fn select(&mut self, is_training: bool, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<bool> {
+        check_samples(x)?;
         self.remove_moved();
         let is_wanted = |kept: &KeptStep<'f>| {
             (kept.training().is_some() || !is_training)
@@ -278,5 +279,15 @@ impl<'f> StepCache<'f> {
             self.keep(x, KeptRecording::Evaluation(step));
         }
         Ok(false)
+    }
+}
+
+/// Returns an error for a batch without samples, whose mean loss would be NaN.
+fn check_samples(x: &dyn BatchTensors) -> Result<()> {
+    let mut is_empty = false;
+    x.each_tensor(&mut |_, x| is_empty |= x.shape().first() == Some(&0));
+    match is_empty {
+        true => Err(Error::invalid(SET_BATCH, "the batch has no samples; leave it out")),
+        false => Ok(()),
     }
 }

@@ -61,6 +61,7 @@ impl TrainingSetup<'_> {
         plan.max_scratch = self.max_scratch;
         if let Some((x, y)) = first {
             plan.check(SET_BATCH, x, y)?;
+            plan.check_targets(&*self.loss, y)?;
             check_devices(SET_BATCH, x, self.model.batch())?;
             check_device(SET_BATCH, plan.device(), y)?;
         }
@@ -75,7 +76,7 @@ fn zero_targets(plan: &StepPlan) -> Result<Tensor> {
 }
 
 /// The name of the copy of a batch in errors.
-const SET_BATCH: &str = "set_batch";
+pub(super) const SET_BATCH: &str = "set_batch";
 
 impl<'f> TrainingStep<'f> {
     /// Builds, checks and plans the model, fills the optimizer, binds the gradients and records. `shared` are gradient
@@ -143,6 +144,7 @@ impl<'f> TrainingStep<'f> {
 
     pub(super) fn copy_batch(&self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
         self.plan().check(SET_BATCH, x, y)?;
+        self.plan().check_targets(&*self.recorded.computation().loss, y)?;
         // Only the values of the batch are copied, not its autograd graph.
         let _off = no_grad();
         let (mut buffers, mut copied) = (self.inputs.iter(), Ok(()));

@@ -16,7 +16,11 @@ impl Fan {
     /// Returns (fan in, fan out) of a weight `[out, in, taps..]`.
     pub(super) fn both(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
         let [outputs, inputs, taps @ ..] = shape.dims() else {
-            return Err(Error::shapes(op, [shape], "the weight must have shape [out, in, taps..]"));
+            return Err(Error::shapes(
+                op,
+                [shape],
+                "the weight must have shape [out, in, taps..]: use Init::Uniform or Init::Normal for other shapes",
+            ));
         };
         let all = |first: usize| taps.iter().fold(first, |all, &len| all.saturating_mul(len));
         Ok((all(*inputs), all(*outputs)))

@@ -131,7 +131,8 @@ impl<const N: usize> Layer for BatchNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() != N + 2 && !(N == 1 && x.rank() == 2) {
             let help = format!(
-                "the input must have shape [B, C, ..] with {N} spatial axes{}",
+                "the input must have shape [B, C, ..] with {N} spatial axes{}; add axes by unsqueeze(-1), or use the layer \
+                 of this rank",
                 if N == 1 { ", or [B, C]" } else { "" }
             );
             return Err(Error::shapes("batch_norm", [x.shape()], help));

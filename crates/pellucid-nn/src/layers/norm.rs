@@ -169,7 +169,10 @@ impl GroupNorm {
     #[track_caller]
     pub fn new(groups: usize, channels: usize) -> GroupNorm {
         if groups == 0 || !channels.is_multiple_of(groups) {
-            let reason = format!("the number of groups, {groups}, must divide the number of channels, {channels}");
+            let reason = format!(
+                "the number of groups, {groups}, must divide the number of channels, {channels}; use 1, {channels} or \
+                 another divisor"
+            );
             unwrap::<()>(Err(Error::invalid("group_norm", reason)));
         }
         GroupNorm { weight: Some(init::ones(channels)), bias: Some(init::zeros(channels)), groups, eps: 1e-5 }

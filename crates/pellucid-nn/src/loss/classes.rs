@@ -2,14 +2,29 @@
 
 use super::{Loss, Reduction, declared, losses, same_shape};
 use pellucid_tensor::ops::{CrossEntropyOptions, MultiMarginLossOptions};
-use pellucid_tensor::{Result, Tensor, ops};
+use pellucid_tensor::{Device, Error, Result, Shape, Tensor, is_capturing, ops};
+
+/// Returns an error for a class number of a host tensor that is neither in the range of the class axis nor `ignored`.
+/// Values on other devices are not read, because the host would wait for them.
+pub(super) fn check_classes(op: &'static str, ignored: Option<i64>, logits: &Shape, y: &Tensor) -> Result<()> {
+    if !y.dtype().is_int() || y.device() != Device::cpu() || logits.rank() == 0 || is_capturing() {
+        return Ok(());
+    }
+    let axis = logits.rank().min(2) - 1;
+    let len = logits[axis];
+    let is_wrong = |class: &i64| !(0..len as i64).contains(class) && Some(*class) != ignored;
+    match y.try_to_vec::<i64>()?.into_iter().find(is_wrong) {
+        Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
+        None => Ok(()),
+    }
+}
 
 losses! {
     /// The cross-entropy −Σ_c p_c·ln softmax(logits)_c of logits `[N, C]`, `[C]` or `[N, C, d..]` against class numbers
     /// (of integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike in PyTorch, no class is ignored by default.
-    CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy {
+    CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy of classes "cross_entropy" {
         /// The weight of each class, `[C]`. The mean over class numbers divides by the sum of their weights.
         weight: Option<Tensor> = None,
         /// The fraction of the target that is spread evenly over all classes (Szegedy et al. 2016); default 0.
@@ -29,7 +44,7 @@ losses! {
 
     /// The negative log-likelihood −x_y of log-probabilities x `[N, C]`, `[C]` or `[N, C, d..]` and class numbers y.
     #[doc(alias = "NLLLoss")]
-    NllLoss, nll {
+    NllLoss, nll of classes "nll_loss" {
         /// The weight of each class, `[C]`. The mean divides by the sum of the weights of the samples.
         weight: Option<Tensor> = None,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.

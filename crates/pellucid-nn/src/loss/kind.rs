@@ -74,6 +74,10 @@ impl<L: Loss> Loss for WithTargets<L> {
         Some(LossKind::Custom { target: self.shape.clone(), dtype: self.dtype })
     }
 
+    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
+        self.loss.check_targets(logits, y)
+    }
+
     fn trainable(&self) -> Vec<(String, Parameter)> {
         self.loss.trainable()
     }

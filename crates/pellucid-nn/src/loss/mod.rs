@@ -73,6 +73,16 @@ pub trait Loss {
         None
     }
 
+    /// Checks the values of the targets of a batch, for logits of this shape. A captured step calls it before a launch,
+    /// which cannot refuse a value: a class number that does not exist would make all parameters NaN. Nothing is checked
+    /// by default.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] for a class number that does not exist.
+    fn check_targets(&self, _logits: &Shape, _y: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the loss's own parameters by name, none by default. A [compiled](crate::graph) step requires that the
     /// optimizer has these parameters.
     fn trainable(&self) -> Vec<(String, Parameter)> {
@@ -183,7 +193,7 @@ macro_rules! declared {
 
 /// Defines losses of two inputs.
 macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? { $($fields:tt)* } |$loss:ident, $x:ident, $y:ident| $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? $(of classes $op:literal)? { $($fields:tt)* } |$loss:ident, $x:ident, $y:ident| $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
 
         impl Loss for $name {
@@ -193,6 +203,9 @@ macro_rules! losses {
             }
             $(fn kind(&self) -> Option<$crate::loss::LossKind> {
                 Some($crate::loss::LossKind::$kind)
+            })?
+            $(fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
+                $crate::loss::classes::check_classes($op, self.ignore_index, logits, y)
             })?
         }
         crate::loss::loss_pointer! { [] &$name }
@@ -210,6 +223,10 @@ macro_rules! loss_pointer {
 
             fn kind(&self) -> Option<crate::loss::LossKind> {
                 (**self).kind()
+            }
+
+            fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
+                (**self).check_targets(logits, y)
             }
 
             fn trainable(&self) -> Vec<(String, crate::Parameter)> {

@@ -2,7 +2,7 @@
 
 use super::free::free_buffer;
 use crate::parameter::Buffer;
-use pellucid_tensor::{DType, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,13 +37,14 @@ impl Hyperparameter {
     /// Creates a number that is stored in a tensor of this dtype. The tensor is [free](Tensor::is_free).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; [`Error::OutOfMemory`].
     pub fn new(value: f64, dtype: DType) -> Result<Hyperparameter> {
         Hyperparameter::stored_as(value, dtype, |value| value)
     }
 
     /// Creates a number x that is stored as `conversion(x)`; `conversion` is its own inverse.
     pub(super) fn stored_as(value: f64, dtype: DType, conversion: fn(f64) -> f64) -> Result<Hyperparameter> {
+        check_range(value, conversion(value), dtype)?;
         let stored = free_buffer(ops::full((), conversion(value), dtype)?);
         Ok(Hyperparameter { stored, set: Arc::new(AtomicU64::new(value.to_bits())), conversion })
     }
@@ -77,8 +78,9 @@ impl Hyperparameter {
     /// Sets the number; replays of a captured step use it. Inside a captured step, the write is a part of the step.
     ///
     /// # Errors
-    /// Those of [`ops::copy_`].
+    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; those of [`ops::copy_`].
     pub fn set(&self, value: f64) -> Result<()> {
+        check_range(value, (self.conversion)(value), self.stored.dtype())?;
         ops::copy_(&self.stored, &Tensor::from((self.conversion)(value)))?;
         self.set.store(value.to_bits(), Ordering::Relaxed);
         Ok(())
@@ -91,10 +93,23 @@ impl Hyperparameter {
         Ok(())
     }
 
+    /// Returns true for a handle of the same number.
+    pub(super) fn is_same(&self, other: &Hyperparameter) -> bool {
+        Arc::ptr_eq(&self.set, &other.set)
+    }
+
     /// Returns the buffer of the tensor.
     pub(super) fn buffer(&self) -> &Buffer {
         &self.stored
     }
+}
+
+/// Returns an error if a finite number is infinite in the dtype in which it is `stored`.
+fn check_range(number: f64, stored: f64, dtype: DType) -> Result<()> {
+    if number.is_finite() && !round(stored, dtype).is_finite() {
+        return Err(Error::invalid("hyperparameter", format!("{number:e} is outside the range of {dtype}")));
+    }
+    Ok(())
 }
 
 /// Rounds a number to `f32` or `f64`.

@@ -12,17 +12,12 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capt
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) type NamedParameters = Vec<(String, Parameter)>;
 
 /// An optimizer of any rule. It is not generic, so programs that name several optimizers compile it once.
 pub(super) struct OptimizerCore {
     contents: Fillable<OptimizerContents>,
-    /// Whether a step without any gradient was reported already.
-    is_idle_reported: AtomicBool,
-    /// Whether a parameter had a gradient in a step.
-    had_gradient: AtomicBool,
 }
 
 // Rules are trait objects, which are not known to be unwind safe. They are only read.
@@ -75,8 +70,7 @@ impl OptimizerCore {
     pub(super) fn new(name: &'static str) -> OptimizerCore {
         let contents =
             OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        let [is_idle_reported, had_gradient] = [false; 2].map(AtomicBool::new);
-        OptimizerCore { contents: Fillable::new(contents), is_idle_reported, had_gradient }
+        OptimizerCore { contents: Fillable::new(contents) }
     }
 
     /// Adds parameters to group 0.
@@ -135,7 +129,9 @@ impl OptimizerCore {
     /// Returns the group of this index.
     fn group(&self, op: &'static str, group: usize) -> Result<&ParameterGroup> {
         let groups = &self.contents.get().groups;
-        let missing = || Error::invalid(op, format!("there is no group {group}; the optimizer has {}", groups.len()));
+        let missing = || {
+            Error::invalid(op, format!("there is no group {group}; the optimizer has {}, counted from 0", groups.len()))
+        };
         groups.get(group).ok_or_else(missing)
     }
 
@@ -148,16 +144,6 @@ impl OptimizerCore {
             }
         }
         Ok(())
-    }
-
-    /// Warns once that a step found no gradient although an earlier one did, since this step trains nothing.
-    fn report_idle(&self) {
-        if !self.is_idle_reported.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                optimizer = self.name(),
-                "a step changed nothing: no parameter of the optimizer has a gradient; call backward() before the step"
-            );
-        }
     }
 
     /// Updates parameters and state. See [`Optimizer::try_step_scaled`].
@@ -178,15 +164,10 @@ impl OptimizerCore {
                               before the optimizer's step, call backward() on a loss of its parameters";
                 return Err(Error::invalid(self.name(), reason));
             }
-            if !self.had_gradient.load(Ordering::Relaxed) {
-                let reason = "no parameter of the optimizer has a gradient, so the step would change nothing; call \
-                              backward() on the loss before the step, make the optimizer with the parameters() of \
-                              the model that computes the loss, and unfreeze() the parameters to train";
-                return Err(Error::invalid(self.name(), reason));
-            }
-            self.report_idle();
-        } else {
-            self.had_gradient.store(true, Ordering::Relaxed);
+            let reason = "no parameter of the optimizer has a gradient, so the step would change nothing; call \
+                          backward() on the loss after zero_grad() and before the step, make the optimizer with the \
+                          parameters() of the model that computes the loss, and unfreeze() the parameters to train";
+            return Err(Error::invalid(self.name(), reason));
         }
         if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;

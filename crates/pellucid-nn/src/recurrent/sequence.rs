@@ -1,6 +1,6 @@
 //! Padding of sequences of different lengths to one tensor.
 
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_tensor::{Error, Result, Scalar, Tensor, ops};
 
 /// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Also returns the
 /// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence. The list has tensors or references.
@@ -17,12 +17,17 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence.
-pub fn pad_sequence<T: AsRef<Tensor>>(sequences: &[T], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
-    pad_all(&sequences.iter().map(AsRef::as_ref).collect::<Vec<_>>(), batch_first, value)
+/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence, and for a
+/// value that the dtype cannot represent.
+pub fn pad_sequence<T: AsRef<Tensor>>(
+    sequences: &[T],
+    batch_first: bool,
+    value: impl Into<Scalar>,
+) -> Result<(Tensor, Tensor)> {
+    pad_all(&sequences.iter().map(AsRef::as_ref).collect::<Vec<_>>(), batch_first, value.into())
 }
 
-fn pad_all(sequences: &[&Tensor], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
+fn pad_all(sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(Tensor, Tensor)> {
     let op = "pad_sequence";
     let misfit = || {
         Error::shapes(

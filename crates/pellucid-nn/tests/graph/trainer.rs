@@ -482,3 +482,43 @@ fn a_converted_model_needs_another_trainer() {
     model.to_dtype(DType::F32).unwrap();
     trainer.step(&Tensor::randn([2, 4], DType::F32), &y).unwrap();
 }
+
+/// Values of targets that would make the loss NaN, and with it all parameters.
+#[test]
+fn a_wrong_class_or_an_empty_batch_changes_nothing() {
+    let (model, (x, y)) = (mlp(), batch(&[BATCH, 6], 1));
+    let optimizer = sgd(&model, 0.1, 0.9);
+    let ignoring = CrossEntropyLoss { ignore_index: Some(-100), ..Default::default() };
+    let mut trainer = GraphTrainer::new(&model, ignoring, &optimizer);
+    let wrong = |at: usize, class: i64| {
+        let mut classes = y.to_vec::<i64>();
+        classes[at] = class;
+        Tensor::new(classes, [BATCH])
+    };
+    let flat = || model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).collect::<Vec<f32>>();
+    let before = flat();
+    let refused = trainer.step(&x, &wrong(0, CLASSES as i64)).unwrap_err().to_string();
+    assert!(refused.contains("loss: cross_entropy: index") && refused.contains("classes are 0.."), "{refused}");
+    assert_eq!(flat(), before, "a refused first batch must change nothing");
+    trainer.step(&x, &wrong(0, -100)).unwrap();
+    let before = flat();
+    for class in [-1, CLASSES as i64, i64::MIN] {
+        assert!(trainer.step(&x, &wrong(BATCH - 1, class)).is_err(), "class {class}");
+        assert!(trainer.evaluate(&x, &wrong(BATCH - 1, class)).is_err(), "class {class}");
+    }
+    let none = Tensor::zeros([0, 6], DType::F32);
+    let refused = trainer.step(&none, &Tensor::zeros([0], DType::I64)).unwrap_err().to_string();
+    assert!(refused.contains("no samples"), "{refused}");
+    assert_eq!(flat(), before, "a refused batch must change nothing");
+    trainer.step(&x, &y).unwrap();
+    assert_ne!(flat(), before);
+}
+
+#[test]
+fn a_model_without_parameters_is_refused() {
+    let (x, _) = batch(&[BATCH, 6], 1);
+    let optimizer = Adam::new(vec![], AdamOptions::default()).unwrap();
+    let mut trainer = GraphTrainer::new(Relu, MseLoss::default(), &optimizer);
+    let refused = trainer.step(&x, &x).unwrap_err().to_string();
+    assert!(refused.contains("no parameters that require a gradient"), "{refused}");
+}

@@ -118,7 +118,7 @@ fn rates_match_pytorch_in_every_epoch() {
             // Another scheduler continues from a snapshot.
             if epoch == 4 {
                 let state = scheduler.state_dict();
-                scheduler = Scheduler::new(schedule(name), &two_groups()).unwrap();
+                scheduler = Scheduler::new(schedule(name), &optimizer).unwrap();
                 scheduler.load_state_dict(&state).unwrap();
             }
             if epoch + 1 < epochs {
@@ -313,4 +313,35 @@ fn a_resumed_scheduler_keeps_the_optimizers_rates() {
         resumed.step(&other);
     }
     assert!(matches!(Scheduler::resume(cycle(), &other, &own), Err(Error::StateDict { .. })));
+}
+
+#[test]
+fn a_scheduler_belongs_to_its_optimizer_and_its_state_to_its_schedule() {
+    let (optimizer, other) = (two_groups(), two_groups());
+    let mut scheduler = Scheduler::new(StepLr { step_size: 1, gamma: 0.1 }, &optimizer).unwrap();
+    let refused = catch_unwind(AssertUnwindSafe(|| scheduler.step(&other))).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("make a scheduler for each optimizer"));
+    assert_eq!((scheduler.epoch(), other.group_lr(0)), (0, optimizer.group_lr(0)));
+
+    let mut state = scheduler.state_dict();
+    let constant = Scheduler::new(ConstantLr { factor: 0.5, total: 2 }, &optimizer).unwrap();
+    let refused = constant.load_state_dict(&state).unwrap_err().to_string();
+    assert!(
+        refused.contains("StepLr") && refused.contains("ConstantLr") && refused.contains("schedule.StepLr"),
+        "{refused}"
+    );
+    // A state without the entry fits every schedule.
+    state.remove("schedule.StepLr").expect("the state must name the schedule");
+    constant.load_state_dict(&state).unwrap();
+}
+
+#[test]
+fn a_rate_outside_the_range_of_its_dtype_is_refused() {
+    let options = |lr| SgdOptions { lr, ..Default::default() };
+    assert!(Sgd::new(parameters(false, DType::F64), options(1e300)).is_ok());
+    let refused = Sgd::new(parameters(false, DType::F32), options(1e300)).err().expect("1e300 is infinite in f32");
+    assert!(refused.to_string().contains("outside the range of f32"), "{refused}");
+    let optimizer = Sgd::new(parameters(false, DType::F32), options(0.5)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| optimizer.set_lr(1e300))).is_err());
+    assert_eq!(optimizer.lr(), 0.5);
 }

@@ -210,7 +210,7 @@ impl<'a> BackwardPass<'a> {
                 gradient
             }
             Some(g) => {
-                let help = "the gradient must have the output's shape";
+                let help = "the gradient must have the output's shape; reshape() or expand() it";
                 return Err(Error::shapes(op, [g.shape(), output.shape()], help));
             }
         };

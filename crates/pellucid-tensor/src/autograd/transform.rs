@@ -145,7 +145,10 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
 fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Result<()> {
     match vectors == count {
         true => Ok(()),
-        false => Err(Error::invalid(op, format!("needs one vector for each {what}: {count}, got {vectors}"))),
+        false => Err(Error::invalid(
+            op,
+            format!("needs one vector for each {what}: {count}, got {vectors}; zeros_like() makes one of zeros"),
+        )),
     }
 }
 

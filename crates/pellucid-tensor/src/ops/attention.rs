@@ -120,7 +120,8 @@ impl Heads {
         if let Some(difference) = difference {
             return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the heads of K and V divide those of Q";
+        let help = "the axes before the last two must broadcast, or the heads of K and V divide those of Q; use \
+                    reshape() or index the batch";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
@@ -137,7 +138,11 @@ impl Heads {
         let result: Shape = lead.iter().copied().chain([l, d]).collect();
         let scores: Shape = lead.iter().copied().chain([l, s]).collect();
         if let Some(mask) = mask.filter(|m| m.shape().broadcast(&scores).as_ref() != Some(&scores)) {
-            return Err(Error::shapes(op, [&scores, mask.shape()], "a mask must broadcast to the scores, [.., L, S]"));
+            return Err(Error::shapes(
+                op,
+                [&scores, mask.shape()],
+                "a mask must broadcast to the scores, [.., L, S]; unsqueeze() or expand() it",
+            ));
         }
         Ok(Heads { lead, shared, width: e, result })
     }

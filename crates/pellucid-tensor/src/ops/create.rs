@@ -104,7 +104,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     }
     let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
     if s == 0 {
-        return Err(reason("needs a nonzero step"));
+        return Err(reason("needs a nonzero step; full() repeats a value"));
     }
     let distance = (b - a) * s.signum();
     let count = if distance <= 0 { 0 } else { (distance - 1) / s.abs() + 1 };

@@ -8,7 +8,7 @@ use crate::autograd::{
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_ir::{DType, Error, Integer, Layout, Result, Shape};
 use smallvec::smallvec;
 
 /// A diagonal of the matrices that two axes form, `offset` elements above the main diagonal.
@@ -131,8 +131,8 @@ pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] below rank 2.
 #[tensor_method]
-pub fn tril(x: &Tensor, offset: isize) -> Result<Tensor> {
-    ops::where_(&triangle("tril", x, offset)?, x, zero(x))
+pub fn tril(x: &Tensor, offset: impl Integer) -> Result<Tensor> {
+    ops::where_(&triangle("tril", x, offset.to_isize())?, x, zero(x))
 }
 
 /// Returns the upper triangles of the matrices of the last two axes. Elements less than `offset` above the main
@@ -141,8 +141,8 @@ pub fn tril(x: &Tensor, offset: isize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] below rank 2.
 #[tensor_method]
-pub fn triu(x: &Tensor, offset: isize) -> Result<Tensor> {
-    ops::where_(&triangle("triu", x, offset.saturating_sub(1))?, zero(x), x)
+pub fn triu(x: &Tensor, offset: impl Integer) -> Result<Tensor> {
+    ops::where_(&triangle("triu", x, offset.to_isize().saturating_sub(1))?, zero(x), x)
 }
 
 fn zero(x: &Tensor) -> pellucid_ir::Scalar {

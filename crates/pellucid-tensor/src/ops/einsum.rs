@@ -63,7 +63,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let terms: Vec<&str> = inputs.split(',').collect();
     if terms.len() != factors.len() {
         return Err(invalid(format!(
-            "the equation has {} terms, but there are {} factors",
+            "the equation has {} terms, but there are {} factors; give one term for each factor,",
             terms.len(),
             factors.len()
         )));
@@ -129,7 +129,7 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
                 *known = len;
             }
             if len != *known && len != 1 {
-                let help = format!("all lengths of {label} must be equal or 1");
+                let help = format!("all lengths of {label} must be equal or 1; transpose a factor, or use two letters");
                 return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), help));
             }
         }

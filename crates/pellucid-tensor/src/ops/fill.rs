@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::{DType, Error, Result, Scalar, Shape};
+use pellucid_ir::{DType, Error, Result, Scalar, Shape, bf16, f16};
 
 /// Returns a 0-d tensor of `value`, which `op` writes into a tensor of `dtype`.
 ///
@@ -24,8 +24,8 @@ pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> R
 /// Returns a tensor of `shape` filled with `value`, rounded once if `dtype` is a float.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent: a fraction, a value outside its
-/// range, or NaN; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] for a value that the dtype cannot represent: one outside its range, and for integers a
+/// fraction or NaN; [`Error::OutOfMemory`].
 #[operation]
 pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
     let value = value.into();
@@ -33,13 +33,21 @@ pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> 
     Array::filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
 }
 
-/// Returns an error for a value that an integer dtype cannot represent.
+/// Returns an error for a value that an integer dtype cannot represent, and for a finite value that is infinite in a
+/// float dtype.
 fn representable(value: Scalar, dtype: DType) -> Result<()> {
-    if dtype.represents(value) {
+    let is_finite_in = |dtype: DType| match dtype {
+        DType::F32 => (value.to_f64() as f32).is_finite(),
+        DType::F16 => f16::from_f64(value.to_f64()).is_finite(),
+        DType::BF16 => bf16::from_f64(value.to_f64()).is_finite(),
+        _ => true,
+    };
+    if dtype.represents(value) && (!value.to_f64().is_finite() || is_finite_in(dtype)) {
         return Ok(());
     }
     let reason = match value {
         Scalar::Float(x) if !x.is_finite() => format!("{value} is outside the range of {dtype}; use a float dtype"),
+        Scalar::Float(x) if dtype.is_float() => format!("{x:e} is outside the range of {dtype}; use a wider dtype"),
         Scalar::Float(x) if dtype.represents(Scalar::Float(x.trunc())) => {
             format!("{value} cannot be stored in a tensor of dtype {dtype}; round it, or use a float dtype")
         }

@@ -71,7 +71,11 @@ impl Operation for ScatterAdd {
 
 pub(super) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "index tensors need an integer dtype"));
+        return Err(Error::dtypes(
+            op,
+            [index.dtype()],
+            "index tensors need an integer dtype; use to_dtype(DType::I64)",
+        ));
     }
     ops::to_dtype(index, DType::I64)
 }

@@ -274,7 +274,7 @@ impl Slice {
     fn resolve(self, op: &'static str, len: usize) -> Result<(usize, isize, usize)> {
         let Slice { start, stop, step } = self;
         if step == 0 {
-            return Err(Error::invalid(op, "a slice needs a nonzero step"));
+            return Err(Error::invalid(op, "a slice needs a nonzero step; 1 takes all elements, -1 reverses"));
         }
         let n = len as isize;
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
@@ -327,7 +327,10 @@ impl ResolvedIndex {
         let ellipses = index.iter().filter(|item| matches!(item, IndexItem::Ellipsis)).count();
         if covered > x.rank() {
             let axes = if x.rank() == 1 { "1 axis" } else { &format!("{} axes", x.rank()) };
-            let reason = format!("too many indices: {covered} for a tensor with {axes}, shape {}", x.shape());
+            let reason = format!(
+                "too many indices: {covered} for a tensor with {axes}, shape {}; remove some, or add axes by unsqueeze()",
+                x.shape()
+            );
             return Err(Error::invalid(op, reason));
         }
         if ellipses > 1 {
@@ -393,8 +396,10 @@ impl ResolvedIndex {
                 }
                 IndexItem::Tensor(mask) if mask.dtype() == DType::Bool => {
                     if mask.shape()[..] != x.shape()[axis..axis + mask.rank()] {
-                        let help =
-                            format!("a mask must have the shape of the axes that it covers, from axis {axis} on");
+                        let help = format!(
+                            "a mask must have the shape of the axes that it covers, from axis {axis} on; reshape() it, \
+                             or put `..` before it"
+                        );
                         return Err(Error::shapes(op, [x.shape(), mask.shape()], help));
                     }
                     out.adjacent &= !picking || !gap;
@@ -408,7 +413,7 @@ impl ResolvedIndex {
                 }
                 IndexItem::Tensor(positions) => {
                     if !positions.dtype().is_int() {
-                        let help = "index tensors must be integers, and masks bool";
+                        let help = "index tensors must be integers: use to_dtype(DType::I64); masks must be bool: use a comparison";
                         return Err(Error::dtypes(op, [positions.dtype()], help));
                     }
                     out.adjacent &= !picking || !gap;

@@ -54,7 +54,7 @@ impl IntList {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
-            let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}");
+            let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}; give the others");
             return Err(Error::invalid(op, reason));
         }
         let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
@@ -66,7 +66,9 @@ impl IntList {
         }
         let rest = size.checked_div(known).unwrap_or(0);
         if open == 1 && rest.saturating_mul(known) != size {
-            let help = format!("{size} elements cannot fill {dims:?}, because {known} does not divide {size}");
+            let help = format!(
+                "{size} elements cannot fill {dims:?}, because {known} does not divide {size}; change a length"
+            );
             return Err(Error::shapes(op, [from], help));
         }
         Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())

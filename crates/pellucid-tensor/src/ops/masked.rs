@@ -56,7 +56,11 @@ pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
     if !x.dtype().is_int() {
-        return Err(Error::dtypes("one_hot", [x.dtype()], "class indices need an integer dtype"));
+        return Err(Error::dtypes(
+            "one_hot",
+            [x.dtype()],
+            "class indices need an integer dtype; use to_dtype(DType::I64)",
+        ));
     }
     let numbers = ops::indices(classes)?;
     ops::to_dtype(&ops::eq(&ops::unsqueeze(x, -1)?, &numbers)?, DType::I64)

@@ -242,8 +242,9 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<T
             _ => usize::MAX,
         };
         if before.max(after).max(0) as usize > most {
-            let reason =
-                format!("axis {axis} of length {len} is too short for {mode:?} padding of ({before}, {after})");
+            let reason = format!(
+                "axis {axis} of length {len} is too short for {mode:?} padding of ({before}, {after}); pad less"
+            );
             return Err(Error::invalid("pad", reason));
         }
         let last = len as isize - 1;

@@ -242,7 +242,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
 pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("chunk", axis)?;
     if count == 0 {
-        return Err(Error::invalid("chunk", "needs at least one part"));
+        return Err(Error::invalid("chunk", "needs at least one part, got 0; 1 returns the whole tensor"));
     }
     match x.shape()[at].div_ceil(count) {
         0 => {
@@ -280,7 +280,9 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
     let at = x.shape().axis("tensor_split", axis)?;
     let len = x.shape()[at];
     let bounds: Vec<(usize, usize)> = match sections.into() {
-        Sections::Count(0) => return Err(Error::invalid("tensor_split", "needs at least one part")),
+        Sections::Count(0) => {
+            return Err(Error::invalid("tensor_split", "needs at least one part, got 0; 1 returns the whole tensor"));
+        }
         Sections::Count(count) => {
             let (size, longer) = (len / count, len % count);
             let start = |k: usize| k * size + k.min(longer);

@@ -169,7 +169,9 @@ fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, s
         return Err(Error::shapes(op, [index.shape()], "the index must be a vector"));
     }
     if *source.shape() != x.shape().with_axis(at, index.size()) {
-        let help = format!("the source must have the tensor's shape, with one slice per index along axis {at}");
+        let help = format!(
+            "the source must have the tensor's shape, with one slice per index along axis {at}; narrow() one of them"
+        );
         return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
     let beside: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();

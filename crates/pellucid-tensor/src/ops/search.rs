@@ -94,7 +94,10 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
     engine::check_readable(op, help)?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
-        return Err(Error::invalid(op, format!("elements must be at least 0, got {negative}")));
+        return Err(Error::invalid(
+            op,
+            format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()"),
+        ));
     }
     let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
     match weights {

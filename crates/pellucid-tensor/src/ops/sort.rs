@@ -49,7 +49,10 @@ fn sort_prefix(
     let len = x.shape()[axis];
     let k = k.unwrap_or(len);
     if k > len {
-        return Err(Error::invalid(name, format!("k = {k} exceeds {len}, the length of axis {axis}")));
+        return Err(Error::invalid(
+            name,
+            format!("k = {k} exceeds {len}, the length of axis {axis}; use k.min({len})"),
+        ));
     }
     let mut outputs = apply(SortPrefix { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
     let positions = outputs.pop().expect("the kernel must return positions");

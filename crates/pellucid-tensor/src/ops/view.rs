@@ -10,7 +10,7 @@ use crate::autograd::{
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Layout, Result, Scalar, Shape, from_integers};
+use pellucid_ir::{Error, Integer, Layout, Result, Scalar, Shape, from_integers};
 use smallvec::{SmallVec, smallvec};
 
 /// A list of axes.
@@ -64,7 +64,8 @@ pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
         return Ok(full_view(x));
     }
     if shape.checked_size() != Some(x.size()) {
-        let help = format!("{} elements cannot fill {shape}; the sizes must be equal", x.size());
+        let help =
+            format!("{} elements cannot fill {shape}; the sizes must be equal: a length of -1 is computed", x.size());
         return Err(Error::shapes("reshape", [x.shape(), shape], help));
     }
     apply_one(Reshape { shape: shape.clone() }, &[x])
@@ -292,19 +293,30 @@ pub(crate) fn embed_slices(x: &Tensor, shape: Shape, slices: AxisSlices, rest: S
     apply_one(EmbedSlices { slices, shape, rest }, &[x])
 }
 
-/// Returns the indices `start..start + len` of an axis, as a view.
+/// Returns the indices `start..start + len` of an axis, as a view. A negative start counts from the end.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::IndexOutOfBounds`] if the range leaves the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::IndexOutOfBounds`] if the range leaves the axis; [`Error::InvalidArgument`] for a
+/// negative length.
 #[tensor_method]
-pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tensor> {
+pub fn narrow(x: &Tensor, axis: isize, start: impl Integer, len: impl Integer) -> Result<Tensor> {
+    narrow_at(x, axis, start.to_isize(), len.to_isize())
+}
+
+fn narrow_at(x: &Tensor, axis: isize, start: isize, len: isize) -> Result<Tensor> {
     let axis = x.shape().axis("narrow", axis)?;
-    let end = start.checked_add(len).filter(|&e| e <= x.shape()[axis]);
-    if end.is_none() {
-        let index = i64::try_from(start.saturating_add(len)).unwrap_or(i64::MAX);
-        return Err(Error::IndexOutOfBounds { op: "narrow", index, axis, len: x.shape()[axis] });
+    let axis_len = x.shape()[axis];
+    let first = if start < 0 { start.saturating_add_unsigned(axis_len) } else { start };
+    match (usize::try_from(first), usize::try_from(len)) {
+        (Ok(first), Ok(len)) if first.checked_add(len).is_some_and(|end| end <= axis_len) => {
+            slice_axes(x, smallvec![(axis, first, 1, len)])
+        }
+        (Err(_), _) => Err(Error::IndexOutOfBounds { op: "narrow", index: start as i64, axis, len: axis_len }),
+        (_, Err(_)) => Err(Error::invalid("narrow", format!("the length must be at least 0, got {len}"))),
+        _ => {
+            Err(Error::IndexOutOfBounds { op: "narrow", index: first.saturating_add(len) as i64, axis, len: axis_len })
+        }
     }
-    slice_axes(x, smallvec![(axis, start, 1, len)])
 }
 
 /// Returns the slice at one index of an axis, without the axis; −1 is the last index.
@@ -411,7 +423,9 @@ pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Ve
             let lengths: Vec<usize> = list.iter().filter_map(|&l| usize::try_from(l).ok()).collect();
             let sum = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
             if lengths.len() != list.len() || sum != Some(len) {
-                let reason = format!("lengths {list:?} do not add up to {len}, the length of axis {at}");
+                let reason = format!(
+                    "lengths {list:?} do not add up to {len}, the length of axis {at}; change them, or narrow() it"
+                );
                 return Err(Error::invalid("split", reason));
             }
             lengths

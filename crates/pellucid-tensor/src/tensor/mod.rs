@@ -353,7 +353,7 @@ impl Tensor {
             *g = Tensor::from(panic::unwrap(g.device_copy(device, || g.array().copy_to_device(device)))).pinned();
         }
         if let Some(g) = &gradient {
-            let help = "a gradient must have its tensor's shape and dtype";
+            let help = "a gradient must have its tensor's shape and dtype; use reshape() or to_dtype()";
             panic::unwrap(if g.shape() != self.shape() {
                 Err(Error::shapes("set_grad", [g.shape(), self.shape()], help))
             } else if g.dtype() != self.dtype() {

@@ -175,7 +175,10 @@ impl Batches {
     /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
     pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = Vec<Tensor>> + use<>> {
         if self.is_empty() {
-            let help = if self.samples == 0 { "" } else { "; make the batches smaller, or do not drop the last batch" };
+            let help = match self.samples {
+                0 => "; the data set is empty: check how it was loaded",
+                _ => "; make the batches smaller, or do not drop the last batch",
+            };
             let reason = format!("an epoch of {} samples in batches of {} has no batch{help}", self.samples, self.size);
             return Err(Error::invalid("batches", reason));
         }

@@ -107,7 +107,7 @@ fn read(
 fn reason_of(path: &Path, error: &std::io::Error, is_written: bool) -> String {
     let what = match error.kind() {
         ErrorKind::NotFound if is_written => "the folder does not exist: create it",
-        ErrorKind::NotFound => "the file does not exist",
+        ErrorKind::NotFound => "the file does not exist: check the path",
         ErrorKind::IsADirectory => return "the path is a folder: add the name of a file".to_string(),
         _ => return error.to_string(),
     };
@@ -124,11 +124,11 @@ fn parse(
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> std::result::Result<StateDict, String> {
     let refused = |error: SafeTensorError| match bytes {
-        [] => "the file is empty".to_string(),
+        [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
             SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
                 "not a safetensors file, which begins with the length of its header, nor of another format that is \
-                 recognised"
+                 recognised: write it by io::save() or save_file() of the Python package safetensors"
                     .to_string()
             }
             SafeTensorError::InvalidHeaderLength => {

@@ -2,7 +2,7 @@
 
 use super::restorable::Restorable;
 use super::{CosineAnnealingWarmRestarts, Schedule, SchedulePoint};
-use crate::optim::Optimizer;
+use crate::optim::{Hyperparameter, Optimizer};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
@@ -14,6 +14,8 @@ use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 #[doc(alias = "LRScheduler")]
 pub struct Scheduler<S> {
     schedule: S,
+    /// The rates of the optimizer's groups, which identify the optimizer.
+    rates: Vec<Hyperparameter>,
     progress: Restorable<SchedulerProgress>,
 }
 
@@ -39,9 +41,10 @@ impl<S: Schedule> Scheduler<S> {
                           set cycle_momentum: false in the schedule, or create the optimizer with a momentum";
             return Err(Error::invalid("scheduler", reason));
         }
+        let rates = groups.clone().map(|group| optimizer.group_rate(group).clone()).collect();
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
-        let mut scheduler = Scheduler { schedule, progress };
+        let mut scheduler = Scheduler { schedule, rates, progress };
         scheduler.advance_to(0, optimizer, |schedule, at| schedule.next(at))?;
         Ok(scheduler)
     }
@@ -78,7 +81,8 @@ impl<S: Schedule> Scheduler<S> {
     /// Advances to the next epoch.
     ///
     /// # Panics
-    /// If a rate is negative or not finite, or if the optimizer's number of groups has changed.
+    /// If a rate is negative or not finite, for another optimizer than that of [`Scheduler::new`], and if the optimizer's
+    /// number of groups has changed.
     #[track_caller]
     pub fn step(&mut self, optimizer: &(impl Optimizer + ?Sized)) {
         let epoch = self.epoch() + 1;
@@ -111,19 +115,48 @@ impl<S: Schedule> Scheduler<S> {
         &self.schedule
     }
 
-    /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`.
+    /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`; and an entry without elements
+    /// whose name has the type of the schedule, such as `schedule.StepLr`.
     pub fn state_dict(&self) -> StateDict {
-        self.progress.get().values().into_iter().collect()
+        self.values().into_iter().collect()
+    }
+
+    /// Returns the state by name.
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let mut values = self.progress.get().values();
+        values.push((kind::<S>(), Tensor::zeros(0, DType::Bool)));
+        values
+    }
+
+    /// Checks a snapshot. One without an entry for the type of the schedule fits every type.
+    fn prepare(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let (kinds, state): (StateDict, StateDict) = state
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .partition(|(name, _)| name.starts_with(KIND));
+        let own = kind::<S>();
+        if let Some(saved) = kinds.into_keys().find(|saved| *saved != own) {
+            let name = |kind: &str| kind.strip_prefix(KIND).unwrap_or_default().to_string();
+            let reason = format!(
+                "the state is that of the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
+                 entry `{saved}`",
+                name(&saved),
+                name(&own)
+            );
+            return Err(Error::invalid("scheduler", reason));
+        }
+        self.progress.prepare_load(&state)
     }
 
     /// Loads a snapshot. The optimizer's rates are in its own snapshot, which must be loaded after this scheduler was
     /// created, since `new` sets the rates of epoch 0. [`Scheduler::resume`] works in any order.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if the epoch is
-    /// not a whole number or a rate is negative or not finite. On error nothing is changed.
+    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if it is from one
+    /// with another type of schedule, the epoch is not a whole number, or a rate is negative or not finite. On error
+    /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        self.progress.prepare_load(state)?.commit()
+        self.prepare(state)?.commit()
     }
 
     /// Moves to an epoch; if a rate is an error, nothing is changed.
@@ -140,6 +173,11 @@ impl<S: Schedule> Scheduler<S> {
                 "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
                 progress.lr.len()
             );
+            return Err(Error::invalid(op, reason));
+        }
+        if self.rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_rate(group))) {
+            let reason =
+                "this is not the optimizer for which the scheduler was made; make a scheduler for each optimizer";
             return Err(Error::invalid(op, reason));
         }
         let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
@@ -163,6 +201,16 @@ impl<S: Schedule> Scheduler<S> {
         (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
     }
+}
+
+/// The start of the name of the entry for the type of the schedule.
+const KIND: &str = "schedule.";
+
+/// Returns the name of the entry for a type of schedule.
+fn kind<S>() -> String {
+    let path = std::any::type_name::<S>();
+    let path = path.split('<').next().unwrap_or(path);
+    format!("{KIND}{}", path.rsplit("::").next().unwrap_or(path))
 }
 
 /// Returns true for a learning rate that an optimizer accepts.
@@ -209,13 +257,13 @@ impl Restorable<SchedulerProgress> {
 }
 
 /// The state is that of [`Scheduler::state_dict`].
-impl<S> Stateful for Scheduler<S> {
+impl<S: Schedule> Stateful for Scheduler<S> {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        Ok(self.progress.get().values())
+        Ok(self.values())
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        self.progress.prepare_load(state)
+        self.prepare(state)
     }
 }
 

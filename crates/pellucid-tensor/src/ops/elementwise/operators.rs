@@ -7,6 +7,7 @@ use crate::autograd::note_call_location;
 use crate::ops;
 use crate::panic;
 use crate::tensor::Tensor;
+use pellucid_ir::{Error, Result};
 
 macro_rules! binary_operators {
     ($($trait:ident $method:ident $op:path;)*) => {$(
@@ -101,21 +102,46 @@ binary_operators! {
     BitXor bitxor ops::bitwise_xor;
 }
 
+/// Returns the result of an assigning operator, or an error if it does not have the shape and dtype of the old tensor.
+fn check_replacement(operator: &'static str, old: &Tensor, result: Tensor) -> Result<Tensor> {
+    if result.shape() != old.shape() {
+        let help = format!(
+            "the result has shape {}, and `x {operator} y` keeps the shape of x; write x = &x {} y",
+            result.shape(),
+            operator.trim_end_matches('=')
+        );
+        return Err(Error::shapes(operator, [old.shape(), result.shape()], help));
+    }
+    if result.dtype() != old.dtype() {
+        let help = format!(
+            "the result has dtype {}, and `x {operator} y` keeps the dtype of x; use to_dtype(), or write x = &x {} y",
+            result.dtype(),
+            operator.trim_end_matches('=')
+        );
+        return Err(Error::dtypes(operator, [old.dtype(), result.dtype()], help));
+    }
+    Ok(result)
+}
+
 macro_rules! assigning_operators {
     ($($trait:ident $method:ident $symbol:literal $op:path;)*) => {$(
         impl<'a, T: Into<ops::TensorOrScalar<'a>>> std::ops::$trait<T> for Tensor {
             #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
             ///
-            /// The result is a new tensor, recorded as by the binary operator, with the broadcast shape and the promoted
-            /// dtype. Other handles and views of the old tensor do not change: `copy_` and `set` write in place. The
-            /// result reuses the storage of the old tensor if there are none. After a panic the handle is unchanged.
+            /// The result is a new tensor, recorded as by the binary operator. Other handles and views of the old tensor
+            /// do not change: `copy_` and `set` write in place. The result reuses the storage of the old tensor if there
+            /// are none.
+            ///
+            /// # Panics
+            /// With the errors of the binary operator, and if the result has another shape or dtype than the tensor.
+            /// The handle is then unchanged.
             #[inline]
             #[track_caller]
             fn $method(&mut self, other: T) {
                 let _call = note_call_location();
                 let other: ops::TensorOrScalar<'a> = other.into();
-                let result = panic::unwrap($op(ops::TensorOrScalar::Replaced(self), other));
-                *self = result;
+                let result = $op(ops::TensorOrScalar::Replaced(self), other);
+                *self = panic::unwrap(result.and_then(|result| check_replacement(concat!($symbol, "="), self, result)));
             }
         }
     )*};

@@ -163,7 +163,12 @@ fn too_wide(formula: &Formula, inputs: usize) -> Error {
 pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
     let (m, n) = (formula.inputs().len(), formula.params());
     if (inputs.len(), params.len()) != (m, n) {
-        let got = format!("takes {m} tensors and {n} parameters, got {} and {}", inputs.len(), params.len());
+        let got = format!(
+            "takes {m} tensors and {n} parameters, got {} and {}; in formula!(|x, y; a| ..), x and y are tensors, and a is \
+             a parameter",
+            inputs.len(),
+            params.len()
+        );
         return Err(Error::invalid(formula.name(), got));
     }
     if m > MOST_INPUTS {

@@ -77,7 +77,11 @@ fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
 fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
     let (m, n) = matrix_dims(op, x)?;
     if m != n {
-        return Err(Error::shapes(op, [x.shape()], "the matrices must be square"));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            "the matrices must be square; pinv(), lstsq(), qr() and svd() take all shapes",
+        ));
     }
     Ok(n)
 }

@@ -16,8 +16,8 @@ use pellucid_ir::{Error, Result, formula};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
-/// integers; [`Error::InvalidArgument`] for x outside [0, 1] in eager mode (in lazy and
-/// captured steps the loss is NaN).
+/// integers; [`Error::InvalidArgument`] for x or t outside [0, 1] in eager mode (in lazy and captured steps they are not
+/// checked, and a loss of x outside is NaN).
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
     x: &Tensor,
@@ -32,6 +32,7 @@ pub fn binary_cross_entropy(
         }
         other => other,
     })?;
+    check::in_range("binary_cross_entropy", "targets", target, 0.0..=1.0)?;
     in_single!("binary_cross_entropy", [x, target; weight] => binary_cross_entropy(x, target, weight, reduction));
     let formula = formula! {
         static binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));

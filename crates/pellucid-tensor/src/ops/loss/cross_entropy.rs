@@ -39,7 +39,11 @@ pub struct CrossEntropyOptions<'a> {
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
     if !logits.dtype().is_float() {
-        return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], "logits must be floats; use to_dtype()"));
+        let help = match targets.dtype().is_float() {
+            true => "logits, the first argument, must be floats, but the targets are: exchange the arguments",
+            false => "logits must be floats; use to_dtype()",
+        };
+        return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], help));
     }
     if logits.rank() == 0 {
         return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits must be [N, C], [C] or [N, C, d..]"));
@@ -92,7 +96,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
         return Err(Error::dtypes(
             op,
             [targets.dtype()],
-            "targets are class indices (integers) or probabilities (floats)",
+            "targets are class indices (integers) or probabilities (floats); use to_dtype()",
         ));
     }
     let classes = ops::unsqueeze(&ops::to_dtype(targets, DType::I64)?, axis as isize)?;
@@ -139,7 +143,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
 fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
     let op = "cross_entropy";
     if weight.shape()[..] != [logits.shape()[axis]] {
-        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "needs one weight per class"));
+        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
     }
     if weight.dtype() != logits.dtype() {
         return Err(Error::dtypes(op, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));

@@ -46,7 +46,7 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
     }
     let classes = x.shape()[axis];
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
-        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class"));
+        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
     }
     let counts = options.ignore_index.map(|ignored| ops::ne(&target, ignored)).transpose()?;
     let valid = counts.as_ref().map_or(Ok(target.clone()), |counts| ops::where_(counts, &target, 0))?;
@@ -108,7 +108,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOp
         return Err(Error::shapes(op, [x.shape(), target.shape()], "needs one class index per sample"));
     }
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
-        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class"));
+        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
     }
     let checked = in_range(op, &target, 1, classes)?;
     let target = ops::reshape(&checked.classes, [target.size(), 1])?;

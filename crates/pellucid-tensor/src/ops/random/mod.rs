@@ -84,7 +84,10 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
 pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     let count = i128::from(high) - i128::from(low);
     if !(1..=1 << 53).contains(&count) {
-        return Err(Error::invalid("randint", format!("{low}..{high} must contain between 1 and 2^53 integers")));
+        return Err(Error::invalid(
+            "randint",
+            format!("{low}..{high} must contain between 1 and 2^53 integers; low must be below high"),
+        ));
     }
     let scale = formula! { static randint(u; count) = (u * count).floor(); };
     let u = rand(shape, DType::F64)?;
@@ -201,7 +204,10 @@ fn draw_classes(
         return ops::minimum(&ops::searchsorted(&sums, &ops::mul(&u, &total)?, true)?, classes as i64 - 1);
     }
     if samples > classes {
-        return Err(Error::invalid(op, format!("cannot draw {samples} of {classes} classes without replacement")));
+        return Err(Error::invalid(
+            op,
+            format!("cannot draw {samples} of {classes} classes without replacement; draw with it, or fewer"),
+        ));
     }
     let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
     // Ascending −ln u / w is descending ln w + G.

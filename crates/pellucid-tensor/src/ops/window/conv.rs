@@ -230,11 +230,11 @@ impl ConvOperands {
     }
 }
 
-/// Returns the remedy for an input whose last axis has the length of the channels, else an empty text. It is empty for
-/// several groups: there the weight can have the wrong number of channels per group.
+/// Returns the remedy for an input with another number of channels than the weight. If the last axis has the length of
+/// the channels, they are probably there; with several groups, the weight can have the wrong number of channels.
 fn channels_last(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
     if groups > 1 || x.shape().last() != Some(&channels) {
-        return String::new();
+        return "; give one of them the channels of the other".into();
     }
     let lead = x.rank() - spatial - 1;
     let order: Vec<usize> = (0..lead).chain([x.rank() - 1]).chain(lead..x.rank() - 1).collect();

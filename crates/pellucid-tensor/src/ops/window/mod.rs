@@ -142,7 +142,7 @@ impl SpatialImages {
 /// Returns an error unless all numbers are at least 1.
 fn check_positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
     if numbers.contains(&0) {
-        Err(Error::invalid(op, format!("{what} must be at least 1, got 0")))
+        Err(Error::invalid(op, format!("{what} must be at least 1, got 0; the default is 1")))
     } else {
         Ok(numbers)
     }

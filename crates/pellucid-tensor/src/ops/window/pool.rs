@@ -76,7 +76,8 @@ impl PoolOptions {
         let mut outputs = [0; 3];
         for a in 0..3 {
             if 2 * before[a] > window.reach(a) + 1 {
-                let reason = format!("padding {} exceeds half of a window of {}", before[a], window.reach(a) + 1);
+                let reason =
+                    format!("padding {} exceeds half of a window of {}; use pad()", before[a], window.reach(a) + 1);
                 return Err(Error::invalid(op, reason));
             }
             let more = if self.ceil { stride[a] - 1 } else { 0 };

@@ -35,7 +35,11 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let (lead, [c, h, w]) = image_dims(op, x)?;
     let square = r.checked_mul(r).filter(|&square| square > 0 && c.is_multiple_of(square));
     let Some(square) = square else {
-        return Err(Error::shapes(op, [x.shape()], format!("{c} channels are not divisible by {r}²")));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            format!("{c} channels are not divisible by {r}²; give the input a multiple of {r}² channels"),
+        ));
     };
     let split = reshape_to(x, &concat_dims(lead, &[c / square, r, r, h, w]))?;
     let (height, width) = (h.saturating_mul(r), w.saturating_mul(r));

@@ -91,12 +91,22 @@ fn messages_name_a_correction() {
         let _guard = detect_anomaly();
         f()
     };
-    let refusals: [(Result<Tensor, Error>, &[&str]); 25] = [
+    let refusals: [(Result<Tensor, Error>, &[&str]); 32] = [
         (backward(&x), &["backward: ", "[2, 3]", "set requires_grad", "detach()", "argmax()", "unfreeze()"]),
         (
             grad(&[&first_order.sum(..)], &[&w], GradOptions::default()).map(|mut all| all.remove(0)),
             &["grad: output 0 of shape []", "if it is itself a gradient, compute it with create_graph: true"],
         ),
+        (entropy(&i64s(&[2]), &x), &["logits, the first argument, must be floats", "exchange the arguments"]),
+        (
+            ops::binary_cross_entropy(&f32s(&[2]), &Tensor::from([0.5f32, 2.0]), None, Default::default()),
+            &["targets must be from 0 to 1, got 2"],
+        ),
+        (ops::full(2, 1e300, DType::F32), &["outside the range of f32", "wider dtype"]),
+        (ops::full(2, 70000.0, DType::F16), &["outside the range of f16"]),
+        (ops::reshape(&x, [4, 2]), &["6 elements cannot fill [4, 2]", "a length of -1 is computed"]),
+        (ops::split(&x, [1, 2], 0).map(|mut all| all.remove(0)), &["[1, 2] do not add up to 2", "narrow()"]),
+        (ops::inv(&x), &["must be square", "pinv(), lstsq()"]),
         (entropy(&x, &full(&[2], 3)), &["index 3", "classes are 0..3: give the model more outputs, or renumber"]),
         (nll(&x, &full(&[2], 4)), &["nll_loss: index 4", "classes are 0..3"]),
         (entropy(&x, &full(&[2], -1)), &["index -1", "ignore_index"]),
@@ -257,7 +267,10 @@ fn errors_name_the_operation_that_was_called() {
 fn messages_show_axes_as_the_user_wrote_them() {
     let x = Tensor::zeros([3, 4], DType::F32);
     let text = x.try_i((0, 1, 2)).unwrap_err().to_string();
-    assert_eq!(text, "index: too many indices: 3 for a tensor with 2 axes, shape [3, 4]");
+    assert_eq!(
+        text,
+        "index: too many indices: 3 for a tensor with 2 axes, shape [3, 4]; remove some, or add axes by unsqueeze()"
+    );
     let text = x.try_i((pellucid_tensor::Ellipsis, pellucid_tensor::Ellipsis)).unwrap_err().to_string();
     assert!(text.contains("at most one ellipsis"), "{text}");
     let text = ops::einsum("ij->ik", &[&x]).unwrap_err().to_string();
