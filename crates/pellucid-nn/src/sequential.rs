@@ -148,7 +148,9 @@ impl std::ops::Index<usize> for Sequential {
         match self.get(index) {
             Some(layer) => layer,
             None => {
-                panic!("there is no layer {index}; the container has {len}, counted from 0; get() returns an Option")
+                panic!(
+                    "Sequential: there is no layer {index}; the container has {len}, counted from 0; get() returns an Option"
+                )
             }
         }
     }
@@ -313,7 +315,7 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
             Some(module) => module,
             None => {
                 let names: Vec<&str> = self.iter().map(|(name, _)| name).collect();
-                panic!("there is no module named {name:?}; the names are {names:?}")
+                panic!("ModuleDict: there is no module named {name:?}; the names are {names:?}")
             }
         }
     }

@@ -271,9 +271,12 @@ impl WgpuPlan {
     /// Encodes dispatches. `groups` are the bind groups of the plan.
     fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: &[PlanDispatch], groups: &[&wgpu::BindGroup]) {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let mut bound = None;
+        let (mut bound, mut shader) = (None, None::<&Arc<CompiledShader>>);
         for dispatch in dispatches {
-            pass.set_pipeline(&dispatch.shader.pipeline);
+            if !shader.is_some_and(|shader| Arc::ptr_eq(shader, &dispatch.shader)) {
+                pass.set_pipeline(&dispatch.shader.pipeline);
+                shader = Some(&dispatch.shader);
+            }
             pass.set_bind_group(0, self.headers.group(&dispatch.shader), &[dispatch.offset]);
             if bound != Some(dispatch.group) {
                 pass.set_bind_group(1, groups[dispatch.group], &[]);

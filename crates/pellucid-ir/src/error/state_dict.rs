@@ -15,7 +15,7 @@ pub(super) fn message(missing: &[String], unexpected: &[String], wrong_shapes: &
         parts.push(format!("other shapes: {}", list(wrong_shapes)));
     }
     let help = help(missing, unexpected, wrong_shapes);
-    format!("state dict does not fit: {}; nothing was loaded; {help}", parts.join(", "))
+    format!("load_state_dict: the state dict does not fit: {}; nothing was loaded; {help}", parts.join(", "))
 }
 
 fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {

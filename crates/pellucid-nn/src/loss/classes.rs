@@ -12,8 +12,7 @@ pub(super) fn check_classes(op: &'static str, ignored: Option<i64>, logits: &Sha
     }
     let axis = logits.rank().min(2) - 1;
     let len = logits[axis];
-    let is_wrong = |class: &i64| !(0..len as i64).contains(class) && Some(*class) != ignored;
-    match y.try_to_vec::<i64>()?.into_iter().find(is_wrong) {
+    match y.try_find_integer(|class| !(0..len as i64).contains(&class) && Some(class) != ignored)? {
         Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
         None => Ok(()),
     }

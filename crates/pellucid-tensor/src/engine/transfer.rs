@@ -25,8 +25,12 @@ impl Array {
     pub fn from_slice<T: Element>(device: Device, data: &[T], shape: Shape) -> Result<Array> {
         if shape.checked_size() != Some(data.len()) {
             let needs = shape.checked_size().map_or("more than memory can hold".to_string(), |n| n.to_string());
-            let reason =
-                format!("{} elements of dtype {} do not fill shape {shape}, which needs {needs}", data.len(), T::DTYPE);
+            let reason = format!(
+                "{} elements of dtype {} do not fill shape {shape}, which needs {needs}; change the shape, or use full() to \
+                 repeat a value",
+                data.len(),
+                T::DTYPE
+            );
             return Err(Error::invalid("tensor", reason));
         }
         Array::from_bytes(device, T::DTYPE, bytemuck::cast_slice(data), shape)
@@ -171,6 +175,29 @@ impl Array {
             let name = std::any::type_name::<T>();
             let reason = format!("element {i} is {value:?}, which is not a value of {name}; read it as i64");
             Error::invalid(op, reason)
+        })
+    }
+
+    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `i64`. Contiguous `i64`
+    /// arrays of the CPU are read in parts, without an allocation. Errors are those of [`Array::to_vec`].
+    #[track_caller]
+    pub(crate) fn find_integer(&self, op: &'static str, is_wanted: impl Fn(i64) -> bool) -> Result<Option<i64>> {
+        if self.dtype() != DType::I64 || !self.layout().is_contiguous() || !self.device().is_cpu() {
+            return Ok(self.to_vec::<i64>(op)?.into_iter().find(|&value| is_wanted(value)));
+        }
+        ensure_readable(op, self)?;
+        ensure_ready(op, self.storage())?;
+        let (mut part, width) = ([0i64; 128], DType::I64.size());
+        with_read_borrow(self.storage(), || {
+            for start in (0..self.shape().size()).step_by(part.len()) {
+                let part = &mut part[..(self.shape().size() - start).min(128)];
+                let offset = (self.layout().offset() + start) * width;
+                self.device().backend().download(self.storage(), offset, bytemuck::cast_slice_mut(part))?;
+                if let Some(&value) = part.iter().find(|&&value| is_wanted(value)) {
+                    return Ok(Some(value));
+                }
+            }
+            Ok(None)
         })
     }
 

@@ -60,6 +60,24 @@ impl Tensor {
         self.array().read("to_vec")
     }
 
+    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `i64`; `None` if there is
+    /// none.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let classes = Tensor::from([2i64, 0, 7]);
+    /// assert_eq!(classes.try_find_integer(|class| class > 4)?, Some(7));
+    /// assert_eq!(classes.try_find_integer(|class| class < 0)?, None);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Tensor::try_to_vec`].
+    #[track_caller]
+    pub fn try_find_integer(&self, is_wanted: impl Fn(i64) -> bool) -> Result<Option<i64>> {
+        self.array().find_integer("find_integer", is_wanted)
+    }
+
     /// Returns the elements of a matrix as a vector of rows, converted to `T` as by [`Tensor::to_vec`].
     ///
     /// ```

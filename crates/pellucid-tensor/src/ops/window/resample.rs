@@ -77,7 +77,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
         other => {
             return Err(Error::invalid(
                 op,
-                format!("needs one number for each of {spatial} spatial axes, got {other:?}"),
+                format!("needs one number for each of {spatial} spatial axes, got {other:?}; pass {spatial} numbers"),
             ));
         }
     };

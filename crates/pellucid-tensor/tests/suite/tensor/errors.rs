@@ -152,7 +152,10 @@ fn messages_name_a_correction() {
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
     let text = panic_of(|| Tensor::new([1.0f32, 2.0, 3.0], [2, 2]));
-    assert_eq!(text, "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which needs 4");
+    assert_eq!(
+        text,
+        "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which needs 4; change the shape, or use full() to repeat a value"
+    );
 }
 
 /// Errors of values outside of a range name the range.

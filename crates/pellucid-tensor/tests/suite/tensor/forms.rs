@@ -378,3 +378,19 @@ fn elements_are_read_as_integers_without_a_dtype() {
     assert!(text.contains("item") && text.contains("0.5"), "{text}");
     assert!(Tensor::from(70_000i64).try_item::<u16>().is_err());
 }
+
+#[test]
+fn an_integer_is_found_in_every_layout_and_dtype() {
+    let all = Tensor::arange(0i64, 1000, 1);
+    for first in [0, 1, 127, 128, 129, 500, 999] {
+        assert_eq!(all.try_find_integer(|value| value >= first).unwrap(), Some(first));
+        assert_eq!(all.i(first..).try_find_integer(|_| true).unwrap(), Some(first));
+        assert_eq!(all.i(..first).try_find_integer(|value| value >= first).unwrap(), None);
+    }
+    let odd = all.reshape([500, 2]).i((.., 1));
+    assert_eq!(odd.try_find_integer(|value| value > 500).unwrap(), Some(501));
+    assert_eq!(odd.flip(0).to_dtype(DType::I16).try_find_integer(|value| value < 500).unwrap(), Some(499));
+    assert!(Tensor::from([0.5]).try_find_integer(|_| true).is_err());
+    let captured = capture(|x: &[Tensor]| x[0].try_find_integer(|_| true).map(|_| x[0].clone()), &[&all]);
+    assert!(captured.is_err(), "a read in a captured step must be an error");
+}
