@@ -9,6 +9,8 @@ use smallvec::smallvec;
 /// Negative indices count from the end. An index out of bounds is an error, which is detected before any write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
+    /// The operation that the error of an index names.
+    pub op: &'static str,
     /// The selected elements.
     pub index: Index,
 }

@@ -1,6 +1,7 @@
 //! Embeddings: rows of a table, selected by index.
 
 use super::formula::map;
+use super::gather::select_named;
 use super::in_place::put_axes;
 use crate::grad_mode::no_grad;
 use crate::ops::{self, check};
@@ -45,7 +46,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     if let Some((most, p)) = options.max_norm {
         renorm_rows(op, table, &ops::ravel(&index)?, most, p)?;
     }
-    let found = check::named(op, ops::index_select(table, 0, &index))?;
+    let found = check::named(op, select_named(op, table, 0, &index))?;
     if padding.is_none() && !options.scale_by_frequency {
         return Ok(found);
     }

@@ -17,6 +17,8 @@ use smallvec::{SmallVec, smallvec};
 
 /// Computes y = x[index]. The inputs are x and the index tensors.
 struct GatherOp {
+    /// The operation that the error of an index names.
+    op: &'static str,
     index: Index,
 }
 
@@ -28,7 +30,7 @@ impl Operation for GatherOp {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let x = inputs[0];
         let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
-        engine::submit(&Kernel::Gather(kernel::Gather { index: self.index.clone() }), inputs, &[&out])?;
+        engine::submit(&Kernel::Gather(kernel::Gather { op: self.op, index: self.index.clone() }), inputs, &[&out])?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
@@ -64,7 +66,7 @@ impl Operation for ScatterAdd {
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        gradients[0] = Some(apply_one(GatherOp { index: self.index.clone() }, &operands)?);
+        gradients[0] = Some(apply_one(GatherOp { op: self.name(), index: self.index.clone() }, &operands)?);
         Ok(gradients)
     }
 }
@@ -80,10 +82,16 @@ pub(super) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     ops::to_dtype(index, DType::I64)
 }
 
-/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result.
-pub(crate) fn gather_axes(x: &Tensor, axes: SmallVec<[usize; 4]>, indices: &[Tensor]) -> Result<Tensor> {
+/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result. The
+/// error of an index names `op`.
+pub(crate) fn gather_axes(
+    op: &'static str,
+    x: &Tensor,
+    axes: SmallVec<[usize; 4]>,
+    indices: &[Tensor],
+) -> Result<Tensor> {
     let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
-    apply_one(GatherOp { index: Index::Axes(axes) }, &operands)
+    apply_one(GatherOp { op, index: Index::Axes(axes) }, &operands)
 }
 
 /// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
@@ -107,10 +115,15 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 #[doc(alias = "take")]
 #[tensor_method]
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
-    let at = x.shape().axis("index_select", axis)?;
-    let index = as_index("index_select", index)?;
+    select_named("index_select", x, axis, index)
+}
+
+/// Computes [`index_select`]. Errors name `op`.
+pub(super) fn select_named(op: &'static str, x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
+    let at = x.shape().axis(op, axis)?;
+    let index = as_index(op, index)?;
     let rank = index.rank();
-    let picked = gather_axes(x, smallvec![at], &[index])?;
+    let picked = gather_axes(op, x, smallvec![at], &[index])?;
     // The gather puts the axes of the index first; they are moved to the position of the axis.
     let order: Vec<isize> =
         (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
@@ -135,7 +148,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
         return ops::take(x, &index);
     }
     check_index_shape(op, x.shape(), index.shape(), axis)?;
-    apply_one(GatherOp { index: Index::Along(axis) }, &[x, &index])
+    apply_one(GatherOp { op, index: Index::Along(axis) }, &[x, &index])
 }
 
 pub(super) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {

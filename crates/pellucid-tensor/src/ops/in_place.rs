@@ -113,7 +113,7 @@ pub(crate) fn put_axes(
     }
     let values = ops::contiguous(&ops::to_dtype(&ops::broadcast_to(values, &shape)?, x.dtype())?)?;
     let rewrite = InPlaceWrite::new(op, x, view)?;
-    let positions = ops::contiguous(&ops::gather_axes(&element_indices(&rewrite)?, axes, indices)?)?;
+    let positions = ops::contiguous(&ops::gather_axes(op, &element_indices(&rewrite)?, axes, indices)?)?;
     scatter(values.array())?;
     let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };
     rewrite.record(x, &values, Some(positions.array().clone()), derivative);

@@ -492,7 +492,7 @@ impl Tensor {
             return Ok(view);
         }
         let (axes, indices) = resolved.broadcast_indices("index")?;
-        let picked = ops::gather_axes(&view, axes, &indices)?;
+        let picked = ops::gather_axes("index", &view, axes, &indices)?;
         match resolved.result_permutation(indices[0].rank(), picked.rank()) {
             Some(order) => ops::permute(&picked, &order),
             None => Ok(picked),

@@ -92,7 +92,7 @@ fn gather_equals_the_definition_in_every_layout_and_dtype() {
             let index_arrays: Vec<_> =
                 index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
             let inputs: Vec<_> = [&from].into_iter().chain(&index_arrays).collect();
-            run_kernel(Kernel::Gather(Gather { index: index.clone() }), &inputs, &[&to]).unwrap();
+            run_kernel(Kernel::Gather(Gather { op: "gather", index: index.clone() }), &inputs, &[&to]).unwrap();
             let expected: Vec<f64> = positions.iter().map(|&i| x[i]).collect();
             assert_eq!(to.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype}");
         }
@@ -175,7 +175,7 @@ fn sweep_of_gather_and_scatter() {
         let v = values.reals();
         with_threads(threads, || {
             let inputs: Vec<&TestArray> = [&from].into_iter().chain(&index_arrays).collect();
-            run_kernel(Kernel::Gather(Gather { index: index.clone() }), &inputs, &[&to]).unwrap();
+            run_kernel(Kernel::Gather(Gather { op: "gather", index: index.clone() }), &inputs, &[&to]).unwrap();
             let inputs: Vec<&TestArray> = [&values].into_iter().chain(&index_arrays).collect();
             run_kernel(Kernel::Scatter(Scatter { index: index.clone(), reduction }), &inputs, &[&into]).unwrap();
         });
@@ -239,7 +239,10 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         let index = TestArray::of([4], TestLayout::Plain, &[0, -3, 2, bad]);
         let y = TestArray::of([4, 2], TestLayout::Plain, &[9.0f32; 8]);
         let error = Error::IndexOutOfBounds { op: "gather", index: bad, axis: 0, len: 3 };
-        assert_eq!(run_kernel(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &index], &[&y]), Err(error));
+        assert_eq!(
+            run_kernel(Kernel::Gather(Gather { op: "gather", index: axes(&[0]) }), &[&x, &index], &[&y]),
+            Err(error)
+        );
         assert_eq!(y.values::<f32>(), [9.0; 8]);
         let error = Error::IndexOutOfBounds { op: "scatter", index: bad, axis: 0, len: 3 };
         let scatter = Scatter { index: axes(&[0]), reduction: ScatterReduction::Set };
@@ -250,12 +253,12 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
     let (index, y) =
         (TestArray::of([1], TestLayout::Plain, &[0i64]), TestArray::new([1, 2], DType::F32, TestLayout::Plain));
     assert!(matches!(
-        run_kernel(Kernel::Gather(Gather { index: axes(&[0]) }), &[&none, &index], &[&y]),
+        run_kernel(Kernel::Gather(Gather { op: "gather", index: axes(&[0]) }), &[&none, &index], &[&y]),
         Err(Error::IndexOutOfBounds { .. })
     ));
     let narrow = TestArray::new([1, 1], DType::F32, TestLayout::Plain);
     assert!(matches!(
-        run_kernel(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &index], &[&narrow]),
+        run_kernel(Kernel::Gather(Gather { op: "gather", index: axes(&[0]) }), &[&x, &index], &[&narrow]),
         Err(Error::ShapeMismatch { .. })
     ));
 }
@@ -277,8 +280,12 @@ fn threads_change_no_bit() {
                     TestArray::of(index_shape.clone(), TestLayout::Plain, &index_arrays[0]),
                 );
                 let gathered = TestArray::new(out.clone(), DType::F32, TestLayout::Plain);
-                run_kernel(Kernel::Gather(Gather { index: index.clone() }), &[&into, &index_array], &[&gathered])
-                    .unwrap();
+                run_kernel(
+                    Kernel::Gather(Gather { op: "gather", index: index.clone() }),
+                    &[&into, &index_array],
+                    &[&gathered],
+                )
+                .unwrap();
                 run_kernel(
                     Kernel::Scatter(Scatter { index: index.clone(), reduction: ScatterReduction::Add }),
                     &[&gathered, &index_array],
