@@ -413,14 +413,13 @@ fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usi
         usize::MAX => "more bytes than can be addressed".to_string(),
         bytes => readable_bytes(bytes),
     };
-    let limit = match cap {
-        usize::MAX => String::new(),
-        cap => format!(" of at most {}", readable_bytes(cap)),
+    let in_use = match cap {
+        usize::MAX => format!("{} in use", readable_bytes(in_use)),
+        // The cap of the memory, or the largest buffer of a device.
+        cap if requested > cap => format!("more than the limit of {cap} bytes"),
+        cap => format!("{} of at most {} in use", readable_bytes(in_use), readable_bytes(cap)),
     };
-    format!(
-        "{op}out of memory: {shape} needs {needs}; {}{limit} in use; use a smaller shape or batch",
-        readable_bytes(in_use)
-    )
+    format!("{op}out of memory: {shape} needs {needs}; {in_use}; use a smaller shape or batch")
 }
 
 /// Formats a number of bytes with a binary unit.

@@ -123,7 +123,7 @@ impl<I> UncheckedOperand<'_, I> {
         let reason = match is_countable {
             true => format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}"),
             false => format!(
-                "an operand of shape {} has more than 2^31 elements, which shaders do not count; divide it, or run the \
+                "an operand of shape {} has 2^31 elements or more, which shaders do not count; divide it, or run the \
                  operation on the CPU",
                 layout.shape()
             ),

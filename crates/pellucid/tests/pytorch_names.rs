@@ -217,6 +217,7 @@ rows! {
     "torch.linalg.vector_norm(x, dim=-1)" => [x.norm(2.0, -1)];
     "x.logsumexp(dim=1)" => [x.logsumexp(1)];
     "x.cumsum(dim=1)" => [x.cumsum(1)];
+    "x.cummax(dim=1)" => [x.cummax(1).0];
     "x.sort(dim=-1)" => [x.sort(-1, false)];
     "x.argsort(dim=-1, descending=True)" => [x.argsort(-1, true)];
     "x.topk(2, dim=-1)" => [x.topk(2, -1, true)];
@@ -409,7 +410,9 @@ rows! {
     "F.layer_norm(x, (4,), gamma, beta)" => [x.layer_norm(4, Some(&gamma), Some(&beta), 1e-5)];
     "F.embedding(words, w)" => [w.embedding(&words, Default::default())];
     "F.conv2d(image, kernel, b, padding=1)" => [image.conv2d(&kernel, Some(&b), ops::ConvOptions::default().padding(1))];
+    "F.conv_transpose2d(image, w)" => [image.conv_transpose2d(&Tensor::randn([3, 4, 3, 3], DType::F32), None, ops::ConvOptions::default())];
     "F.max_pool2d(image, 2)" => [image.max_pool2d(ops::PoolOptions::new(2)).0];
+    "F.avg_pool2d(image, 2)" => [image.avg_pool2d(ops::PoolOptions::new(2), ops::AvgPoolDivisor::default())];
     "F.adaptive_avg_pool2d(image, 1)" => [image.adaptive_avg_pool2d(&[Some(1), Some(1)])];
     "F.interpolate(image, scale_factor=2, mode='bilinear')" => [image.interpolate(ops::Resize::By(vec![2.0, 2.0]), ops::ResizeMode::Linear { align_corners: false })];
     "F.grid_sample(image, grid)" => [image.grid_sample(&grid, ops::InterpolationMode::Linear, ops::PaddingMode::Zeros, false)];
@@ -533,7 +536,7 @@ rows! {
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
     "torch.compile(model.eval())" => [InferenceModel::new(&model, &[1, 8])?.run(&x)?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
-    "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)];
+    "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)?];
     "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
 }
 

@@ -87,7 +87,7 @@ fn place(op: &'static str, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> 
 }
 
 fn mismatch(op: &'static str, inputs: &[&Tensor]) -> Error {
-    let name = |t: &&Tensor| format!("{}{}", t.device(), if t.is_free() { ", free" } else { "" });
+    let name = |t: &&Tensor| format!("{}{}", t.device(), if t.is_free() { " (free)" } else { "" });
     Error::DeviceMismatch { op, devices: inputs.iter().map(name).collect() }
 }
 

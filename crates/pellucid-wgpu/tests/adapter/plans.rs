@@ -174,7 +174,7 @@ fn bind_groups_of_the_last_inputs_are_kept() {
     }
     let gpu = WgpuDriver.open_device(6).unwrap();
     let mut step = TestStep::new(&gpu, &plan(Passes::all()));
-    let others: Vec<Arc<Storage>> = (0..6).map(|_| gpu.storage(96).unwrap()).collect();
+    let others: Vec<Arc<Storage>> = (0..9).map(|_| gpu.storage(96).unwrap()).collect();
     others.iter().for_each(|other| gpu.upload(&[0; 96], other).unwrap());
     let mut created = |k: usize| {
         step.storages[0] = others[k].clone();
@@ -185,7 +185,8 @@ fn bind_groups_of_the_last_inputs_are_kept() {
     };
     assert!(created(0) > 1);
     assert_eq!([0, 1, 0, 1].map(&mut created), [0, 1, 0, 0], "only the group of the input changes");
-    assert_eq!([2, 3, 1, 4, 0].map(&mut created), [1, 1, 0, 1, 1], "the group of the oldest input is dropped");
+    assert_eq!([2, 3, 4, 5, 6, 7, 0].map(&mut created), [1, 1, 1, 1, 1, 1, 0], "eight groups are kept");
+    assert_eq!([8, 1, 0].map(&mut created), [1, 0, 1], "the group of the oldest input is dropped");
 }
 
 fn expect_out_of_bounds<T: std::fmt::Debug>(result: Result<T, Error>, index: i64) {
