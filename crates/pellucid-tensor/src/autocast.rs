@@ -4,25 +4,25 @@
 //! with units for it. Operations that sum or amplify are computed in `f32`. Parameters keep their dtype: a product
 //! casts its operands, and the gradient is returned in the parameter's dtype.
 
+use crate::scope_stack::{ScopeStack, SettingScope};
 use pellucid_ir::{DType, Error};
-use std::cell::Cell;
 use std::marker::PhantomData;
 
 thread_local! {
-    static AUTOCAST_DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
+    static AUTOCAST_DTYPE: ScopeStack<Option<DType>> = const { ScopeStack::new(None) };
 }
 
-/// Guard that restores the thread's previous autocast dtype when it is dropped.
+/// Guard that ends an autocast dtype of the thread when it is dropped. The dtype is that of the last guard that exists.
 #[must_use = "mixed precision lasts as long as the guard: let _guard = autocast(DType::BF16);"]
 pub struct Autocast {
-    before: Option<DType>,
+    scope: SettingScope<Option<DType>>,
     /// The mode belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        AUTOCAST_DTYPE.set(self.before);
+        AUTOCAST_DTYPE.with(|dtype| dtype.end(&self.scope));
     }
 }
 
@@ -66,10 +66,10 @@ pub fn autocast_off() -> Autocast {
 /// Returns the half-precision dtype of the thread's [`autocast`], or `None` outside of it.
 #[inline]
 pub fn autocast_dtype() -> Option<DType> {
-    AUTOCAST_DTYPE.get()
+    AUTOCAST_DTYPE.with(ScopeStack::get)
 }
 
 /// Sets the autocast dtype of the thread until the guard is dropped; `None` disables autocast.
 pub(crate) fn set_autocast(half: Option<DType>) -> Autocast {
-    Autocast { before: AUTOCAST_DTYPE.replace(half), _not_send: PhantomData }
+    Autocast { scope: AUTOCAST_DTYPE.with(|dtype| dtype.begin(half)), _not_send: PhantomData }
 }

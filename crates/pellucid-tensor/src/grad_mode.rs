@@ -1,36 +1,36 @@
 //! Grad mode: whether operations on this thread are recorded.
 
-use std::cell::Cell;
+use crate::scope_stack::{ScopeStack, SettingScope};
 use std::marker::PhantomData;
 
 thread_local! {
-    static ENABLED: Cell<bool> = const { Cell::new(true) };
+    static ENABLED: ScopeStack<bool> = const { ScopeStack::new(true) };
 }
 
-/// Guard that restores the thread's previous grad mode when it is dropped.
+/// Guard that ends a grad mode of the thread when it is dropped. The mode is that of the last guard that exists.
 #[must_use = "the mode lasts as long as the guard: let _guard = no_grad();"]
 pub struct GradMode {
-    before: bool,
+    scope: SettingScope<bool>,
     /// The mode belongs to this thread, so the guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Drop for GradMode {
     fn drop(&mut self) {
-        ENABLED.set(self.before);
+        ENABLED.with(|enabled| enabled.end(&self.scope));
     }
 }
 
 /// Returns true if operations on tracked tensors are recorded (the default).
 #[inline]
 pub fn is_grad_enabled() -> bool {
-    ENABLED.get()
+    ENABLED.with(ScopeStack::get)
 }
 
 /// Sets the thread's grad mode until the guard is dropped.
 #[inline]
 pub fn set_grad_enabled(enabled: bool) -> GradMode {
-    GradMode { before: ENABLED.replace(enabled), _not_send: PhantomData }
+    GradMode { scope: ENABLED.with(|mode| mode.begin(enabled)), _not_send: PhantomData }
 }
 
 /// Disables recording until the guard is dropped: results are leaves that require no gradient.

@@ -48,6 +48,7 @@ mod grad_mode;
 mod idle;
 pub mod ops;
 mod panic;
+mod scope_stack;
 mod tensor;
 
 pub use array::{Array, StorageId};

@@ -39,6 +39,8 @@ struct KeptStep<'f> {
     recording: KeptRecording<'f>,
     /// The first parameter of the model, whose device tells whether the model was moved.
     parameter: Option<Parameter>,
+    /// The parameters that were frozen at recording. The step has no gradients for them.
+    frozen: Vec<Parameter>,
 }
 
 /// The recordings over one set of buffers.
@@ -119,12 +121,16 @@ impl<'f> StepCache<'f> {
         CacheStats { held: self.kept.iter().map(|kept| kept.recordings().1).sum(), ..self.stats }
     }
 
-    /// Removes the steps that were recorded before the model moved to another device.
-    fn remove_moved(&mut self) {
+    /// Removes the steps that were recorded before the model moved to another device, or before a parameter was
+    /// unfrozen.
+    fn remove_outdated(&mut self) {
         let moved = |parameter: &Parameter, step: &TrainingStep<'f>| {
             step.inputs.first().is_some_and(|buffer| buffer.device() != parameter.device())
         };
-        self.kept.retain(|kept| !kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, kept.buffers())));
+        self.kept.retain(|kept| {
+            let is_moved = kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, kept.buffers()));
+            !is_moved && kept.frozen.iter().all(|parameter| !parameter.requires_grad())
+        });
     }
 
     /// Returns the training step that was compiled or used last.
@@ -154,7 +160,7 @@ impl<'f> StepCache<'f> {
         model: Rc<dyn BoundModel + 'f>,
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<&mut TrainingStep<'f>> {
-        self.remove_moved();
+        self.remove_outdated();
         let step = TrainingStep::compile(self.setup(model.clone()), &self.gradients, first)?;
         let buffers = step.plan().gradients();
         let pinned = buffers.filter_map(|(name, buf)| Some((name.to_string(), buf.pinned()?.clone())));
@@ -167,8 +173,9 @@ impl<'f> StepCache<'f> {
     fn keep(&mut self, batch: &dyn BatchTensors, recording: KeptRecording<'f>) {
         let path = current_path(&*self.model);
         self.kept.retain(|other| other.path != path || !other.buffers().fits(batch));
-        let parameter = self.model.parameters().into_iter().next().map(|(_, parameter)| parameter);
-        self.kept.push(KeptStep { path, recording, parameter });
+        let parameters: Vec<Parameter> = self.model.parameters().into_iter().map(|(_, parameter)| parameter).collect();
+        let frozen = parameters.iter().filter(|parameter| !parameter.requires_grad()).cloned().collect();
+        self.kept.push(KeptStep { path, recording, parameter: parameters.into_iter().next(), frozen });
         self.kept.drain(..self.kept.len().saturating_sub(self.limit));
     }
 
@@ -261,7 +268,7 @@ impl<'f> StepCache<'f> {
     /// whether the step was kept.
     fn select(&mut self, is_training: bool, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<bool> {
         check_samples(x)?;
-        self.remove_moved();
+        self.remove_outdated();
         let is_wanted = |kept: &KeptStep<'f>| {
             (kept.training().is_some() || !is_training)
                 && is_on_path(&*self.model, &kept.path)

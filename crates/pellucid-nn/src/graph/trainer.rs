@@ -143,8 +143,8 @@ where
     }
 
     /// Returns the loss of the last [`step`](GraphTrainer::step) before its update. This call waits for the step and
-    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. It is NaN for a batch with an invalid class
-    /// number, see [`step`](GraphTrainer::step).
+    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. It is NaN for a batch with a value that
+    /// the loss does not accept and that was not checked, see [`step`](GraphTrainer::step).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
@@ -188,9 +188,9 @@ where
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
     /// have shape and dtype of `y`.
     ///
-    /// The values of a batch are not checked, since the step does not read them on the host: a class number outside of
-    /// the logits' classes makes the loss NaN, and the update makes the parameters NaN. An eager loss returns
-    /// [`Error::IndexOutOfBounds`](pellucid_tensor::Error::IndexOutOfBounds) instead.
+    /// Class numbers of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
+    /// batch are: a class number of targets on another device, or a probability outside [0, 1], makes the loss NaN, and
+    /// the update makes the parameters NaN, where an eager loss returns an error.
     ///
     /// # Errors
     /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of

@@ -3,6 +3,7 @@
 use super::free::free_buffer;
 use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,6 +32,13 @@ pub struct Hyperparameter {
     set: Arc<AtomicU64>,
     /// Converts the number to the value of the tensor, or back; the function is its own inverse.
     conversion: fn(f64) -> f64,
+}
+
+impl fmt::Debug for Hyperparameter {
+    /// Formats the number; `None` inside a captured step.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hyperparameter").field(&self.try_get().ok()).finish()
+    }
 }
 
 impl Hyperparameter {

@@ -3,7 +3,7 @@
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
-use pellucid_nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, MseLoss};
+use pellucid_nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss, MseLoss};
 use pellucid_nn::optim::{
     Adam, AdamOptions, GradScaler, GradScalerOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm, grad_norm,
 };
@@ -521,4 +521,34 @@ fn a_model_without_parameters_is_refused() {
     let mut trainer = GraphTrainer::new(Relu, MseLoss::default(), &optimizer);
     let refused = trainer.step(&x, &x).unwrap_err().to_string();
     assert!(refused.contains("no parameters that require a gradient"), "{refused}");
+}
+
+/// Fine-tuning: a part of the model is frozen at first.
+#[test]
+fn training_continues_after_unfreezing() {
+    let (eager, x, y) = (mlp(), batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 1).1);
+    let model = eager.deep_copy().unwrap();
+    let train = |model: &Sequential, step: &mut dyn FnMut()| {
+        model[0].freeze();
+        (0..2).for_each(|_| step());
+        model[0].unfreeze();
+        (0..2).for_each(|_| step());
+        model[0].freeze();
+        step();
+        model[0].unfreeze();
+        step();
+    };
+    let optimizer = sgd(&eager, 0.1, 0.0);
+    train(&eager, &mut || {
+        optimizer.zero_grad();
+        CrossEntropyLoss::default().forward(&eager.forward(&x), &y).backward();
+        optimizer.step();
+    });
+    let optimizer = sgd(&model, 0.1, 0.0);
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
+    train(&model, &mut || trainer.step(&x, &y).unwrap());
+    for ((name, a), b) in eager.named_parameters().into_iter().zip(model.parameters()) {
+        let close = a.to_vec::<f32>().iter().zip(b.to_vec::<f32>()).all(|(a, b)| (a - b).abs() <= 1e-6);
+        assert!(close, "{name} differs from that of eager training");
+    }
 }

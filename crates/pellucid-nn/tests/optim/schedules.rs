@@ -345,3 +345,30 @@ fn a_rate_outside_the_range_of_its_dtype_is_refused() {
     assert!(catch_unwind(AssertUnwindSafe(|| optimizer.set_lr(1e300))).is_err());
     assert_eq!(optimizer.lr(), 0.5);
 }
+
+#[test]
+fn a_plateau_schedule_belongs_to_its_first_optimizer() {
+    let (optimizer, other) = (two_groups(), two_groups());
+    let options = ReduceLrOnPlateauOptions { patience: 0, ..Default::default() };
+    let mut schedule = ReduceLrOnPlateau::new(options).unwrap();
+    schedule.step(1.0, &optimizer);
+    let refused = catch_unwind(AssertUnwindSafe(|| schedule.step(2.0, &other))).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("make a scheduler for each optimizer"));
+    assert_eq!(other.group_lr(0), two_groups().group_lr(0));
+    schedule.step(2.0, &optimizer);
+    assert!(optimizer.group_lr(0) < other.group_lr(0));
+}
+
+#[test]
+fn options_outside_of_their_ranges_are_refused() {
+    let optimizer = two_groups();
+    let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
+    for (start, end) in [(0.0, 1.0), (-0.5, 1.0), (1.5, 1.0), (f64::NAN, 1.0), (0.5, 1.5), (0.5, -0.1)] {
+        assert!(Scheduler::new(linear(start, end), &optimizer).is_err(), "{start} to {end}");
+    }
+    assert!(Scheduler::new(linear(1.0, 0.0), &optimizer).is_ok());
+    for pct_start in [-0.1, 1.5, f64::NAN] {
+        assert!(Scheduler::new(OneCycleLr { pct_start, ..OneCycleLr::new(0.1, 10) }, &optimizer).is_err());
+    }
+    assert!(Scheduler::new(CosineSchedule::new(0.1, 0), &optimizer).is_err());
+}

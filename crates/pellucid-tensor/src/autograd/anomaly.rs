@@ -45,7 +45,8 @@ pub fn detect_anomaly() -> AnomalyMode {
 
 impl Drop for AnomalyMode {
     fn drop(&mut self) {
-        if self.watch.is_some() {
+        self.watch = None;
+        if engine::mode() != ExecutionMode::NanChecked {
             LINES.with_borrow_mut(HashMap::clear);
         }
     }

@@ -49,6 +49,7 @@ use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{AxisSet, IndexedOperand, Kernel, Params, Reduce, ReduceOp};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -203,12 +204,31 @@ fn has_nan(array: &Array) -> Result<bool> {
     Ok(any.to_vec::<bool>("isnan")? == [true])
 }
 
-/// Guard that checks kernels for NaN while it exists.
-pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "the drop of the guard ends the mode")] ModeGuard);
+thread_local! {
+    /// The number of guards that check kernels for NaN.
+    static NAN_CHECKS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Guard that checks kernels for NaN while it exists. Several guards may be dropped in any order.
+pub(crate) struct NanCheckGuard(());
+
+impl Drop for NanCheckGuard {
+    fn drop(&mut self) {
+        NAN_CHECKS.set(NAN_CHECKS.get() - 1);
+        if NAN_CHECKS.get() == 0 && MODE.get() == ExecutionMode::NanChecked {
+            MODE.set(ExecutionMode::Eager);
+        }
+    }
+}
 
 /// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
 pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
-    (MODE.get() == ExecutionMode::Eager).then(|| NanCheckGuard(ModeGuard::to(ExecutionMode::NanChecked)))
+    if !matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::NanChecked) {
+        return None;
+    }
+    MODE.set(ExecutionMode::NanChecked);
+    NAN_CHECKS.set(NAN_CHECKS.get() + 1);
+    Some(NanCheckGuard(()))
 }
 
 /// Ensures that a storage has its contents: runs the deferred list that has a pending write to it.

@@ -90,10 +90,11 @@ over_axes! {
     /// Computes the variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
     /// `ddof` is 0 unless [`Axes::ddof`] sets it.
     var(x: floats; axes) = variance("var", x, axes, None), autocast = Single;
-    /// Computes the standard deviation over `axes`, the square root of [`var`]. Its derivative at 0 is infinite.
+    /// Computes the standard deviation over `axes`, the square root of [`var`]. The derivative for equal elements is 0,
+    /// as in PyTorch.
     std(x: floats; axes) = {
         let variance = variance("std", x, axes, widened_dtype(&[x]))?;
-        round_to_operands("std", &[x], ops::sqrt(&variance)?)
+        round_to_operands("std", &[x], map(root_formula(), &[&variance], &[])?)
     }, autocast = Single;
     /// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
     ///
@@ -176,12 +177,16 @@ fn variance(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> 
 /// Computes √Σ x².
 fn euclidean_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let squares = sum_of(formula! { static square(x) = x * x; }, x, axes, widened_dtype(&[x]))?;
-    // √s has an infinite derivative at 0, where the norm's subgradient of least length is 0.
-    let root = formula! {
+    round_to_operands("norm", &[x], map(root_formula(), &[&squares], &[])?)
+}
+
+/// Returns the formula of √s with a derivative of 0 at 0, where that of √s is infinite: the subgradient of least length
+/// of a norm and of a standard deviation.
+fn root_formula() -> &'static Formula {
+    formula! {
         static root(s) = s.sqrt();
         d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0);
-    };
-    round_to_operands("norm", &[x], map(root, &[&squares], &[])?)
+    }
 }
 
 /// Computes (Σ |x|ᵖ)^(1/p).

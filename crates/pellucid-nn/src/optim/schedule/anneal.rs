@@ -1,6 +1,6 @@
 //! Schedules that change the learning rate along a curve.
 
-use super::{AnnealStrategy, PerGroup, Schedule, SchedulePoint, above_zero, not_negative};
+use super::{AnnealStrategy, PerGroup, Schedule, SchedulePoint, above_zero, above_zero_to_one, zero_to_one};
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -32,8 +32,8 @@ impl Schedule for LinearLr {
     }
 
     fn check(&self) -> Result<()> {
-        not_negative("LinearLr", "start_factor", self.start_factor)?;
-        not_negative("LinearLr", "end_factor", self.end_factor)?;
+        above_zero_to_one("LinearLr", "start_factor", self.start_factor)?;
+        zero_to_one("LinearLr", "end_factor", self.end_factor)?;
         above_zero("LinearLr", "total", self.total)
     }
 }

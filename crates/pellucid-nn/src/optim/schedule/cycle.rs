@@ -1,6 +1,6 @@
 //! Cyclical schedules, which change the momentum inversely.
 
-use super::{PerGroup, Schedule, SchedulePoint, above_zero};
+use super::{PerGroup, Schedule, SchedulePoint, above_zero, zero_to_one};
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -112,6 +112,7 @@ impl Schedule for OneCycleLr {
 
     fn check(&self) -> Result<()> {
         self.max_lr.check("OneCycleLr", "max_lr")?;
+        zero_to_one("OneCycleLr", "pct_start", self.pct_start)?;
         above_zero("OneCycleLr", "total", self.total)
     }
 }

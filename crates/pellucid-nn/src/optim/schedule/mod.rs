@@ -99,6 +99,22 @@ fn above_zero(schedule: &'static str, option: &str, count: usize) -> Result<()> 
     if count > 0 { Ok(()) } else { Err(Error::invalid(schedule, format!("{option} must be above 0, got 0"))) }
 }
 
+/// Returns an error for a number outside [0, 1].
+fn zero_to_one(schedule: &'static str, option: &str, value: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(schedule, format!("{option} must be in [0, 1], got {value}")))
+}
+
+/// Returns an error for a number outside (0, 1].
+fn above_zero_to_one(schedule: &'static str, option: &str, value: f64) -> Result<()> {
+    if value > 0.0 && value <= 1.0 {
+        return Ok(());
+    }
+    Err(Error::invalid(schedule, format!("{option} must be in (0, 1], got {value}; a small number starts near 0")))
+}
+
 /// Returns an error for a number that is negative or not finite.
 fn not_negative(schedule: &'static str, option: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {

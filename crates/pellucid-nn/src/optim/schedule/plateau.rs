@@ -1,10 +1,11 @@
 //! A schedule that depends on a metric.
 
 use super::restorable::Restorable;
+use super::scheduler::check_optimizer;
 use super::{PerGroup, not_negative};
-use crate::optim::Optimizer;
+use crate::optim::{Hyperparameter, Optimizer};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
-use pellucid_tensor::{DType, Error, Result, Tensor};
+use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// The direction in which a metric improves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ impl Default for ReduceLrOnPlateauOptions {
 #[derive(Clone, Debug)]
 pub struct ReduceLrOnPlateau {
     options: ReduceLrOnPlateauOptions,
+    /// The rates of the optimizer of the first step, which identify it.
+    rates: Vec<Hyperparameter>,
     progress: Restorable<PlateauProgress>,
 }
 
@@ -92,17 +95,22 @@ impl ReduceLrOnPlateau {
             PlateauMode::Min => f64::INFINITY,
             PlateauMode::Max => f64::NEG_INFINITY,
         };
-        Ok(ReduceLrOnPlateau { options, progress: Restorable::new(PlateauProgress { best, bad: 0, cooling: 0 }) })
+        let progress = Restorable::new(PlateauProgress { best, bad: 0, cooling: 0 });
+        Ok(ReduceLrOnPlateau { options, rates: Vec::new(), progress })
     }
 
     /// Adds a measurement, an `f64` or `f32`, usually once per epoch, and reduces the rates if necessary.
     ///
     /// # Panics
-    /// Those of [`Optimizer::lr`] and [`Optimizer::set_lr`].
+    /// Those of [`Optimizer::lr`] and [`Optimizer::set_lr`], and for another optimizer than that of the first step.
     #[track_caller]
     pub fn step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) {
         let measured = measured.into();
-        let ReduceLrOnPlateau { options, progress } = self;
+        if self.rates.is_empty() {
+            self.rates = (0..optimizer.groups()).map(|group| optimizer.group_rate(group).clone()).collect();
+        }
+        unwrap(check_optimizer(&self.rates, optimizer));
+        let ReduceLrOnPlateau { options, progress, .. } = self;
         let progress = progress.get_mut();
         if options.is_better(measured, progress.best) {
             progress.best = measured;

@@ -167,19 +167,8 @@ impl<S: Schedule> Scheduler<S> {
         rate: impl Fn(&S, SchedulePoint) -> f64,
     ) -> Result<()> {
         let (op, groups) = ("scheduler", optimizer.groups());
+        check_optimizer(&self.rates, optimizer)?;
         let progress = self.progress.get_mut();
-        if groups != progress.lr.len() {
-            let reason = format!(
-                "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
-                progress.lr.len()
-            );
-            return Err(Error::invalid(op, reason));
-        }
-        if self.rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_rate(group))) {
-            let reason =
-                "this is not the optimizer for which the scheduler was made; make a scheduler for each optimizer";
-            return Err(Error::invalid(op, reason));
-        }
         let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
         let rate = |group: usize| without_rounding_error(rate(&self.schedule, at(group)), progress.base[group]);
         let rates: Vec<f64> = (0..groups).map(rate).collect();
@@ -201,6 +190,23 @@ impl<S: Schedule> Scheduler<S> {
         (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
     }
+}
+
+/// Returns an error unless these are the rates of the optimizer's groups.
+pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+    let groups = optimizer.groups();
+    if groups != rates.len() {
+        let reason = format!(
+            "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
+            rates.len()
+        );
+        return Err(Error::invalid("scheduler", reason));
+    }
+    if rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_rate(group))) {
+        let reason = "this is not the optimizer for which the scheduler was made; make a scheduler for each optimizer";
+        return Err(Error::invalid("scheduler", reason));
+    }
+    Ok(())
 }
 
 /// The start of the name of the entry for the type of the schedule.

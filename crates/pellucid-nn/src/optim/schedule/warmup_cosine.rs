@@ -1,7 +1,8 @@
 //! Linear warm-up followed by cosine annealing.
 
-use super::{Schedule, SchedulePoint};
+use super::{Schedule, SchedulePoint, above_zero};
 use crate::optim::Optimizer;
+use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
 /// A linear warm-up, then cosine decay (Loshchilov & Hutter 2017, SGDR, without restarts).
@@ -32,7 +33,7 @@ impl CosineSchedule {
         CosineSchedule { peak, floor: 0.0, warmup: 0, total }
     }
 
-    /// Sets the number of warm-up steps, at most all.
+    /// Sets the number of warm-up steps. A larger number than that of all steps counts as that of all steps.
     pub fn warmup(self, steps: usize) -> CosineSchedule {
         CosineSchedule { warmup: steps.min(self.total), ..self }
     }
@@ -71,5 +72,9 @@ impl Schedule for CosineSchedule {
 
     fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.lr(at.epoch))
+    }
+
+    fn check(&self) -> Result<()> {
+        above_zero("CosineSchedule", "total", self.total)
     }
 }

@@ -173,3 +173,42 @@ fn every_float_dtype_is_tracked() {
         assert_eq!((g.dtype(), g.to_vec::<f64>()), (dtype, vec![1.0, 1.0]));
     }
 }
+
+/// The mode of a thread is that of the last guard that exists.
+#[test]
+fn guards_of_modes_may_be_dropped_in_any_order() {
+    use pellucid_tensor::{autocast, detect_anomaly, enable_grad, is_grad_enabled, no_grad};
+    let mut guard = no_grad();
+    for _ in 0..200 {
+        guard = no_grad();
+        assert!(!is_grad_enabled());
+    }
+    drop(guard);
+    assert!(is_grad_enabled());
+    let (off, on) = (no_grad(), enable_grad());
+    drop(off);
+    assert!(is_grad_enabled());
+    drop(on);
+    assert!(is_grad_enabled());
+
+    let x = Tensor::ones([2, 2], DType::F32);
+    let dtype = || x.matmul(&x).dtype();
+    let mut guard = autocast(DType::BF16);
+    assert_eq!(dtype(), DType::BF16);
+    guard = {
+        let next = autocast(DType::F16);
+        drop(guard);
+        next
+    };
+    assert_eq!(dtype(), DType::F16);
+    drop(guard);
+    assert_eq!(dtype(), DType::F32);
+
+    let finds_nan = || pellucid_tensor::ops::sqrt(&Tensor::from([-1.0f32])).is_err();
+    let first = detect_anomaly();
+    let second = detect_anomaly();
+    drop(first);
+    assert!(finds_nan());
+    drop(second);
+    assert!(!finds_nan());
+}

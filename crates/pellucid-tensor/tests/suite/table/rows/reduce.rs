@@ -3,7 +3,7 @@
 use crate::table::nd::keepdims;
 use crate::table::row::{Gradient::Third, Row, Rule, real};
 use ops::{Axes, over};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use pellucid_tensor::{DType, Error, GradOptions, Result, Tensor, grad, ops};
 
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = sums();
@@ -111,8 +111,15 @@ fn sums() -> Vec<Row> {
             .check("fewer elements than ddof must give infinity, as in NumPy", || {
                 Ok(ops::var(&Tensor::from([1.0, 2.0]), over(0).ddof(3))?.item::<f64>() == f64::INFINITY)
             }),
-        // The square root of a variance of one element is 0, where its derivative is infinite.
-        ddof("std", ops::std, true).without("a number"),
+        // The deviation has a kink where it is 0.
+        ddof("std", ops::std, true).without("a number").check("the gradient at equal elements must be 0", || {
+            let x = Tensor::from([[1.5, 1.5, 1.5], [1.0, 2.0, 3.0]]).requires_grad_(true);
+            let options = GradOptions { create_graph: true, ..Default::default() };
+            let first = grad(&[&ops::std(&x, 1)?.sum(..)], &[&x], options)?.remove(0);
+            let second = grad(&[&first.square().sum(..)], &[&x], GradOptions::default())?.remove(0);
+            let is_finite = second.to_vec::<f64>().iter().all(|v| v.is_finite());
+            Ok(first.to_vec::<f64>()[..3] == [0.0; 3] && first.to_vec::<f64>()[3] < 0.0 && is_finite)
+        }),
         reduction("prod", ops::prod, |x| x.iter().product(), true)
             .rule(Rule::Counts)
             .within(-1.5..=1.5)
