@@ -34,6 +34,7 @@
 //! | `display` | printing of tensors |
 //! | `capture` | [`capture`](capture()): the kernels of a function, recorded as a plan and replayed |
 //! | `panic` | panics for failed calls, at the caller's line |
+//! | `scope_stack` | settings of a thread that guards change and restore |
 #![forbid(unsafe_code)]
 
 mod array;

@@ -1,7 +1,7 @@
 //! Embeddings: rows of a table, selected by index.
 
 use super::formula::map;
-use super::gather::select_named;
+use super::gather::select_rows;
 use super::in_place::put_axes;
 use crate::grad_mode::no_grad;
 use crate::ops::{self, check};
@@ -22,8 +22,7 @@ pub struct EmbeddingOptions {
 }
 
 /// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`. Indices are in `0..R`; unlike in
-/// [`index_select`](ops::index_select), negative ones are an error. In lazy and captured steps this error shows a negative
-/// index minus R.
+/// [`index_select`](ops::index_select), negative ones are an error.
 ///
 /// The gradients of a row that is selected several times are summed in a fixed order.
 ///
@@ -42,11 +41,11 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     }
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
-    let index = check_rows(op, &ops::to_dtype(index, DType::I64)?, rows)?;
+    let index = ops::to_dtype(index, DType::I64)?;
     if let Some((most, p)) = options.max_norm {
         renorm_rows(op, table, &ops::ravel(&index)?, most, p)?;
     }
-    let found = check::named(op, select_named(op, table, 0, &index))?;
+    let found = check::named(op, select_rows(op, table, &index))?;
     if padding.is_none() && !options.scale_by_frequency {
         return Ok(found);
     }
@@ -65,16 +64,6 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
         d x = scale.eq(0.0).select(0.0, g * scale);
     };
     map(gradient, &[&found, &ops::unsqueeze(&scale, -1)?], &[])
-}
-
-/// Returns indices of rows of which none counts from the end: eager mode refuses negative ones. In lazy and captured
-/// steps, which cannot read them, they are moved out of bounds, so that the lookup refuses them.
-pub(super) fn check_rows(op: &'static str, index: &Tensor, rows: usize) -> Result<Tensor> {
-    if check::is_readable(index) {
-        check::indices_not_negative(op, index, 0, rows)?;
-        return Ok(index.clone());
-    }
-    ops::where_(&ops::lt(index, 0)?, &ops::sub(index, rows as i64)?, index)
 }
 
 /// Returns the row of a padding index, which may count from the end.
@@ -97,7 +86,7 @@ pub(super) fn renorm_rows(op: &'static str, table: &Tensor, index: &Tensor, most
         return Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) });
     }
     let _off = no_grad();
-    let found = ops::index_select(&table.detach(), 0, index)?;
+    let found = select_rows(op, &table.detach(), index)?;
     let short = ops::renorm(&found, p, 0, most)?;
     put_axes(op, table, table.array(), smallvec![0], std::slice::from_ref(index), &short)
 }

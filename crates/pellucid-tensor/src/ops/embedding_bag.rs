@@ -1,7 +1,7 @@
 //! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
 
 use super::check;
-use super::embedding::{EmbeddingOptions, check_rows, embedding, padding_row, renorm_rows};
+use super::embedding::{EmbeddingOptions, embedding, padding_row, renorm_rows};
 use super::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops;
 use crate::ops::precision::{round_to_operands, widened_dtype};
@@ -82,7 +82,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         }
     }
     let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
-    let flat = check_rows(op, &ops::ravel(&ops::to_dtype(index, DType::I64)?)?, table.shape()[0])?;
+    let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
     if let Some((most, p)) = options.max_norm {
         renorm_rows(op, table, &flat, most, p)?;
     }
@@ -95,7 +95,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
     // The rows are summed in `f32`, so that the result is rounded only once.
     let number = widened_dtype(&[table]).unwrap_or(table.dtype());
-    let rows = ops::to_dtype(&embedding(table, &flat, scaled)?, number)?;
+    let rows = ops::to_dtype(&check::named(op, embedding(table, &flat, scaled))?, number)?;
     let rows = match options.weights {
         Some(weights) => {
             let weighed = ops::mul(&rows, &ops::reshape(weights, [flat.size(), 1])?)?;

@@ -19,6 +19,7 @@ use smallvec::{SmallVec, smallvec};
 struct GatherOp {
     /// The operation that the error of an index names.
     op: &'static str,
+    from_end: bool,
     index: Index,
 }
 
@@ -30,7 +31,8 @@ impl Operation for GatherOp {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let x = inputs[0];
         let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
-        engine::submit(&Kernel::Gather(kernel::Gather { op: self.op, index: self.index.clone() }), inputs, &[&out])?;
+        let kernel = kernel::Gather { op: self.op, from_end: self.from_end, index: self.index.clone() };
+        engine::submit(&Kernel::Gather(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
@@ -66,7 +68,8 @@ impl Operation for ScatterAdd {
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        gradients[0] = Some(apply_one(GatherOp { op: self.name(), index: self.index.clone() }, &operands)?);
+        gradients[0] =
+            Some(apply_one(GatherOp { op: self.name(), from_end: true, index: self.index.clone() }, &operands)?);
         Ok(gradients)
     }
 }
@@ -82,8 +85,8 @@ pub(super) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     ops::to_dtype(index, DType::I64)
 }
 
-/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result. The
-/// error of an index names `op`.
+/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result.
+/// Negative indices count from the end. The error of an index names `op`.
 pub(crate) fn gather_axes(
     op: &'static str,
     x: &Tensor,
@@ -91,7 +94,13 @@ pub(crate) fn gather_axes(
     indices: &[Tensor],
 ) -> Result<Tensor> {
     let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
-    apply_one(GatherOp { op, index: Index::Axes(axes) }, &operands)
+    apply_one(GatherOp { op, from_end: true, index: Index::Axes(axes) }, &operands)
+}
+
+/// Returns the rows of x at the indices, of which none may be negative. Errors name `op`.
+pub(super) fn select_rows(op: &'static str, x: &Tensor, index: &Tensor) -> Result<Tensor> {
+    let rows = GatherOp { op, from_end: false, index: Index::Axes(smallvec![0]) };
+    apply_one(rows, &[x, &as_index(op, index)?])
 }
 
 /// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
@@ -115,15 +124,10 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 #[doc(alias = "take")]
 #[tensor_method]
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
-    select_named("index_select", x, axis, index)
-}
-
-/// Computes [`index_select`]. Errors name `op`.
-pub(super) fn select_named(op: &'static str, x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
-    let at = x.shape().axis(op, axis)?;
-    let index = as_index(op, index)?;
+    let at = x.shape().axis("index_select", axis)?;
+    let index = as_index("index_select", index)?;
     let rank = index.rank();
-    let picked = gather_axes(op, x, smallvec![at], &[index])?;
+    let picked = gather_axes("index_select", x, smallvec![at], &[index])?;
     // The gather puts the axes of the index first; they are moved to the position of the axis.
     let order: Vec<isize> =
         (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
@@ -148,7 +152,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
         return ops::take(x, &index);
     }
     check_index_shape(op, x.shape(), index.shape(), axis)?;
-    apply_one(GatherOp { op, index: Index::Along(axis) }, &[x, &index])
+    apply_one(GatherOp { op, from_end: true, index: Index::Along(axis) }, &[x, &index])
 }
 
 pub(super) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {

@@ -8,16 +8,18 @@ use crate::shader::{ShaderBuilder, WORKGROUP};
 use crate::status::{AXIS, INDEX, LENGTH, OPERATION, PASSED, POSITION};
 use pellucid_ir::{Compute, DType, Result};
 
-/// Adds the dispatches that set the status word if an index is not in `-len..len`. `axis` is the axis of the indexed
-/// array, for the error.
+/// Adds the dispatches that set the status word if an index is not in `0..len`, or if `from_end` in `-len..len`. `axis` is
+/// the axis of the indexed array, for the error.
 pub(super) fn check_bounds(
     list: &mut DispatchList<'_>,
     op: &'static str,
     index: &DeviceArray<'_>,
+    from_end: bool,
     axis: usize,
     len: usize,
 ) -> Result<()> {
-    check_range(list, op, index, axis, len, "l_neg(vec2<u32>(params[2], 0u))")
+    let low = if from_end { "l_neg(vec2<u32>(params[2], 0u))" } else { "vec2<u32>(0u, 0u)" };
+    check_range(list, op, index, axis, len, low)
 }
 
 /// Adds the dispatches that set the status word if a length is not in `0..=steps`.

@@ -23,7 +23,7 @@ impl GpuFamily for Gather {
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (x, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
-        check_indices(list, self.op, &self.index, x, indices)?;
+        check_indices(list, self.op, &self.index, self.from_end, x, indices)?;
         if y.shape().size() == 0 {
             return Ok(());
         }

@@ -47,16 +47,18 @@ pub(super) fn indexed_axes(index: &Index) -> &[usize] {
     }
 }
 
-/// Adds the dispatches that set the status word if an index is out of bounds.
+/// Adds the dispatches that set the status word if an index is out of bounds. If `from_end`, negative indices count from
+/// the end.
 pub(super) fn check_indices(
     list: &mut DispatchList<'_>,
     op: &'static str,
     index: &Index,
+    from_end: bool,
     array: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
 ) -> Result<()> {
     let mut checked = indices.iter().zip(indexed_axes(index));
-    checked.try_for_each(|(index, &axis)| check_bounds(list, op, index, axis, array.shape()[axis]))
+    checked.try_for_each(|(index, &axis)| check_bounds(list, op, index, from_end, axis, array.shape()[axis]))
 }
 
 /// Appends the length and the stride of every indexed axis of `array` to the parameters, in the order that

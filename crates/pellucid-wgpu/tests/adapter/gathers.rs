@@ -36,7 +36,7 @@ fn gathers_match_the_cpu() {
             }
             let out = index.shape(&shape.into(), &index_shape.into());
             let y = PairedArray::new(gpu, out, dtype, layout(rng), || rng.value());
-            let kernel = Kernel::Gather(Gather { op: "gather", index: index.clone() });
+            let kernel = Kernel::Gather(Gather { op: "gather", from_end: true, index: index.clone() });
             run_both(gpu, &kernel, &inputs.iter().collect::<Vec<_>>(), &[&y]).unwrap();
             y.assert_same(gpu, Tolerance::Bits, &format!("{shape:?} {index:?} {dtype}"));
         }
@@ -47,12 +47,15 @@ fn gathers_match_the_cpu() {
 fn an_index_out_of_bounds_is_the_error_of_the_cpu_and_writes_nothing() {
     let Some(gpu) = device() else { return };
     let x = PairedArray::of(gpu, [3], &[1.0f32, 2.0, 3.0]);
-    let kernel = Kernel::Gather(Gather { op: "gather", index: Index::Axes([0].into_iter().collect()) });
-    for bad in [3, -4, i64::MIN, i64::MAX, 1 << 32] {
-        let index = PairedArray::of(gpu, [4], &[0, -1, bad, 7]);
+    let kernel = |op, from_end| Kernel::Gather(Gather { op, from_end, index: Index::Axes([0].into_iter().collect()) });
+    let (any, positive) = (kernel("gather", true), kernel("embedding", false));
+    let cases = [3, -4, i64::MIN, i64::MAX, 1 << 32].map(|bad| (&any, -1, bad));
+    let positive = [3, -1, -3, i64::MIN, i64::MAX].map(|bad| (&positive, 2, bad));
+    for (kernel, good, bad) in cases.into_iter().chain(positive) {
+        let index = PairedArray::of(gpu, [4], &[0, good, bad, 7]);
         let y = PairedArray::of(gpu, [4], &[9.0f32; 4]);
-        let on_cpu = Cpu.run(&kernel, &[x.on_cpu(), index.on_cpu()], &[y.on_cpu()]).unwrap_err();
-        let on_gpu = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[y.on_gpu()]).unwrap_err();
+        let on_cpu = Cpu.run(kernel, &[x.on_cpu(), index.on_cpu()], &[y.on_cpu()]).unwrap_err();
+        let on_gpu = gpu.run(kernel, &[x.on_gpu(), index.on_gpu()], &[y.on_gpu()]).unwrap_err();
         assert!(matches!(on_gpu, Error::IndexOutOfBounds { .. }) && on_cpu == on_gpu, "{on_gpu} instead of {on_cpu}");
         assert_eq!(y.device_values::<f32>(gpu), [9.0; 4]);
     }
@@ -63,7 +66,7 @@ fn other_threads_do_not_see_the_error_of_a_kernel() {
     let Some(gpu) = device() else { return };
     let x = PairedArray::of(gpu, [3], &[1.0f32, 2.0, 3.0]);
     let index = PairedArray::of(gpu, [2], &[0i64, 3]);
-    let kernel = Kernel::Gather(Gather { op: "gather", index: Index::Axes([0].into_iter().collect()) });
+    let kernel = Kernel::Gather(Gather { op: "gather", from_end: true, index: Index::Axes([0].into_iter().collect()) });
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| (0..40).for_each(|_| gpu.download(&x.gpu, 0, &mut [0; 4]).unwrap()));
         for _ in 0..20 {

@@ -51,7 +51,7 @@ fn centred() -> Kernel {
 }
 
 fn gather() -> Kernel {
-    Kernel::Gather(Gather { op: "gather", index: Index::Axes([0].into_iter().collect()) })
+    Kernel::Gather(Gather { op: "gather", from_end: true, index: Index::Axes([0].into_iter().collect()) })
 }
 
 /// Returns a plan of several families. Slots: 0 is a given input [4, 6] of `f32`, 1 a given index [4], 2 a state [4, 6],

@@ -19,7 +19,7 @@ impl CpuFamily for Gather {
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, x, indices, y) = (self, &inputs[0], &inputs[1..], &outputs[0]);
-        check_indices(kernel.op, &kernel.index, x, indices)?;
+        check_indices(kernel.op, &kernel.index, kernel.from_end, x, indices)?;
         if is_empty(y.shape()) {
             return Ok(());
         }

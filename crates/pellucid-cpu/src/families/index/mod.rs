@@ -65,19 +65,25 @@ fn indexed_axes(index: &Index) -> &[usize] {
     }
 }
 
-/// Returns an error if an index is out of bounds.
-fn check_indices(op: &'static str, index: &Index, array: &Operand<'_>, indices: &[Operand<'_>]) -> Result<()> {
+/// Returns an error if an index is out of bounds. If `from_end`, negative indices count from the end.
+fn check_indices(
+    op: &'static str,
+    index: &Index,
+    from_end: bool,
+    array: &Operand<'_>,
+    indices: &[Operand<'_>],
+) -> Result<()> {
     for (&axis, index) in indexed_axes(index).iter().zip(indices) {
         let len = array.shape()[axis];
-        if let Some(index) = first_out_of_bounds(index, len) {
+        if let Some(index) = first_out_of_bounds(index, if from_end { len } else { 0 }, len) {
             return Err(Error::IndexOutOfBounds { op, index, axis, len });
         }
     }
     Ok(())
 }
 
-/// Returns the first index that is not in `-len..len`.
-fn first_out_of_bounds(index: &Operand<'_>, len: usize) -> Option<i64> {
+/// Returns the first index that is not in `-negative..len`.
+fn first_out_of_bounds(index: &Operand<'_>, negative: usize, len: usize) -> Option<i64> {
     let space = IndexSpace::new(axes(index.shape(), [index.layout]));
     let (first, [step]) = (index.first::<i64>(), space.step());
     let (mut found, all_in_bounds) = (None, all_in_bounds(Isa::best()));
@@ -85,34 +91,34 @@ fn first_out_of_bounds(index: &Operand<'_>, len: usize) -> Option<i64> {
         // SAFETY: the run consists of `n` elements of the operand, `step` apart, and all elements of an operand are in
         // its buffer (clause 1 of `all_in_bounds`). `Isa::best` returns an instruction set of this processor (clause
         // 2).
-        if found.is_none() && !unsafe { all_in_bounds(first.at(offset), step, n, len) } {
+        if found.is_none() && !unsafe { all_in_bounds(first.at(offset), step, n, negative, len) } {
             // SAFETY: i < n, so this is one of the `n` elements that are in the buffer.
             let values = (0..n as isize).map(|i| unsafe { *first.at(offset + i * step) });
-            found = values.into_iter().find(|&v| !is_in_bounds(v, len));
+            found = values.into_iter().find(|&v| !is_in_bounds(v, negative, len));
         }
     });
     found
 }
 
-/// Returns true if an index is in `-len..len`.
+/// Returns true if an index is in `-negative..len`.
 #[inline(always)]
-fn is_in_bounds(index: i64, len: usize) -> bool {
-    (index.wrapping_add(len as i64) as u64) < 2 * len as u64
+fn is_in_bounds(index: i64, negative: usize, len: usize) -> bool {
+    (index.wrapping_add(negative as i64) as u64) < (negative + len) as u64
 }
 
 per_isa! {
-    /// Returns true if `n` indices, `step` elements apart, are all in `-len..len`.
+    /// Returns true if `n` indices, `step` elements apart, are all in `-negative..len`.
     ///
     /// # Safety
     /// 1. `first` and the `n − 1` pointers that follow it at distance `step` are valid for reads.
     /// 2. The processor has the instruction set.
-    fn all_in_bounds[][](first: *const i64, step: isize, n: usize, len: usize) -> bool {
+    fn all_in_bounds[][](first: *const i64, step: isize, n: usize, negative: usize, len: usize) -> bool {
         let mut out_of_bounds = 0;
         for i in 0..n as isize {
             // SAFETY: i < n, and the caller guarantees that these `n` indices are valid for reads (clause 1 of this
             // function's contract).
             let index = if step == 1 { unsafe { *first.offset(i) } } else { unsafe { *first.offset(i * step) } };
-            out_of_bounds += !is_in_bounds(index, len) as usize;
+            out_of_bounds += !is_in_bounds(index, negative, len) as usize;
         }
         out_of_bounds == 0
     }

@@ -92,7 +92,8 @@ fn gather_equals_the_definition_in_every_layout_and_dtype() {
             let index_arrays: Vec<_> =
                 index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
             let inputs: Vec<_> = [&from].into_iter().chain(&index_arrays).collect();
-            run_kernel(Kernel::Gather(Gather { op: "gather", index: index.clone() }), &inputs, &[&to]).unwrap();
+            run_kernel(Kernel::Gather(Gather { op: "gather", from_end: true, index: index.clone() }), &inputs, &[&to])
+                .unwrap();
             let expected: Vec<f64> = positions.iter().map(|&i| x[i]).collect();
             assert_eq!(to.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype}");
         }
@@ -175,7 +176,8 @@ fn sweep_of_gather_and_scatter() {
         let v = values.reals();
         with_threads(threads, || {
             let inputs: Vec<&TestArray> = [&from].into_iter().chain(&index_arrays).collect();
-            run_kernel(Kernel::Gather(Gather { op: "gather", index: index.clone() }), &inputs, &[&to]).unwrap();
+            run_kernel(Kernel::Gather(Gather { op: "gather", from_end: true, index: index.clone() }), &inputs, &[&to])
+                .unwrap();
             let inputs: Vec<&TestArray> = [&values].into_iter().chain(&index_arrays).collect();
             run_kernel(Kernel::Scatter(Scatter { index: index.clone(), reduction }), &inputs, &[&into]).unwrap();
         });
@@ -240,7 +242,11 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         let y = TestArray::of([4, 2], TestLayout::Plain, &[9.0f32; 8]);
         let error = Error::IndexOutOfBounds { op: "gather", index: bad, axis: 0, len: 3 };
         assert_eq!(
-            run_kernel(Kernel::Gather(Gather { op: "gather", index: axes(&[0]) }), &[&x, &index], &[&y]),
+            run_kernel(
+                Kernel::Gather(Gather { op: "gather", from_end: true, index: axes(&[0]) }),
+                &[&x, &index],
+                &[&y]
+            ),
             Err(error)
         );
         assert_eq!(y.values::<f32>(), [9.0; 8]);
@@ -249,16 +255,29 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         assert_eq!(run_kernel(Kernel::Scatter(scatter), &[&y, &index], &[&x]), Err(error));
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
+    // Negative indices that do not count from the end.
+    let kernel = Gather { op: "embedding", from_end: false, index: axes(&[0]) };
+    for bad in [-1i64, -3, 3, i64::MIN, i64::MAX] {
+        let index = TestArray::of([3], TestLayout::Plain, &[0, 2, bad]);
+        let y = TestArray::of([3, 2], TestLayout::Plain, &[9.0f32; 6]);
+        let error = Error::IndexOutOfBounds { op: "embedding", index: bad, axis: 0, len: 3 };
+        assert_eq!(run_kernel(Kernel::Gather(kernel.clone()), &[&x, &index], &[&y]), Err(error));
+        assert_eq!(y.values::<f32>(), [9.0; 6]);
+    }
     let none = TestArray::new([0, 2], DType::F32, TestLayout::Plain);
     let (index, y) =
         (TestArray::of([1], TestLayout::Plain, &[0i64]), TestArray::new([1, 2], DType::F32, TestLayout::Plain));
     assert!(matches!(
-        run_kernel(Kernel::Gather(Gather { op: "gather", index: axes(&[0]) }), &[&none, &index], &[&y]),
+        run_kernel(Kernel::Gather(Gather { op: "gather", from_end: true, index: axes(&[0]) }), &[&none, &index], &[&y]),
         Err(Error::IndexOutOfBounds { .. })
     ));
     let narrow = TestArray::new([1, 1], DType::F32, TestLayout::Plain);
     assert!(matches!(
-        run_kernel(Kernel::Gather(Gather { op: "gather", index: axes(&[0]) }), &[&x, &index], &[&narrow]),
+        run_kernel(
+            Kernel::Gather(Gather { op: "gather", from_end: true, index: axes(&[0]) }),
+            &[&x, &index],
+            &[&narrow]
+        ),
         Err(Error::ShapeMismatch { .. })
     ));
 }
@@ -281,7 +300,7 @@ fn threads_change_no_bit() {
                 );
                 let gathered = TestArray::new(out.clone(), DType::F32, TestLayout::Plain);
                 run_kernel(
-                    Kernel::Gather(Gather { op: "gather", index: index.clone() }),
+                    Kernel::Gather(Gather { op: "gather", from_end: true, index: index.clone() }),
                     &[&into, &index_array],
                     &[&gathered],
                 )

@@ -3,7 +3,7 @@
 use pellucid_tensor::ops::{
     self, Bins, CovOptions, CtcLossOptions, EmbeddingBagOptions, MultiMarginLossOptions, PoolOptions, Reduction,
 };
-use pellucid_tensor::{DType, Error, Result, Tensor, capture, slice};
+use pellucid_tensor::{DType, Error, Result, Tensor, capture, lazy, slice};
 
 #[track_caller]
 fn refused<T>(op: &str, result: Result<T>) -> String {
@@ -332,4 +332,20 @@ fn invalid_values_make_a_captured_step_nan() {
     }
     assert_eq!(captured.launch(&[&Tensor::from([0i64, 2, 2])]).unwrap().to_vec::<f64>(0), [11.0, 0.0, 110.0]);
     assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);
+}
+
+/// The error of a deferred or captured lookup has the index of the caller.
+#[test]
+fn a_wrong_row_of_an_embedding_is_named_in_every_mode() {
+    let table = Tensor::ones([4, 2], DType::F32);
+    let look = |index: &Tensor| ops::embedding(&table, index, Default::default());
+    for bad in [-1i64, -4, 4, i64::MIN] {
+        let index = Tensor::from([0i64, bad]);
+        let expected = look(&index).unwrap_err().to_string();
+        assert!(expected.contains(&format!("embedding: index {bad} is out of bounds")), "{expected}");
+        let deferred = lazy(|| look(&index).and_then(|y| y.try_to_vec::<f32>())).unwrap_err().to_string();
+        assert_eq!(deferred, expected);
+        let mut step = capture(|inputs| look(&inputs[0]), &[&Tensor::from([0i64, 1])]).unwrap();
+        assert_eq!(step.launch(&[&index]).err().expect("the launch must fail").to_string(), expected);
+    }
 }
