@@ -86,7 +86,8 @@ pub trait Layer: Module {
     /// Existing parameters stay.
     ///
     /// # Errors
-    /// Those of [`output_shape`](Layer::output_shape).
+    /// Those of [`output_shape`](Layer::output_shape). Lazy layers before the one that rejects its input stay built: a
+    /// model that was built for a wrong shape is created again.
     fn build(&self, input: &[usize]) -> Result<()> {
         self.output_shape(input).map(drop)
     }

@@ -30,7 +30,8 @@ type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
-/// A clone that is made before the build is built separately.
+/// A clone that is made before the build is built separately. A built layer stays built, even if a later layer refuses
+/// the same call.
 #[derive(Clone)]
 pub struct Lazy<L> {
     make: LayerFactory<L>,

@@ -309,6 +309,10 @@ fn batches_cover_the_data_set() {
     let mut batches = Batches::new(&[&x, &y], 4).unwrap();
     let plain: Vec<Vec<i64>> = batches.epoch().map(|b| b[0].to_vec()).collect();
     assert_eq!(plain, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+    // A write into a batch does not change the data set.
+    let first = batches.epoch().next().unwrap().swap_remove(0);
+    first.set(.., 7i64);
+    assert_eq!((first.to_vec::<i64>(), x.to_vec::<i64>()), (vec![7; 4], (0..10).collect()));
 
     let mut shuffled = Batches::new(&[&x, &y], 4).unwrap().shuffled(3);
     let mut again = shuffled.clone();

@@ -4,7 +4,7 @@ use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Splits tensors that share their first axis, the samples, into batches.
+/// Splits tensors that share their first axis, the samples, into batches, which are copies.
 ///
 /// ```
 /// use pellucid::data::Batches;
@@ -317,8 +317,8 @@ impl Iterator for EpochBatches {
         }
         let (start, end) = (self.next * self.size, self.samples.min((self.next + 1) * self.size));
         let part = |tensor: &Tensor| match &self.order {
-            // Without shuffling, a batch is a view of the data set.
-            None => ops::narrow(tensor, 0, start, end - start),
+            // A write into a batch must not change the data set.
+            None => ops::narrow(tensor, 0, start, end - start).and_then(|part| ops::copy(&part)),
             Some(order) => ops::index_select(tensor, 0, &Tensor::new(&order[start..end], [end - start])),
         };
         // Samples come from a range or a permutation, so the indices are in bounds.
