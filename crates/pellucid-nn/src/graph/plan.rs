@@ -5,7 +5,7 @@ use crate::call::{TracedCall, trace_calls};
 use crate::loss::LossKind;
 use crate::module::ModuleParts;
 use crate::parameter::Parameter;
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad, eval};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
@@ -405,6 +405,10 @@ impl StepPlan {
 
     /// Returns an error for targets that have the shape and dtype of the plan, but a value that the loss refuses.
     pub(super) fn check_targets(&self, loss: &dyn StepLoss, y: &Tensor) -> Result<()> {
+        // The launch needs the values in any case.
+        if y.device().is_cpu() && !y.is_readable() {
+            eval([y])?;
+        }
         let checked = loss.check_targets(self.loss.logits_gradient.shape(), y);
         checked.map_err(|source| Error::Layer { layer: "loss".into(), source: Box::new(source) })
     }

@@ -1,36 +1,22 @@
 //! Losses of class scores and of binary predictions.
 
-use super::{Loss, Reduction, declared, losses, same_shape};
+use super::{Loss, Reduction, Targets, declared, losses, same_shape};
 use pellucid_tensor::ops::{CrossEntropyOptions, MultiMarginLossOptions};
-use pellucid_tensor::{Device, Error, Result, Shape, Tensor, is_capturing, ops};
-
-/// Returns an error for a class number of a host tensor that is neither in the range of the class axis nor `ignored`.
-/// Values on other devices are not read, because the host would wait for them.
-pub(super) fn check_classes(op: &'static str, ignored: Option<i64>, logits: &Shape, y: &Tensor) -> Result<()> {
-    if !y.dtype().is_int() || y.device() != Device::cpu() || logits.rank() == 0 || is_capturing() {
-        return Ok(());
-    }
-    let axis = logits.rank().min(2) - 1;
-    let len = logits[axis];
-    match y.try_find_integer(|class| !(0..len as i64).contains(&class) && Some(class) != ignored)? {
-        Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
-        None => Ok(()),
-    }
-}
+use pellucid_tensor::{Result, Tensor, ops};
 
 losses! {
     /// The cross-entropy −Σ_c p_c·ln softmax(logits)_c of logits `[N, C]`, `[C]` or `[N, C, d..]` against class numbers
     /// (of integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike in PyTorch, no class is ignored by default.
-    CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy of classes "cross_entropy" {
+    CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy {
         /// The weight of each class, `[C]`. The mean over class numbers divides by the sum of their weights.
         weight: Option<Tensor> = None,
         /// The fraction of the target that is spread evenly over all classes (Szegedy et al. 2016); default 0.
         label_smoothing: f64 = 0.0,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
         ignore_index: Option<i64> = None,
-    } |loss, logits, y| {
+    } |loss, logits, y| where ["cross_entropy", Targets::Classes { ignored: loss.ignore_index }] {
         let CrossEntropyLoss { weight, label_smoothing, ignore_index, reduction } = loss;
         let options = CrossEntropyOptions {
             weight: weight.as_ref(),
@@ -43,12 +29,12 @@ losses! {
 
     /// The negative log-likelihood −x_y of log-probabilities x `[N, C]`, `[C]` or `[N, C, d..]` and class numbers y.
     #[doc(alias = "NLLLoss")]
-    NllLoss, nll of classes "nll_loss" {
+    NllLoss, nll {
         /// The weight of each class, `[C]`. The mean divides by the sum of the weights of the samples.
         weight: Option<Tensor> = None,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
         ignore_index: Option<i64> = None,
-    } |loss, x, y| {
+    } |loss, x, y| where ["nll_loss", Targets::Classes { ignored: loss.ignore_index }] {
         let (weight, ignore_index, reduction) = (loss.weight.as_ref(), loss.ignore_index, loss.reduction);
         ops::nll_loss(x, y, ops::NllLossOptions { weight, ignore_index, reduction })
     };
@@ -59,19 +45,19 @@ losses! {
     BceLoss, binary_cross_entropy as Bce {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,
-    } |loss, x, y| {
+    } |loss, x, y| where ["binary_cross_entropy", Targets::Shares] {
         same_shape("binary_cross_entropy", x, y)?;
         ops::binary_cross_entropy(x, y, loss.weight.as_ref(), loss.reduction)
     };
 
-    /// [`BceLoss`] of the probabilities sigmoid(x), numerically stable for every x.
+    /// [`BceLoss`] of the probabilities sigmoid(x), numerically stable for every x. Targets y are in [0, 1].
     #[doc(alias = "BCEWithLogitsLoss")]
     BceWithLogitsLoss, binary_cross_entropy_with_logits as Bce {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,
         /// The weight of positive targets; it broadcasts.
         pos_weight: Option<Tensor> = None,
-    } |loss, x, y| {
+    } |loss, x, y| where ["binary_cross_entropy_with_logits", Targets::Shares] {
         same_shape("binary_cross_entropy_with_logits", x, y)?;
         let (weight, positive) = (loss.weight.as_ref(), loss.pos_weight.as_ref());
         ops::binary_cross_entropy_with_logits(x, y, weight, positive, loss.reduction)
@@ -81,13 +67,13 @@ losses! {
     HingeEmbeddingLoss, hinge_embedding {
         /// The distance above which the loss of a dissimilar pair is 0; default 1.
         margin: f64 = 1.0,
-    } |loss, x, y| {
+    } |loss, x, y| where ["hinge_embedding", Targets::Signs] {
         same_shape("hinge_embedding", x, y)?;
         ops::hinge_embedding_loss(x, y, loss.margin, loss.reduction)
     };
 
     /// The soft margin loss ln(1 + e^(−y·x)) of a score x and a label y of 1 or −1.
-    SoftMarginLoss, soft_margin {} |loss, x, y| {
+    SoftMarginLoss, soft_margin {} |loss, x, y| where ["soft_margin", Targets::Signs] {
         same_shape("soft_margin", x, y)?;
         ops::soft_margin_loss(x, y, loss.reduction)
     };
@@ -101,7 +87,7 @@ losses! {
         margin: f64 = 1.0,
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,
-    } |loss, x, y| {
+    } |loss, x, y| where ["multi_margin_loss", Targets::Classes { ignored: None }] {
         let MultiMarginLoss { p, margin, weight, reduction } = loss;
         let options = MultiMarginLossOptions { p: *p, margin: *margin, weight: weight.as_ref(), reduction: *reduction };
         ops::multi_margin_loss(x, y, options)
@@ -115,7 +101,7 @@ losses! {
     MultiLabelSoftMarginLoss, multilabel_soft_margin {
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,
-    } |loss, x, y| {
+    } |loss, x, y| where ["multilabel_soft_margin", Targets::Shares] {
         same_shape("multilabel_soft_margin", x, y)?;
         ops::multilabel_soft_margin_loss(x, y, loss.weight.as_ref(), loss.reduction)
     };

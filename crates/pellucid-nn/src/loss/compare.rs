@@ -1,6 +1,6 @@
 //! Losses that compare inputs: rankings and embeddings.
 
-use super::{Reduction, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
+use super::{Reduction, Targets, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::TripletMarginLossOptions;
@@ -12,14 +12,20 @@ losses_of_many! {
     MarginRankingLoss, margin_ranking {
         /// The required difference; default 0.
         margin: f64 = 0.0,
-    } |loss, a, b, y| by [a, b] ops::margin_ranking_loss(a, b, y, loss.margin, loss.reduction);
+    } |loss, a, b, y| by [a, b] {
+        Targets::Signs.check_if_readable("margin_ranking", a.shape(), y)?;
+        ops::margin_ranking_loss(a, b, y, loss.margin, loss.reduction)
+    };
 
     /// The cosine embedding loss 1 − cos(a, b) where y = 1, max(0, cos(a, b) − margin) where y = −1, for vectors
     /// `[N, D]` or `[D]` and labels `[N]` or `[]`.
     CosineEmbeddingLoss, cosine_embedding {
         /// The cosine below which the loss of a dissimilar pair is 0; default 0.
         margin: f64 = 0.0,
-    } |loss, a, b, y| by [a, b] ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction);
+    } |loss, a, b, y| by [a, b] {
+        Targets::Signs.check_if_readable("cosine_embedding", a.shape(), y)?;
+        ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction)
+    };
 
     /// The triplet margin loss max(0, d(x, positive) − d(x, negative) + margin), d the p-norm distance along the last
     /// axis (Schroff et al. 2015).

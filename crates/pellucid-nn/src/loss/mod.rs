@@ -28,6 +28,7 @@ mod kind;
 mod projected;
 mod regression;
 mod scale;
+mod targets;
 
 crate::exports::exports! {
     /// The names of all losses; `tests/reference/losses.rs` has a row for each.
@@ -52,6 +53,7 @@ crate::exports::exports! {
 pub use kind::{LossKind, WithTargets};
 pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
 pub use scale::{GradKind, infer_grad_scale};
+use targets::Targets;
 
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
@@ -73,12 +75,13 @@ pub trait Loss {
         None
     }
 
-    /// Checks the values of the targets of a batch, for logits of this shape. A captured step calls it before a launch,
-    /// which cannot refuse a value: a class number that does not exist would make all parameters NaN. Nothing is checked
-    /// by default.
+    /// Checks the values of the targets of a batch, for logits of this shape, if the host can read them
+    /// ([`Tensor::is_readable`]). A captured step calls it before a launch, which cannot refuse a value: a class number
+    /// that does not exist would make all parameters NaN. Nothing is checked by default.
     ///
     /// # Errors
-    /// [`Error::IndexOutOfBounds`] for a class number that does not exist.
+    /// [`Error::IndexOutOfBounds`] for a class number that does not exist; [`Error::InvalidArgument`] for another value
+    /// that the loss does not define.
     fn check_targets(&self, _logits: &Shape, _y: &Tensor) -> Result<()> {
         Ok(())
     }
@@ -191,21 +194,27 @@ macro_rules! declared {
     };
 }
 
-/// Defines losses of two inputs.
+/// Defines losses of two inputs. `where` names the operation of errors and the values that targets may have.
 macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? $(of classes $op:literal)? { $($fields:tt)* } |$loss:ident, $x:ident, $y:ident| $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? { $($fields:tt)* }
+        |$loss:ident, $x:ident, $y:ident| $(where [$op:literal, $targets:expr])? $body:expr;)*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
 
         impl Loss for $name {
             fn try_forward(&self, $x: &Tensor, $y: &Tensor) -> Result<Tensor> {
                 let $loss = self;
-                crate::call::call($loss, &[$x, $y], || $body)
+                crate::call::call($loss, &[$x, $y], || {
+                    $($targets.check_if_readable($op, $x.shape(), $y)?;)?
+                    $body
+                })
             }
             $(fn kind(&self) -> Option<$crate::loss::LossKind> {
                 Some($crate::loss::LossKind::$kind)
             })?
-            $(fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
-                $crate::loss::classes::check_classes($op, self.ignore_index, logits, y)
+            $(#[allow(unused_variables, reason = "only some losses have options for targets")]
+            fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
+                let $loss = self;
+                $targets.check_if_readable($op, logits, y)
             })?
         }
         crate::loss::loss_pointer! { [] &$name }

@@ -515,6 +515,22 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
 }
 
 #[test]
+fn a_binary_target_outside_of_its_values_changes_nothing() {
+    let (model, (x, _)) = (mlp(), batch(&[BATCH, 6], 1));
+    let optimizer = sgd(&model, 0.1, 0.9);
+    let mut trainer = GraphTrainer::new(&model, BceWithLogitsLoss::default(), &optimizer);
+    let y = Tensor::full([BATCH, CLASSES], 0.5, DType::F32);
+    trainer.step(&x, &y).unwrap();
+    let flat = || model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).collect::<Vec<f32>>();
+    let before = flat();
+    let refused = trainer.step(&x, &(&y * 3.0)).unwrap_err().to_string();
+    assert!(refused.contains("from 0 to 1, got 1.5"), "{refused}");
+    assert_eq!(flat(), before, "a refused batch must change nothing");
+    trainer.step(&x, &y).unwrap();
+    assert_ne!(flat(), before);
+}
+
+#[test]
 fn a_model_without_parameters_is_refused() {
     let (x, _) = batch(&[BATCH, 6], 1);
     let optimizer = Adam::new(vec![], AdamOptions::default()).unwrap();

@@ -397,6 +397,38 @@ fn different_shapes_and_integers_are_refused() {
     assert!(matches!(MseLoss::default().try_forward_with_grad(&integers, &integers), Err(Error::DTypeMismatch { .. })));
 }
 
+/// A target outside of its values is an error with the value; a captured step, which reads no values, computes.
+#[test]
+fn targets_outside_of_their_values_are_refused() {
+    let x = Tensor::from([[0.2f32, 0.7], [0.9, 0.4]]);
+    let shares: [&dyn Loss; 3] =
+        [&BceLoss::default(), &BceWithLogitsLoss::default(), &MultiLabelSoftMarginLoss::default()];
+    let signs: [&dyn Loss; 2] = [&HingeEmbeddingLoss::default(), &SoftMarginLoss::default()];
+    let y = |value: f32| Tensor::from([[1.0f32, 1.0], [1.0, value]]);
+    let check = |loss: &dyn Loss, accepted: &[f32], refused: &[f32]| {
+        for &value in accepted {
+            loss.try_forward(&x, &y(value)).unwrap();
+        }
+        for &value in refused {
+            let error = loss.try_forward(&x, &y(value)).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument { .. }) && error.to_string().contains(&value.to_string()));
+            assert!(loss.check_targets(x.shape(), &y(value)).is_err());
+            assert!(loss.check_targets(x.shape(), &y(value).to_dtype(DType::F64)).is_err());
+        }
+    };
+    shares.iter().for_each(|&loss| check(loss, &[0.0, 0.5, f32::NAN], &[-1.0, 1.5, f32::INFINITY]));
+    signs.iter().for_each(|&loss| check(loss, &[-1.0, f32::NAN], &[0.0, 2.0, -0.5]));
+    let rows = |value: i64| (Tensor::from([1i64, value]), Tensor::from([[1.0f32], [value as f32]]));
+    for value in [-1, 0] {
+        let (labels, column) = rows(value);
+        assert_eq!(CosineEmbeddingLoss::default().try_forward(&x, &x, &labels).is_ok(), value == -1);
+        assert_eq!(MarginRankingLoss::default().try_forward(&x, &x, &column).is_ok(), value == -1);
+    }
+    let mut step =
+        capture(|x: &[Tensor]| BceWithLogitsLoss::default().try_forward(&x[0], &x[1]), &[&x, &y(2.0)]).unwrap();
+    assert!(step.launch(&[&x, &y(2.0)]).unwrap().item::<f32>(0).is_finite());
+}
+
 #[test]
 fn sums_and_means_are_distinguished_at_any_magnitude() {
     let _random = pellucid_tensor::Generator::new(0).scope();

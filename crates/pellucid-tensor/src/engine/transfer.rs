@@ -8,6 +8,7 @@ use super::{
 use crate::array::{Array, host_vec};
 use crate::device::Device;
 use crate::idle::release_idle_memory;
+use bytemuck::Pod;
 use pellucid_ir::backend::{POISONED, READY};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Element, Error, Layout, ReadElement, Result, Scalar, Shape};
@@ -178,16 +179,15 @@ impl Array {
         })
     }
 
-    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `i64`. Contiguous `i64`
-    /// arrays of the CPU are read in parts, without an allocation. Errors are those of [`Array::to_vec`].
+    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`. Contiguous arrays of
+    /// the CPU with this element type are read in parts, without an allocation. Errors are those of [`Array::to_vec`].
     #[track_caller]
-    pub(crate) fn find_integer(&self, op: &'static str, is_wanted: impl Fn(i64) -> bool) -> Result<Option<i64>> {
-        if self.dtype() != DType::I64 || !self.layout().is_contiguous() || !self.device().is_cpu() {
-            return Ok(self.to_vec::<i64>(op)?.into_iter().find(|&value| is_wanted(value)));
+    pub(crate) fn find<T: Element + Pod>(&self, op: &'static str, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
+        if self.dtype() != T::DTYPE || !self.layout().is_contiguous() || !self.device().is_cpu() {
+            return Ok(self.to_vec::<T>(op)?.into_iter().find(|&value| is_wanted(value)));
         }
         ensure_readable(op, self)?;
-        ensure_ready(op, self.storage())?;
-        let (mut part, width) = ([0i64; 128], DType::I64.size());
+        let (mut part, width) = ([T::zeroed(); 128], T::DTYPE.size());
         with_read_borrow(self.storage(), || {
             for start in (0..self.shape().size()).step_by(part.len()) {
                 let part = &mut part[..(self.shape().size() - start).min(128)];

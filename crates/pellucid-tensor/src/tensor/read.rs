@@ -1,8 +1,10 @@
 //! Reads of values by the host. A read runs deferred kernels; while a step is captured it is an error.
 
 use super::Tensor;
+use crate::execution_mode::is_capturing;
 use crate::panic;
-use pellucid_ir::{Error, ReadElement, Result};
+use pellucid_ir::backend::READY;
+use pellucid_ir::{Element, Error, ReadElement, Result};
 
 impl Tensor {
     /// Returns the single element, converted to `T`.
@@ -60,22 +62,28 @@ impl Tensor {
         self.array().read("to_vec")
     }
 
-    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `i64`; `None` if there is
+    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`; `None` if there is
     /// none.
     ///
     /// ```
     /// use pellucid_tensor::Tensor;
     /// let classes = Tensor::from([2i64, 0, 7]);
-    /// assert_eq!(classes.try_find_integer(|class| class > 4)?, Some(7));
-    /// assert_eq!(classes.try_find_integer(|class| class < 0)?, None);
+    /// assert_eq!(classes.try_find(|class: i64| class > 4)?, Some(7));
+    /// assert_eq!(classes.try_find(|class: i64| class < 0)?, None);
     /// # Ok::<(), pellucid_tensor::Error>(())
     /// ```
     ///
     /// # Errors
     /// Those of [`Tensor::try_to_vec`].
     #[track_caller]
-    pub fn try_find_integer(&self, is_wanted: impl Fn(i64) -> bool) -> Result<Option<i64>> {
-        self.array().find_integer("find_integer", is_wanted)
+    pub fn try_find<T: Element + bytemuck::Pod>(&self, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
+        self.array().find("find", is_wanted)
+    }
+
+    /// Returns true if a read neither waits for a device nor runs kernels: the tensor is on the CPU, its kernels have
+    /// run, and no step is being captured. A layer or loss that checks values does so if this is true.
+    pub fn is_readable(&self) -> bool {
+        self.device().is_cpu() && !is_capturing() && self.array().storage().pending() == READY
     }
 
     /// Returns the elements of a matrix as a vector of rows, converted to `T` as by [`Tensor::to_vec`].

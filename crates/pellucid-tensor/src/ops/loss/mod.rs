@@ -125,7 +125,7 @@ fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Resu
         let near = ops::clamp(classes, 0, len.max(1) as i64 - 1)?;
         return Ok(CheckedClasses { classes: near, inside: Some(inside) });
     }
-    match classes.array().find_integer(op, |class| !(0..len as i64).contains(&class))? {
+    match classes.array().find(op, |class: i64| !(0..len as i64).contains(&class))? {
         Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
         None => Ok(CheckedClasses { classes: classes.clone(), inside: None }),
     }

@@ -380,17 +380,19 @@ fn elements_are_read_as_integers_without_a_dtype() {
 }
 
 #[test]
-fn an_integer_is_found_in_every_layout_and_dtype() {
+fn an_element_is_found_in_every_layout_and_dtype() {
     let all = Tensor::arange(0i64, 1000, 1);
     for first in [0, 1, 127, 128, 129, 500, 999] {
-        assert_eq!(all.try_find_integer(|value| value >= first).unwrap(), Some(first));
-        assert_eq!(all.i(first..).try_find_integer(|_| true).unwrap(), Some(first));
-        assert_eq!(all.i(..first).try_find_integer(|value| value >= first).unwrap(), None);
+        assert_eq!(all.try_find(|value: i64| value >= first).unwrap(), Some(first));
+        assert_eq!(all.i(first..).try_find(|_: i64| true).unwrap(), Some(first));
+        assert_eq!(all.i(..first).try_find(|value: i64| value >= first).unwrap(), None);
     }
     let odd = all.reshape([500, 2]).i((.., 1));
-    assert_eq!(odd.try_find_integer(|value| value > 500).unwrap(), Some(501));
-    assert_eq!(odd.flip(0).to_dtype(DType::I16).try_find_integer(|value| value < 500).unwrap(), Some(499));
-    assert!(Tensor::from([0.5]).try_find_integer(|_| true).is_err());
-    let captured = capture(|x: &[Tensor]| x[0].try_find_integer(|_| true).map(|_| x[0].clone()), &[&all]);
+    assert_eq!(odd.try_find(|value: i64| value > 500).unwrap(), Some(501));
+    assert_eq!(odd.flip(0).to_dtype(DType::I16).try_find(|value: i64| value < 500).unwrap(), Some(499));
+    let half = (&odd + 0.5).try_find(|value: f32| value > 500.0).unwrap();
+    assert_eq!((half, odd.try_find(f64::is_nan).unwrap()), (Some(501.5), None));
+    assert!(Tensor::from([0.5]).try_find(|_: i64| true).is_err());
+    let captured = capture(|x: &[Tensor]| x[0].try_find(|_: i64| true).map(|_| x[0].clone()), &[&all]);
     assert!(captured.is_err(), "a read in a captured step must be an error");
 }
