@@ -187,8 +187,12 @@ impl Array {
         match self.layout.broadcast_to(shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let help = "with shapes aligned at the last axis, each length must be 1 or equal to the target's; use \
-                            reshape() or unsqueeze()";
+                let help = if self.shape().rank() > shape.rank() {
+                    "the target must have at least as many axes; use reshape(), or index or reduce an axis"
+                } else {
+                    "with shapes aligned at the last axis, each length must be 1 or equal to the target's; use \
+                     reshape() or unsqueeze()"
+                };
                 Err(Error::shapes(op, [self.shape(), shape], help))
             }
         }

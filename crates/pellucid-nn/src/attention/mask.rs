@@ -76,11 +76,15 @@ impl<'a> AttentionMasks<'a> {
         let expected: Shape = batch.iter().copied().chain([heads, queries, keys]).collect();
         if mask.shape().broadcast(&expected).as_ref() != Some(&expected) {
             let lacks_heads = batch.iter().chain(&[queries, keys]).eq(mask.shape().iter());
-            let help = format!(
-                "mask {} must broadcast to [batch, heads, queries, keys] = {expected}{}",
-                mask.shape(),
-                if lacks_heads { "; add the axis of the heads with unsqueeze(-3)" } else { "" }
-            );
+            let remedy = if lacks_heads {
+                "; add the axis of the heads with unsqueeze(-3)".to_string()
+            } else if mask.rank() == 3 && mask.shape().size() == expected.size() {
+                format!("; use reshape({expected})")
+            } else {
+                String::new()
+            };
+            let help =
+                format!("mask {} must broadcast to [batch, heads, queries, keys] = {expected}{remedy}", mask.shape());
             return Err(Error::shapes(op, [query.shape(), key.shape(), mask.shape()], help));
         }
         Ok(())

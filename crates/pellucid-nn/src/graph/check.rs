@@ -39,6 +39,11 @@ impl StepCheck {
     pub fn ensure(&self) -> Result<()> {
         let help = match (self.loss_falls(), self.is_descent_step()) {
             (true, true) => return Ok(()),
+            _ if !self.loss_before.is_finite() => {
+                "the loss is not finite before the update: check the batch and the parameters; detect_anomaly() finds \
+                 the operation"
+            }
+            _ if !self.loss_after.is_finite() => "the update makes the loss not finite: lower the learning rate",
             (false, true) => "the loss does not fall although the update opposes the gradient: lower the learning rate",
             (_, false) if self.slope == 0.0 => {
                 "the update changes nothing: the learning rate is 0, the gradients are 0, or the update was skipped"

@@ -1,7 +1,6 @@
 //! Averaging of weights over training, which often improves predictions.
 
 use super::free::free_buffer;
-use super::rule::nonnegative;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, plain_averages};
 use crate::module::{Module, walk};
@@ -51,9 +50,11 @@ impl AveragedModel {
     /// # Errors
     /// [`Error::InvalidArgument`] for a decay outside [0, 1].
     pub fn new(module: &(impl Module + ?Sized), average: Average) -> Result<AveragedModel> {
-        if let Average::Exponential(decay) = average {
-            nonnegative("averaged_model", "decay", decay)?;
-            nonnegative("averaged_model", "1 - decay", 1.0 - decay)?;
+        if let Average::Exponential(decay) = average
+            && !(0.0..=1.0).contains(&decay)
+        {
+            let reason = format!("the decay must be in [0, 1], got {decay}; a usual value is 0.999");
+            return Err(Error::invalid("averaged_model", reason));
         }
         let parameters = module.named_parameters();
         let zeros = |p: &Parameter| ops::zeros(p.shape(), average_dtype(p)).map(Buffer::new);

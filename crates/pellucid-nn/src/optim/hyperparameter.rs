@@ -115,7 +115,12 @@ impl Hyperparameter {
 /// Returns an error if a finite number is infinite in the dtype in which it is `stored`.
 fn check_range(number: f64, stored: f64, dtype: DType) -> Result<()> {
     if number.is_finite() && !round(stored, dtype).is_finite() {
-        return Err(Error::invalid("hyperparameter", format!("{number:e} is outside the range of {dtype}")));
+        return Err(Error::invalid(
+            "hyperparameter",
+            format!(
+                "{number:e} is outside the range of {dtype}, in which the optimizer stores it; use a smaller number"
+            ),
+        ));
     }
     Ok(())
 }

@@ -12,13 +12,31 @@ use pellucid_ir::{DType, Error, Result, Scalar, Shape, bf16, f16};
 /// # Errors
 /// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
 pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> Result<Tensor> {
-    if !dtype.represents(value) {
-        let reason = format!(
-            "{value} cannot be stored in the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
-        );
-        return Err(Error::invalid(op, reason));
-    }
+    check_written(op, value, dtype)?;
     full((), value, dtype)
+}
+
+/// Returns an error for an element of the list `values` that the integer `dtype` of a written tensor cannot represent. A
+/// captured step does not check them.
+pub(crate) fn check_written_list(op: &'static str, values: &Tensor, dtype: DType) -> Result<()> {
+    if dtype == values.dtype() || !dtype.is_int() || !values.is_readable() {
+        return Ok(());
+    }
+    let lost = match values.dtype().is_float() {
+        true => values.try_find(|value: f64| !dtype.represents(value.into()))?.map(Scalar::from),
+        false => values.try_find(|value: i64| !dtype.represents(value.into()))?.map(Scalar::from),
+    };
+    lost.map_or(Ok(()), |value| check_written(op, value, dtype))
+}
+
+/// Returns an error for a value that the integer `dtype` of a written tensor cannot represent.
+fn check_written(op: &'static str, value: Scalar, dtype: DType) -> Result<()> {
+    if dtype.represents(value) {
+        return Ok(());
+    }
+    let fraction = matches!(value, Scalar::Float(x) if dtype.represents(Scalar::Float(x.trunc())));
+    let remedy = if fraction { "round it, or convert the tensor" } else { "convert the tensor to a wider dtype" };
+    Err(Error::invalid(op, format!("{value} cannot be stored in the tensor's dtype {dtype}; {remedy} with to_dtype()")))
 }
 
 /// Returns a tensor of `shape` filled with `value`, rounded once if `dtype` is a float.

@@ -228,15 +228,16 @@ tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
 /// The values that [`Tensor::set`] writes: a tensor, a number, or nested lists of numbers.
 pub trait IntoValues<'a> {
-    /// Returns the tensor or the number.
+    /// Returns the tensor or the number, which is written into a tensor of `dtype`.
     ///
     /// # Errors
-    /// Those of [`Tensor::try_from_nested`].
-    fn into_values(self) -> Result<ops::TensorOrScalar<'a>>;
+    /// Those of [`Tensor::try_from_nested`]; [`Error::InvalidArgument`] for a number of a list that an integer dtype
+    /// cannot represent.
+    fn into_values(self, dtype: DType) -> Result<ops::TensorOrScalar<'a>>;
 }
 
 impl<'a, T: Into<ops::TensorOrScalar<'a>>> IntoValues<'a> for T {
-    fn into_values(self) -> Result<ops::TensorOrScalar<'a>> {
+    fn into_values(self, _dtype: DType) -> Result<ops::TensorOrScalar<'a>> {
         Ok(self.into())
     }
 }
@@ -244,8 +245,10 @@ impl<'a, T: Into<ops::TensorOrScalar<'a>>> IntoValues<'a> for T {
 macro_rules! value_lists {
     ($([$($n:tt)*] $list:ty;)*) => {$(
         impl<'a, T: Nested, $($n)*> IntoValues<'a> for $list {
-            fn into_values(self) -> Result<ops::TensorOrScalar<'a>> {
-                Tensor::try_from_nested(self).map(ops::TensorOrScalar::Owned)
+            fn into_values(self, dtype: DType) -> Result<ops::TensorOrScalar<'a>> {
+                let values = Tensor::try_from_nested(self)?;
+                ops::check_written_list("set", &values, dtype)?;
+                Ok(ops::TensorOrScalar::Owned(values))
             }
         }
     )*};
@@ -526,11 +529,11 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number that an integer dtype cannot
-    /// represent, such as 2.7, or 300 for `u8`; those of [`Tensor::try_i`]. After an error nothing is written.
+    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number, also in a list, that an integer
+    /// dtype cannot represent, such as 2.7, or 300 for `u8` (elements of a tensor are converted); those of [`Tensor::try_i`]. After an error nothing is written.
     #[track_caller]
     pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl IntoValues<'a>) -> Result<()> {
-        ops::named("set", values.into_values().and_then(|values| self.assign(index.into_index(), values)))
+        ops::named("set", values.into_values(self.dtype()).and_then(|values| self.assign(index.into_index(), values)))
     }
 
     #[track_caller]

@@ -104,11 +104,14 @@ fn read(
 
 /// Describes an error of the file system, with a correction. A file that is written does not exist if its folder does
 /// not.
-fn reason_of(path: &Path, error: &std::io::Error, is_written: bool) -> String {
+pub(crate) fn reason_of(path: &Path, error: &std::io::Error, is_written: bool) -> String {
     let what = match error.kind() {
+        _ if path.file_name().is_none() => return "the path does not end with the name of a file: add it".to_string(),
         ErrorKind::NotFound if is_written => "the folder does not exist: create it",
         ErrorKind::NotFound => "the file does not exist: check the path",
         ErrorKind::IsADirectory => return "the path is a folder: add the name of a file".to_string(),
+        ErrorKind::PermissionDenied => return format!("{error}: change the permissions, or use another path"),
+        ErrorKind::StorageFull => return format!("{error}: delete files, or use another disk"),
         _ => return error.to_string(),
     };
     // A relative path usually fails because the program runs in another folder than expected.

@@ -40,6 +40,10 @@ fn writes_of_fractions_into_integers_are_errors() {
     refused(x.try_set(x.gt(1), f64::NAN), "set", "NaN");
     refused(Tensor::zeros([2], DType::U8).try_set(.., 300), "set", "300");
     refused(Tensor::zeros([2], DType::U8).try_set(.., -1), "set", "-1");
+    refused(x.try_set(.., [1.0, 2.5, 3.0]), "set", "2.5 cannot be stored in the tensor's dtype i64; round it");
+    refused(x.try_set(.., [f64::NAN, 2.0, 3.0]), "set", "NaN");
+    refused(Tensor::zeros([2], DType::U8).try_set(.., vec![1, 300]), "set", "300 cannot be stored");
+    refused(Tensor::zeros([2, 2], DType::I8).try_set(.., [[1i64, 2], [3, -129]]), "set", "-129");
     refused(ops::index_fill(&x, 0, &Tensor::from([0i64]), 2.7), "index_fill", "2.7");
     refused(ops::masked_fill(&x, &x.gt(1), 2.7), "masked_fill", "2.7");
     assert_eq!(x.to_vec::<i64>(), [1, 2, 3], "a failed call must not change the tensor");
