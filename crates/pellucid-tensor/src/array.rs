@@ -126,13 +126,19 @@ impl Array {
     ///
     /// # Errors
     /// [`Error::DeviceMismatch`] if they are on different devices.
+    #[inline]
     pub(crate) fn common_device(op: &'static str, arrays: &[&Array]) -> Result<Device> {
         let [first, rest @ ..] = arrays else { return Ok(Device::cpu()) };
-        if rest.iter().all(|array| array.device == first.device) {
-            return Ok(first.device);
+        match rest.iter().all(|array| array.device == first.device) {
+            true => Ok(first.device),
+            false => Err(Array::device_mismatch(op, arrays)),
         }
+    }
+
+    #[cold]
+    fn device_mismatch(op: &'static str, arrays: &[&Array]) -> Error {
         let names = arrays.iter().map(|array| array.device.name().to_string()).collect();
-        Err(Error::DeviceMismatch { op, devices: names })
+        Error::DeviceMismatch { op, devices: names }
     }
 
     /// Returns the storage, which all views share.

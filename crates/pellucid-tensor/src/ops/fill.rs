@@ -53,7 +53,13 @@ pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> 
 
 /// Returns an error for a value that an integer dtype cannot represent, and for a finite value that is infinite in a
 /// float dtype.
+#[inline]
 fn representable(value: Scalar, dtype: DType) -> Result<()> {
+    // The largest number of `f16`, the float dtype with the smallest range, is 65504.
+    if dtype.is_float() && value.to_f64().abs() <= 65504.0 { Ok(()) } else { representable_in(value, dtype) }
+}
+
+fn representable_in(value: Scalar, dtype: DType) -> Result<()> {
     let is_finite_in = |dtype: DType| match dtype {
         DType::F32 => (value.to_f64() as f32).is_finite(),
         DType::F16 => f16::from_f64(value.to_f64()).is_finite(),

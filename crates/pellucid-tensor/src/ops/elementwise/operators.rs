@@ -103,24 +103,29 @@ binary_operators! {
 }
 
 /// Returns the result of an assigning operator, or an error if it does not have the shape and dtype of the old tensor.
+#[inline]
 fn check_replacement(operator: &'static str, old: &Tensor, result: Tensor) -> Result<Tensor> {
+    match result.dtype() == old.dtype() && result.shape() == old.shape() {
+        true => Ok(result),
+        false => Err(changed_by(operator, old, &result)),
+    }
+}
+
+#[cold]
+fn changed_by(operator: &'static str, old: &Tensor, result: &Tensor) -> Error {
+    let binary = operator.trim_end_matches('=');
     if result.shape() != old.shape() {
         let help = format!(
-            "the result has shape {}, and `x {operator} y` keeps the shape of x; write x = &x {} y",
+            "the result has shape {}, and `x {operator} y` keeps the shape of x; write x = &x {binary} y",
             result.shape(),
-            operator.trim_end_matches('=')
         );
-        return Err(Error::shapes(operator, [old.shape(), result.shape()], help));
+        return Error::shapes(operator, [old.shape(), result.shape()], help);
     }
-    if result.dtype() != old.dtype() {
-        let help = format!(
-            "the result has dtype {}, and `x {operator} y` keeps the dtype of x; use to_dtype(), or write x = &x {} y",
-            result.dtype(),
-            operator.trim_end_matches('=')
-        );
-        return Err(Error::dtypes(operator, [old.dtype(), result.dtype()], help));
-    }
-    Ok(result)
+    let help = format!(
+        "the result has dtype {}, and `x {operator} y` keeps the dtype of x; use to_dtype(), or write x = &x {binary} y",
+        result.dtype(),
+    );
+    Error::dtypes(operator, [old.dtype(), result.dtype()], help)
 }
 
 macro_rules! assigning_operators {
