@@ -20,7 +20,7 @@
 use super::order::{Interleaving, replace_pair};
 use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use crate::dtype::Compute;
-use crate::formula::{Load, Program, Splice, SpliceOperand, Spliced, SplicedValue};
+use crate::formula::{Load, Op, Program, Splice, SpliceOperand, Spliced, SplicedValue, Step};
 use crate::kernel::{Kernel, Map, MatMul, Params, Reduce, ReduceOp, Row};
 use crate::shape::{Layout, Shape};
 use std::sync::Arc;
@@ -32,7 +32,8 @@ const MOST_OUTPUTS: usize = 8;
 /// The maximal number of instructions of a fused program.
 const MOST_STEPS: usize = 192;
 /// The number of instructions for which a function such as tanh counts in a launch-bound plan. Such a device compiles a
-/// kernel with the text of every function, so the functions determine the time of compilation.
+/// kernel with the text of every function, so the functions determine the time of compilation. A `Row` kernel contains
+/// a function once for each pass over the row that follows: one for each later reduction, and one for the outputs.
 const FUNCTION_STEPS: usize = 12;
 /// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
 const CACHED: usize = 4 << 20;
@@ -158,7 +159,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     };
     if launch.inputs.len() > MOST_INPUTS
         || launch.outputs.len() > MOST_OUTPUTS
-        || instruction_count(&launch.kernel, if plan.is_launch_bound { FUNCTION_STEPS } else { 1 }) > MOST_STEPS
+        || instruction_count(&launch.kernel, plan.is_launch_bound) > MOST_STEPS
     {
         return Err(Some("the fused kernel would have too many operands or instructions"));
     }
@@ -200,10 +201,17 @@ impl LifetimeCosts {
     }
 }
 
-/// Returns the number of instructions of the programs of a kernel, in which a function counts as `function` instructions.
-fn instruction_count(kernel: &Kernel, function: usize) -> usize {
-    let count =
-        |program: &Program| program.steps.iter().map(|s| if s.op.is_transcendental() { function } else { 1 }).sum();
+/// Returns the number of instructions of the programs of a kernel. If `functions` is set, a function counts as
+/// [`FUNCTION_STEPS`] instructions in each pass over a row.
+fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
+    let count = |program: &Program| {
+        let mut passes = 1;
+        let of_step = |step: &Step| {
+            passes += usize::from(matches!(step.op, Op::Reduce(_)));
+            if functions && step.op.is_transcendental() { FUNCTION_STEPS * passes } else { 1 }
+        };
+        program.steps.iter().rev().map(of_step).sum::<usize>()
+    };
     match kernel {
         Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| count(p)),
         Kernel::Reduce(k) => count(&k.program).max(k.finish.as_ref().map_or(0, |p| count(p))),

@@ -307,6 +307,32 @@ fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
     }
 }
 
+/// A softmax after a softmax computes the first one in each of its passes, so the text of a chain grows quadratically.
+#[test]
+fn fuse_bounds_the_functions_of_the_passes_of_a_row() {
+    let softmax = formula!(
+        softmax | x | {
+            let e = (x - x.row_max()).exp();
+            e / e.row_sum()
+        }
+    );
+    for (is_launch_bound, launches) in [(false, 1), (true, 4)] {
+        let mut w = PlanBuilder::default();
+        w.plan.is_launch_bound = is_launch_bound;
+        let mut x = w.slot(SlotRole::Input, [4, 8]);
+        for _ in 0..10 {
+            let y = w.slot(SlotRole::Own, [4, 8]);
+            let axes = AxisSet::from_iter([1]);
+            let row = Row { axes, program: program(softmax), params: Params::new() };
+            w.launch(Kernel::Row(row), &[&x], &[&y]);
+            x = y;
+        }
+        w.plan.roles[x.slot] = SlotRole::Result;
+        let plan = w.after(&["fuse"]);
+        assert_eq!(plan.launches.len(), launches, "{plan}");
+    }
+}
+
 #[test]
 fn positions_of_a_pool_are_checked_indices() {
     for (length, refuses) in [(36, false), (35, true)] {

@@ -9,7 +9,7 @@ use super::training_step::{SET_BATCH, TrainingSetup, TrainingStep};
 use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
-use pellucid_tensor::{CacheStats, Error, Result, Tensor};
+use pellucid_tensor::{CacheStats, DType, Error, Result, Tensor, autocast_dtype};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -41,6 +41,8 @@ struct KeptStep<'f> {
     parameter: Option<Parameter>,
     /// The parameters that were frozen at recording. The step has no gradients for them.
     frozen: Vec<Parameter>,
+    /// The dtype of autocast at recording, which determines the dtype of the logits.
+    autocast: Option<DType>,
 }
 
 /// The recordings over one set of buffers.
@@ -169,13 +171,14 @@ impl<'f> StepCache<'f> {
         Ok(self.current())
     }
 
-    /// Keeps a recording for this batch, in place of one that was recorded earlier for the same shapes and path.
+    /// Keeps a recording for this batch, in place of one that was recorded earlier for the same shapes, path and autocast.
     fn keep(&mut self, batch: &dyn BatchTensors, recording: KeptRecording<'f>) {
-        let path = current_path(&*self.model);
-        self.kept.retain(|other| other.path != path || !other.buffers().fits(batch));
+        let (path, autocast) = (current_path(&*self.model), autocast_dtype());
+        self.kept.retain(|other| other.path != path || other.autocast != autocast || !other.buffers().fits(batch));
         let parameters: Vec<Parameter> = self.model.parameters().into_iter().map(|(_, parameter)| parameter).collect();
         let frozen = parameters.iter().filter(|parameter| !parameter.requires_grad()).cloned().collect();
-        self.kept.push(KeptStep { path, recording, parameter: parameters.into_iter().next(), frozen });
+        let parameter = parameters.into_iter().next();
+        self.kept.push(KeptStep { path, recording, parameter, frozen, autocast });
         self.kept.drain(..self.kept.len().saturating_sub(self.limit));
     }
 
@@ -271,6 +274,7 @@ impl<'f> StepCache<'f> {
         self.remove_outdated();
         let is_wanted = |kept: &KeptStep<'f>| {
             (kept.training().is_some() || !is_training)
+                && kept.autocast == autocast_dtype()
                 && is_on_path(&*self.model, &kept.path)
                 && kept.buffers().fits(x)
         };

@@ -96,7 +96,7 @@ impl Rule for AdafactorOptions {
             (of_p / root).max(eps) * rho / (of_u / (root * d)).max(1.0)
         });
         let (rest, rho, shrink) = (at.rate(0), at.rate(1), at.rate(2));
-        let (p, g) = (at.parameter(), at.gradient()?);
+        let (p, g) = (at.parameter()?, at.gradient()?);
         let eps = self.eps.0.unwrap_or(if p.dtype() == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() });
         let square = ops::square(&g)?;
         let u = if p.rank() < 2 {

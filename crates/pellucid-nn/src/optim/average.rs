@@ -113,13 +113,18 @@ impl AveragedModel {
     /// normalisations are not averaged: [`update_bn`] recomputes them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the model holds the averages already.
+    /// [`Error::InvalidArgument`] if the model holds the averages already, and before the first update, when there are
+    /// none; [`Error::ReadInCapture`] in a captured step.
     pub fn apply(&mut self) -> Result<()> {
         if self.aside.is_some() {
             return Err(Error::invalid(
                 "averaged_model",
                 "the model already contains the averages; call restore() before the next apply()",
             ));
+        }
+        if self.count.try_item::<f64>()? == 0.0 {
+            let reason = "there are no averages before the first update(); call it after a step, or load the averages";
+            return Err(Error::invalid("averaged_model", reason));
         }
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;

@@ -89,7 +89,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
 }
 
 /// Returns the gradients that an optimizer uses: those of frozen parameters are excluded.
-fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor> {
+pub(super) fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor> {
     parameters.iter().filter(|p| p.requires_grad()).filter_map(|p| p.grad())
 }
 

@@ -71,7 +71,7 @@ impl Rule for LambOptions {
             }
         );
         let (lr, unbias, scale, rest1) = (at.rate(0), at.rate(1), at.rate(2), at.rate(3));
-        let (p, m, v, b2) = (at.parameter(), at.state(0), at.state(1), self.betas.1);
+        let (p, m, v, b2) = (at.parameter()?, at.state(0), at.state(1), self.betas.1);
         at.keep(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
         let params = [self.eps.into(), self.weight_decay.into()];
         let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?.remove(0);

@@ -135,17 +135,6 @@ impl OptimizerCore {
         groups.get(group).ok_or_else(missing)
     }
 
-    pub(super) fn renew_masters(&self) -> Result<()> {
-        let _guard = no_grad();
-        let OptimizerContents { members, parameters, .. } = self.contents.get();
-        for (member, parameter) in members.iter().zip(parameters) {
-            if let Some(master) = member.kept.as_ref().and_then(|kept| kept.master.as_ref()) {
-                ops::copy_(master, parameter)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Updates parameters and state. See [`Optimizer::try_step_scaled`].
     fn update(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         let _guard = no_grad();

@@ -239,8 +239,15 @@ impl<'a> QueuedUpdates<'a> {
 
 impl<'a> UpdateContext<'a> {
     /// Returns the parameter, in the dtype of its state.
-    pub fn parameter(&self) -> &Tensor {
-        self.parameter
+    ///
+    /// # Errors
+    /// Those of [`ops::update`].
+    pub fn parameter(&self) -> Result<&Tensor> {
+        if self.half.is_some() {
+            // The parameter may have been written since its `f32` copy.
+            self.write(formula!(renew | p | p), &[], &[])?;
+        }
+        Ok(self.parameter)
     }
 
     /// Returns state number `i`.
@@ -277,7 +284,7 @@ impl<'a> UpdateContext<'a> {
     /// Those of [`ops::update_many`].
     pub fn fused(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
         let around = StepModifiers {
-            half: self.half.is_some(),
+            half: self.half.map(Tensor::dtype),
             flip: self.flip,
             scale: self.scale.is_some(),
             skip: self.skip.is_some(),
@@ -286,7 +293,7 @@ impl<'a> UpdateContext<'a> {
         let state = self.state.iter().map(|(_, buffer)| buffer.tensor());
         let targets = [self.parameter].into_iter().chain(state).chain(self.half);
         let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
-        let count = own + usize::from(around.half);
+        let count = own + usize::from(around.half.is_some());
         self.batch.borrow_mut().push(with_modifiers(formula, own, around), count, targets.chain(inputs), params)
     }
 
@@ -295,7 +302,8 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// Those of [`ops::update`].
     pub fn write(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-        let around = StepModifiers { half: self.half.is_some(), skip: self.skip.is_some(), ..Default::default() };
+        let around =
+            StepModifiers { half: self.half.map(Tensor::dtype), skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = [self.parameter].into_iter().chain(self.half).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
         ops::update(with_modifiers(formula, 1, around), &targets, &inputs, params)

@@ -13,7 +13,8 @@ use std::marker::PhantomData;
 ///
 /// The parameters of a group are all `f32`, `f16` or `bf16`, or all `f64`. State is `f64` for `f64` and `f32`
 /// otherwise. A parameter in half precision has a master copy in `f32`, which the rule updates; the same kernel writes
-/// its rounding to the parameter (Micikevicius et al. 2018).
+/// its rounding to the parameter (Micikevicius et al. 2018). An element that was written since the last step, for example
+/// by [`load_state_dict`](crate::Module::load_state_dict), replaces its copy in the next step.
 ///
 /// Every parameter has its own clock, which advances in steps in which the parameter has a gradient: a parameter that
 /// is added later, or was frozen, starts at its own step 1. The clocks of parameters that were added together are one
@@ -177,15 +178,6 @@ impl<R: Rule> RuleOptimizer<R> {
     /// [`Optimizer::parameters`].
     pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
         self.core.clock_tensor(parameter, name)
-    }
-
-    /// Copies half-precision parameters into their master copies. Call it after weights were loaded into
-    /// the model; otherwise the next step would write the old weights back.
-    ///
-    /// # Errors
-    /// Those of [`copy_`](pellucid_tensor::ops::copy_).
-    pub fn renew_masters(&self) -> Result<()> {
-        self.core.renew_masters()
     }
 }
 

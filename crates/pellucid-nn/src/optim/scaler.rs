@@ -1,6 +1,6 @@
 //! Loss scaling for `f16`, in which small gradients would underflow.
 
-use super::clip::factor_for_gradient;
+use super::clip::{factor_for_gradient, gradients};
 use super::free::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::rule::nonnegative;
@@ -163,7 +163,7 @@ impl GradScaler {
         self.check_order("unscale", optimizer.parameters())?;
         let found_inf = self.find(optimizer.parameters())?;
         let inverse = ops::reciprocal(self.scale_tensor())?;
-        for gradient in optimizer.parameters().iter().filter_map(|p| p.grad()) {
+        for gradient in gradients(optimizer.parameters()) {
             ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
         self.calls().optimizers.push(address(optimizer.parameters()));
@@ -267,7 +267,7 @@ impl GradScaler {
     /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
         let mut finite: Option<Tensor> = None;
-        for gradient in parameters.iter().filter_map(|p| p.grad()) {
+        for gradient in gradients(parameters) {
             // The parameters may be on several devices.
             let own = ops::all(&ops::isfinite(&gradient)?, ..)?.to(self.found_inf.device())?;
             finite = Some(match finite {

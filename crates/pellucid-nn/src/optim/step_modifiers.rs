@@ -1,16 +1,16 @@
 //! Modifiers of a rule's formula for a step: scaled gradients, skipped steps and half precision. They are
 //! added to the formula of any rule.
 
-use pellucid_tensor::Formula;
 use pellucid_tensor::formula::Input;
+use pellucid_tensor::{DType, Formula};
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// The modifiers of an update.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct StepModifiers {
-    /// Whether the first target has a half-precision copy, which is the last target.
-    pub(super) half: bool,
+    /// The dtype of the half-precision parameter of which the first target is the `f32` copy. It is the last target.
+    pub(super) half: Option<DType>,
     /// Whether the gradient is negated.
     pub(super) flip: bool,
     /// Whether the gradient is multiplied by a scale, which is the last input before the mask.
@@ -39,13 +39,16 @@ fn address(formula: &'static Formula) -> usize {
 
 /// Extends a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]). Brackets
 /// mark optional operands.
+///
+/// If the half-precision parameter is not the rounded `f32` copy, it was written since the last step, and its value
+/// replaces the copy.
 pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: StepModifiers) -> &'static Formula {
     if around == StepModifiers::default() {
         return formula;
     }
     cached_formula(FormulaKey::Update(address(formula), targets, around), || {
         let mut inputs = formula.inputs().to_vec();
-        if around.half {
+        if around.half.is_some() {
             inputs.insert(targets, Input::NUMBER);
         }
         inputs.extend(around.scale.then_some(Input::NUMBER));
@@ -54,8 +57,9 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
             let mut own = inputs.to_vec();
             let skip = around.skip.then(|| own.pop().expect("the last input must be the mask"));
             let scale = around.scale.then(|| own.pop().expect("the last input before the mask must be the scale"));
-            if around.half {
-                own.remove(targets);
+            if let Some(dtype) = around.half {
+                let half = own.remove(targets);
+                own[0] = own[0].round_to(dtype).eq(half).select(own[0], half);
             }
             if around.flip {
                 own[targets] = -own[targets];
@@ -67,7 +71,7 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
             if let Some(skip) = skip {
                 outputs.iter_mut().zip(&own).for_each(|(new, &old)| *new = skip.select(old, *new));
             }
-            if around.half {
+            if around.half.is_some() {
                 outputs.push(outputs[0]);
             }
             outputs

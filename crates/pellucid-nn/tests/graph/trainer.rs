@@ -514,6 +514,38 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
     assert_ne!(flat(), before);
 }
 
+/// Training in mixed precision and evaluating outside of it are two recordings, which are both kept.
+#[test]
+fn an_evaluation_may_have_another_precision_than_the_step() {
+    let (x, y) = batch(&[BATCH, 6], 1);
+    for training in [Some(DType::BF16), None] {
+        let [model, twin] = [mlp(), mlp()];
+        twin.load_state_dict(&model.state_dict()).unwrap();
+        let (optimizer, eager) = (sgd(&model, 0.1, 0.9), sgd(&twin, 0.1, 0.9));
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
+        let evaluation = if training.is_some() { None } else { Some(DType::BF16) };
+        let mode = |dtype: Option<DType>| dtype.map(autocast);
+        for _ in 0..3 {
+            {
+                let _mode = mode(training);
+                trainer.step(&x, &y).unwrap();
+                eager.zero_grad();
+                CrossEntropyLoss::default().forward(&twin.forward(&x), &y).backward();
+                eager.step();
+            }
+            let _mode = mode(evaluation);
+            let expected = CrossEntropyLoss::default().forward(&twin.forward(&x), &y).item::<f32>();
+            assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected, "{training:?}");
+        }
+        let CacheStats { hits, misses, .. } = trainer.cache();
+        assert_eq!((hits, misses), (4, 2), "{training:?}");
+        let before = bits(model.state_dict());
+        let _mode = mode(evaluation);
+        trainer.one_step(&x, &y).unwrap();
+        assert_ne!(bits(model.state_dict()), before);
+    }
+}
+
 #[test]
 fn a_binary_target_outside_of_its_values_changes_nothing() {
     let (model, (x, _)) = (mlp(), batch(&[BATCH, 6], 1));

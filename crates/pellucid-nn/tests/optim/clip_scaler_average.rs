@@ -251,7 +251,30 @@ fn averages_match_their_definitions() {
     again.update().unwrap();
     assert_eq!(of(&again), of(&ema));
     again.apply().unwrap();
+    let mut empty = AveragedModel::new(&model, Average::Equal).unwrap();
+    let weights = model.parameters()[0].to_vec::<f64>();
+    let refused = empty.apply().unwrap_err().to_string();
+    assert!(refused.contains("before the first update()"), "{refused}");
+    assert_eq!(model.parameters()[0].to_vec::<f64>(), weights, "a refused call must change nothing");
     assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
+}
+
+/// The gradient that a parameter had before it was frozen takes no part in a scaled step.
+#[test]
+fn an_infinite_gradient_of_a_frozen_parameter_skips_no_step() {
+    let parameter = || Parameter::new(Tensor::ones([1], DType::F32));
+    let (frozen, trained) = (parameter(), parameter());
+    let optimizer =
+        Sgd::new(vec![frozen.clone(), trained.clone()], SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    frozen.set_grad(Some(Tensor::from([f32::INFINITY])));
+    frozen.set_requires_grad(false).unwrap();
+    trained.set_grad(Some(Tensor::from([4.0f32])));
+    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    scaler.scale(&Tensor::from(1.0f32));
+    scaler.unscale(&optimizer).unwrap().step(&optimizer).unwrap();
+    scaler.update().unwrap();
+    assert_eq!((trained.item::<f32>(), frozen.item::<f32>()), (0.5, 1.0));
+    assert_eq!(scaler.scale_tensor().item::<f32>(), 4.0);
 }
 
 /// Like PyTorch's `update_bn`, `update_bn` averages the means and the unbiased variances over all batches.
