@@ -182,16 +182,17 @@ pub enum Error {
     },
     /// A tensor that was created inside a captured step was used outside it.
     #[error(
-        "{op}: this tensor was made inside a captured step and has no value outside the step; return it from the step and read it from the launch's outputs"
+        "{op}: this tensor was made inside a captured step and has no value outside the step; return it from the step and read it from the launch's outputs, or copy_() it into a tensor that was made before the step"
     )]
     Poisoned {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// The kernel that computes the tensor did not run, because an earlier kernel failed. The call that found the failure
-    /// has returned its error.
+    /// The kernel that computes the tensor failed, or did not run because an earlier kernel failed. The call that found the
+    /// failure has returned its error.
     #[error(
-        "{op}: the tensor has no values: the kernel that computes it was skipped after an earlier error; compute it again"
+        "{op}: the tensor has no values: its kernel failed or was skipped, and an earlier call has returned the error; \
+         compute it again"
     )]
     NotComputed {
         /// The operation that needs the value.
@@ -416,7 +417,7 @@ fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usi
     let in_use = match cap {
         usize::MAX => format!("{} in use", readable_bytes(in_use)),
         // The cap of the memory, or the largest buffer of a device.
-        cap if requested > cap => format!("more than the limit of {cap} bytes"),
+        cap if requested > cap => format!("more than the limit of {}", readable_bytes(cap)),
         cap => format!("{} of at most {} in use", readable_bytes(in_use), readable_bytes(cap)),
     };
     format!("{op}out of memory: {shape} needs {needs}; {in_use}; use a smaller shape or batch")

@@ -389,7 +389,15 @@ impl StepPlan {
             return Err(Error::Layer { layer, source: Box::new(source) });
         }
         let (shape, dtype) = &self.loss.target;
-        let source = if y.shape() != shape {
+        let source = if dtype.is_int() && y.dtype().is_float() && y.shape() == self.loss.logits_gradient.shape() {
+            let help = format!(
+                "the step expects class numbers of shape {shape}; for probabilities, make the loss by \
+                 with_targets({}, DType::{:?})",
+                y.shape(),
+                y.dtype()
+            );
+            Error::shapes(op, [y.shape(), shape], help)
+        } else if y.shape() != shape {
             Error::shapes(
                 op,
                 [y.shape(), shape],

@@ -451,7 +451,7 @@ impl Tensor {
     /// Returns the error for this tensor, `what` in the call of `op`, which requires no gradient.
     pub(crate) fn not_tracked(&self, op: &'static str, what: &str) -> Error {
         let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
-                    argmax() and comparisons require none, frozen parameters need unfreeze(), and a gradient is \
+                    argmax(), comparisons and launches require none, frozen parameters need unfreeze(), and a gradient is \
                     differentiable only with create_graph: true";
         Error::NotTracked { op, what: what.into(), shape: self.shape().clone(), help }
     }

@@ -219,9 +219,9 @@ impl Batches {
     /// saved epoch. An iterator that exists already stays as it is, and no longer changes the position.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if the state dict is not that of a loader, or only one of the two loaders shuffles;
-    /// [`Error::InvalidArgument`] if the data set or the batches have another size, or the position does not exist.
-    /// On error nothing is changed.
+    /// [`Error::StateDict`] if the state dict is not that of a loader; [`Error::InvalidArgument`] if only one of the two
+    /// loaders shuffles, the data set or the batches have another size, or the position does not exist. On error nothing
+    /// is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }
@@ -256,10 +256,20 @@ impl Stateful for Batches {
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let invalid = |reason: String| Error::invalid("batches", reason);
+        let (is_shuffled, was_shuffled) = (lock(&self.progress).seed.is_some(), state.contains_key("seed"));
+        if state.contains_key("samples") && is_shuffled != was_shuffled {
+            let [saved, own] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
+            let reason = format!(
+                "the state is of samples that are {saved}shuffled, but these are {own}shuffled; load it into batches \
+                 with{} shuffled(seed)",
+                if was_shuffled { "" } else { "out" }
+            );
+            return Err(invalid(reason));
+        }
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
         let load = StateLoad::new(&self.values(), state)?;
         let number = |name: &str| state[name].try_item::<i64>();
-        let invalid = |reason: String| Error::invalid("batches", reason);
         let (samples, size) = (number("samples")?, number("size")?);
         if (samples, size) != (self.samples as i64, self.size as i64) {
             let own = (self.samples, self.size);
