@@ -188,9 +188,9 @@ where
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
     /// have shape and dtype of `y`.
     ///
-    /// Class numbers of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
-    /// batch are: a class number of targets on another device, or a probability outside [0, 1], makes the loss NaN, and
-    /// the update makes the parameters NaN, where an eager loss returns an error.
+    /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a batch
+    /// are: a class number of targets on another device, or a predicted probability outside [0, 1], makes the loss NaN,
+    /// and the update makes the parameters NaN, where an eager loss returns an error.
     ///
     /// # Errors
     /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of
