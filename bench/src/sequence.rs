@@ -47,8 +47,7 @@ impl Gpt {
 fn gpt() -> Training {
     let options =
         TransformerOptions { dropout: 0.0, activation: ops::gelu_tanh, norm_first: true, ..Default::default() };
-    let body =
-        TransformerEncoder::new(LAYERS, WIDTH, 4, 4 * WIDTH, options).expect("the options are valid").with_norm();
+    let body = TransformerEncoder::new(LAYERS, WIDTH, 4, 4 * WIDTH, options).with_norm();
     let model = Gpt {
         words: Embedding::new(WORDS, WIDTH),
         positions: LearnedPositions::new(LENGTH, WIDTH),
@@ -68,7 +67,7 @@ fn gpt() -> Training {
 fn classifier() -> Training {
     let (batch, steps, input, hidden) = (32, 64, 128, 256);
     let options = RecurrentOptions { batch_first: true, ..Default::default() };
-    let model = (Lstm::with(input, hidden, options).expect("the options are valid"), Linear::new(hidden, 10));
+    let model = (Lstm::with(input, hidden, options), Linear::new(hidden, 10));
     let optimizer = Box::new(adamw(&model, 1e-3, 0.0));
     let data = (Tensor::randn([batch, steps, input], DType::F32), Tensor::randint(0, 10, [batch]));
     let work = Work::Flops((3 * 2 * batch * steps * 4 * hidden * (input + hidden)) as f64);

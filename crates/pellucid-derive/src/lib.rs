@@ -3,10 +3,12 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `module` | `#[derive(Module)]`: the visit of the parameters and buffers of a type |
+//! | `panicking_form` | `#[panicking_form]`: the form of a `try_` function that panics |
 //! | `tensor_method` | `#[tensor_method]`: the method of an operation; `#[operation]`: its name in errors |
 #![forbid(unsafe_code)]
 
 mod module;
+mod panicking_form;
 mod tensor_method;
 
 use proc_macro::TokenStream;
@@ -34,6 +36,16 @@ pub fn tensor_method(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn operation(arguments: TokenStream, item: TokenStream) -> TokenStream {
     tensor_method::operation(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Adds the form of a method or constructor that panics at the caller's line where the function returns an error.
+///
+/// The name of the function begins with `try_`, its result is `Result<T>`, and its documentation is written for the
+/// form that panics, which has the same name without `try_`. The section `# Errors` comes last. The function `unwrap`
+/// must be in scope.
+#[proc_macro_attribute]
+pub fn panicking_form(_: TokenStream, item: TokenStream) -> TokenStream {
+    panicking_form::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Implements `Module` for a struct or an enum: `visit` visits all fields in the order of declaration.

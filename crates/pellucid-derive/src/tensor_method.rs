@@ -218,7 +218,7 @@ fn without_conversions(tokens: TokenStream, names: &[String]) -> TokenStream {
 }
 
 /// Returns the name of a parameter.
-fn plain_name(parameter: &FnArg) -> Result<&syn::Ident> {
+pub(crate) fn plain_name(parameter: &FnArg) -> Result<&syn::Ident> {
     match parameter {
         FnArg::Typed(typed) => match &*typed.pat {
             Pat::Ident(ident) => Ok(&ident.ident),
@@ -274,7 +274,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
 }
 
 /// Returns `T` of the return type `Result<T>`.
-fn value_type(output: &ReturnType) -> Result<&Type> {
+pub(crate) fn value_type(output: &ReturnType) -> Result<&Type> {
     if let ReturnType::Type(_, ty) = output
         && let Type::Path(path) = &**ty
         && let Some(last) = path.path.segments.last()

@@ -1,8 +1,9 @@
 //! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
 use crate::cloning::{clone_flag, clone_tensor};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{DType, HostFlag, Tensor, unwrap};
+use pellucid_tensor::{DType, HostFlag, Result, Tensor, unwrap};
 use std::fmt;
 use std::ops::Deref;
 
@@ -28,11 +29,13 @@ pub struct Parameter(Tensor);
 impl Parameter {
     /// Creates a parameter with these values, detached from their computation.
     ///
-    /// # Panics
-    /// If the dtype is not a float.
-    #[track_caller]
-    pub fn new(values: Tensor) -> Parameter {
-        Parameter(values.detach().pinned().requires_grad_(true))
+    /// # Errors
+    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) if the dtype is not a float.
+    #[panicking_form]
+    pub fn try_new(values: Tensor) -> Result<Parameter> {
+        let values = values.detach().pinned();
+        values.set_requires_grad(true)?;
+        Ok(Parameter(values))
     }
 
     /// Returns the tensor.

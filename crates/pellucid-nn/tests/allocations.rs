@@ -111,7 +111,7 @@ fn cnn(found: &mut Vec<String>) {
 
 fn transformer(found: &mut Vec<String>) {
     let words = Embedding::new(100, 64);
-    let model = TransformerEncoder::new(2, 64, 4, 128, TransformerOptions::default()).unwrap();
+    let model = TransformerEncoder::new(2, 64, 4, 128, TransformerOptions::default());
     let head = Linear::new(64, 100);
     let parameters = [words.parameters(), model.parameters(), head.parameters()].concat();
     let optimizer = AdamW::new(parameters, AdamWOptions::default()).unwrap();

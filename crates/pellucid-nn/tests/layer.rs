@@ -164,7 +164,7 @@ impl Translator {
     fn new() -> Translator {
         let options = TransformerOptions { dropout: 0.0, ..Default::default() };
         Translator {
-            decoder: TransformerDecoderLayer::new(4, 2, 8, options).unwrap(),
+            decoder: TransformerDecoderLayer::new(4, 2, 8, options),
             norm: Bilinear::new(4, 4, 4),
             loss: MseLoss::default(),
             ranking: MarginRankingLoss::default(),
@@ -443,7 +443,7 @@ fn a_file_with_other_names_and_transposed_weights_is_loaded() {
     manual_seed(3);
     let model = || {
         let options = TransformerOptions { norm_first: true, dropout: 0.0, ..Default::default() };
-        TransformerEncoder::new(2, 6, 2, 12, options).unwrap().with_norm()
+        TransformerEncoder::new(2, 6, 2, 12, options).with_norm()
     };
     const NAMES: [(&str, &str); 7] = [
         ("self_attn.in_proj_", "attn.c_attn."),
@@ -598,9 +598,9 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
         (attend(&there), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
         (attend(&zeros(&[2, 5])), "to_dtype(DType::Bool)"),
         (attention.try_attend(&x, &x, &x, masks), "unsqueeze(-3)"),
-        (lstm.try_run(&zeros(&[4, 2, 7]), None, None).map(|y| y.0), "7 features"),
+        (lstm.try_run(&zeros(&[4, 2, 7]), None).map(|y| y.0), "7 features"),
         (
-            lstm.try_run(&zeros(&[4, 2, 8]), Some(&state), None).map(|y| y.0),
+            lstm.try_run(&zeros(&[4, 2, 8]), Some(&state)).map(|y| y.0),
             "h must have shape [layers·directions, N, H] = [1, 2, 4]",
         ),
     ];

@@ -391,7 +391,7 @@ fn an_error_names_the_path_of_its_layer() {
     let lazy = sequential![Relu, Linear::lazy(3)];
     assert_eq!(named(lazy.try_forward(&Tensor::from(1.0f32))).0, "1 (Lazy)");
     // Modules of several inputs.
-    let layer = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default()).unwrap();
+    let layer = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default());
     let (path, _) = named(sequential![Linear::new(3, 6), layer].try_forward(&Tensor::ones([1, 2, 3], DType::F32)));
     assert!(path.starts_with('1'), "the path must start with 1, but is {path}");
 }

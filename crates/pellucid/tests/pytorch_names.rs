@@ -373,8 +373,8 @@ rows! {
     "nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))" => [WeightNorm::new(Linear::new(8, 4))];
     "nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))" => [SpectralNorm::new(Linear::new(8, 4))];
     "nn.RNN(8, 6)" => [Rnn::new(8, 6)];
-    "nn.GRU(8, 6, num_layers=2)" => [Gru::with(8, 6, RecurrentOptions { layers: 2, ..Default::default() })?];
-    "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })?];
+    "nn.GRU(8, 6, num_layers=2)" => [Gru::with(8, 6, RecurrentOptions { layers: 2, ..Default::default() })];
+    "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })];
     "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.run(&x, None)];
     "out, (h, c) = lstm(x, (h, c))" => [let (out, (h, c)) = lstm.run(&x, Some(&(h, c)))];
     "lstm(pack_padded_sequence(x, lengths))" => [lstm.run_packed(&x, &lengths, None)];
@@ -382,11 +382,11 @@ rows! {
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];
     "attention(x, x, x, need_weights=False)" => [attention.attend(&x, &x, &x, none)];
     "attention(x, x, x, key_padding_mask=~there)" => [attention.attend(&x, &x, &x, AttentionMasks::padding(&there))];
-    "attention(x, x, x)" => [attention.attend_weighted(&x, &x, &x, none, true)?];
-    "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default())?];
-    "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())?];
-    "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())?];
-    "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())?];
+    "attention(x, x, x)" => [attention.attend_weighted(&x, &x, &x, none, true)];
+    "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default())];
+    "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())];
+    "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())];
+    "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
 
     functional {

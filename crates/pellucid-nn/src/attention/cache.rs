@@ -1,5 +1,6 @@
 //! The key-value cache for incremental decoding.
 
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 
 /// A cache of keys and values for later queries. With it, a decoding step projects only the new elements.
@@ -35,12 +36,12 @@ impl KvCache {
     /// Creates an empty cache for `batch` sequences of at most `capacity` elements, each with `heads` keys and values
     /// of length `width`.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> KvCache {
-        let buffer = || unwrap(ops::zeros([batch, heads, capacity, width], dtype));
-        KvCache { keys: buffer(), values: buffer(), length: Tensor::zeros((), DType::I64), there: None }
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> Result<KvCache> {
+        let buffer = || ops::zeros([batch, heads, capacity, width], dtype);
+        Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, there: None })
     }
 
     /// Sets a padding mask for prompts of one padded length n: `there`, bool `[N, n]`, is false at padding, which is
@@ -53,7 +54,7 @@ impl KvCache {
     /// let attention = MultiheadAttention::new(8, 2);
     /// let prompts = Tensor::randn([2, 3, 8], DType::F32);
     /// let there = Tensor::from([[true, true, true], [false, false, true]]);
-    /// let cache = attention.cache(2, 16).padded(&there)?;
+    /// let cache = attention.cache(2, 16).padded(&there);
     /// let y = attention.forward_cached(&prompts, &cache);
     /// let alone = attention.forward(&prompts.i((1.., 2..)));
     /// assert!((y.i((1.., 2..)) - alone).abs().max(..).item::<f32>() < 1e-6);
@@ -63,7 +64,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::ShapeMismatch`] for another batch size or n above the capacity; [`Error::DTypeMismatch`] unless the
     /// mask is boolean.
-    pub fn padded(mut self, there: &Tensor) -> Result<KvCache> {
+    #[panicking_form]
+    pub fn try_padded(self, there: &Tensor) -> Result<KvCache> {
         let batch = self.keys.shape()[0];
         if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
             let help = "the mask must have shape [N, n], with N the batch size and n at most the capacity of the cache";
@@ -74,8 +76,8 @@ impl KvCache {
         }
         let later = ops::ones([batch, self.capacity() - there.shape()[1]], DType::Bool)?;
         let all = ops::concatenate(&[there, &later], 1)?;
-        self.there = Some(ops::reshape(&all, [batch, 1, 1, self.capacity()])?);
-        Ok(self)
+        let there = ops::reshape(&all, [batch, 1, 1, self.capacity()])?;
+        Ok(KvCache { there: Some(there), ..self })
     }
 
     /// Returns the maximum number of elements.
@@ -90,14 +92,15 @@ impl KvCache {
 
     /// Removes all elements; the [padding mask](KvCache::padded) stays.
     ///
-    /// # Panics
-    /// If a write to the buffers fails, which is not expected.
-    #[track_caller]
-    pub fn clear(&self) {
+    /// # Errors
+    /// Those of [`ops::copy_`], if the buffers cannot be written.
+    #[panicking_form]
+    pub fn try_clear(&self) -> Result<()> {
         // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
         for buffer in [&self.keys, &self.values, &self.length] {
-            unwrap(ops::copy_(buffer, &Tensor::zeros((), buffer.dtype())));
+            ops::copy_(buffer, &ops::zeros((), buffer.dtype())?)?;
         }
+        Ok(())
     }
 
     /// Returns the positions in the cache of the next `count` elements, `i64 [count]`.

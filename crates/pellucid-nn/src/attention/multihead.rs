@@ -11,6 +11,7 @@ use crate::layers::Linear;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::Visitor;
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, ops, unwrap};
 
@@ -127,11 +128,11 @@ display_as_tree! {
 impl MultiheadAttention {
     /// Creates an attention with this width, split into this many heads.
     ///
-    /// # Panics
-    /// If the number of heads does not divide the width; with [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(width: usize, heads: usize) -> MultiheadAttention {
-        unwrap(MultiheadAttention::with(width, heads, MultiheadAttentionOptions::default()))
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the number of heads does not divide the width; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(width: usize, heads: usize) -> Result<MultiheadAttention> {
+        MultiheadAttention::try_with(width, heads, MultiheadAttentionOptions::default())
     }
 
     /// Creates an attention with options. Input projections and the appended key and value are initialised after Glorot
@@ -140,8 +141,8 @@ impl MultiheadAttention {
     /// # Errors
     /// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads,
     /// the head width is odd with rotary positions, or dropout is not in [0, 1).
-    #[track_caller]
-    pub fn with(width: usize, heads: usize, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
+    #[panicking_form]
+    pub fn try_with(width: usize, heads: usize, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
         let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
         let kv_heads = kv_heads.unwrap_or(heads);
         let refuse = |reason: String| Err(Error::invalid("multihead_attention", reason));
@@ -163,20 +164,22 @@ impl MultiheadAttention {
         }
         let (kdim, vdim, shared) = (kdim.unwrap_or(width), vdim.unwrap_or(width), width / heads * kv_heads);
         let in_proj = if kdim == width && vdim == width {
-            InProj::Joint(init::xavier_uniform([width + 2 * shared, width], 1.0))
+            InProj::Joint(init::try_xavier_uniform([width + 2 * shared, width], 1.0)?)
         } else {
-            InProj::Separate(
-                [[width, width], [shared, kdim], [shared, vdim]].map(|shape| init::xavier_uniform(shape, 1.0)),
-            )
+            let [query, key, value] = [[width, width], [shared, kdim], [shared, vdim]];
+            let weight = |shape: [usize; 2]| init::try_xavier_uniform(shape, 1.0);
+            InProj::Separate([weight(query)?, weight(key)?, weight(value)?])
         };
-        let mut out_proj = Linear::new(width, width).without_bias();
-        out_proj.bias = bias.then(|| init::zeros([width]));
-        let in_proj_bias = bias.then(|| init::zeros([width + 2 * shared]));
+        let mut out_proj = Linear::try_new(width, width)?.without_bias();
+        let zeros = |length: usize| bias.then(|| init::try_zeros([length])).transpose();
+        out_proj.bias = zeros(width)?;
+        let in_proj_bias = zeros(width + 2 * shared)?;
+        let appended = || init::try_xavier_normal([1, 1, shared], 1.0);
         Ok(MultiheadAttention {
             in_proj,
             in_proj_bias,
             out_proj,
-            bias_kv: bias_kv.then(|| [0, 1].map(|_| init::xavier_normal([1, 1, shared], 1.0))),
+            bias_kv: if bias_kv { Some([appended()?, appended()?]) } else { None },
             zero_attn,
             heads,
             kv_heads,
@@ -223,7 +226,8 @@ impl MultiheadAttention {
     /// # Errors
     /// Those of [`try_attend`](MultiheadAttention::try_attend).
     #[doc(alias = "need_weights")]
-    pub fn attend_weighted(
+    #[panicking_form]
+    pub fn try_attend_weighted(
         &self,
         query: &Tensor,
         key: &Tensor,
@@ -278,15 +282,15 @@ impl MultiheadAttention {
     /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the
     /// layer's, or that of [`autocast`](pellucid_tensor::autocast) if it is on.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn cache(&self, batch: usize, capacity: usize) -> KvCache {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_cache(&self, batch: usize, capacity: usize) -> Result<KvCache> {
         let dtype = match (autocast_dtype(), self.out_proj.weight.dtype()) {
             (Some(half), own) if own != DType::F64 => half,
             (_, own) => own,
         };
-        KvCache::new(batch, self.kv_heads, capacity, self.head_width(), dtype)
+        KvCache::try_new(batch, self.kv_heads, capacity, self.head_width(), dtype)
     }
 
     fn head_width(&self) -> usize {
@@ -349,8 +353,8 @@ impl MultiheadAttention {
     fn apply_rotary(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
         let Some(rotary) = self.rotary else { return Ok([q, k, v]) };
         let turn = |x: &Tensor| match positions {
-            Some(positions) => rotary.rotate(x, positions),
-            None => rotary.rotate(x, &Tensor::arange(0, x.shape()[x.rank() - 2] as i64, 1)),
+            Some(positions) => rotary.try_rotate(x, positions),
+            None => rotary.try_rotate(x, &Tensor::arange(0, x.shape()[x.rank() - 2] as i64, 1)),
         };
         Ok([turn(&q)?, turn(&k)?, v])
     }

@@ -4,8 +4,8 @@ use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::Parameter;
-use pellucid_derive::Module;
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
+use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
 
 /// Returns the sinusoidal encoding of positions (Vaswani et al. 2017), `[.., width]` for integers `[..]`:
 /// sin(p·10000^(−2i/width)) at index 2i, and the cosine at 2i + 1.
@@ -60,18 +60,19 @@ impl LearnedPositions {
     /// Creates a table for sequences of at most `longest` elements of this width, normal with standard deviation 0.02
     /// (Radford et al. 2019).
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(longest: usize, width: usize) -> LearnedPositions {
-        LearnedPositions { weight: init::normal([longest, width], 0.0, 0.02) }
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(longest: usize, width: usize) -> Result<LearnedPositions> {
+        Ok(LearnedPositions { weight: init::try_normal([longest, width], 0.0, 0.02)? })
     }
 
     /// Returns the rows of these positions, `[.., E]` for integers `[..]`.
     ///
     /// # Errors
     /// [`Error::IndexOutOfBounds`] for a position beyond the table.
-    pub fn rows(&self, positions: &Tensor) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_rows(&self, positions: &Tensor) -> Result<Tensor> {
         ops::embedding(&self.weight, positions, ops::EmbeddingOptions::default())
     }
 }

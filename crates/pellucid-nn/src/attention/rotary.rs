@@ -1,6 +1,7 @@
 //! Rotary position embeddings.
 
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
 
 /// The pairs of elements that a rotary position embedding rotates together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,7 +20,7 @@ pub enum RotaryPairing {
 /// use pellucid_nn::Rotary;
 /// use pellucid_tensor::Tensor;
 /// let x = Tensor::from([[1.0f64, 0.0], [1.0, 0.0]]);
-/// let y = Rotary::default().rotate(&x, &Tensor::from([0i64, 1]))?;
+/// let y = Rotary::default().rotate(&x, &Tensor::from([0i64, 1]));
 /// assert_eq!(y.to_vec::<f64>(), [1.0, 0.0, 1f64.cos(), 1f64.sin()]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -43,7 +44,8 @@ impl Rotary {
     /// # Errors
     /// [`Error::ShapeMismatch`] if D is odd, or positions do not broadcast; [`Error::DTypeMismatch`] unless x has a
     /// float dtype.
-    pub fn rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
         let op = "rotary";
         if x.rank() < 2 || !x.shape()[x.rank() - 1].is_multiple_of(2) {
             return Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, D] with an even D"));

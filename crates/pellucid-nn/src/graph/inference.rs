@@ -98,7 +98,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///     }
     /// }
     ///
-    /// let encoder = Encoder(Embedding::new(50, 8), TransformerEncoder::new(1, 8, 2, 16, TransformerOptions::default())?);
+    /// let encoder = Encoder(Embedding::new(50, 8), TransformerEncoder::new(1, 8, 2, 16, TransformerOptions::default()));
     /// let mut inference = InferenceModel::new(encoder, &[1, 4])?.with_lengths(&[8, 16])?;
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));
     /// assert_eq!(inference.run(&(ids, mask))?.shape().dims(), [3, 10, 8]); // runs on [4, 16]

@@ -1,7 +1,8 @@
 //! Initialisation of parameters.
 //!
 //! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
-//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Random
+//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Both have a
+//! form with the prefix `try_`, which returns errors. Random
 //! values come from the thread's generator ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of
 //! [`from_generator`].
 //!
@@ -90,61 +91,82 @@ fn overwrite_parameter(parameter: &Tensor, values: Result<Tensor>) -> Result<()>
     ops::copy_(parameter, &values?)
 }
 
-/// Defines both forms of every scheme of `values`.
+/// Defines all forms of every scheme of `values`.
 macro_rules! schemes {
-    ($($(#[$doc:meta])* $name:ident, $refill:ident ($($argument:ident: $type:ty),*);)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $try_name:ident; $refill:ident, $try_refill:ident
+        ($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*
         ///
         /// # Panics
-        /// If the scheme is not defined for the shape, if an argument is out of range, or with
-        /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+        #[doc = concat!("With the errors of [`", stringify!($try_name), "`].")]
         #[track_caller]
         pub fn $name(shape: impl Into<Shape>, $($argument: $type),*) -> Parameter {
-            Parameter::new(unwrap(values::$name(&shape.into(), default_dtype(), $($argument),*)))
+            unwrap($try_name(shape, $($argument),*))
+        }
+
+        #[doc = concat!("Returns the result of [`", stringify!($name), "`], or its error.")]
+        ///
+        /// # Errors
+        /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) or
+        /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if the scheme is not defined for the shape
+        /// or an argument; [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+        #[track_caller]
+        pub fn $try_name(shape: impl Into<Shape>, $($argument: $type),*) -> Result<Parameter> {
+            Parameter::try_new(values::$name(&shape.into(), default_dtype(), $($argument),*)?)
         }
 
         #[doc = concat!("Refills a parameter in place with values as [`", stringify!($name), "`] draws them.")]
         ///
         /// # Panics
-        #[doc = concat!("Those of [`", stringify!($name), "`], and for a tensor that is not a leaf.")]
+        #[doc = concat!("With the errors of [`", stringify!($try_refill), "`].")]
         #[track_caller]
         pub fn $refill(parameter: &Tensor, $($argument: $type),*) {
-            unwrap(overwrite_parameter(parameter, values::$name(parameter.shape(), parameter.dtype(), $($argument),*)));
+            unwrap($try_refill(parameter, $($argument),*));
+        }
+
+        #[doc = concat!("Refills a parameter as [`", stringify!($refill), "`] does, or returns its error.")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($try_name), "`];")]
+        /// [`Error::InPlaceOnTracked`](pellucid_tensor::Error::InPlaceOnTracked) for a tensor that is not a leaf.
+        #[track_caller]
+        pub fn $try_refill(parameter: &Tensor, $($argument: $type),*) -> Result<()> {
+            overwrite_parameter(parameter, values::$name(parameter.shape(), parameter.dtype(), $($argument),*))
         }
     )*};
 }
 
 schemes! {
     /// Fills a tensor with one value.
-    constant, constant_(value: f64);
+    constant, try_constant; constant_, try_constant_(value: f64);
     /// Fills a tensor with 0.
-    zeros, zeros_();
+    zeros, try_zeros; zeros_, try_zeros_();
     /// Fills a tensor with 1.
-    ones, ones_();
+    ones, try_ones; ones_, try_ones_();
     /// The identity matrix: 1 on the diagonal, else 0; it need not be square.
-    eye, eye_();
+    eye, try_eye; eye_, try_eye_();
     /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from each channel to
     /// the channel of the same number in its group, else 0.
-    dirac, dirac_(groups: usize);
+    dirac, try_dirac; dirac_, try_dirac_(groups: usize);
     /// Uniform on [low, high).
-    uniform, uniform_(low: f64, high: f64);
+    uniform, try_uniform; uniform_, try_uniform_(low: f64, high: f64);
     /// Normal with this mean and standard deviation.
-    normal, normal_(mean: f64, std: f64);
+    normal, try_normal; normal_, try_normal_(mean: f64, std: f64);
     /// Normal, truncated to [low, high]; mean and standard deviation are those of the distribution before truncation.
-    trunc_normal, trunc_normal_(mean: f64, std: f64, low: f64, high: f64);
+    trunc_normal, try_trunc_normal; trunc_normal_, try_trunc_normal_(mean: f64, std: f64, low: f64, high: f64);
     /// Uniform with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
-    xavier_uniform, xavier_uniform_(gain: f64);
+    xavier_uniform, try_xavier_uniform; xavier_uniform_, try_xavier_uniform_(gain: f64);
     /// Normal with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
-    xavier_normal, xavier_normal_(gain: f64);
+    xavier_normal, try_xavier_normal; xavier_normal_, try_xavier_normal_(gain: f64);
     /// Uniform with standard deviation gain / √fan (He et al. 2015).
-    kaiming_uniform, kaiming_uniform_(fan: Fan, nonlinearity: Nonlinearity);
+    kaiming_uniform, try_kaiming_uniform; kaiming_uniform_, try_kaiming_uniform_(fan: Fan, nonlinearity: Nonlinearity);
     /// Normal with standard deviation gain / √fan (He et al. 2015).
-    kaiming_normal, kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
+    kaiming_normal, try_kaiming_normal; kaiming_normal_, try_kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
     /// A (semi-)orthogonal matrix from the uniform distribution, times the gain (Saxe, McClelland & Ganguli 2014). Axes
     /// after the first are flattened. The rows are orthogonal and of length `gain` if there are at most as many rows as
     /// columns, else the columns. Needs the feature `linalg`.
-    orthogonal, orthogonal_(gain: f64);
+    orthogonal, try_orthogonal; orthogonal_, try_orthogonal_(gain: f64);
     /// A matrix with a fraction `sparsity` of zeros in each column, at random positions; other values are normal with
     /// this standard deviation (Martens 2010).
-    sparse, sparse_(sparsity: f64, std: f64);
+    sparse, try_sparse; sparse_, try_sparse_(sparsity: f64, std: f64);
 }

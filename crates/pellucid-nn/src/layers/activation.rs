@@ -4,8 +4,8 @@ use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::{Parameter, TrainingMode};
-use pellucid_derive::Module;
-use pellucid_tensor::{Result, Tensor, ops};
+use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// Defines activations without options.
 macro_rules! plain {
@@ -193,20 +193,20 @@ pub struct Prelu {
 impl Prelu {
     /// Creates a layer with one slope for all elements.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn new() -> Prelu {
-        Prelu::channels(1)
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_new() -> Result<Prelu> {
+        Prelu::try_channels(1)
     }
 
     /// Creates a layer with one slope per channel.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn channels(channels: usize) -> Prelu {
-        Prelu { weight: init::constant(channels, 0.25) }
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_channels(channels: usize) -> Result<Prelu> {
+        Ok(Prelu { weight: init::try_constant(channels, 0.25)? })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::lazy::Lazy;
 use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use crate::visit::ModulePart;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
 use std::cell::Cell;
@@ -62,28 +62,28 @@ pub type BatchNorm3d = BatchNorm<3>;
 impl<const N: usize> BatchNorm<N> {
     /// Creates a layer for this number of channels.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(channels: usize) -> BatchNorm<N> {
-        let [mean, var, count] = running_statistics(channels);
-        BatchNorm {
-            weight: Some(init::ones(channels)),
-            bias: Some(init::zeros(channels)),
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(channels: usize) -> Result<BatchNorm<N>> {
+        let [mean, var, count] = running_statistics(channels)?;
+        Ok(BatchNorm {
+            weight: Some(init::try_ones(channels)?),
+            bias: Some(init::try_zeros(channels)?),
             running_mean: Some(mean),
             running_var: Some(var),
             num_batches_tracked: Some(count),
             eps: 1e-5,
             momentum: Some(0.1),
             training: TrainingMode::new(),
-        }
+        })
     }
 
     /// Creates a layer for the number of channels of its first input.
     pub fn lazy() -> Lazy<BatchNorm<N>> {
         Lazy::new(|input| match (N, input.rank()) {
-            (1, 2) => Ok(BatchNorm::new(input[1])),
-            _ => Ok(BatchNorm::new(channels::<N>("batch_norm", input)?)),
+            (1, 2) => BatchNorm::try_new(input[1]),
+            _ => BatchNorm::try_new(channels::<N>("batch_norm", input)?),
         })
     }
 
@@ -120,11 +120,9 @@ impl<const N: usize> BatchNorm<N> {
 }
 
 /// Returns buffers for a mean of 0, a variance of 1, and a count of 0.
-#[track_caller]
-pub(super) fn running_statistics(channels: usize) -> [Buffer; 3] {
+pub(super) fn running_statistics(channels: usize) -> Result<[Buffer; 3]> {
     let dtype = init::default_dtype();
-    let made = [ops::zeros(channels, dtype), ops::ones(channels, dtype), ops::zeros((), DType::I64)];
-    made.map(|made| Buffer::new(unwrap(made)))
+    Ok([ops::zeros(channels, dtype)?, ops::ones(channels, dtype)?, ops::zeros((), DType::I64)?].map(Buffer::new))
 }
 
 impl<const N: usize> Layer for BatchNorm<N> {

@@ -10,7 +10,7 @@ use crate::lazy::Lazy;
 use crate::module::Module;
 use crate::parameter::Parameter;
 use crate::visit::{ModulePart, Visitor};
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::PadMode;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
@@ -105,20 +105,27 @@ impl<const N: usize> ConvSettings<N> {
 
     /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound. Each number of
     /// channels has a name for the error text.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the number of groups does not divide both numbers; [`Error::OutOfMemory`].
     #[track_caller]
-    fn weight(&self, (first_name, first): (&str, usize), (second_name, second): (&str, usize)) -> (Parameter, f64) {
+    fn weight(
+        &self,
+        (first_name, first): (&str, usize),
+        (second_name, second): (&str, usize),
+    ) -> Result<(Parameter, f64)> {
         if self.groups == 0 || !first.is_multiple_of(self.groups) || !second.is_multiple_of(self.groups) {
             let reason = format!(
                 "the number of groups, {}, must divide {first}, the number of {first_name} channels, and {second}, the \
                  number of {second_name} channels; use groups(1), or other numbers of channels",
                 self.groups
             );
-            unwrap::<()>(Err(Error::invalid("groups", reason)));
+            return Err(Error::invalid("groups", reason));
         }
         let second = second / self.groups;
         let bound = bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
-        (init::uniform(shape, -bound, bound), bound)
+        Ok((init::try_uniform(shape, -bound, bound)?, bound))
     }
 }
 
@@ -126,21 +133,21 @@ impl<const N: usize> Conv<N> {
     /// Creates a layer from `inputs` to `outputs` channels with this kernel size; stride 1, no padding, dilation 1, one
     /// group, with bias.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Conv<N> {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
         let sliding = ConvSettings::new(kernel.into().0);
-        let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs));
-        let bias = Some(init::uniform(outputs, -bound, bound));
-        Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None }
+        let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs))?;
+        let bias = Some(init::try_uniform(outputs, -bound, bound)?);
+        Ok(Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None })
     }
 
     /// Creates a layer to `outputs` channels from the number of channels of its first input. Set options with
     /// [`Lazy::with`]: `Conv2d::lazy(64, 3).with(|conv| conv.padding(1))`.
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<Conv<N>> {
         let kernel = kernel.into();
-        Lazy::new(move |input| Ok(Conv::new(channels::<N>("conv", input)?, outputs, kernel)))
+        Lazy::new(move |input| Conv::try_new(channels::<N>("conv", input)?, outputs, kernel))
     }
 
     /// Sets the stride.
@@ -168,15 +175,15 @@ impl<const N: usize> Conv<N> {
     /// Splits the channels into groups: the output channels of a group depend on its input channels only. Weight and
     /// bias are drawn again, since the shape of the weight changes.
     ///
-    /// # Panics
-    /// If `groups` does not divide both numbers of channels; with [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn groups(mut self, groups: usize) -> Conv<N> {
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_groups(self, groups: usize) -> Result<Conv<N>> {
         let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
-        self.sliding.groups = groups;
-        let (weight, bound) = self.sliding.weight(("output", outputs), ("input", inputs));
-        let bias = self.bias.is_some().then(|| init::uniform(outputs, -bound, bound));
-        Conv { weight, bias, ..self }
+        let sliding = ConvSettings { groups, ..self.sliding };
+        let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs))?;
+        let bias = self.bias.is_some().then(|| init::try_uniform(outputs, -bound, bound)).transpose()?;
+        Ok(Conv { weight, bias, sliding, ..self })
     }
 
     /// Removes the bias.
@@ -257,20 +264,20 @@ impl<const N: usize> ConvTranspose<N> {
     /// Creates a layer from `inputs` to `outputs` channels with this kernel size; stride 1, no padding, dilation 1, one
     /// group, with bias.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
         let sliding = ConvSettings::new(kernel.into().0);
-        let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs));
-        let bias = Some(init::uniform(outputs, -bound, bound));
-        ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] }
+        let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs))?;
+        let bias = Some(init::try_uniform(outputs, -bound, bound)?);
+        Ok(ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] })
     }
 
     /// Creates a layer to `outputs` channels from the number of channels of its first input; see [`Conv::lazy`].
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
         let kernel = kernel.into();
-        Lazy::new(move |input| Ok(ConvTranspose::new(channels::<N>("conv_transpose", input)?, outputs, kernel)))
+        Lazy::new(move |input| ConvTranspose::try_new(channels::<N>("conv_transpose", input)?, outputs, kernel))
     }
 
     /// Sets the stride.
@@ -297,15 +304,15 @@ impl<const N: usize> ConvTranspose<N> {
 
     /// Splits the channels into groups; see [`Conv::groups`].
     ///
-    /// # Panics
-    /// If `groups` does not divide both numbers of channels; with [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn groups(mut self, groups: usize) -> ConvTranspose<N> {
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_groups(self, groups: usize) -> Result<ConvTranspose<N>> {
         let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
-        self.sliding.groups = groups;
-        let (weight, bound) = self.sliding.weight(("input", inputs), ("output", outputs));
-        let bias = self.bias.is_some().then(|| init::uniform(outputs, -bound, bound));
-        ConvTranspose { weight, bias, ..self }
+        let sliding = ConvSettings { groups, ..self.sliding };
+        let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs))?;
+        let bias = self.bias.is_some().then(|| init::try_uniform(outputs, -bound, bound)).transpose()?;
+        Ok(ConvTranspose { weight, bias, sliding, ..self })
     }
 
     /// Removes the bias.
@@ -318,7 +325,8 @@ impl<const N: usize> ConvTranspose<N> {
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for lengths that are impossible
     /// for this input.
-    pub fn forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
         channels::<N>("conv_transpose", x.shape())?;
         let ConvSettings { kernel, stride, dilation, .. } = self.sliding;
         let mut more = [0; N];

@@ -6,7 +6,7 @@
 use super::spatial::{batched, by_axes};
 use crate::layer::Layer;
 use crate::parameter::TrainingMode;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// Defines dropout layers: a probability p, the training mode, and the operation in training.
@@ -24,11 +24,11 @@ macro_rules! dropouts {
         impl $(<const $n: usize>)? $name $(<$n>)? {
             /// Creates a layer that drops with probability `p`.
             ///
-            /// # Panics
-            /// If `p` is not in [0, 1].
-            #[track_caller]
-            pub fn new(p: f64) -> Self {
-                $name { p: probability(p), training: TrainingMode::new() }
+            /// # Errors
+            /// [`Error::InvalidArgument`] if `p` is not in [0, 1].
+            #[panicking_form]
+            pub fn try_new(p: f64) -> Result<Self> {
+                Ok($name { p: probability(p)?, training: TrainingMode::new() })
             }
 
             /// Returns the probability.
@@ -73,10 +73,10 @@ pub type Dropout2d = ChannelDropout<2>;
 /// [`ChannelDropout`] of `[B, C, D, H, W]` or `[C, D, H, W]`.
 pub type Dropout3d = ChannelDropout<3>;
 
-#[track_caller]
-fn probability(p: f64) -> f64 {
+/// Returns `p` if it is a probability.
+fn probability(p: f64) -> Result<f64> {
     if !(0.0..=1.0).contains(&p) {
-        unwrap::<()>(Err(Error::invalid("dropout", format!("p must be in [0, 1], got {p}"))));
+        return Err(Error::invalid("dropout", format!("p must be in [0, 1], got {p}")));
     }
-    p
+    Ok(p)
 }

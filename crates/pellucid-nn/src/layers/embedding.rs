@@ -4,7 +4,7 @@ use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::Parameter;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, Integer, Result, Tensor, no_grad, ops, unwrap};
 
@@ -30,24 +30,24 @@ pub struct Embedding {
 }
 
 /// Overwrites a row of a table with zeros.
-#[track_caller]
-fn clear(table: &Parameter, row: isize) {
+fn clear(table: &Parameter, row: isize) -> Result<()> {
     let _off = no_grad();
     let rows = table.shape()[0];
     let is_row = (-(rows as isize)..rows as isize).contains(&row);
-    let outside = || Err(Error::IndexOutOfBounds { op: "padding_index", index: row as i64, axis: 0, len: rows });
-    unwrap(if is_row { Ok(()) } else { outside() });
-    unwrap(ops::select(&table.detach(), 0, row).and_then(|row| ops::copy_(&row, &ops::zeros((), table.dtype())?)));
+    if !is_row {
+        return Err(Error::IndexOutOfBounds { op: "padding_index", index: row as i64, axis: 0, len: rows });
+    }
+    ops::copy_(&ops::select(&table.detach(), 0, row)?, &ops::zeros((), table.dtype())?)
 }
 
 impl Embedding {
     /// Creates a table of this many vectors of this width.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn new(rows: usize, width: usize) -> Embedding {
-        Embedding::from_table(init::normal([rows, width], 0.0, 1.0))
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(rows: usize, width: usize) -> Result<Embedding> {
+        Ok(Embedding::from_table(init::try_normal([rows, width], 0.0, 1.0)?))
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
@@ -58,15 +58,15 @@ impl Embedding {
 
     /// Sets the padding row: it starts at 0 and is not trained. Negative numbers count from the end.
     ///
-    /// # Panics
-    /// If the table has no such row.
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] if the table has no such row.
     #[doc(alias = "padding_idx")]
-    #[track_caller]
-    pub fn padding_index(mut self, row: impl Integer) -> Embedding {
+    #[panicking_form]
+    pub fn try_padding_index(self, row: impl Integer) -> Result<Embedding> {
         let row = row.to_isize();
-        clear(&self.weight, row);
-        self.options.padding_index = Some(row);
-        self
+        clear(&self.weight, row)?;
+        let options = ops::EmbeddingOptions { padding_index: Some(row), ..self.options };
+        Ok(Embedding { options, ..self })
     }
 
     /// Limits the p-norm of vectors: a longer one is scaled down in the table when it is looked up. PyTorch's default
@@ -111,11 +111,11 @@ pub struct EmbeddingBag {
 impl EmbeddingBag {
     /// Creates a table of this many vectors of this width.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn new(rows: usize, width: usize) -> EmbeddingBag {
-        EmbeddingBag::from_table(init::normal([rows, width], 0.0, 1.0))
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(rows: usize, width: usize) -> Result<EmbeddingBag> {
+        Ok(EmbeddingBag::from_table(init::try_normal([rows, width], 0.0, 1.0)?))
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
@@ -140,14 +140,14 @@ impl EmbeddingBag {
     /// Sets the padding row: it starts at 0, is excluded from bags and is not trained. Negative numbers count from the
     /// end.
     ///
-    /// # Panics
-    /// If the table has no such row.
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] if the table has no such row.
     #[doc(alias = "padding_idx")]
-    #[track_caller]
-    pub fn padding_index(self, row: impl Integer) -> EmbeddingBag {
+    #[panicking_form]
+    pub fn try_padding_index(self, row: impl Integer) -> Result<EmbeddingBag> {
         let row = row.to_isize();
-        clear(&self.weight, row);
-        EmbeddingBag { padding: Some(row), ..self }
+        clear(&self.weight, row)?;
+        Ok(EmbeddingBag { padding: Some(row), ..self })
     }
 
     /// Limits the p-norm of vectors: one longer than `length` is scaled down in the table when it is looked up.
@@ -170,7 +170,8 @@ impl EmbeddingBag {
     ///
     /// # Errors
     /// Those of [`ops::embedding_bag`].
-    pub fn bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
         weights.map_or(Ok(()), |weights| check_input_dtype("EmbeddingBag", weights, &self.weight))?;
         let options = ops::EmbeddingBagOptions {
             offsets,
@@ -187,7 +188,7 @@ impl EmbeddingBag {
 
 impl Layer for EmbeddingBag {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.bags(x, None, None)
+        self.try_bags(x, None, None)
     }
 
     fn input_dtype(&self) -> DType {

@@ -5,7 +5,8 @@ use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
 use crate::visit::Visitor;
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// The number of windows along each axis.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +71,8 @@ impl<const N: usize> FractionalMaxPool<N> {
     ///
     /// # Errors
     /// Those of [`ops::fractional_max_pool2d`]; [`Error::InvalidArgument`] for a ratio outside (0, 1).
-    pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    #[panicking_form]
+    pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         const { assert!(N == 2 || N == 3, "the number of spatial axes must be 2 or 3") };
         let outputs = match self.count {
             WindowCount::Outputs(outputs) => outputs,
@@ -97,6 +99,6 @@ impl<const N: usize> FractionalMaxPool<N> {
 
 impl<const N: usize> Layer for FractionalMaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.with_indices(x)?.0)
+        Ok(self.try_with_indices(x)?.0)
     }
 }

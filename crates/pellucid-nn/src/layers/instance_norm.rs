@@ -7,9 +7,9 @@ use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::{Buffer, Parameter, TrainingMode};
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N
 /// spatial axes: every channel of every image gets mean 0 and variance 1 over its spatial axes. See [`InstanceNorm1d`],
@@ -76,22 +76,22 @@ impl<const N: usize> InstanceNorm<N> {
 
     /// Adds a trained weight, initially 1, and bias, initially 0, for each channel.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn affine(self) -> InstanceNorm<N> {
-        let (weight, bias) = (Some(init::ones(self.channels)), Some(init::zeros(self.channels)));
-        InstanceNorm { weight, bias, ..self }
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_affine(self) -> Result<InstanceNorm<N>> {
+        let (weight, bias) = (init::try_ones(self.channels)?, init::try_zeros(self.channels)?);
+        Ok(InstanceNorm { weight: Some(weight), bias: Some(bias), ..self })
     }
 
     /// Adds running statistics, which evaluation uses.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn running_statistics(self) -> InstanceNorm<N> {
-        let [mean, var, count] = running_statistics(self.channels).map(Some);
-        InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self }
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_running_statistics(self) -> Result<InstanceNorm<N>> {
+        let [mean, var, count] = running_statistics(self.channels)?.map(Some);
+        Ok(InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self })
     }
 }
 

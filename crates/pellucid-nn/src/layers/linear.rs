@@ -6,7 +6,7 @@ use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
 
 /// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
@@ -25,12 +25,12 @@ pub struct Linear {
 impl Linear {
     /// Creates a layer from `inputs` to `outputs` features, of the [default dtype](init::in_dtype), with bias.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn new(inputs: usize, outputs: usize) -> Linear {
-        let weight = init::uniform([outputs, inputs], -bound(inputs), bound(inputs));
-        Linear { weight, bias: Some(init::uniform([outputs], -bound(inputs), bound(inputs))) }
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(inputs: usize, outputs: usize) -> Result<Linear> {
+        let weight = init::try_uniform([outputs, inputs], -bound(inputs), bound(inputs))?;
+        Ok(Linear { weight, bias: Some(init::try_uniform([outputs], -bound(inputs), bound(inputs))?) })
     }
 
     /// Removes the bias.
@@ -42,7 +42,7 @@ impl Linear {
     #[doc(alias = "LazyLinear")]
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {
-            Some(&inputs) => Ok(Linear::new(inputs, outputs)),
+            Some(&inputs) => Linear::try_new(inputs, outputs),
             None => Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze the input")),
         })
     }
@@ -107,12 +107,12 @@ pub struct Bilinear {
 impl Bilinear {
     /// Creates a layer from two vectors of these lengths to `outputs` features, with bias.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn new(first: usize, second: usize, outputs: usize) -> Bilinear {
-        let weight = init::uniform([outputs, first, second], -bound(first), bound(first));
-        Bilinear { weight, bias: Some(init::uniform([outputs], -bound(first), bound(first))) }
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
+        let weight = init::try_uniform([outputs, first, second], -bound(first), bound(first))?;
+        Ok(Bilinear { weight, bias: Some(init::try_uniform([outputs], -bound(first), bound(first))?) })
     }
 
     /// Removes the bias.

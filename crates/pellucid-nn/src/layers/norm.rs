@@ -6,7 +6,7 @@ use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
 /// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
@@ -27,17 +27,18 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// Creates a layer for last axes of this shape: `LayerNorm::new(512)`, `LayerNorm::new([8, 8])`.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(shape: impl Into<Shape>) -> LayerNorm {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(shape: impl Into<Shape>) -> Result<LayerNorm> {
         let shape = shape.into();
-        LayerNorm { weight: Some(init::ones(&shape)), bias: Some(init::zeros(&shape)), shape, eps: 1e-5 }
+        let (weight, bias) = (init::try_ones(&shape)?, init::try_zeros(&shape)?);
+        Ok(LayerNorm { weight: Some(weight), bias: Some(bias), shape, eps: 1e-5 })
     }
 
     /// Creates a layer for the length of the last axis of its first input.
     pub fn lazy() -> Lazy<LayerNorm> {
-        Lazy::new(|input| last_axis_length("layer_norm", input).map(LayerNorm::new))
+        Lazy::new(|input| last_axis_length("layer_norm", input).and_then(LayerNorm::try_new))
     }
 
     /// Sets eps, which is added to the variance.
@@ -103,17 +104,17 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// Creates a layer for last axes of this shape: `RmsNorm::new(512)`.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(shape: impl Into<Shape>) -> RmsNorm {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(shape: impl Into<Shape>) -> Result<RmsNorm> {
         let shape = shape.into();
-        RmsNorm { weight: Some(init::ones(&shape)), shape, eps: None }
+        Ok(RmsNorm { weight: Some(init::try_ones(&shape)?), shape, eps: None })
     }
 
     /// Creates a layer for the length of the last axis of its first input.
     pub fn lazy() -> Lazy<RmsNorm> {
-        Lazy::new(|input| last_axis_length("rms_norm", input).map(RmsNorm::new))
+        Lazy::new(|input| last_axis_length("rms_norm", input).and_then(RmsNorm::try_new))
     }
 
     /// Sets eps, which is added to the mean square.
@@ -164,24 +165,25 @@ pub struct GroupNorm {
 impl GroupNorm {
     /// Creates a layer that splits the channels into groups.
     ///
-    /// # Panics
-    /// If the groups do not divide the channels; with [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(groups: usize, channels: usize) -> GroupNorm {
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the groups do not divide the channels; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(groups: usize, channels: usize) -> Result<GroupNorm> {
         if groups == 0 || !channels.is_multiple_of(groups) {
             let reason = format!(
                 "the number of groups, {groups}, must divide the number of channels, {channels}; use 1, {channels} or \
                  another divisor"
             );
-            unwrap::<()>(Err(Error::invalid("group_norm", reason)));
+            return Err(Error::invalid("group_norm", reason));
         }
-        GroupNorm { weight: Some(init::ones(channels)), bias: Some(init::zeros(channels)), groups, eps: 1e-5 }
+        let (weight, bias) = (init::try_ones(channels)?, init::try_zeros(channels)?);
+        Ok(GroupNorm { weight: Some(weight), bias: Some(bias), groups, eps: 1e-5 })
     }
 
     /// Creates a layer for the length of axis 1 of its first input.
     pub fn lazy(groups: usize) -> Lazy<GroupNorm> {
         Lazy::new(move |input| match input.get(1) {
-            Some(&channels) => Ok(GroupNorm::new(groups, channels)),
+            Some(&channels) => GroupNorm::try_new(groups, channels),
             None => Err(Error::shapes("group_norm", [input], "the input must have shape [B, C, ..]")),
         })
     }

@@ -2,7 +2,7 @@
 
 use super::spatial::by_axes;
 use crate::layer::Layer;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{PadMode, PadWidth};
 use pellucid_tensor::{Error, Result, Scalar, Tensor, ops, unwrap};
 
@@ -20,13 +20,12 @@ pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], m
 }
 
 /// Returns the widths (before, after) of each of N axes.
-#[track_caller]
-fn width_per_axis<const N: usize>(width: PadWidth) -> [(isize, isize); N] {
+fn width_per_axis<const N: usize>(width: PadWidth) -> Result<[(isize, isize); N]> {
     let pairs = width.pairs(N).and_then(|pairs| pairs.try_into().ok());
-    unwrap(pairs.ok_or_else(|| {
+    pairs.ok_or_else(|| {
         let reason = format!("the padding must have one pair (before, after) for each of {N} axes, got {width:?}");
         Error::invalid("pad", reason)
-    }))
+    })
 }
 
 macro_rules! pads {
@@ -53,11 +52,11 @@ macro_rules! pads {
         impl<const N: usize> $name<N> {
             /// Creates a layer with this padding of the last N axes.
             ///
-            /// # Panics
-            /// If the number of pairs differs from the number of axes.
-            #[track_caller]
-            pub fn new(width: impl Into<PadWidth>) -> $name<N> {
-                $name { width: width_per_axis(width.into()) }
+            /// # Errors
+            /// [`Error::InvalidArgument`] if the number of pairs differs from the number of axes.
+            #[panicking_form]
+            pub fn try_new(width: impl Into<PadWidth>) -> Result<$name<N>> {
+                Ok($name { width: width_per_axis(width.into())? })
             }
         }
 
@@ -107,11 +106,11 @@ pub type ConstantPad3d = ConstantPad<3>;
 impl<const N: usize> ConstantPad<N> {
     /// Creates a layer with this padding value; the width is as in [`ZeroPad`].
     ///
-    /// # Panics
-    /// If the number of pairs differs from the number of axes.
-    #[track_caller]
-    pub fn new(width: impl Into<PadWidth>, value: impl Into<Scalar>) -> ConstantPad<N> {
-        ConstantPad { width: width_per_axis(width.into()), value: value.into() }
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the number of pairs differs from the number of axes.
+    #[panicking_form]
+    pub fn try_new(width: impl Into<PadWidth>, value: impl Into<Scalar>) -> Result<ConstantPad<N>> {
+        Ok(ConstantPad { width: width_per_axis(width.into())?, value: value.into() })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use crate::visit::{ModulePart, Visitor};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops, unwrap};
 
@@ -81,13 +82,13 @@ pub struct WeightNorm<L> {
 impl<L: Weighted> WeightNorm<L> {
     /// Wraps this layer, whose weight becomes v.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(layer: L) -> WeightNorm<L> {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(layer: L) -> Result<WeightNorm<L>> {
         let v = layer.weight().detach();
-        let length = unwrap(ops::norm(&v, 2.0, over(&axes_but_first(&v)[..]).keepdims()));
-        WeightNorm { length: Parameter::new(length), layer }
+        let length = ops::norm(&v, 2.0, over(&axes_but_first(&v)[..]).keepdims())?;
+        Ok(WeightNorm { length: Parameter::try_new(length)?, layer })
     }
 
     /// Returns the directions v.
@@ -99,7 +100,8 @@ impl<L: Weighted> WeightNorm<L> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub fn weight(&self) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_weight(&self) -> Result<Tensor> {
         let v = self.direction();
         let scaled = formula!(|v, g: per_row| v * (g / (v * v).row_sum().sqrt()));
         Ok(ops::map_rows(scaled, &[v, &self.length], &[], &axes_but_first(v)[..])?.remove(0))
@@ -121,7 +123,7 @@ impl<L: Weighted> Module for WeightNorm<L> {
 
 impl<L: Weighted> Layer for WeightNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.layer.compute_with(&self.weight()?, x)
+        self.layer.compute_with(&self.try_weight()?, x)
     }
 }
 
@@ -141,7 +143,7 @@ display_as_tree! {
 /// ```
 /// use pellucid_nn::{Linear, SpectralNorm};
 /// let layer = SpectralNorm::new(Linear::new(3, 2));
-/// let weight = layer.weight()?;
+/// let weight = layer.weight();
 /// // σ³² is the largest eigenvalue of (W·Wᵀ)¹⁶, and nearly its norm.
 /// let power = (0..4).fold(weight.matmul(&weight.t()), |power, _| power.matmul(&power));
 /// let largest = power.norm(2.0, ..).item::<f32>().powf(1.0 / 32.0);
@@ -164,30 +166,28 @@ pub struct SpectralNorm<L> {
 impl<L: Weighted> SpectralNorm<L> {
     /// Wraps this layer, with one iteration in every forward pass, after 15 initial ones from random vectors.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(layer: L) -> SpectralNorm<L> {
-        let made = || {
-            let w = weight_matrix::<L>(&layer.weight().detach())?;
-            let random =
-                |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
-            Ok::<_, Error>([random(w.shape()[0])?, random(w.shape()[1])?])
-        };
-        let [u, v] = unwrap(made());
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(layer: L) -> Result<SpectralNorm<L>> {
+        let w = weight_matrix::<L>(&layer.weight().detach())?;
+        let random = |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
+        let (u, v) = (random(w.shape()[0])?, random(w.shape()[1])?);
         let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: TrainingMode::new() };
-        unwrap(norm.run_power_iterations(15));
-        norm
+        norm.run_power_iterations(15)?;
+        Ok(norm)
     }
 
     /// Sets the number of iterations in every forward pass, at least 1.
     ///
-    /// # Panics
-    /// If it is 0.
-    #[track_caller]
-    pub fn iterations(self, iterations: usize) -> SpectralNorm<L> {
-        assert!(iterations > 0, "spectral_norm: the number of iterations must be at least 1");
-        SpectralNorm { iterations, ..self }
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is 0.
+    #[panicking_form]
+    pub fn try_iterations(self, iterations: usize) -> Result<SpectralNorm<L>> {
+        if iterations == 0 {
+            return Err(Error::invalid("spectral_norm", "the number of iterations must be at least 1"));
+        }
+        Ok(SpectralNorm { iterations, ..self })
     }
 
     /// Sets the lower bound of the norms in divisions, 10⁻¹² by default.
@@ -204,7 +204,8 @@ impl<L: Weighted> SpectralNorm<L> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub fn weight(&self) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_weight(&self) -> Result<Tensor> {
         let original = self.original();
         // Copies, since an iteration before the backward pass overwrites the vectors.
         let (u, v) = (ops::copy(&self.u)?, ops::copy(&self.v)?);
@@ -248,6 +249,6 @@ impl<L: Weighted> Layer for SpectralNorm<L> {
         if self.training.get() {
             self.run_power_iterations(self.iterations)?;
         }
-        self.layer.compute_with(&self.weight()?, x)
+        self.layer.compute_with(&self.try_weight()?, x)
     }
 }

@@ -2,9 +2,9 @@
 
 use super::spatial::{PerAxis, by_axes};
 use crate::layer::Layer;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions};
-use pellucid_tensor::{Result, Tensor, ops};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// Defines pooling layers with a window size, and their common options.
 macro_rules! windows {
@@ -81,14 +81,15 @@ impl<const N: usize> MaxPool<N> {
     ///
     /// # Errors
     /// Those of [`ops::max_pool2d`].
-    pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    #[panicking_form]
+    pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         by_axes::<_, N>([ops::max_pool1d, ops::max_pool2d, ops::max_pool3d])(x, self.pool.clone())
     }
 }
 
 impl<const N: usize> Layer for MaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.with_indices(x)?.0)
+        Ok(self.try_with_indices(x)?.0)
     }
 }
 
@@ -197,7 +198,8 @@ impl<const N: usize> AdaptiveMaxPool<N> {
     ///
     /// # Errors
     /// Those of [`ops::adaptive_max_pool2d`].
-    pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    #[panicking_form]
+    pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let pool = by_axes::<_, N>([ops::adaptive_max_pool1d, ops::adaptive_max_pool2d, ops::adaptive_max_pool3d]);
         pool(x, &self.windows)
     }
@@ -205,6 +207,6 @@ impl<const N: usize> AdaptiveMaxPool<N> {
 
 impl<const N: usize> Layer for AdaptiveMaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.with_indices(x)?.0)
+        Ok(self.try_with_indices(x)?.0)
     }
 }

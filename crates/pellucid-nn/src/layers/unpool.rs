@@ -2,7 +2,7 @@
 
 use super::spatial::{PerAxis, by_axes, channels};
 use crate::call;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// The partial inverse of a [`MaxPool`](crate::MaxPool) with the same options: maxima at their positions, zeros
@@ -12,7 +12,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// use pellucid_nn::{MaxPool2d, MaxUnpool2d};
 /// use pellucid_tensor::Tensor;
 /// let x = Tensor::from([[[[1.0f32, 2.0], [4.0, 3.0]]]]);
-/// let (y, indices) = MaxPool2d::new(2).with_indices(&x)?;
+/// let (y, indices) = MaxPool2d::new(2).with_indices(&x);
 /// assert_eq!(MaxUnpool2d::new(2).forward(&y, &indices).to_vec::<f32>(), [0.0, 0.0, 4.0, 0.0]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -78,14 +78,15 @@ impl<const N: usize> MaxUnpool<N> {
             let full = steps.saturating_add(self.size[a]);
             dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(help)?;
         }
-        self.forward_to(x, indices, dims)
+        self.try_forward_to(x, indices, dims)
     }
 
     /// Places the elements with other spatial lengths, since several lengths are pooled to the same one.
     ///
     /// # Errors
     /// Those of [`ops::max_unpool2d`].
-    pub fn forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
         let unpool = by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d]);
         call::call(self, &[x, indices], || unpool(x, indices, &dims))
     }

@@ -6,7 +6,7 @@ use crate::layer::Layer;
 use crate::layers::Linear;
 use crate::module::parameters_so_far;
 use crate::parameter::Parameter;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// The adaptive softmax (Grave et al. 2017) and its loss, the mean of −ln p of class numbers y `[N]` for features x
@@ -22,11 +22,11 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// use pellucid_nn::Module;
 /// use pellucid_nn::loss::{AdaptiveLogSoftmaxWithLoss, Loss};
 /// use pellucid_tensor::{DType, Tensor};
-/// let softmax = AdaptiveLogSoftmaxWithLoss::new(16, 1000, &[20, 200], 4.0)?;
+/// let softmax = AdaptiveLogSoftmaxWithLoss::new(16, 1000, &[20, 200], 4.0);
 /// let (x, y) = (Tensor::randn([8, 16], DType::F32), Tensor::randint(0, 1000, [8]));
 /// let (loss, d_x) = softmax.forward_with_grad(&x, &y);
 /// assert_eq!((loss.rank(), d_x.shape()), (0, x.shape()));
-/// assert_eq!(softmax.log_prob(&x)?.shape().dims(), [8, 1000]);
+/// assert_eq!(softmax.log_prob(&x).shape().dims(), [8, 1000]);
 /// assert_eq!(softmax.parameter_count(), 16 * 22 + 16 * 4 + 4 * 180 + 16 * 1 + 1 * 800);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -46,8 +46,13 @@ impl AdaptiveLogSoftmaxWithLoss {
     /// # Errors
     /// [`Error::InvalidArgument`] if the cutoffs are empty or do not increase strictly between 0 and the number of
     /// classes, and if a projection has no features.
-    #[track_caller]
-    pub fn new(inputs: usize, classes: usize, cutoffs: &[usize], div_value: f64) -> Result<AdaptiveLogSoftmaxWithLoss> {
+    #[panicking_form]
+    pub fn try_new(
+        inputs: usize,
+        classes: usize,
+        cutoffs: &[usize],
+        div_value: f64,
+    ) -> Result<AdaptiveLogSoftmaxWithLoss> {
         let op = "adaptive_log_softmax_with_loss";
         let ends: Vec<usize> = cutoffs.iter().copied().chain([classes]).collect();
         if cutoffs.is_empty() || ends[0] == 0 || !ends.is_sorted_by(|a, b| a < b) {
@@ -56,7 +61,7 @@ impl AdaptiveLogSoftmaxWithLoss {
             );
             return Err(Error::invalid(op, reason));
         }
-        let plain = |inputs, outputs| Linear::new(inputs, outputs).without_bias();
+        let plain = |inputs, outputs| Linear::try_new(inputs, outputs).map(Linear::without_bias);
         let mut tail = Vec::new();
         for (k, pair) in ends.windows(2).enumerate() {
             let width = (inputs as f64 / div_value.powi(k as i32 + 1)).floor();
@@ -67,16 +72,17 @@ impl AdaptiveLogSoftmaxWithLoss {
                     format!("cluster {k} must have a feature, but has {inputs} / {div_value}^{k}; reduce div_value"),
                 ));
             }
-            tail.push((plain(inputs, width as usize), plain(width as usize, pair[1] - pair[0])));
+            tail.push((plain(inputs, width as usize)?, plain(width as usize, pair[1] - pair[0])?));
         }
-        Ok(AdaptiveLogSoftmaxWithLoss { head: plain(inputs, cutoffs[0] + cutoffs.len()), tail })
+        Ok(AdaptiveLogSoftmaxWithLoss { head: plain(inputs, cutoffs[0] + cutoffs.len())?, tail })
     }
 
     /// Returns the logarithms of the probabilities of all classes, `[.., classes]`.
     ///
     /// # Errors
     /// Those of [`ops::linear`].
-    pub fn log_prob(&self, x: &Tensor) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let head = ops::log_softmax(&self.head.try_forward(x)?, -1)?;
         let scores = self.head.weight.shape()[0];
         let common = scores - self.tail.len();
@@ -90,17 +96,17 @@ impl AdaptiveLogSoftmaxWithLoss {
 
     /// Returns the class of the highest probability, `[..]`.
     ///
-    /// # Panics
-    /// With the errors of [`log_prob`](AdaptiveLogSoftmaxWithLoss::log_prob).
-    #[track_caller]
-    pub fn predict(&self, x: &Tensor) -> Tensor {
-        unwrap(self.log_prob(x).and_then(|logs| ops::argmax(&logs, -1)))
+    /// # Errors
+    /// Those of [`try_log_prob`](AdaptiveLogSoftmaxWithLoss::try_log_prob).
+    #[panicking_form]
+    pub fn try_predict(&self, x: &Tensor) -> Result<Tensor> {
+        self.try_log_prob(x).and_then(|logs| ops::argmax(&logs, -1))
     }
 }
 
 impl Loss for AdaptiveLogSoftmaxWithLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        call::call(self, &[x, y], || ops::nll_loss(&self.log_prob(x)?, y, ops::NllLossOptions::default()))
+        call::call(self, &[x, y], || ops::nll_loss(&self.try_log_prob(x)?, y, ops::NllLossOptions::default()))
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

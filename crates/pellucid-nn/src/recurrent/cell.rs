@@ -7,6 +7,7 @@ use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, Recu
 use super::weights::LayerWeights;
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
@@ -81,20 +82,20 @@ impl RnnCell {
 impl<K: RecurrentKind> RecurrentCell<K> {
     /// Creates a cell from `input` to `hidden` features; an [`RnnCell`] has tanh.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn new(input: usize, hidden: usize) -> RecurrentCell<K> {
-        RecurrentCell::with_weights(LayerWeights::new(K::CELL.gates(), input, hidden, true, None))
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(input: usize, hidden: usize) -> Result<RecurrentCell<K>> {
+        LayerWeights::new(K::CELL.gates(), input, hidden, true, None).map(RecurrentCell::with_weights)
     }
 
     /// Creates a cell as [`new`](RecurrentCell::new) does, without biases.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn without_bias(input: usize, hidden: usize) -> RecurrentCell<K> {
-        RecurrentCell::with_weights(LayerWeights::new(K::CELL.gates(), input, hidden, false, None))
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_without_bias(input: usize, hidden: usize) -> Result<RecurrentCell<K>> {
+        LayerWeights::new(K::CELL.gates(), input, hidden, false, None).map(RecurrentCell::with_weights)
     }
 
     fn with_weights(weights: LayerWeights) -> RecurrentCell<K> {

@@ -7,6 +7,7 @@ use super::stack::{RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, unwrap};
 use std::marker::PhantomData;
@@ -52,7 +53,7 @@ pub type Rnn = RecurrentNetwork<Elman>;
 /// ```
 /// use pellucid_nn::{Gru, RecurrentOptions, pad_sequence};
 /// use pellucid_tensor::{DType, Tensor};
-/// let gru = Gru::with(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() })?;
+/// let gru = Gru::with(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() });
 /// let (long, short) = (Tensor::randn([5, 3], DType::F32), Tensor::randn([2, 3], DType::F32));
 /// let (x, lengths) = pad_sequence(&[&long, &short], false, 0.0)?;
 /// let (y, h) = gru.run_packed(&x, &lengths, None);
@@ -76,7 +77,7 @@ pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 /// ```
 /// use pellucid_nn::{Lstm, RecurrentOptions};
 /// use pellucid_tensor::{DType, Tensor};
-/// let lstm = Lstm::with(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() })?;
+/// let lstm = Lstm::with(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() });
 /// let (y, (h, c)) = lstm.run(&Tensor::randn([2, 5, 3], DType::F32), None);
 /// assert_eq!(y.shape().dims(), [2, 5, 4]);
 /// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 2, 4].as_slice(), [2, 2, 4].as_slice()));
@@ -91,8 +92,13 @@ impl Rnn {
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
     /// or a projection.
-    #[track_caller]
-    pub fn with(input: usize, hidden: usize, nonlinearity: RnnNonlinearity, options: RecurrentOptions) -> Result<Rnn> {
+    #[panicking_form]
+    pub fn try_with(
+        input: usize,
+        hidden: usize,
+        nonlinearity: RnnNonlinearity,
+        options: RecurrentOptions,
+    ) -> Result<Rnn> {
         Rnn::of_cell(CellKind::Rnn(nonlinearity), input, hidden, options)
     }
 }
@@ -103,8 +109,8 @@ impl Gru {
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
     /// or a projection.
-    #[track_caller]
-    pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Gru> {
+    #[panicking_form]
+    pub fn try_with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Gru> {
         Gru::of_cell(CellKind::Gru, input, hidden, options)
     }
 }
@@ -114,8 +120,8 @@ impl Lstm {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers or a dropout outside [0, 1].
-    #[track_caller]
-    pub fn with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Lstm> {
+    #[panicking_form]
+    pub fn try_with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Lstm> {
         Lstm::of_cell(CellKind::Lstm, input, hidden, options)
     }
 }
@@ -123,11 +129,11 @@ impl Lstm {
 impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// Creates one layer from `input` to `hidden` features; an [`Rnn`] has tanh.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn new(input: usize, hidden: usize) -> RecurrentNetwork<K> {
-        unwrap(RecurrentNetwork::of_cell(K::CELL, input, hidden, RecurrentOptions::default()))
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_new(input: usize, hidden: usize) -> Result<RecurrentNetwork<K>> {
+        RecurrentNetwork::of_cell(K::CELL, input, hidden, RecurrentOptions::default())
     }
 
     #[track_caller]
@@ -138,33 +144,28 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
     /// zeros.
     ///
-    /// # Panics
-    /// With the errors of [`try_run`](RecurrentNetwork::try_run).
-    #[track_caller]
-    pub fn run(&self, x: &Tensor, state: Option<&K::State>) -> (Tensor, K::State) {
-        unwrap(self.try_run(x, state, None))
+    /// # Errors
+    /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or
+    /// [`ops::lstm`](pellucid_tensor::ops::lstm).
+    #[panicking_form]
+    pub fn try_run(&self, x: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
+        self.run_sequences(x, state, None)
     }
 
     /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The
     /// last state of a sequence is the state at its own end, where the reverse direction starts. Outputs after the end
     /// are 0.
     ///
-    /// # Panics
-    /// With the errors of [`try_run`](RecurrentNetwork::try_run).
+    /// # Errors
+    /// Those of [`try_run`](RecurrentNetwork::try_run), and for lengths that are no integers `[N]` of at most T.
     #[doc(alias = "pack_padded_sequence")]
     #[doc(alias = "PackedSequence")]
-    #[track_caller]
-    pub fn run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> (Tensor, K::State) {
-        unwrap(self.try_run(x, state, Some(lengths)))
+    #[panicking_form]
+    pub fn try_run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
+        self.run_sequences(x, state, Some(lengths))
     }
 
-    /// Returns the result of [`run`](RecurrentNetwork::run) or [`run_packed`](RecurrentNetwork::run_packed), or its
-    /// error.
-    ///
-    /// # Errors
-    /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or
-    /// [`ops::lstm`](pellucid_tensor::ops::lstm).
-    pub fn try_run(
+    fn run_sequences(
         &self,
         x: &Tensor,
         state: Option<&K::State>,

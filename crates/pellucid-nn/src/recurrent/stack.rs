@@ -70,8 +70,8 @@ impl RecurrentStack {
         let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
         let weights = (0..layers * directions)
             .map(|k| LayerWeights::new(cell.gates(), width(k / directions), hidden, bias, projection))
-            .collect();
-        Ok(RecurrentStack { cell, options, weights, dropout: Dropout::new(dropout) })
+            .collect::<Result<_>>()?;
+        Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(dropout)? })
     }
 
     fn directions(&self) -> usize {

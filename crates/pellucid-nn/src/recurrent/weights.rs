@@ -26,15 +26,16 @@ impl LayerWeights {
         hidden: usize,
         bias: bool,
         projection: Option<usize>,
-    ) -> LayerWeights {
+    ) -> Result<LayerWeights> {
         let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
         let (rows, state) = (gates * hidden, projection.unwrap_or(hidden));
-        LayerWeights {
-            weight_ih: init::uniform([rows, input], -bound, bound),
-            weight_hh: init::uniform([rows, state], -bound, bound),
-            biases: bias.then(|| [(); 2].map(|()| init::uniform([rows], -bound, bound))),
-            weight_hr: projection.map(|p| init::uniform([p, hidden], -bound, bound)),
-        }
+        let vector = || init::try_uniform([rows], -bound, bound);
+        Ok(LayerWeights {
+            weight_ih: init::try_uniform([rows, input], -bound, bound)?,
+            weight_hh: init::try_uniform([rows, state], -bound, bound)?,
+            biases: if bias { Some([vector()?, vector()?]) } else { None },
+            weight_hr: projection.map(|p| init::try_uniform([p, hidden], -bound, bound)).transpose()?,
+        })
     }
 
     pub(super) fn borrowed(&self) -> RecurrentWeights<'_> {

@@ -9,7 +9,7 @@ use crate::layer::Layer;
 use crate::layers::{LayerNorm, Linear};
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Result, Tensor, unwrap};
 
 /// A decoder layer: self-attention, attention to a memory, and two linear layers with an activation between them. Each
@@ -56,9 +56,9 @@ impl TransformerDecoderLayer {
     /// positions apply to self-attention only.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::with`].
-    #[track_caller]
-    pub fn new(
+    /// Those of [`MultiheadAttention::try_with`].
+    #[panicking_form]
+    pub fn try_new(
         width: usize,
         heads: usize,
         hidden: usize,
@@ -67,12 +67,12 @@ impl TransformerDecoderLayer {
         Ok(TransformerDecoderLayer {
             self_attn: options.attention(width, heads, options.rotary)?,
             multihead_attn: options.attention(width, heads, None)?,
-            linear1: options.linear(width, hidden),
-            linear2: options.linear(hidden, width),
-            norm1: options.norm(width),
-            norm2: options.norm(width),
-            norm3: options.norm(width),
-            sublayers: Sublayers::new(&options),
+            linear1: options.linear(width, hidden)?,
+            linear2: options.linear(hidden, width)?,
+            norm1: options.norm(width)?,
+            norm2: options.norm(width)?,
+            norm3: options.norm(width)?,
+            sublayers: Sublayers::new(&options)?,
         })
     }
 
@@ -172,25 +172,27 @@ impl TransformerDecoder {
     /// Creates layers as [`TransformerDecoderLayer::new`] does, without a norm at the end.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::with`].
-    #[track_caller]
-    pub fn new(
+    /// Those of [`MultiheadAttention::try_with`].
+    #[panicking_form]
+    pub fn try_new(
         layers: usize,
         width: usize,
         heads: usize,
         hidden: usize,
         options: TransformerOptions,
     ) -> Result<TransformerDecoder> {
-        let layer = |_| TransformerDecoderLayer::new(width, heads, hidden, options);
+        let layer = |_| TransformerDecoderLayer::try_new(width, heads, hidden, options);
         Ok(TransformerDecoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
     }
 
     /// Adds a norm at the end, as layers with `norm_first` need.
-    #[track_caller]
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
     #[must_use]
-    pub fn with_norm(mut self) -> TransformerDecoder {
-        self.norm = Some(self.options.norm(self.width));
-        self
+    pub fn try_with_norm(self) -> Result<TransformerDecoder> {
+        Ok(TransformerDecoder { norm: Some(self.options.norm(self.width)?), ..self })
     }
 
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
@@ -228,11 +230,11 @@ impl TransformerDecoder {
 
     /// Creates empty caches for all layers: `batch` targets of at most `capacity` elements.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn caches(&self, batch: usize, capacity: usize) -> Vec<KvCache> {
-        self.layers.iter().map(|layer| layer.self_attn.cache(batch, capacity)).collect()
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_caches(&self, batch: usize, capacity: usize) -> Result<Vec<KvCache>> {
+        self.layers.iter().map(|layer| layer.self_attn.try_cache(batch, capacity)).collect()
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see

@@ -8,7 +8,7 @@ use crate::layer::Layer;
 use crate::layers::{LayerNorm, Linear};
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 
 /// An encoder layer: self-attention, and two linear layers with an activation between them. Each sublayer has a
@@ -51,9 +51,9 @@ impl TransformerEncoderLayer {
     /// Creates a layer of this width, with this many heads and `hidden` features between its two linear layers.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::with`].
-    #[track_caller]
-    pub fn new(
+    /// Those of [`MultiheadAttention::try_with`].
+    #[panicking_form]
+    pub fn try_new(
         width: usize,
         heads: usize,
         hidden: usize,
@@ -61,11 +61,11 @@ impl TransformerEncoderLayer {
     ) -> Result<TransformerEncoderLayer> {
         Ok(TransformerEncoderLayer {
             self_attn: options.attention(width, heads, options.rotary)?,
-            linear1: options.linear(width, hidden),
-            linear2: options.linear(hidden, width),
-            norm1: options.norm(width),
-            norm2: options.norm(width),
-            sublayers: Sublayers::new(&options),
+            linear1: options.linear(width, hidden)?,
+            linear2: options.linear(hidden, width)?,
+            norm1: options.norm(width)?,
+            norm2: options.norm(width)?,
+            sublayers: Sublayers::new(&options)?,
         })
     }
 
@@ -134,25 +134,27 @@ impl TransformerEncoder {
     /// Creates layers as [`TransformerEncoderLayer::new`] does, without a norm at the end.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::with`].
-    #[track_caller]
-    pub fn new(
+    /// Those of [`MultiheadAttention::try_with`].
+    #[panicking_form]
+    pub fn try_new(
         layers: usize,
         width: usize,
         heads: usize,
         hidden: usize,
         options: TransformerOptions,
     ) -> Result<TransformerEncoder> {
-        let layer = |_| TransformerEncoderLayer::new(width, heads, hidden, options);
+        let layer = |_| TransformerEncoderLayer::try_new(width, heads, hidden, options);
         Ok(TransformerEncoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
     }
 
     /// Adds a norm at the end, as layers with `norm_first` need.
-    #[track_caller]
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
     #[must_use]
-    pub fn with_norm(mut self) -> TransformerEncoder {
-        self.norm = Some(self.options.norm(self.width));
-        self
+    pub fn try_with_norm(self) -> Result<TransformerEncoder> {
+        Ok(TransformerEncoder { norm: Some(self.options.norm(self.width)?), ..self })
     }
 
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with the same masks in every layer.
@@ -177,11 +179,11 @@ impl TransformerEncoder {
 
     /// Creates empty caches for all layers: `batch` sequences of at most `capacity` elements.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn caches(&self, batch: usize, capacity: usize) -> Vec<KvCache> {
-        self.layers.iter().map(|layer| layer.self_attn.cache(batch, capacity)).collect()
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_caches(&self, batch: usize, capacity: usize) -> Result<Vec<KvCache>> {
+        self.layers.iter().map(|layer| layer.self_attn.try_cache(batch, capacity)).collect()
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
@@ -191,7 +193,7 @@ impl TransformerEncoder {
     /// use pellucid_nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder, TransformerOptions};
     /// use pellucid_tensor::{Tensor, no_grad, ops};
     /// let options = TransformerOptions { dropout: 0.0, norm_first: true, ..Default::default() };
-    /// let body = TransformerEncoder::new(2, 16, 4, 64, options)?.with_norm();
+    /// let body = TransformerEncoder::new(2, 16, 4, 64, options).with_norm();
     /// let (words, positions) = (Embedding::new(50, 16), LearnedPositions::new(32, 16));
     /// let head = Linear { weight: words.weight.clone(), bias: None };
     ///
@@ -201,7 +203,7 @@ impl TransformerEncoder {
     /// while found.shape()[1] < 8 {
     ///     // First the whole prompt, then one token at a time; the caches hold the position.
     ///     let at = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
-    ///     let x = words.forward(&next) + positions.rows(&at)?;
+    ///     let x = words.forward(&next) + positions.rows(&at);
     ///     let last = body.forward_cached(&x, &caches).select(1, -1);
     ///     next = head.forward(&last).argmax(-1).unsqueeze(1);
     ///     found = ops::concatenate(&[&found, &next], 1)?;

@@ -15,7 +15,7 @@ use crate::call;
 use crate::init;
 use crate::layers::{LayerNorm, Linear};
 use crate::module::Module;
-use pellucid_derive::Module;
+use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// Options of all transformer layers. The defaults are the paper's.
@@ -25,7 +25,7 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 /// use pellucid_tensor::{DType, Tensor, ops};
 /// // The body of GPT-2: norms come first, attention is causal.
 /// let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
-/// let body = TransformerEncoder::new(2, 16, 4, 64, options)?.with_norm();
+/// let body = TransformerEncoder::new(2, 16, 4, 64, options).with_norm();
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
 /// assert_eq!(body.forward_masked(&x, AttentionMasks::causal()).shape().dims(), [3, 5, 16]);
 /// # Ok::<(), pellucid_tensor::Error>(())
@@ -67,18 +67,19 @@ impl TransformerOptions {
     fn attention(&self, width: usize, heads: usize, rotary: Option<Rotary>) -> Result<MultiheadAttention> {
         let &TransformerOptions { dropout, bias, kv_heads, .. } = self;
         let options = MultiheadAttentionOptions { dropout, bias, kv_heads, rotary, ..Default::default() };
-        MultiheadAttention::with(width, heads, options)
+        MultiheadAttention::try_with(width, heads, options)
     }
 
     #[track_caller]
-    fn linear(&self, inputs: usize, outputs: usize) -> Linear {
-        if self.bias { Linear::new(inputs, outputs) } else { Linear::new(inputs, outputs).without_bias() }
+    fn linear(&self, inputs: usize, outputs: usize) -> Result<Linear> {
+        let linear = Linear::try_new(inputs, outputs)?;
+        Ok(if self.bias { linear } else { linear.without_bias() })
     }
 
     #[track_caller]
-    fn norm(&self, width: usize) -> LayerNorm {
-        let norm = LayerNorm::new(width).eps(self.layer_norm_eps);
-        if self.bias { norm } else { norm.without_bias() }
+    fn norm(&self, width: usize) -> Result<LayerNorm> {
+        let norm = LayerNorm::try_new(width)?.eps(self.layer_norm_eps);
+        Ok(if self.bias { norm } else { norm.without_bias() })
     }
 }
 
@@ -87,7 +88,7 @@ impl TransformerOptions {
 /// ```
 /// use pellucid_nn::{AttentionMasks, Transformer, TransformerOptions};
 /// use pellucid_tensor::{DType, Tensor};
-/// let model = Transformer::new(16, 4, [1, 2], 32, TransformerOptions::default())?;
+/// let model = Transformer::new(16, 4, [1, 2], 32, TransformerOptions::default());
 /// let (source, target) = (Tensor::randn([2, 7, 16], DType::F32), Tensor::randn([2, 5, 16], DType::F32));
 /// let (none, causal) = (AttentionMasks::default(), AttentionMasks::causal());
 /// let y = model.forward(&source, &target, none, causal, none);
@@ -108,19 +109,21 @@ impl Transformer {
     /// the two linear layers of a layer. All matrices are initialised uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::with`].
-    #[track_caller]
-    pub fn new(
+    /// Those of [`MultiheadAttention::try_with`].
+    #[panicking_form]
+    pub fn try_new(
         width: usize,
         heads: usize,
         layers: [usize; 2],
         hidden: usize,
         options: TransformerOptions,
     ) -> Result<Transformer> {
-        let encoder = TransformerEncoder::new(layers[0], width, heads, hidden, options)?.with_norm();
-        let decoder = TransformerDecoder::new(layers[1], width, heads, hidden, options)?.with_norm();
+        let encoder = TransformerEncoder::try_new(layers[0], width, heads, hidden, options)?.try_with_norm()?;
+        let decoder = TransformerDecoder::try_new(layers[1], width, heads, hidden, options)?.try_with_norm()?;
         let model = Transformer { encoder, decoder };
-        model.parameters().iter().filter(|p| p.rank() == 2).for_each(|matrix| init::xavier_uniform_(matrix, 1.0));
+        for matrix in model.parameters().iter().filter(|p| p.rank() == 2) {
+            init::try_xavier_uniform_(matrix, 1.0)?;
+        }
         Ok(model)
     }
 

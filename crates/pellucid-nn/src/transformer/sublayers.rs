@@ -18,13 +18,13 @@ pub(super) struct Sublayers {
 }
 
 impl Sublayers {
-    pub(super) fn new(options: &TransformerOptions) -> Sublayers {
-        Sublayers {
-            hidden_dropout: Dropout::new(options.dropout),
-            residual_dropout: Dropout::new(options.dropout),
+    pub(super) fn new(options: &TransformerOptions) -> Result<Sublayers> {
+        Ok(Sublayers {
+            hidden_dropout: Dropout::try_new(options.dropout)?,
+            residual_dropout: Dropout::try_new(options.dropout)?,
             norm_first: options.norm_first,
             activation: options.activation,
-        }
+        })
     }
 
     /// Visits the dropouts as fields of the current module.

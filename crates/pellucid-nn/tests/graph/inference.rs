@@ -129,7 +129,7 @@ struct Encoder {
 
 impl Encoder {
     fn new(pools: bool) -> Encoder {
-        let layers = TransformerEncoder::new(2, 8, 2, 16, TransformerOptions::default()).unwrap();
+        let layers = TransformerEncoder::new(2, 8, 2, 16, TransformerOptions::default());
         Encoder { words: Embedding::new(20, 8), layers, pools }
     }
 }

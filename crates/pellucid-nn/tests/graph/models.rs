@@ -45,12 +45,12 @@ pub(crate) fn cnn() -> Sequential {
 
 pub(crate) fn transformer() -> Sequential {
     let encoder = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default());
-    sequential![Linear::new(6, 8), encoder.unwrap(), Mean, Linear::new(8, CLASSES)]
+    sequential![Linear::new(6, 8), encoder, Mean, Linear::new(8, CLASSES)]
 }
 
 pub(crate) fn lstm() -> Sequential {
     let options = RecurrentOptions { batch_first: true, ..Default::default() };
-    sequential![Lstm::with(6, 8, options).unwrap(), Last, Linear::new(8, CLASSES)]
+    sequential![Lstm::with(6, 8, options), Last, Linear::new(8, CLASSES)]
 }
 
 /// The name of a model, its constructor, and the shape of its input.

@@ -35,7 +35,7 @@ fn layers() -> Vec<(BoxedLayer, Vec<usize>)> {
         (Box::new(Gru::new(4, 3)), sequence()),
         (Box::new(Lstm::new(4, 3)), sequence()),
         (Box::new(MultiheadAttention::new(4, 2)), sequence()),
-        (Box::new(TransformerEncoderLayer::new(4, 2, 8, TransformerOptions::default()).unwrap()), sequence()),
+        (Box::new(TransformerEncoderLayer::new(4, 2, 8, TransformerOptions::default())), sequence()),
         (Box::new(LearnedPositions::new(5, 4)), sequence()),
     ]
 }
@@ -79,7 +79,7 @@ fn layers_of_several_inputs_refuse_them_too() {
     let bag = EmbeddingBag::new(4, 2);
     let (index, offsets) = (Tensor::from([0i64, 1]), Tensor::from([0i64]));
     let weights = Tensor::from([0.5, 0.5]);
-    assert!(error_text(bag.bags(&index, Some(&offsets), Some(&weights))).contains("EmbeddingBag"));
+    assert!(error_text(bag.try_bags(&index, Some(&offsets), Some(&weights))).contains("EmbeddingBag"));
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn layers_of_every_kind_use_the_given_tensors() {
     check(&MultiheadAttention::new(6, 2), |layer| layer.forward(&sequence));
     check(&Conv1d::new(2, 3, 3), |layer| layer.forward(&sequence));
     check(&Embedding::new(7, 3), |layer| layer.forward(&Tensor::from([1i64, 5, 0])));
-    let transformer = Transformer::new(6, 2, [1, 1], 8, TransformerOptions::default()).unwrap();
+    let transformer = Transformer::new(6, 2, [1, 1], 8, TransformerOptions::default());
     let none = AttentionMasks::default();
     check(&transformer, |model| model.forward(&sequence, &sequence, none, none, none));
     let lazy = sequential![Linear::lazy(4), Tanh, Linear::lazy(2)];

@@ -198,7 +198,7 @@ fn values_and_gradients_match_pytorch() {
 #[test]
 fn an_adaptive_softmax_matches_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let softmax = init::in_dtype(DType::F64, || AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 2.0).unwrap());
+    let softmax = init::in_dtype(DType::F64, || AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 2.0));
     let shapes: [(&str, &[usize]); 5] = [
         ("head.weight", &[4, 4]),
         ("tail.0.0.weight", &[2, 4]),
@@ -227,10 +227,10 @@ fn an_adaptive_softmax_matches_pytorch() {
     let expected = [0.02951079044485737, 0.18479840535167597, 0.170183218619674, -0.0008976344711327608];
     nearer("by w", &softmax.tail[1].0.weight.grad().unwrap(), &Tensor::from([expected]), 1e-12);
     for cutoffs in [&[][..], &[0, 3], &[3, 3], &[2, 7]] {
-        let refused = AdaptiveLogSoftmaxWithLoss::new(4, 7, cutoffs, 2.0);
+        let refused = AdaptiveLogSoftmaxWithLoss::try_new(4, 7, cutoffs, 2.0);
         assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "the cutoffs {cutoffs:?} must be an error");
     }
-    assert!(matches!(AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(AdaptiveLogSoftmaxWithLoss::try_new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
 }
 
 /// PyTorch's values, for scores at two positions of each sample.

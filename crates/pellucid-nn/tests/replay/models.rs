@@ -108,7 +108,7 @@ fn transformer(dtype: DType) -> TrainingCase {
         Gpt {
             words: Embedding::new(7, 8),
             positions: LearnedPositions::new(5, 8),
-            body: TransformerEncoder::new(1, 8, 2, 16, options).unwrap().with_norm(),
+            body: TransformerEncoder::new(1, 8, 2, 16, options).with_norm(),
             head: Linear::new(8, 7).without_bias(),
         }
     });

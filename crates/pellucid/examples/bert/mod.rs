@@ -54,7 +54,7 @@ impl Bert {
             positions: table("positions.weight")?,
             types: table("types.weight")?,
             norm: LayerNorm::new(width).eps(eps),
-            encoder: TransformerEncoder::new(layers, width, heads, hidden, options)?,
+            encoder: TransformerEncoder::try_new(layers, width, heads, hidden, options)?,
             normalize: fs::read_to_string(directory.join("modules.json")).is_ok_and(|list| list.contains("Normalize")),
         };
         model.load_state_dict(&state)?;

@@ -52,7 +52,7 @@ fn a_step_of_a_transformer() {
         Gpt {
             words: Embedding::new(11, 16),
             positions: LearnedPositions::new(8, 16),
-            body: TransformerEncoder::new(2, 16, 4, 32, options).unwrap().with_norm(),
+            body: TransformerEncoder::new(2, 16, 4, 32, options).with_norm(),
             head: Linear::new(16, 11).without_bias(),
         }
     };
@@ -75,7 +75,7 @@ fn a_step_of_an_lstm() {
     let _random = pellucid::Generator::new(0).scope();
     let options =
         RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
-    let make = || (Lstm::with(3, 8, options).unwrap(), Linear::new(16, 5));
+    let make = || (Lstm::with(3, 8, options), Linear::new(16, 5));
     let lengths = Tensor::from([6i64, 2, 5, 6]);
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
         let (outputs, _) = lstm.run_packed(x, &lengths, None);

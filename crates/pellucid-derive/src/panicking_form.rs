@@ -1,0 +1,72 @@
+//! `#[panicking_form]` generates the form of a `try_` function that panics at the caller's line.
+
+use crate::tensor_method::{plain_name, value_type};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Attribute, Error, Expr, ExprLit, FnArg, ImplItemFn, Lit, Meta, Result, parse2, spanned::Spanned};
+
+/// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`.
+pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
+    let fallible: ImplItemFn = parse2(item)?;
+    let ImplItemFn { attrs, vis, sig, block, .. } = &fallible;
+    let try_name = sig.ident.to_string();
+    let Some(name) = try_name.strip_prefix("try_") else {
+        return Err(Error::new(sig.ident.span(), "the name must begin with `try_`; the other form has the rest of it"));
+    };
+    let name = format_ident!("{name}", span = sig.ident.span());
+    let output = value_type(&sig.output)?;
+    let mut receiver = None;
+    let mut arguments = Vec::new();
+    for parameter in &sig.inputs {
+        match parameter {
+            FnArg::Receiver(_) => receiver = Some(quote!(self.)),
+            FnArg::Typed(_) => arguments.push(plain_name(parameter)?),
+        }
+    }
+    let path = receiver.unwrap_or_else(|| quote!(Self::));
+
+    let (docs, others): (Vec<&Attribute>, Vec<&Attribute>) = attrs.iter().partition(|a| a.path().is_ident("doc"));
+    let errors = docs.iter().position(|a| text(a).is_some_and(|t| t.trim() == "# Errors"));
+    let errors = errors.ok_or_else(|| Error::new(sig.span(), "the documentation needs a section `# Errors`"))?;
+    let (docs, errors) = docs.split_at(errors);
+    let aliases = docs.iter().chain(errors).filter(|a| text(a).is_none());
+    let (docs, errors) = (docs.iter().filter(|a| text(a).is_some()), errors.iter().filter(|a| text(a).is_some()));
+    let shared: Vec<_> = others.iter().filter(|a| !a.path().is_ident("track_caller")).collect();
+    // `Result` itself must be used.
+    let of_fallible = shared.iter().filter(|a| !a.path().is_ident("must_use"));
+    let panics = format!("# Panics\nWith the errors of [`{try_name}`](Self::{try_name}).");
+    let summary = format!("Returns the result of [`{name}`](Self::{name}), or its error.");
+
+    let (fallible, generics, inputs) = (&sig.ident, &sig.generics, &sig.inputs);
+    let where_clause = &generics.where_clause;
+    let result = &sig.output;
+    Ok(quote! {
+        #(#docs)*
+        #[doc = #panics]
+        #(#aliases)*
+        #(#shared)*
+        #[track_caller]
+        #vis fn #name #generics (#inputs) -> #output #where_clause {
+            unwrap(#path #fallible(#(#arguments),*))
+        }
+
+        #[doc = #summary]
+        #[doc = ""]
+        #(#errors)*
+        #(#of_fallible)*
+        #[track_caller]
+        #vis fn #fallible #generics (#inputs) #result #where_clause #block
+    })
+}
+
+/// Returns the text of a documentation attribute; `None` for another one, such as `#[doc(alias = "..")]`.
+fn text(attribute: &Attribute) -> Option<String> {
+    match &attribute.meta {
+        Meta::NameValue(pair) => match &pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
+            // `#[doc = concat!(..)]`.
+            _ => Some(String::new()),
+        },
+        _ => None,
+    }
+}
