@@ -17,7 +17,8 @@ pub const INLINE_AXES: usize = 6;
 /// A shape is written as a number, an array, a tuple, a slice or a vector of any integer type:
 ///
 /// ```
-/// use pellucid_ir::Shape;
+/// # extern crate pellucid_ir as pellucid;
+/// use pellucid::Shape;
 /// let (rows, columns) = (2usize, 3i64);
 /// assert_eq!(Shape::from((rows, columns)), [2, 3]);
 /// assert_eq!(Shape::from([2, 3]), Shape::from(vec![2usize, 3]));

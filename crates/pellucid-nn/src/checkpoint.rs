@@ -20,9 +20,9 @@ const STEP: &str = "step";
 /// same function of a program should create the checkpoint for both.
 ///
 /// ```
-/// use pellucid_nn::optim::schedule::{ExponentialLr, Scheduler};
-/// use pellucid_nn::optim::{AdamW, AdamWOptions};
-/// use pellucid_nn::{Checkpoint, Linear, Module};
+/// use pellucid::nn::optim::schedule::{ExponentialLr, Scheduler};
+/// use pellucid::nn::optim::{AdamW, AdamWOptions};
+/// use pellucid::nn::{Checkpoint, Linear, Module};
 ///
 /// let model = Linear::new(3, 2);
 /// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
@@ -31,7 +31,7 @@ const STEP: &str = "step";
 /// let state = checkpoint.state()?;
 /// assert!(state.contains_key("model.weight") && state.contains_key("schedule.epoch"));
 /// assert_eq!(checkpoint.load_state_dict(&state)?, 100);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// The name of a value is the name of its part, a dot, and the name of the value in the part. All parts have different

@@ -20,8 +20,8 @@ use std::collections::{HashMap, HashSet};
 /// A step of gradient descent whose result is differentiable, as in MAML (Finn, Abbeel & Levine 2017):
 ///
 /// ```
-/// use pellucid_nn::{Layer, Linear, Module, StateDict, Tanh, functional_call, loss, sequential};
-/// use pellucid_tensor::{DType, GradOptions, Tensor, grad};
+/// use pellucid::nn::{Layer, Linear, Module, StateDict, Tanh, functional_call, loss, sequential};
+/// use pellucid::{DType, GradOptions, Tensor, grad};
 /// let model = sequential![Linear::new(2, 8), Tanh, Linear::new(8, 1)];
 /// let (x, y) = (Tensor::randn([4, 2], DType::F32), Tensor::randn([4, 1], DType::F32));
 ///
@@ -36,7 +36,7 @@ use std::collections::{HashMap, HashSet};
 /// let outer = functional_call(&model, &adapted, |model| loss::mse(&model.forward(&x), &y))?;
 /// outer.backward();
 /// assert!(model.parameters().iter().all(|parameter| parameter.grad().is_some()));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -57,14 +57,14 @@ impl Drop for HookGuard<'_> {
 /// For a module of several inputs, x is the first, and cannot be replaced.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Relu, Tanh, hook, sequential};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{Layer, Relu, Tanh, hook, sequential};
+/// use pellucid::Tensor;
 /// let model = sequential![Tanh, Relu];
 /// let guard = hook::on_forward_pre(&model, "", |x| Some(x * 0.0))?;
 /// assert_eq!(model.forward(&Tensor::from([1.0f32])).to_vec::<f32>(), [0.0]);
 /// drop(guard);
 /// assert!(model.forward(&Tensor::from([1.0f32])).item::<f32>() > 0.7);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -87,8 +87,8 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 /// state, y is its output. Names are those of [`Module::named_modules`]; `""` is the model itself.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Linear, Relu, hook, sequential};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{Layer, Linear, Relu, hook, sequential};
+/// use pellucid::{DType, Tensor};
 /// use std::sync::Mutex;
 ///
 /// let model = sequential![Linear::new(2, 3), Relu, Linear::new(3, 1)];
@@ -102,7 +102,7 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 /// drop(guard);
 /// model.forward(&Tensor::ones([7, 2], DType::F32));
 /// assert_eq!(*seen.lock().unwrap(), [[5, 3]]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -121,8 +121,8 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 /// replaces y.
 ///
 /// ```
-/// use pellucid_nn::{AttentionMasks, TransformerDecoderLayer, TransformerOptions, hook};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{AttentionMasks, TransformerDecoderLayer, TransformerOptions, hook};
+/// use pellucid::{DType, Tensor};
 /// use std::sync::{Arc, Mutex};
 ///
 /// let layer = TransformerDecoderLayer::new(8, 2, 16, TransformerOptions::default());
@@ -135,7 +135,7 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 /// let (target, memory) = (Tensor::randn([1, 3, 8], DType::F32), Tensor::randn([1, 5, 8], DType::F32));
 /// layer.forward(&target, &memory, AttentionMasks::causal(), AttentionMasks::default());
 /// assert_eq!(*lengths.lock().unwrap(), [3, 5, 5]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -152,9 +152,8 @@ pub fn on_call<'m, M: Module + ?Sized>(
 /// itself; a method of several inputs calls this function:
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::{Linear, Layer, Module, hook};
-/// use pellucid_tensor::{DType, Result, Tensor};
+/// use pellucid::nn::{Linear, Layer, Module, hook};
+/// use pellucid::{DType, Result, Tensor};
 ///
 /// #[derive(Module)]
 /// struct Sum(Linear, Linear);
@@ -170,7 +169,7 @@ pub fn on_call<'m, M: Module + ?Sized>(
 /// let y = model.forward(&Tensor::ones([1, 2], DType::F32), &Tensor::ones([1, 4], DType::F32))?;
 /// assert_eq!(y.to_vec::<f32>(), [0.0; 3]);
 /// # drop(guard);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -13,9 +13,8 @@ use std::sync::Arc;
 /// instead; [`hook::call`](crate::hook::call) makes them visible to hooks.
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::{Layer, Linear, Module};
-/// use pellucid_tensor::{DType, Result, Tensor};
+/// use pellucid::nn::{Layer, Linear, Module};
+/// use pellucid::{DType, Result, Tensor};
 ///
 /// /// x + f(x) (He et al. 2016).
 /// #[derive(Module)]
@@ -30,7 +29,7 @@ use std::sync::Arc;
 /// let block = Residual((Linear::new(4, 8), Linear::new(8, 4)));
 /// assert_eq!(block.forward(&Tensor::ones([3, 4], DType::F32)).shape().dims(), [3, 4]);
 /// assert_eq!(block.output_shape(&[3, 4])?.dims(), [3, 4]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// [`Sequential`]: crate::Sequential
@@ -96,12 +95,12 @@ pub trait Layer: Module {
     /// `Display`.
     ///
     /// ```
-    /// use pellucid_nn::{Layer, Linear, Relu, sequential};
+    /// use pellucid::nn::{Layer, Linear, Relu, sequential};
     /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
     /// let summary = model.summary(&[64, 784])?;
     /// assert_eq!(summary.parameters, 784 * 256 + 256 + 256 * 10 + 10);
     /// println!("{summary}");
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -21,13 +21,13 @@ type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// [`eval`](Module::eval) before the build set the mode of the later layer.
 ///
 /// ```
-/// use pellucid_nn::{Flatten, Layer, Linear, Module, Relu, sequential};
+/// use pellucid::nn::{Flatten, Layer, Linear, Module, Relu, sequential};
 /// let model = sequential![Flatten::new(), Linear::lazy(32), Relu, Linear::lazy(10)];
 /// model.build(&[64, 1, 28, 28])?;
 /// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["1.weight", "1.bias", "3.weight", "3.bias"]);
 /// assert_eq!(model.parameter_count(), 784 * 32 + 32 + 32 * 10 + 10);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// A clone that is made before the build is built separately. A built layer stays built, even if a later layer refuses
@@ -51,10 +51,10 @@ impl<L> Lazy<L> {
     /// Adds options: `with` is applied to the layer when it is created.
     ///
     /// ```
-    /// use pellucid_nn::{Conv2d, Layer};
+    /// use pellucid::nn::{Conv2d, Layer};
     /// let conv = Conv2d::lazy(16, 3).with(|conv| conv.stride(2).padding(1).without_bias());
     /// assert_eq!(conv.output_shape(&[1, 8, 32, 32])?.dims(), [1, 16, 16, 16]);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn with(self, with: impl Fn(L) -> L + Send + Sync + 'static) -> Lazy<L>
     where

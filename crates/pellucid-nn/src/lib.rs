@@ -41,9 +41,9 @@
 //! | `visit` | [`Visitor`]: the traversal of the parts of a module |
 //!
 //! ```
-//! use pellucid_nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
-//! use pellucid_nn::optim::Optimizer;
-//! use pellucid_tensor::Tensor;
+//! use pellucid::nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
+//! use pellucid::nn::optim::Optimizer;
+//! use pellucid::Tensor;
 //!
 //! let model = sequential![Linear::new(2, 8), Relu, Linear::new(8, 1)];
 //! let optimizer = optim::Sgd::new(model.parameters(), optim::SgdOptions { lr: 0.1, ..Default::default() })?;
@@ -55,11 +55,11 @@
 //!     optimizer.step();
 //! }
 //! assert!(loss::mse(&model.forward(&x), &y).item::<f32>() < before);
-//! # Ok::<(), pellucid_tensor::Error>(())
+//! # Ok::<(), pellucid::Error>(())
 //! ```
 #![forbid(unsafe_code)]
 
-// `#[derive(Module)]` refers to `::pellucid::nn::..`, which is this crate here.
+// `#[derive(Module)]` refers to `::pellucid::nn::..`, which is the module `nn` of this file here.
 extern crate self as pellucid;
 
 mod attention;
@@ -119,7 +119,6 @@ exports::exports! {
     } and {TransformerOptions};
 }
 
-#[doc(hidden)]
-pub mod nn {
-    pub use crate::{Module, Visitor};
+mod nn {
+    pub(crate) use crate::{Module, Visitor};
 }

@@ -16,9 +16,8 @@ use std::sync::Arc;
 /// maps one tensor to another:
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::{Layer, Linear, Module};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{Layer, Linear, Module};
+/// use pellucid::Tensor;
 ///
 /// #[derive(Module)]
 /// struct Classifier {
@@ -79,7 +78,7 @@ pub trait Module: Send + Sync {
     /// Returns this module, named `""`, and every module in it, in the order of the fields.
     ///
     /// ```
-    /// use pellucid_nn::{Linear, Module, Relu, sequential};
+    /// use pellucid::nn::{Linear, Module, Relu, sequential};
     /// let model = sequential![Linear::new(2, 3), Relu];
     /// let modules: Vec<String> =
     ///     model.named_modules().iter().map(|(name, part)| format!("{name}: {}", part.class())).collect();
@@ -140,12 +139,12 @@ pub trait Module: Send + Sync {
     /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
     ///
     /// ```
-    /// use pellucid_nn::{Linear, Module};
-    /// use pellucid_tensor::Device;
+    /// use pellucid::nn::{Linear, Module};
+    /// use pellucid::Device;
     /// let model = Linear::new(2, 3);
     /// model.to(Device::best())?;
     /// assert!(model.parameters().iter().all(|p| p.device() == Device::best()));
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
@@ -160,12 +159,12 @@ pub trait Module: Send + Sync {
     /// after the conversion.
     ///
     /// ```
-    /// use pellucid_nn::{Layer, Linear, Module};
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::nn::{Layer, Linear, Module};
+    /// use pellucid::{DType, Tensor};
     /// let model = Linear::new(2, 3);
     /// model.to_dtype(DType::F64)?;
     /// assert_eq!(model.forward(&Tensor::from([[1.0, 2.0]])).dtype(), DType::F64);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
@@ -184,8 +183,8 @@ pub trait Module: Send + Sync {
     /// [`Tensor`] in a field that the module skips is shared.
     ///
     /// ```
-    /// use pellucid_nn::{Linear, Module, Relu, sequential};
-    /// use pellucid_tensor::{no_grad, ops};
+    /// use pellucid::nn::{Linear, Module, Relu, sequential};
+    /// use pellucid::{no_grad, ops};
     /// let student = sequential![Linear::new(2, 8), Relu, Linear::new(8, 1)];
     /// let teacher = student.deep_copy()?;
     /// teacher.freeze();
@@ -194,7 +193,7 @@ pub trait Module: Send + Sync {
     /// for (old, new) in teacher.parameters().iter().zip(student.parameters()) {
     ///     ops::copy_(old, &(old.tensor() * 0.99 + new.tensor() * 0.01))?;
     /// }
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
@@ -215,7 +214,7 @@ pub trait Module: Send + Sync {
     /// Returns the modules as a tree, with their parameters, buffers and settings. It implements `Display`.
     ///
     /// ```
-    /// use pellucid_nn::{Dropout, Linear, Module, sequential};
+    /// use pellucid::nn::{Dropout, Linear, Module, sequential};
     /// let model = sequential![Linear::new(784, 10), Dropout::new(0.1)];
     /// let text = "\
     /// Sequential(

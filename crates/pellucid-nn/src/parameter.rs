@@ -15,9 +15,8 @@ use std::ops::Deref;
 /// [`requires_grad_(false)`](Parameter::requires_grad_) freezes it; `set_requires_grad` returns errors instead.
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::Parameter;
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::Parameter;
+/// use pellucid::Tensor;
 /// let scale = Parameter::new(Tensor::from([2.0f32, 3.0]));
 /// let x = Tensor::from([1.0f32, -1.0]);
 /// assert_eq!((&x * &scale).to_vec::<f32>(), [2.0, -3.0]);
@@ -47,9 +46,8 @@ impl Parameter {
     /// [`Tensor::set_requires_grad`] is the same with a `Result`.
     ///
     /// ```
-    /// # extern crate pellucid_nn as pellucid;
-    /// use pellucid_nn::{Layer, Linear};
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::nn::{Layer, Linear};
+    /// use pellucid::{DType, Tensor};
     /// let layer = Linear::new(2, 3);
     /// layer.weight.requires_grad_(false);
     /// layer.forward(&Tensor::ones([1, 2], DType::F32)).sum(..).backward();
@@ -121,8 +119,7 @@ impl Buffer {
     /// Creates a buffer that can be recomputed, such as a mask: state dicts omit it.
     ///
     /// ```
-    /// # extern crate pellucid_nn as pellucid;
-    /// use pellucid_nn::{Buffer, Linear, Module, causal_mask};
+    /// use pellucid::nn::{Buffer, Linear, Module, causal_mask};
     ///
     /// #[derive(Module)]
     /// struct Head {

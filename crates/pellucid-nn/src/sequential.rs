@@ -14,8 +14,8 @@ pub type BoxedLayer = Box<dyn DynLayer>;
 /// A layer of a type that is not known at compile time. Every layer that is `Clone` implements it.
 ///
 /// ```
-/// use pellucid_nn::{BoxedLayer, Layer, Linear, Relu};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{BoxedLayer, Layer, Linear, Relu};
+/// use pellucid::{DType, Tensor};
 /// let layers: [BoxedLayer; 2] = [Box::new(Linear::new(4, 8)), Box::new(Relu)];
 /// let x = Tensor::ones([1, 4], DType::F32);
 /// let y = layers.iter().fold(x, |x, layer| layer.forward(&x));
@@ -75,8 +75,8 @@ impl fmt::Display for dyn DynLayer {
 /// [`sequential!`](crate::sequential!), or layer by layer:
 ///
 /// ```
-/// use pellucid_nn::{Layer, Linear, Module, Sequential, Tanh};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{Layer, Linear, Module, Sequential, Tanh};
+/// use pellucid::Tensor;
 ///
 /// let mut model = Sequential::new();
 /// for width in [4, 8, 16] {
@@ -207,7 +207,7 @@ impl FromIterator<BoxedLayer> for Sequential {
 /// Creates a [`Sequential`](crate::Sequential) of these layers.
 ///
 /// ```
-/// use pellucid_nn::{sequential, Dropout, Linear, Module, Relu};
+/// use pellucid::nn::{sequential, Dropout, Linear, Module, Relu};
 /// let model = sequential![Linear::new(784, 256), Relu, Dropout::new(0.1), Linear::new(256, 10)];
 /// assert_eq!(model.parameter_count(), 784 * 256 + 256 + 256 * 10 + 10);
 /// ```
@@ -227,13 +227,13 @@ pub type ModuleList<M = BoxedLayer> = Vec<M>;
 /// Modules by name, in the order of insertion.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Linear, Module, ModuleDict};
+/// use pellucid::nn::{Layer, Linear, Module, ModuleDict};
 /// let mut heads = ModuleDict::new();
 /// heads.insert("digit", Linear::new(4, 10));
 /// heads.insert("colour", Linear::new(4, 3));
 /// assert_eq!(heads.named_parameters()[2].0, "colour.weight");
 /// assert_eq!(heads["digit"].output_shape(&[1, 4])?.dims(), [1, 10]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ModuleDict<M = BoxedLayer> {

@@ -22,8 +22,8 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
 /// part with the same options.
 ///
 /// ```
-/// use pellucid_nn::{StateDict, StateLoad, Stateful};
-/// use pellucid_tensor::{Result, Tensor};
+/// use pellucid::nn::{StateDict, StateLoad, Stateful};
+/// use pellucid::{Result, Tensor};
 /// use std::cell::Cell;
 ///
 /// /// The best accuracy so far.
@@ -49,7 +49,7 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
 /// best.prepare_load(&state)?.commit()?;
 /// assert_eq!(best.0.get(), 0.75);
 /// assert!(best.prepare_load(&StateDict::new()).is_err());
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Stateful {
     /// Returns the state by name. The tensors may be those of the part: they are read, not written.
@@ -157,19 +157,19 @@ pub struct IncompatibleKeys {
 /// files of other systems, whose layers have other names.
 ///
 /// ```
-/// use pellucid_nn::{Linear, Module, rename_keys};
+/// use pellucid::nn::{Linear, Module, rename_keys};
 /// let theirs = Linear::new(2, 3).state_dict();
 /// let theirs = rename_keys(&theirs, |name| Some(format!("model.fc.{name}")));
 /// let ours = Linear::new(2, 3);
 /// ours.load_state_dict(&rename_keys(&theirs, |name| name.strip_prefix("model.fc.").map(String::from)))?;
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// A state dict is a plain map, so values can be transformed as well, such as GPT-2's weights of shape `[in, out]`.
 ///
 /// ```
-/// use pellucid_nn::{Linear, Module, StateDict};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{Linear, Module, StateDict};
+/// use pellucid::{DType, Tensor};
 /// let theirs = StateDict::from([
 ///     ("c_fc.weight".to_string(), Tensor::ones([2, 3], DType::F32)),
 ///     ("c_fc.bias".to_string(), Tensor::ones([3], DType::F32)),
@@ -179,7 +179,7 @@ pub struct IncompatibleKeys {
 ///     if name == "weight" { (name, value.t()) } else { (name, value) }
 /// };
 /// Linear::new(2, 3).load_state_dict(&theirs.into_iter().map(turned).collect())?;
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// To merge several files, [extend](Extend::extend) one state dict by the others.
@@ -193,14 +193,14 @@ pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> S
 /// order of `parts`, under the name with `whole` in place of the part. Other values are kept.
 ///
 /// ```
-/// use pellucid_nn::{StateDict, concatenate_entries};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{StateDict, concatenate_entries};
+/// use pellucid::{DType, Tensor};
 /// let matrix = |name: &str| (format!("layers.0.{name}.weight"), Tensor::ones([2, 3], DType::F32));
 /// let theirs = StateDict::from([matrix("query"), matrix("key"), matrix("value"), matrix("dense")]);
 /// let ours = concatenate_entries(&theirs, &["query.", "key.", "value."], "in_proj_")?;
 /// assert_eq!(ours.keys().collect::<Vec<_>>(), ["layers.0.dense.weight", "layers.0.in_proj_weight"]);
 /// assert_eq!(ours["layers.0.in_proj_weight"].shape().dims(), [6, 3]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

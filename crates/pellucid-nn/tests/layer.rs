@@ -1,7 +1,5 @@
 //! Methods of every layer besides computing: build, shapes, capture, hooks, freezing, summaries.
 
-extern crate pellucid_nn as pellucid;
-
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{

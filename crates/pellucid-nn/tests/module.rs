@@ -1,7 +1,5 @@
 //! `#[derive(Module)]`, and errors of state dicts.
 
-extern crate pellucid_nn as pellucid;
-
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{
     BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,

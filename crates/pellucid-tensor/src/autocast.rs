@@ -32,7 +32,7 @@ impl Drop for Autocast {
 /// scale the loss, so that small gradients are not rounded to 0.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, autocast};
+/// use pellucid::{DType, Tensor, autocast};
 /// let w = Tensor::ones([4, 3], DType::F32).requires_grad_(true);
 /// let x = Tensor::ones([2, 4], DType::F32);
 /// let loss = {

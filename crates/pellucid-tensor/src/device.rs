@@ -12,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, Once};
 /// A device that stores arrays and runs kernels. The handle is cheap to copy; equal handles denote the same device.
 ///
 /// ```
-/// use pellucid_tensor::Device;
+/// use pellucid::Device;
 /// let cpu: Device = "cpu".parse()?;
 /// assert_eq!(cpu, Device::cpu());
 /// let device = Device::best();
 /// assert!(device == Device::cpu() || device.is_gpu());
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct Device {
@@ -133,7 +133,7 @@ impl Device {
     /// more than they must to find out; no device is opened.
     ///
     /// ```
-    /// use pellucid_tensor::Device;
+    /// use pellucid::Device;
     /// assert!(Device::is_available("cpu"));
     /// assert!(!Device::is_available("abacus"));
     /// ```

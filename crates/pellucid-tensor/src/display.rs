@@ -20,7 +20,7 @@ const MOST_DIGITS: usize = u16::MAX as usize;
 /// characters (`<`, `^` and `>` align it), and `{x:+}` prints the sign of positive numbers.
 ///
 /// ```
-/// use pellucid_tensor::{PrintOptions, Tensor};
+/// use pellucid::{PrintOptions, Tensor};
 /// let x = Tensor::from([1.0, 2.0 / 3.0]);
 /// assert_eq!(x.to_string(), "[1.     0.6667]");
 /// assert_eq!(format!("{x:.2}"), "[1.00 0.67]");
@@ -57,7 +57,7 @@ static PRINT_OPTIONS: RwLock<PrintOptions> = RwLock::new(PrintOptions::DEFAULT);
 /// Sets the options with which all threads print tensors.
 ///
 /// ```
-/// use pellucid_tensor::{PrintOptions, Tensor, get_printoptions, set_printoptions};
+/// use pellucid::{PrintOptions, Tensor, get_printoptions, set_printoptions};
 /// set_printoptions(PrintOptions { precision: 2, ..get_printoptions() });
 /// assert_eq!(Tensor::from([1.0, 2.0 / 3.0]).to_string(), "[1.   0.67]");
 /// set_printoptions(PrintOptions::default());

@@ -36,7 +36,7 @@ pub fn set_grad_enabled(enabled: bool) -> GradMode {
 /// Disables recording until the guard is dropped: results are leaves that require no gradient.
 ///
 /// ```
-/// use pellucid_tensor::{no_grad, Tensor};
+/// use pellucid::{no_grad, Tensor};
 /// let x = Tensor::from([1.0f32]).requires_grad_(true);
 /// let _guard = no_grad();
 /// assert!(!(&x * &x).requires_grad());

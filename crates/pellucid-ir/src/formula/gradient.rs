@@ -168,7 +168,8 @@ impl Formula {
     /// separate addition if the compute type is the storage type.
     ///
     /// ```
-    /// use pellucid_ir::formula;
+    /// # extern crate pellucid_ir as pellucid;
+    /// use pellucid::formula;
     /// let formula = formula! { parts(x, y) = (x * y, x - y) };
     /// assert_eq!(formula.adding(0b01).to_string(), "parts(x, y, s) = (s + x * y, x - y)");
     /// ```

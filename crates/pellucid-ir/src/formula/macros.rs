@@ -5,7 +5,8 @@
 /// **Named**, with kinds of inputs and declared derivatives; it is built each time the expression is evaluated:
 ///
 /// ```
-/// use pellucid_ir::formula;
+/// # extern crate pellucid_ir as pellucid;
+/// use pellucid::formula;
 ///
 /// let softplus = formula! {
 ///     softplus(x) = x.relu() + (-x.abs()).exp().ln_1p();
@@ -24,7 +25,8 @@
 /// printing: `formula!(swish |x; beta| ..)`.
 ///
 /// ```
-/// use pellucid_ir::formula;
+/// # extern crate pellucid_ir as pellucid;
+/// use pellucid::formula;
 ///
 /// let swish = formula!(|x; beta| x * (beta * x).sigmoid());
 /// assert_eq!(swish.evaluate(&[&[0.0]], &[1.0]), [[0.0]]);
@@ -33,7 +35,8 @@
 /// **Static**, named and built once per place in the source; the result is a `&'static Formula`:
 ///
 /// ```
-/// use pellucid_ir::formula;
+/// # extern crate pellucid_ir as pellucid;
+/// use pellucid::formula;
 ///
 /// let relu = formula! { static relu(x) = x.relu(); d x = y.le(0.0).select(0.0, g); };
 /// assert_eq!(relu.evaluate(&[&[-1.0, 2.0]], &[]), [[0.0, 2.0]]);

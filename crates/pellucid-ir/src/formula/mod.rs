@@ -4,9 +4,10 @@
 //! every order, and the list of values to save for backward are derived from it.
 //!
 //! ```
-//! use pellucid_ir::DType;
-//! use pellucid_ir::formula;
-//! use pellucid_ir::formula::{GradientInput, GradientRequest};
+//! # extern crate pellucid_ir as pellucid;
+//! use pellucid::DType;
+//! use pellucid::formula;
+//! use pellucid::formula::{GradientInput, GradientRequest};
 //!
 //! let tanh = formula! { tanh(x) = x.tanh() };
 //! let gradient = tanh.gradient(GradientRequest::only(0));

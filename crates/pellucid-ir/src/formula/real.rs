@@ -4,8 +4,9 @@
 //! can be used both as a formula and as a scalar function:
 //!
 //! ```
-//! use pellucid_ir::formula::{Literals, Real, Single};
-//! use pellucid_ir::formula;
+//! # extern crate pellucid_ir as pellucid;
+//! use pellucid::formula::{Literals, Real, Single};
+//! use pellucid::formula;
 //!
 //! fn silu<T: Real>(x: T) -> T where f64: Literals<T> {
 //!     x / (1.0 + (-x).exp())

@@ -9,8 +9,8 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, 
 /// tensor, so a decoding step can be captured and replayed. A cache belongs to one attention layer and one batch:
 ///
 /// ```
-/// use pellucid_nn::{AttentionMasks, MultiheadAttention};
-/// use pellucid_tensor::{DType, Tensor, no_grad};
+/// use pellucid::nn::{AttentionMasks, MultiheadAttention};
+/// use pellucid::{DType, Tensor, no_grad};
 /// let _off = no_grad();
 /// let attention = MultiheadAttention::new(8, 2);
 /// let x = Tensor::randn([1, 5, 8], DType::F32);
@@ -48,8 +48,8 @@ impl KvCache {
     /// never attended to. Prompts must be padded on the left; decoded elements then directly follow them.
     ///
     /// ```
-    /// use pellucid_nn::{Layer, MultiheadAttention};
-    /// use pellucid_tensor::{DType, Tensor, no_grad};
+    /// use pellucid::nn::{Layer, MultiheadAttention};
+    /// use pellucid::{DType, Tensor, no_grad};
     /// let _off = no_grad();
     /// let attention = MultiheadAttention::new(8, 2);
     /// let prompts = Tensor::randn([2, 3, 8], DType::F32);
@@ -58,7 +58,7 @@ impl KvCache {
     /// let y = attention.forward_cached(&prompts, &cache);
     /// let alone = attention.forward(&prompts.i((1.., 2..)));
     /// assert!((y.i((1.., 2..)) - alone).abs().max(..).item::<f32>() < 1e-6);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

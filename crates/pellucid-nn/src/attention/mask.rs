@@ -11,8 +11,8 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 /// `to_dtype(DType::Bool)`; added to the scores, it would hide nothing.
 ///
 /// ```
-/// use pellucid_nn::{AttentionMasks, MultiheadAttention};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{AttentionMasks, MultiheadAttention};
+/// use pellucid::{DType, Tensor};
 /// let attention = MultiheadAttention::new(8, 2);
 /// let x = Tensor::randn([2, 3, 8], DType::F32);
 /// // The second sequence has two elements; the third is padding.

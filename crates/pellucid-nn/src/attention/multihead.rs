@@ -65,8 +65,8 @@ impl Default for MultiheadAttentionOptions {
 /// `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
-/// use pellucid_nn::{Layer, AttentionMasks, MultiheadAttention};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{Layer, AttentionMasks, MultiheadAttention};
+/// use pellucid::{DType, Tensor};
 /// let attention = MultiheadAttention::new(16, 4);
 /// let (x, memory) = (Tensor::randn([2, 5, 16], DType::F32), Tensor::randn([2, 7, 16], DType::F32));
 /// assert_eq!(attention.forward(&x).shape().dims(), [2, 5, 16]);

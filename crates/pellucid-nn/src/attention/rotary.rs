@@ -17,12 +17,12 @@ pub enum RotaryPairing {
 /// number, is rotated by the angle p·base^(−2i/D). Scores then depend only on differences of positions.
 ///
 /// ```
-/// use pellucid_nn::Rotary;
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::Rotary;
+/// use pellucid::Tensor;
 /// let x = Tensor::from([[1.0f64, 0.0], [1.0, 0.0]]);
 /// let y = Rotary::default().rotate(&x, &Tensor::from([0i64, 1]));
 /// assert_eq!(y.to_vec::<f64>(), [1.0, 0.0, 1f64.cos(), 1f64.sin()]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rotary {

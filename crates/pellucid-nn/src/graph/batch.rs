@@ -82,10 +82,9 @@ impl Batch for BTreeMap<String, Tensor> {
 /// of several inputs implements this trait for a tuple or a map of tensors.
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::graph::{Model, StepPlan};
-/// use pellucid_nn::{Layer, Linear, Module, loss::LossKind};
-/// use pellucid_tensor::{DType, Result, Tensor, ops};
+/// use pellucid::nn::graph::{Model, StepPlan};
+/// use pellucid::nn::{Layer, Linear, Module, loss::LossKind};
+/// use pellucid::{DType, Result, Tensor, ops};
 ///
 /// #[derive(Module)]
 /// struct Siamese {
@@ -104,7 +103,7 @@ impl Batch for BTreeMap<String, Tensor> {
 /// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
 /// let plan = StepPlan::new(&model, &inputs, LossKind::Bce)?;
 /// assert_eq!(plan.loss.logits_gradient.shape().dims(), [2, 1]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a model of the inputs `{X}`",
@@ -123,10 +122,9 @@ pub trait Model<X = Tensor>: Module {
 /// [`Layer`].)
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::graph::{GraphTrainer, Model};
-/// use pellucid_nn::{Layer, Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}};
-/// use pellucid_tensor::{DType, Result, Tensor};
+/// use pellucid::nn::graph::{GraphTrainer, Model};
+/// use pellucid::nn::{Layer, Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}};
+/// use pellucid::{DType, Result, Tensor};
 ///
 /// #[derive(Module)]
 /// struct Sum(Linear, Linear);
@@ -141,7 +139,7 @@ pub trait Model<X = Tensor>: Module {
 /// let optimizer = Sgd::new(model.parameters(), SgdOptions::default())?;
 /// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
 /// trainer.compile_for(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch of several tensors",

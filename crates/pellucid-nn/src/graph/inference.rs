@@ -29,9 +29,9 @@ const INFERENCE: &str = "inference";
 /// The model may be owned or borrowed: `&M` and `Arc<M>` are models too.
 ///
 /// ```
-/// use pellucid_nn::graph::InferenceModel;
-/// use pellucid_nn::{Dropout, Layer, Linear, Module, Relu, sequential};
-/// use pellucid_tensor::{DType, Tensor, no_grad};
+/// use pellucid::nn::graph::InferenceModel;
+/// use pellucid::nn::{Dropout, Layer, Linear, Module, Relu, sequential};
+/// use pellucid::{DType, Tensor, no_grad};
 ///
 /// let model = sequential![Linear::new(4, 16), Relu, Dropout::new(0.5), Linear::new(16, 3)];
 /// let mut inference = InferenceModel::new(&model, &[1, 8, 32])?;
@@ -43,7 +43,7 @@ const INFERENCE: &str = "inference";
 /// model.eval();
 /// let _off = no_grad();
 /// assert!((y - model.forward(&x)).abs().max(..).item::<f32>() < 1e-6);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Padding
@@ -84,10 +84,9 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// false where the sequence is padded), recurrent layers and causal attention by their order.
     ///
     /// ```
-    /// # extern crate pellucid_nn as pellucid;
-    /// use pellucid_nn::graph::{InferenceModel, Model};
-    /// use pellucid_nn::{AttentionMasks, Embedding, Layer, Module, TransformerEncoder, TransformerOptions};
-    /// use pellucid_tensor::{DType, Result, Tensor, ops};
+    /// use pellucid::nn::graph::{InferenceModel, Model};
+    /// use pellucid::nn::{AttentionMasks, Embedding, Layer, Module, TransformerEncoder, TransformerOptions};
+    /// use pellucid::{DType, Result, Tensor, ops};
     ///
     /// #[derive(Module)]
     /// struct Encoder(Embedding, TransformerEncoder);
@@ -102,7 +101,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// let mut inference = InferenceModel::new(encoder, &[1, 4])?.with_lengths(&[8, 16])?;
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));
     /// assert_eq!(inference.run(&(ids, mask))?.shape().dims(), [3, 10, 8]); // runs on [4, 16]
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

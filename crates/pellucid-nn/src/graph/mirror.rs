@@ -165,8 +165,8 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// [input dtype](Layer::input_dtype).
 ///
 /// ```
-/// use pellucid_nn::graph::mirror::{LayerNames, LossKind, LossNames, PlanNames, make_plan_for_sequential};
-/// use pellucid_nn::{Linear, Relu, sequential};
+/// use pellucid::nn::graph::mirror::{LayerNames, LossKind, LossNames, PlanNames, make_plan_for_sequential};
+/// use pellucid::nn::{Linear, Relu, sequential};
 /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
 /// let plan = make_plan_for_sequential(&model, &[64, 784], LossKind::SoftmaxCrossEntropy, 8 << 20)?;
 /// let first = &plan.per_layer()[0];
@@ -175,7 +175,7 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// assert_eq!((first.z().is_some(), first.g_a().is_some()), (true, false)); // a relu follows; x needs no gradient
 /// assert_eq!(plan.loss.d_y().shape().dims(), [64, 10]);
 /// assert_eq!(plan.loss.out_shape().dims(), [64, 10]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -223,10 +223,10 @@ pub fn try_rebind_grads(
 /// buffers.
 ///
 /// ```
-/// use pellucid_nn::graph::mirror::{LossKind, TrainGraph};
-/// use pellucid_nn::graph::mirror::{make_plan_for_sequential, record_step_graph, try_rebind_grads};
-/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Optimizer, Sgd, SgdOptions}, sequential};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::graph::mirror::{LossKind, TrainGraph};
+/// use pellucid::nn::graph::mirror::{make_plan_for_sequential, record_step_graph, try_rebind_grads};
+/// use pellucid::nn::{Linear, Module, loss::MseLoss, optim::{Optimizer, Sgd, SgdOptions}, sequential};
+/// use pellucid::{DType, Tensor};
 ///
 /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
 /// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
@@ -241,7 +241,7 @@ pub fn try_rebind_grads(
 /// graph.set_batch(&x, &y)?;
 /// graph.launch()?;
 /// assert!(graph.loss.item::<f32>() < first);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -339,9 +339,9 @@ impl Sequential {
     /// without parameters gets those of the model.
     ///
     /// ```
-    /// use pellucid_nn::graph::mirror::CompileOptions;
-    /// use pellucid_nn::{Linear, Module, Tanh, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::nn::graph::mirror::CompileOptions;
+    /// use pellucid::nn::{Linear, Module, Tanh, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+    /// use pellucid::{DType, Tensor};
     ///
     /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
     /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
@@ -354,7 +354,7 @@ impl Sequential {
     ///     step.launch()?;
     /// }
     /// assert!(step.loss.item::<f32>().is_finite());
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -21,9 +21,9 @@
 //! [`GraphTrainer`] runs all stages at the first step:
 //!
 //! ```
-//! use pellucid_nn::graph::GraphTrainer;
-//! use pellucid_nn::{Linear, Relu, loss::CrossEntropyLoss, optim::{Sgd, SgdOptions}, sequential, Module};
-//! use pellucid_tensor::{DType, Tensor};
+//! use pellucid::nn::graph::GraphTrainer;
+//! use pellucid::nn::{Linear, Relu, loss::CrossEntropyLoss, optim::{Sgd, SgdOptions}, sequential, Module};
+//! use pellucid::{DType, Tensor};
 //!
 //! let model = sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)];
 //! let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
@@ -34,7 +34,7 @@
 //!     trainer.step(&x, &y)?; // reads nothing back and does not synchronize
 //! }
 //! assert!(trainer.loss()? < first);
-//! # Ok::<(), pellucid_tensor::Error>(())
+//! # Ok::<(), pellucid::Error>(())
 //! ```
 //!
 //! Recording fills an optimizer that was made without parameters with those of the model. An optimizer that leaves out

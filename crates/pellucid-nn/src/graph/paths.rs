@@ -19,8 +19,8 @@ pub type ModelPath = Vec<(String, usize)>;
 /// Returns the path that a model is set to; empty for a model without choices.
 ///
 /// ```
-/// use pellucid_nn::graph::paths::{If, path_of};
-/// use pellucid_nn::{Identity, Linear, Relu, sequential};
+/// use pellucid::nn::graph::paths::{If, path_of};
+/// use pellucid::nn::{Identity, Linear, Relu, sequential};
 /// let model = sequential![Linear::new(2, 2), If::new(Relu, Identity)];
 /// assert_eq!(path_of(&model), [("1.choice".to_string(), 1)]);
 /// ```

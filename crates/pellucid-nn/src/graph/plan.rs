@@ -277,9 +277,9 @@ impl StepPlan {
     /// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
     ///
     /// ```
-    /// use pellucid_nn::graph::StepPlan;
-    /// use pellucid_nn::{Linear, Relu, loss::LossKind, sequential};
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::nn::graph::StepPlan;
+    /// use pellucid::nn::{Linear, Relu, loss::LossKind, sequential};
+    /// use pellucid::{DType, Tensor};
     /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
     /// let x = Tensor::zeros([64, 784], DType::F32);
     /// let plan = StepPlan::new(&model, &x, LossKind::SoftmaxCrossEntropy)?;
@@ -290,7 +290,7 @@ impl StepPlan {
     /// assert!(first.input_gradient.is_none()); // x is data
     /// assert_eq!(plan.loss.logits_gradient.shape().dims(), [64, 10]);
     /// println!("{plan}");
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

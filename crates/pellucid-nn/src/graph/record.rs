@@ -74,10 +74,10 @@ impl<'f> RecordedStep<'f> {
     /// closure, see [`ParameterUpdate`].
     ///
     /// ```
-    /// use pellucid_nn::graph::{RecordedStep, StepOptions, StepPlan};
-    /// use pellucid_nn::loss::{LossKind, MseLoss};
-    /// use pellucid_nn::{Linear, Module, optim::{Sgd, SgdOptions}, sequential};
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::nn::graph::{RecordedStep, StepOptions, StepPlan};
+    /// use pellucid::nn::loss::{LossKind, MseLoss};
+    /// use pellucid::nn::{Linear, Module, optim::{Sgd, SgdOptions}, sequential};
+    /// use pellucid::{DType, Tensor};
     ///
     /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
     /// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
@@ -90,7 +90,7 @@ impl<'f> RecordedStep<'f> {
     /// let first = step.loss.item::<f32>();
     /// step.launch()?;
     /// assert!(step.loss.item::<f32>() < first);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

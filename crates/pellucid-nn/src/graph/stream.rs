@@ -52,13 +52,13 @@ impl Default for Stream {
 /// [`stop`](Timer::stop).
 ///
 /// ```
-/// use pellucid_nn::graph::{Stream, Timer};
+/// use pellucid::nn::graph::{Stream, Timer};
 /// let stream = Stream::default();
 /// let mut timer = Timer::start(&stream)?;
 /// // Launches on the stream are measured.
 /// let milliseconds = timer.stop()?;
 /// assert_eq!(timer.ms()?, milliseconds); // at any later time
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Timer {

@@ -25,8 +25,8 @@ use std::rc::Rc;
 /// [`optimizer`](GraphTrainer::optimizer) give access to them.
 ///
 /// ```
-/// use pellucid_nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};
+/// use pellucid::{DType, Tensor};
 /// let model = Linear::new(3, 1);
 /// let mut sgd = Sgd::new(model.parameters(), SgdOptions::default())?;
 /// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &mut sgd);
@@ -36,7 +36,7 @@ use std::rc::Rc;
 ///     println!("{}", trainer.loss()?);
 /// }
 /// assert_eq!(trainer.cache().held, 2);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "make_graphed_callables")]
 #[doc(alias = "CUDAGraph")]
@@ -96,15 +96,15 @@ where
     /// Permits parameters that require a gradient and that the optimizer does not update, as in a GAN.
     ///
     /// ```
-    /// use pellucid_nn::graph::GraphTrainer;
-    /// use pellucid_nn::{Linear, Module, loss::BceWithLogitsLoss, optim::{Sgd, SgdOptions}};
+    /// use pellucid::nn::graph::GraphTrainer;
+    /// use pellucid::nn::{Linear, Module, loss::BceWithLogitsLoss, optim::{Sgd, SgdOptions}};
     /// // The generator learns to deceive the discriminator, which has an optimizer of its own.
     /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
     /// let sgd = Sgd::new(generator.parameters(), SgdOptions::default())?;
     /// let model = (generator, discriminator.clone());
     /// let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), sgd).allow_untrained_parameters();
     /// trainer.compile(&[8, 2])?;
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn allow_untrained_parameters(mut self) -> Self {
         self.steps.options.allow_untrained_parameters = true;
@@ -114,13 +114,14 @@ where
     /// Sets a function that changes the gradients before each update:
     ///
     /// ```
-    /// use pellucid_nn::{graph::GraphTrainer, Linear, Module, loss::MseLoss, optim::{clip_grad_norm, Sgd, SgdOptions}};
+    /// use pellucid::nn::optim::{Sgd, SgdOptions, clip_grad_norm};
+    /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss};
     /// let model = Linear::new(3, 1);
     /// let sgd = Sgd::new(model.parameters(), SgdOptions::default())?;
     /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), sgd)
     ///     .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
     /// trainer.compile(&[8, 3])?;
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + 'f) -> Self {
         self.steps.options.before_update = Some(Rc::new(f));
@@ -216,13 +217,13 @@ where
     /// nothing is trained.
     ///
     /// ```
-    /// use pellucid_nn::{Linear, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::nn::{Linear, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
+    /// use pellucid::{DType, Tensor};
     /// let adamw = AdamW::new(vec![], AdamWOptions { lr: 1e-3, weight_decay: 0.0, ..Default::default() })?;
     /// let mut trainer = GraphTrainer::new(Linear::new(3, 1), MseLoss::default(), adamw);
     /// let (x, y) = (Tensor::randn([8, 3], DType::F32), Tensor::ones([8, 1], DType::F32));
     /// trainer.check_step(&x, &y)?.ensure()?;
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -20,10 +20,10 @@ pub(super) type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 /// closures apart.
 ///
 /// ```
-/// use pellucid_nn::graph::{RecordedStep, StepOptions, StepPlan};
-/// use pellucid_nn::loss::{LossKind, MseLoss};
-/// use pellucid_nn::{Linear, Module};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::graph::{RecordedStep, StepOptions, StepPlan};
+/// use pellucid::nn::loss::{LossKind, MseLoss};
+/// use pellucid::nn::{Linear, Module};
+/// use pellucid::{DType, Tensor};
 ///
 /// let (model, loss) = (Linear::new(3, 1), MseLoss::default());
 /// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
@@ -35,7 +35,7 @@ pub(super) type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 /// let first = step.loss.item::<f32>();
 /// step.launch()?;
 /// assert!(step.loss.item::<f32>() < first);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait ParameterUpdate<'f, Kind: ?Sized> {
     /// Returns the update without its type.

@@ -55,7 +55,7 @@ impl Nonlinearity {
     /// recommendations.
     ///
     /// ```
-    /// use pellucid_nn::init::Nonlinearity;
+    /// use pellucid::nn::init::Nonlinearity;
     /// assert_eq!(Nonlinearity::Relu.gain(), 2f64.sqrt());
     /// assert_eq!(Nonlinearity::LeakyRelu(1.0).gain(), 1.0);
     /// ```

@@ -7,8 +7,8 @@
 //! [`from_generator`].
 //!
 //! ```
-//! use pellucid_nn::init::{self, Fan, Nonlinearity};
-//! use pellucid_nn::{Linear, Module};
+//! use pellucid::nn::init::{self, Fan, Nonlinearity};
+//! use pellucid::nn::{Linear, Module};
 //!
 //! let layer = Linear::new(256, 64);
 //! init::kaiming_normal_(&layer.weight, Fan::In, Nonlinearity::Relu);
@@ -40,8 +40,8 @@ pub fn default_dtype() -> DType {
 /// Runs `make` with this float dtype for new parameters and buffers.
 ///
 /// ```
-/// use pellucid_nn::{Linear, init};
-/// use pellucid_tensor::DType;
+/// use pellucid::nn::{Linear, init};
+/// use pellucid::DType;
 /// assert_eq!(init::in_dtype(DType::F64, || Linear::new(2, 3)).weight.dtype(), DType::F64);
 /// ```
 ///
@@ -64,8 +64,8 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// Runs `make` with random initial values from this generator instead of the thread's.
 ///
 /// ```
-/// use pellucid_nn::{Linear, init};
-/// use pellucid_tensor::Generator;
+/// use pellucid::nn::{Linear, init};
+/// use pellucid::Generator;
 /// let [a, b] = [0, 1].map(|_| init::from_generator(&Generator::new(7), || Linear::new(2, 3)));
 /// assert_eq!(a.weight.to_vec::<f32>(), b.weight.to_vec::<f32>());
 /// ```

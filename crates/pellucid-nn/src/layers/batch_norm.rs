@@ -24,8 +24,8 @@ use std::cell::Cell;
 /// at 0.
 ///
 /// ```
-/// use pellucid_nn::{BatchNorm2d, Layer, Module};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{BatchNorm2d, Layer, Module};
+/// use pellucid::{DType, Tensor};
 /// let norm = BatchNorm2d::new(2);
 /// let x = Tensor::from([[[[1.0f32, 3.0]], [[5.0, 9.0]]]]);
 /// let y = norm.forward(&x).to_vec::<f32>();

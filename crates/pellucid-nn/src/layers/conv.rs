@@ -36,12 +36,12 @@ impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
 /// ±1/√(in / groups · taps), PyTorch's default.
 ///
 /// ```
-/// use pellucid_nn::{Conv2d, Layer, Padding};
+/// use pellucid::nn::{Conv2d, Layer, Padding};
 /// let stem = Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias();
 /// assert_eq!(stem.output_shape(&[1, 3, 224, 224])?.dims(), [1, 64, 112, 112]);
 /// let depthwise = Conv2d::new(64, 64, [3, 5]).groups(64).padding(Padding::Same);
 /// assert_eq!(depthwise.output_shape(&[1, 64, 9, 9])?.dims(), [1, 64, 9, 9]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(display)]
@@ -235,10 +235,10 @@ impl<const N: usize> Conv<N> {
 /// start uniform on ±1/√(out / groups · taps), PyTorch's default.
 ///
 /// ```
-/// use pellucid_nn::{ConvTranspose2d, Layer};
+/// use pellucid::nn::{ConvTranspose2d, Layer};
 /// let up = ConvTranspose2d::new(64, 32, 4).stride(2).padding(1);
 /// assert_eq!(up.output_shape(&[1, 64, 8, 8])?.dims(), [1, 32, 16, 16]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(display)]

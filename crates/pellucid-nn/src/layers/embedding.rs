@@ -13,8 +13,8 @@ use pellucid_tensor::{DType, Error, Integer, Result, Tensor, no_grad, ops, unwra
 /// The table is initialised standard normal.
 ///
 /// ```
-/// use pellucid_nn::{Embedding, Layer};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{Embedding, Layer};
+/// use pellucid::Tensor;
 /// let words = Embedding::new(1000, 64).padding_index(0);
 /// let y = words.forward(&Tensor::from([[5i64, 7, 0], [9, 0, 0]]));
 /// assert_eq!(y.shape().dims(), [2, 3, 64]);

@@ -21,10 +21,10 @@ enum WindowCount<const N: usize> {
 /// [`FractionalMaxPool3d`].
 ///
 /// ```
-/// use pellucid_nn::{FractionalMaxPool2d, Layer};
+/// use pellucid::nn::{FractionalMaxPool2d, Layer};
 /// let pool = FractionalMaxPool2d::of_ratio(3, [0.5, 0.75]);
 /// assert_eq!(pool.output_shape(&[1, 8, 20, 20])?.dims(), [1, 8, 10, 15]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct FractionalMaxPool<const N: usize> {

@@ -82,8 +82,8 @@ pads! {
 /// Padding of the last N axes with a constant.
 ///
 /// ```
-/// use pellucid_nn::{ConstantPad2d, Layer};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{ConstantPad2d, Layer};
+/// use pellucid::{DType, Tensor};
 /// let y = ConstantPad2d::new([(0, 0), (1, 2)], 7.0).forward(&Tensor::zeros([1, 1, 1, 1], DType::F32));
 /// assert_eq!(y.to_vec::<f32>(), [7.0, 0.0, 7.0, 7.0]);
 /// ```

@@ -63,8 +63,8 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
 /// g is `parametrizations.weight.original0`, `[n, 1, ..]`, and v is `parametrizations.weight.original1`.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Linear, Module, WeightNorm};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{Layer, Linear, Module, WeightNorm};
+/// use pellucid::Tensor;
 /// let (plain, x) = (Linear::new(3, 2), Tensor::from([[1.0f32, 2.0, 3.0]]));
 /// let expected = plain.forward(&x).to_vec::<f32>();
 /// let layer = WeightNorm::new(plain);
@@ -141,14 +141,14 @@ display_as_tree! {
 /// `parametrizations.weight.0._v`.
 ///
 /// ```
-/// use pellucid_nn::{Linear, SpectralNorm};
+/// use pellucid::nn::{Linear, SpectralNorm};
 /// let layer = SpectralNorm::new(Linear::new(3, 2));
 /// let weight = layer.weight();
 /// // σ³² is the largest eigenvalue of (W·Wᵀ)¹⁶, and nearly its norm.
 /// let power = (0..4).fold(weight.matmul(&weight.t()), |power, _| power.matmul(&power));
 /// let largest = power.norm(2.0, ..).item::<f32>().powf(1.0 / 32.0);
 /// assert!((largest - 1.0).abs() < 0.1);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "spectral_norm")]
 #[derive(Clone, Debug)]

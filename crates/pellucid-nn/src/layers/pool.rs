@@ -48,10 +48,10 @@ windows! {
     /// [`ceil`](MaxPool::ceil).
     ///
     /// ```
-    /// use pellucid_nn::{Layer, MaxPool2d};
+    /// use pellucid::nn::{Layer, MaxPool2d};
     /// let pool = MaxPool2d::new(3).stride(2).padding(1);
     /// assert_eq!(pool.output_shape(&[1, 64, 112, 112])?.dims(), [1, 64, 56, 56]);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     MaxPool: MaxPool1d, MaxPool2d, MaxPool3d {}
     /// Average pooling: the mean of every window. Padding counts as zeros. Lengths are those of [`MaxPool`].

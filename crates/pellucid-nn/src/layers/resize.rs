@@ -8,12 +8,12 @@ use pellucid_tensor::{Result, Tensor, ops};
 /// Interpolation of images `[B, C, spatial..]` with one to three spatial axes to other lengths.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Upsample};
-/// use pellucid_tensor::ops::ResizeMode;
+/// use pellucid::nn::{Layer, Upsample};
+/// use pellucid::ops::ResizeMode;
 /// let twice = Upsample::by([2.0]).mode(ResizeMode::Linear { align_corners: false });
 /// assert_eq!(twice.output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 16, 16]);
 /// assert_eq!(Upsample::to([5, 7]).output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 5, 7]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "UpsamplingNearest2d")]
 #[doc(alias = "UpsamplingBilinear2d")]

@@ -5,7 +5,7 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 /// One number for each of N spatial axes, from one for all or one each, the first axis first.
 ///
 /// ```
-/// use pellucid_nn::PerAxis;
+/// use pellucid::nn::PerAxis;
 /// assert_eq!(PerAxis::<2>::from(3), PerAxis([3, 3]));
 /// assert_eq!(PerAxis::from([3, 5]), PerAxis([3, 5]));
 /// ```

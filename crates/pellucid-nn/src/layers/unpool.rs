@@ -9,12 +9,12 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// elsewhere.
 ///
 /// ```
-/// use pellucid_nn::{MaxPool2d, MaxUnpool2d};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{MaxPool2d, MaxUnpool2d};
+/// use pellucid::Tensor;
 /// let x = Tensor::from([[[[1.0f32, 2.0], [4.0, 3.0]]]]);
 /// let (y, indices) = MaxPool2d::new(2).with_indices(&x);
 /// assert_eq!(MaxUnpool2d::new(2).forward(&y, &indices).to_vec::<f32>(), [0.0, 0.0, 4.0, 0.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Module)]
 #[module(display)]

@@ -19,16 +19,16 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// step can be captured.
 ///
 /// ```
-/// use pellucid_nn::Module;
-/// use pellucid_nn::loss::{AdaptiveLogSoftmaxWithLoss, Loss};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::Module;
+/// use pellucid::nn::loss::{AdaptiveLogSoftmaxWithLoss, Loss};
+/// use pellucid::{DType, Tensor};
 /// let softmax = AdaptiveLogSoftmaxWithLoss::new(16, 1000, &[20, 200], 4.0);
 /// let (x, y) = (Tensor::randn([8, 16], DType::F32), Tensor::randint(0, 1000, [8]));
 /// let (loss, d_x) = softmax.forward_with_grad(&x, &y);
 /// assert_eq!((loss.rank(), d_x.shape()), (0, x.shape()));
 /// assert_eq!(softmax.log_prob(&x).shape().dims(), [8, 1000]);
 /// assert_eq!(softmax.parameter_count(), 16 * 22 + 16 * 4 + 4 * 180 + 16 * 1 + 1 * 800);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(display)]

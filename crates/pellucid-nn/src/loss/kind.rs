@@ -46,8 +46,8 @@ impl LossKind {
 /// A loss with given shape and dtype of its targets; see [`Loss::with_targets`].
 ///
 /// ```
-/// use pellucid_nn::loss::{Loss, LossKind};
-/// use pellucid_tensor::{DType, Result, Tensor};
+/// use pellucid::nn::loss::{Loss, LossKind};
+/// use pellucid::{DType, Result, Tensor};
 /// let margin = |y: &Tensor, t: &Tensor| -> Result<Tensor> { Ok((t - y).relu().mean(..)) };
 /// let loss = margin.with_targets([8, 1], DType::F32);
 /// assert_eq!(loss.kind(), Some(LossKind::Custom { target: [8, 1].into(), dtype: DType::F32 }));

@@ -4,8 +4,8 @@
 //! defaults.
 //!
 //! ```
-//! use pellucid_nn::loss::{CrossEntropyLoss, Loss, cross_entropy};
-//! use pellucid_tensor::Tensor;
+//! use pellucid::nn::loss::{CrossEntropyLoss, Loss, cross_entropy};
+//! use pellucid::Tensor;
 //!
 //! let (logits, classes) = (Tensor::from([[2.0f32, 0.0, -1.0], [0.0, 1.0, 0.0]]), Tensor::from([0i64, 2]));
 //! let smoothed = CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() };

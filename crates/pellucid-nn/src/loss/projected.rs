@@ -13,9 +13,9 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 /// `[N, d..]`, or probabilities `[N, C, d..]`.
 ///
 /// ```
-/// use pellucid_nn::Module;
-/// use pellucid_nn::loss::{LinearCrossEntropyLoss, Loss};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::Module;
+/// use pellucid::nn::loss::{LinearCrossEntropyLoss, Loss};
+/// use pellucid::{DType, Tensor};
 /// let loss = LinearCrossEntropyLoss::new(5, 10, &[4, 3]);
 /// let (x, y) = (Tensor::randn([2, 5], DType::F32), Tensor::randint(0, 10, [2, 4, 3]));
 /// let (value, d_x) = loss.forward_with_grad(&x, &y);

@@ -25,16 +25,16 @@ pub enum GradKind {
 /// widths from their first input change.
 ///
 /// ```
-/// use pellucid_nn::Linear;
-/// use pellucid_nn::loss::{CrossEntropyLoss, GradKind, Reduction, infer_grad_scale};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::Linear;
+/// use pellucid::nn::loss::{CrossEntropyLoss, GradKind, Reduction, infer_grad_scale};
+/// use pellucid::{DType, Tensor};
 ///
 /// let (model, x, y) = (Linear::new(4, 3), Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));
 /// let mean = CrossEntropyLoss::default();
 /// assert_eq!(infer_grad_scale(&mean, &model, &x, &y)?, (1.0, GradKind::Mean));
 /// let sum = CrossEntropyLoss { reduction: Reduction::Sum, ..mean };
 /// assert_eq!(infer_grad_scale(&sum, &model, &x, &y)?, (0.125, GradKind::Sum));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

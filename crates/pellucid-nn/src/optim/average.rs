@@ -23,14 +23,14 @@ pub enum Average {
 /// captured step. The average of a parameter in half precision is `f32`.
 ///
 /// ```
-/// use pellucid_nn::optim::{Average, AveragedModel};
-/// use pellucid_nn::{Linear, Module};
+/// use pellucid::nn::optim::{Average, AveragedModel};
+/// use pellucid::nn::{Linear, Module};
 /// let model = Linear::new(2, 1);
 /// let mut averaged = AveragedModel::new(&model, Average::Exponential(0.999))?;
 /// averaged.update()?; // after every step
 /// averaged.apply()?; // the model holds the averages: evaluate it
 /// averaged.restore()?; // the model holds its own weights: continue training
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "EMA")]
 #[doc(alias = "SWA")]
@@ -208,15 +208,15 @@ fn average_dtype(parameter: &Parameter) -> DType {
 /// computed, every layer keeps its mode, and a model without such statistics is unchanged.
 ///
 /// ```
-/// use pellucid_nn::optim::{Average, AveragedModel, update_bn};
-/// use pellucid_nn::{BatchNorm1d, Linear, sequential};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::optim::{Average, AveragedModel, update_bn};
+/// use pellucid::nn::{BatchNorm1d, Linear, sequential};
+/// use pellucid::{DType, Tensor};
 /// let model = sequential![Linear::new(2, 3), BatchNorm1d::new(3)];
 /// let mut averaged = AveragedModel::new(&model, Average::Equal)?;
 /// averaged.update()?;
 /// averaged.apply()?;
 /// update_bn(&model, (0..4).map(|_| Tensor::randn([8, 2], DType::F32)))?;
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Clones are handles of the same number.
 ///
 /// ```
-/// use pellucid_nn::optim::Hyperparameter;
-/// use pellucid_tensor::{DType, Tensor, ops};
+/// use pellucid::nn::optim::Hyperparameter;
+/// use pellucid::{DType, Tensor, ops};
 /// let rate = Hyperparameter::new(0.1 / 3.0, DType::F32)?;
 /// assert_eq!(rate.get(), 0.1 / 3.0);
 /// ops::copy_(rate.tensor(), &Tensor::from(0.07f32))?;
 /// assert_eq!(rate.get(), 0.07);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Hyperparameter {

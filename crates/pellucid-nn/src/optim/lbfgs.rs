@@ -54,9 +54,9 @@ impl Default for LbfgsOptions {
 /// [`step_with`](Optimizer::step_with), returns an error without one, and cannot be captured.
 ///
 /// ```
-/// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::{Lbfgs, LbfgsOptions, Optimizer};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::Parameter;
+/// use pellucid::nn::optim::{Lbfgs, LbfgsOptions, Optimizer};
+/// use pellucid::Tensor;
 ///
 /// let p = Parameter::new(Tensor::from([-1.2f64, 1.0]));
 /// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100,
@@ -68,7 +68,7 @@ impl Default for LbfgsOptions {
 ///     rosenbrock
 /// });
 /// assert!((p.to_vec::<f64>()[0] - 1.0).abs() < 1e-3);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "LBFGS")]
 pub struct Lbfgs {

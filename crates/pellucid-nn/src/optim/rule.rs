@@ -49,9 +49,9 @@ impl Momentum {
 /// a step, and the update. [`RuleOptimizer<YourRule>`](super::RuleOptimizer) makes an optimizer of your own rule.
 ///
 /// ```
-/// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::{RuleOptimizer, Optimizer, UpdateContext, Rule, RuleState};
-/// use pellucid_tensor::{formula, Result, Tensor};
+/// use pellucid::nn::Parameter;
+/// use pellucid::nn::optim::{RuleOptimizer, Optimizer, UpdateContext, Rule, RuleState};
+/// use pellucid::{formula, Result, Tensor};
 ///
 /// /// Sign descent: p ← p − η·sign(g).
 /// #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ impl Momentum {
 /// p.square().sum(..).backward();
 /// optimizer.step();
 /// assert_eq!(p.to_vec::<f64>(), [0.75, -0.75]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// The optimizer's name in errors.

@@ -23,14 +23,14 @@ use std::marker::PhantomData;
 /// The first [compiled](crate::graph) step fills an optimizer without parameters with those of the model:
 ///
 /// ```
-/// use pellucid_nn::graph::GraphTrainer;
-/// use pellucid_nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+/// use pellucid::nn::graph::GraphTrainer;
+/// use pellucid::nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
 /// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
 /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
 /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
 /// trainer.compile(&[16, 3])?;
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 pub struct RuleOptimizer<R: Rule> {
     core: OptimizerCore,
@@ -70,13 +70,13 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Creates an optimizer of several groups of parameters, each with its own options.
     ///
     /// ```
-    /// use pellucid_nn::{Linear, Module, Relu, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+    /// use pellucid::nn::{Linear, Module, Relu, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
     /// let (body, head) = (sequential![Linear::new(4, 8), Relu], Linear::new(8, 2));
     /// let options = AdamWOptions { lr: 1e-3, ..Default::default() };
     /// let slow = AdamWOptions { lr: 1e-5, ..options };
     /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)])?;
     /// assert_eq!((optimizer.groups(), optimizer.options(1).lr), (2, 1e-3));
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
@@ -109,12 +109,12 @@ impl<R: Rule> RuleOptimizer<R> {
     /// is the usual choice.
     ///
     /// ```
-    /// use pellucid_nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
+    /// use pellucid::nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
     /// let model = sequential![Linear::new(4, 8), Relu, Linear::new(8, 2)];
     /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), AdamW::biases_and_norms)?;
     /// assert_eq!(optimizer.groups(), 2);
     /// assert_eq!(optimizer.parameters().len(), 4);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -41,9 +41,9 @@ impl Default for GradScalerOptions {
 /// is no longer checked once a captured step has used the scaler, because launches do not call these methods.
 ///
 /// ```
-/// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::{GradScaler, Optimizer, Sgd, SgdOptions};
-/// use pellucid_tensor::{DType, Device, Tensor};
+/// use pellucid::nn::Parameter;
+/// use pellucid::nn::optim::{GradScaler, Optimizer, Sgd, SgdOptions};
+/// use pellucid::{DType, Device, Tensor};
 ///
 /// let w = Parameter::new(Tensor::from([1.0f32]).to_dtype(DType::F16));
 /// let optimizer = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.5, ..Default::default() })?;
@@ -53,7 +53,7 @@ impl Default for GradScalerOptions {
 /// assert!(w.grad().unwrap().item::<f32>() > 0.0);
 /// scaler.step(&optimizer)?;
 /// scaler.update()?;
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 pub struct GradScaler {
     scale: Hyperparameter,

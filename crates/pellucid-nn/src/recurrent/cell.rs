@@ -26,8 +26,8 @@ pub struct RecurrentCell<K: RecurrentKind> {
 /// One time step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh), f being tanh or relu.
 ///
 /// ```
-/// use pellucid_nn::RnnCell;
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::RnnCell;
+/// use pellucid::{DType, Tensor};
 /// let (cell, x) = (RnnCell::new(3, 4).relu(), Tensor::randn([2, 3], DType::F32));
 /// let h = cell.forward(&x, None);
 /// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
@@ -43,8 +43,8 @@ pub type RnnCell = RecurrentCell<Elman>;
 /// ```
 ///
 /// ```
-/// use pellucid_nn::GruCell;
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::GruCell;
+/// use pellucid::{DType, Tensor};
 /// let (cell, x) = (GruCell::new(3, 4), Tensor::randn([2, 3], DType::F32));
 /// let h = cell.forward(&x, None);
 /// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
@@ -60,8 +60,8 @@ pub type GruCell = RecurrentCell<GatedRecurrentUnit>;
 /// ```
 ///
 /// ```
-/// use pellucid_nn::LstmCell;
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::LstmCell;
+/// use pellucid::{DType, Tensor};
 /// let (cell, x) = (LstmCell::new(3, 4), Tensor::randn([2, 3], DType::F32));
 /// let state = cell.forward(&x, None);
 /// let (h, c) = cell.forward(&x, Some(&state));

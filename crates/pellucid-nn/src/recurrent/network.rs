@@ -28,8 +28,8 @@ pub struct RecurrentNetwork<K: RecurrentKind> {
 /// [`RecurrentNetwork`] lists the shapes.
 ///
 /// ```
-/// use pellucid_nn::Rnn;
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::Rnn;
+/// use pellucid::{DType, Tensor};
 /// let rnn = Rnn::new(3, 4);
 /// let x = Tensor::randn([5, 2, 3], DType::F32);
 /// let (y, h) = rnn.run(&x, None);
@@ -51,14 +51,14 @@ pub type Rnn = RecurrentNetwork<Elman>;
 /// [`RecurrentNetwork`] lists the shapes.
 ///
 /// ```
-/// use pellucid_nn::{Gru, RecurrentOptions, pad_sequence};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{Gru, RecurrentOptions, pad_sequence};
+/// use pellucid::{DType, Tensor};
 /// let gru = Gru::with(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() });
 /// let (long, short) = (Tensor::randn([5, 3], DType::F32), Tensor::randn([2, 3], DType::F32));
 /// let (x, lengths) = pad_sequence(&[&long, &short], false, 0.0)?;
 /// let (y, h) = gru.run_packed(&x, &lengths, None);
 /// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "GRU")]
 pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
@@ -75,13 +75,13 @@ pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 /// h′ = W_hr·(o·tanh(c′)) (Sak et al. 2014), outputs are `[T, N, K·P]` and h is `[layers·K, N, P]`.
 ///
 /// ```
-/// use pellucid_nn::{Lstm, RecurrentOptions};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{Lstm, RecurrentOptions};
+/// use pellucid::{DType, Tensor};
 /// let lstm = Lstm::with(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() });
 /// let (y, (h, c)) = lstm.run(&Tensor::randn([2, 5, 3], DType::F32), None);
 /// assert_eq!(y.shape().dims(), [2, 5, 4]);
 /// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 2, 4].as_slice(), [2, 2, 4].as_slice()));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "LSTM")]
 pub type Lstm = RecurrentNetwork<LongShortTermMemory>;

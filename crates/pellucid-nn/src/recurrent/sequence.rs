@@ -6,14 +6,14 @@ use pellucid_tensor::{Error, Result, Scalar, Tensor, ops};
 /// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence. The list has tensors or references.
 ///
 /// ```
-/// use pellucid_nn::{pad_sequence, unpad_sequence};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::{pad_sequence, unpad_sequence};
+/// use pellucid::Tensor;
 /// let (a, b) = (Tensor::from([1.0f32, 2.0, 3.0]), Tensor::from([4.0f32]));
 /// let (padded, lengths) = pad_sequence(&[&a, &b], true, 0.0)?;
 /// assert_eq!(padded.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 0.0, 0.0]);
 /// assert_eq!(lengths.to_vec::<i64>(), [3, 1]);
 /// assert_eq!(unpad_sequence(&padded, &[3, 1], true)?[1].to_vec::<f32>(), [4.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -190,8 +190,8 @@ impl TransformerEncoder {
     /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head shares the embedding, as in GPT-2:
     ///
     /// ```
-    /// use pellucid_nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder, TransformerOptions};
-    /// use pellucid_tensor::{Tensor, no_grad, ops};
+    /// use pellucid::nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder, TransformerOptions};
+    /// use pellucid::{Tensor, no_grad, ops};
     /// let options = TransformerOptions { dropout: 0.0, norm_first: true, ..Default::default() };
     /// let body = TransformerEncoder::new(2, 16, 4, 64, options).with_norm();
     /// let (words, positions) = (Embedding::new(50, 16), LearnedPositions::new(32, 16));
@@ -209,7 +209,7 @@ impl TransformerEncoder {
     ///     found = ops::concatenate(&[&found, &next], 1)?;
     /// }
     /// assert_eq!(found.shape().dims(), [1, 8]);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Panics

@@ -21,14 +21,14 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 /// Options of all transformer layers. The defaults are the paper's.
 ///
 /// ```
-/// use pellucid_nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
-/// use pellucid_tensor::{DType, Tensor, ops};
+/// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
+/// use pellucid::{DType, Tensor, ops};
 /// // The body of GPT-2: norms come first, attention is causal.
 /// let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
 /// let body = TransformerEncoder::new(2, 16, 4, 64, options).with_norm();
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
 /// assert_eq!(body.forward_masked(&x, AttentionMasks::causal()).shape().dims(), [3, 5, 16]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TransformerOptions {
@@ -86,14 +86,14 @@ impl TransformerOptions {
 /// The Transformer of Vaswani et al. 2017: an encoder and a decoder, each with a norm at the end.
 ///
 /// ```
-/// use pellucid_nn::{AttentionMasks, Transformer, TransformerOptions};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::nn::{AttentionMasks, Transformer, TransformerOptions};
+/// use pellucid::{DType, Tensor};
 /// let model = Transformer::new(16, 4, [1, 2], 32, TransformerOptions::default());
 /// let (source, target) = (Tensor::randn([2, 7, 16], DType::F32), Tensor::randn([2, 5, 16], DType::F32));
 /// let (none, causal) = (AttentionMasks::default(), AttentionMasks::causal());
 /// let y = model.forward(&source, &target, none, causal, none);
 /// assert_eq!(y.shape().dims(), [2, 5, 16]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(display)]

@@ -1,7 +1,5 @@
 //! Recorded training steps: plans, recordings, trainers, paths.
 
-extern crate pellucid_nn as pellucid;
-
 mod changes_between_launches;
 mod check;
 mod coverage;

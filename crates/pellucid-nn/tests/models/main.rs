@@ -1,7 +1,5 @@
 //! Models as values: their text, independent copies, calls with other tensors as parameters, and their dtypes.
 
-extern crate pellucid_nn as pellucid;
-
 mod copies;
 mod dtypes;
 mod functional;

@@ -7,9 +7,6 @@
 //! | `models` | trainings of several kinds, in `f32` and `f64`, alone and side by side |
 //! | `changes` | one test for each value that may change between launches |
 
-// `#[derive(Module)]` refers to `::pellucid::nn::..`.
-extern crate pellucid_nn as pellucid;
-
 mod changes;
 mod models;
 mod training;

@@ -32,7 +32,7 @@ thread_local! {
 /// device that defers its kernels, each kernel then runs at once. Kernels inside [`lazy`](crate::lazy) are not checked.
 ///
 /// ```
-/// use pellucid_tensor::{detect_anomaly, BackwardOptions, Error, Tensor};
+/// use pellucid::{detect_anomaly, BackwardOptions, Error, Tensor};
 /// let _guard = detect_anomaly();
 /// let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
 /// let y = (x.sqrt() * 0.0).sum(..);

@@ -27,11 +27,11 @@ impl Default for GradCheckOptions {
 /// (f(x + eps) − f(x − eps)) / (2·eps). Inputs that require a gradient are varied, and must be `f64`.
 ///
 /// ```
-/// use pellucid_tensor::{gradcheck, gradgradcheck, GradCheckOptions, Tensor};
+/// use pellucid::{gradcheck, gradgradcheck, GradCheckOptions, Tensor};
 /// let x = Tensor::from([0.3f64, -1.2]).requires_grad_(true);
 /// gradcheck(|x| Ok(vec![x[0].sin()]), &[&x], GradCheckOptions::default())?;
 /// gradgradcheck(|x| Ok(vec![x[0].sin()]), &[&x], GradCheckOptions::default())?;
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

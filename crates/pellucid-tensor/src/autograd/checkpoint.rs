@@ -28,12 +28,12 @@ use std::sync::{Arc, Weak};
 /// must compute the same each time. Derivatives of every order are supported.
 ///
 /// ```
-/// use pellucid_tensor::{checkpoint, Tensor};
+/// use pellucid::{checkpoint, Tensor};
 /// let x = Tensor::from([0.5f64]).requires_grad_(true);
 /// let y = checkpoint(|x| Ok(vec![x[0].sin().exp()]), &[&x])?;
 /// y[0].backward();
 /// assert_eq!(x.grad().unwrap().item::<f64>(), 0.5f64.cos() * 0.5f64.sin().exp());
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

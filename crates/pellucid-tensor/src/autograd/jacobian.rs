@@ -13,11 +13,11 @@ use pellucid_ir::{Error, Result, Shape};
 /// differentiable. If f(x) does not depend on x, J is zero.
 ///
 /// ```
-/// use pellucid_tensor::{jacobian, Tensor};
+/// use pellucid::{jacobian, Tensor};
 /// let x = Tensor::from([1.0f64, 2.0]);
 /// let (_, j) = jacobian(|x| Ok(x.square()), &x)?;
 /// assert_eq!(j.to_vec::<f64>(), [2.0, 0.0, 0.0, 4.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -53,12 +53,12 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
 /// axes.., x's axes..]`. If f(x) or its gradient does not depend on x, H is zero.
 ///
 /// ```
-/// use pellucid_tensor::{hessian, Tensor};
+/// use pellucid::{hessian, Tensor};
 /// let x = Tensor::from([1.0f64, 2.0]);
 /// let (value, h) = hessian(|x| Ok(x.prod(..) + x.cube().sum(..)), &x)?;
 /// assert_eq!(value.item::<f64>(), 11.0);
 /// assert_eq!(h.to_vec::<f64>(), [6.0, 1.0, 1.0, 12.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -125,7 +125,7 @@ impl Node {
     /// incoming gradients.
     ///
     /// ```
-    /// use pellucid_tensor::{Tensor, no_grad};
+    /// use pellucid::{Tensor, no_grad};
     /// let x = Tensor::from([2.0f64, 3.0]).requires_grad_(true);
     /// let y = &x * &Tensor::from([10.0f64, 100.0]);
     /// let mul = y.creator().expect("y is a result");
@@ -133,7 +133,7 @@ impl Node {
     /// let gradients = mul.backward(&[Some(&Tensor::from([1.0f64, 1.0]))])?;
     /// assert_eq!(gradients[0].as_ref().map(|g| g.to_vec::<f64>()), Some(vec![10.0, 100.0]));
     /// assert!(gradients[1].is_none() && x.grad().is_none());
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub type Arrays = SmallVec<[Array; 1]>;
 /// Built-in operations use the same interface as a user's own:
 ///
 /// ```
-/// use pellucid_tensor::{
+/// use pellucid::{
 ///     Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, Result, SaveForBackward,
 ///     SavedTensors, Tensor, apply,
 /// };
@@ -52,7 +52,7 @@ pub type Arrays = SmallVec<[Array; 1]>;
 /// (&out[0] + &out[1]).backward();
 /// assert_eq!(x.grad().unwrap().item::<f32>(), 6.0);
 /// assert_eq!(y.grad().unwrap().item::<f32>(), 4.0);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Operation: Send + Sync + 'static {
     /// Returns the name that errors and the graph show.

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 /// Options of a backward pass.
 ///
 /// ```
-/// use pellucid_tensor::{BackwardOptions, Tensor};
+/// use pellucid::{BackwardOptions, Tensor};
 /// let x = Tensor::from([2.0f64]).requires_grad_(true);
 /// let y = &x * &x * &x;
 /// y.backward_with(BackwardOptions { create_graph: true, ..Default::default() });

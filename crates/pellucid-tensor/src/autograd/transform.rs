@@ -49,20 +49,20 @@ pub struct GradOptions {
 /// Without `create_graph`, the results share no memory with each other or with `grad_outputs`.
 ///
 /// ```
-/// use pellucid_tensor::{grad, GradOptions, Tensor};
+/// use pellucid::{grad, GradOptions, Tensor};
 /// let x = Tensor::from([0.5f64]).requires_grad_(true);
 /// let y = x.sin();
 /// let first = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() })?;
 /// let second = grad(&[&first[0]], &[&x], GradOptions::default())?;
 /// assert!((second[0].item::<f64>() + 0.5f64.sin()).abs() < 1e-15);
 /// assert!(x.grad().is_none());
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// An input that is not used:
 ///
 /// ```
-/// use pellucid_tensor::{grad, Error, GradOptions, Tensor};
+/// use pellucid::{grad, Error, GradOptions, Tensor};
 /// let x = Tensor::from([3.0f64]).requires_grad_(true);
 /// let other = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
 /// let y = x.square();
@@ -70,7 +70,7 @@ pub struct GradOptions {
 /// assert!(matches!(refused, Err(Error::UnusedInput { input: 1, .. })));
 /// let gradients = grad(&[&y], &[&x, &other], GradOptions { allow_unused: true, ..Default::default() })?;
 /// assert_eq!(gradients[1].to_vec::<f64>(), [0.0, 0.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -250,11 +250,11 @@ pub fn jvp(
 /// function does not use gets zeros, and so does every input of a constant or linear function.
 ///
 /// ```
-/// use pellucid_tensor::{hvp, Tensor};
+/// use pellucid::{hvp, Tensor};
 /// let (x, v) = (Tensor::from([1.0f64, 2.0]), Tensor::from([1.0f64, -1.0]));
 /// let (value, product) = hvp(|x| Ok(x[0].cube().sum(..)), &[&x], &[&v])?;
 /// assert_eq!((value.item::<f64>(), product[0].to_vec::<f64>()), (9.0, vec![6.0, -12.0]));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -98,7 +98,7 @@ pub struct Captured<'f> {
 /// outside has the values that the launch wrote and the autograd history that it had before the step.
 ///
 /// ```
-/// use pellucid_tensor::{capture, DType, Tensor};
+/// use pellucid::{capture, DType, Tensor};
 /// let total = Tensor::zeros([2], DType::F32);
 /// let x = Tensor::from([1.0f32, 2.0]);
 /// let mut step = capture(
@@ -112,20 +112,20 @@ pub struct Captured<'f> {
 /// assert_eq!(total.to_vec::<f32>(), [0.0, 0.0]);
 /// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [10.0, 20.0]);
 /// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [20.0, 40.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// The step may return a [`Result`], so that `?` can be used in it. Its error is that of `capture`, or of the launch that
 /// records the step again:
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, capture, ops};
+/// use pellucid::{Tensor, capture, ops};
 /// let x = Tensor::from([3.0f32, 4.0]);
 /// let mut step = capture(|inputs| Ok(ops::concatenate(&[&inputs[0], &x], 0)?.square()), &[&x])?;
 /// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [9.0, 16.0, 9.0, 16.0]);
 /// let row = Tensor::from([[1.0f32]]);
 /// assert!(step.launch(&[&row]).is_err());
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -141,14 +141,14 @@ pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs
 /// Records a step as [`capture`] does, with options.
 ///
 /// ```
-/// use pellucid_tensor::{capture_with, CaptureOptions, Passes, Tensor};
+/// use pellucid::{capture_with, CaptureOptions, Passes, Tensor};
 /// let x = Tensor::from([1.0f32, 2.0]);
 /// let step = |inputs: &[Tensor]| (&inputs[0] * 2.0 + 1.0).exp();
 /// let fused = capture_with(CaptureOptions::default(), step, &[&x])?;
 /// let passes = Passes::all().without("fuse")?;
 /// let plain = capture_with(CaptureOptions { passes, ..Default::default() }, step, &[&x])?;
 /// assert_eq!((fused.plan().launches.len(), plain.plan().launches.len()), (1, 3));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -43,13 +43,13 @@ impl std::ops::Sub for KernelWork {
 /// gradients, statistics and generators do not change.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, trace};
+/// use pellucid::{DType, Tensor, trace};
 /// let (a, b) = (Tensor::ones([64, 100], DType::F32), Tensor::ones([100, 10], DType::F32));
 /// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
 /// assert_eq!(shape.dims(), [64, 10]);
 /// assert_eq!(work.flops, 2 * 64 * 100 * 10);
 /// assert_eq!(work.allocated_bytes, 4 * 64 * 10);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -322,14 +322,14 @@ pub(super) fn with_list_for<R>(device: Device, look: impl FnOnce(&Recording) -> 
 /// No program needs this: a read runs what it needs, an optimizer step ends a list, and a long list runs by itself.
 ///
 /// ```
-/// use pellucid_tensor::{flush, lazy, Tensor};
+/// use pellucid::{flush, lazy, Tensor};
 /// let y = lazy(|| {
 ///     let y = Tensor::from([1.0f32, 2.0]) * 3.0;
 ///     flush()?; // the product is computed here
-///     Ok::<_, pellucid_tensor::Error>(y)
+///     Ok::<_, pellucid::Error>(y)
 /// })?;
 /// assert_eq!(y.to_vec::<f32>(), [3.0, 6.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -494,7 +494,7 @@ impl Drop for DeferredGuard {
 /// deferred kernels read runs these first, on whatever thread.
 ///
 /// ```
-/// use pellucid_tensor::{lazy, Tensor};
+/// use pellucid::{lazy, Tensor};
 /// let y = lazy(|| {
 ///     let x = Tensor::from([1.0f32, 2.0, 3.0]);
 ///     (&x * &x).sum(..)

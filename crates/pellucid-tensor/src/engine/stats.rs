@@ -38,7 +38,7 @@ thread_local! {
 /// Returns the deferred work that this thread has run so far.
 ///
 /// ```
-/// use pellucid_tensor::{deferred_stats, lazy, Tensor};
+/// use pellucid::{deferred_stats, lazy, Tensor};
 /// let x = Tensor::from([1.0f32, 2.0]);
 /// let before = deferred_stats();
 /// lazy(|| ((&x * 2.0 + 1.0).exp(), drop(x.sin())));

@@ -93,14 +93,14 @@ impl Tensor {
     /// [free](Tensor::is_free) if it is. A pinned tensor on its own device is returned as the same handle.
     ///
     /// ```
-    /// use pellucid_tensor::{Device, Tensor};
+    /// use pellucid::{Device, Tensor};
     /// let device = Device::best();
     /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     /// let y = x.to(device)? * 3.0;
     /// y.sum(..).backward();
     /// assert_eq!(y.device(), device);
     /// assert_eq!(x.grad().unwrap().device(), x.device());
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
@@ -120,12 +120,12 @@ impl Tensor {
     /// converted when a backward pass adds it.
     ///
     /// ```
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::{DType, Tensor};
     /// let weight = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     /// let handle = weight.clone();
     /// weight.to_dtype_(DType::F64)?;
     /// assert_eq!(handle.to_vec::<f64>(), [1.0, 2.0]);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

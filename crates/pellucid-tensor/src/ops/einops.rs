@@ -13,7 +13,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// Splits, joins and permutes the axes of x by the pattern. Every axis is on both sides.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::{DType, Tensor};
 /// let x = Tensor::zeros([2, 8, 6, 3], DType::F32);
 /// assert_eq!(x.rearrange("b h w c -> b c h w", &[]).shape().dims(), [2, 3, 8, 6]);
 /// assert_eq!(x.rearrange("b (h s) (w t) c -> b (h w) (s t c)", &[("s", 2), ("t", 2)]).shape().dims(), [2, 12, 12]);
@@ -53,7 +53,7 @@ pub enum EinopsReduction {
 /// Like [`rearrange`], but reduces the axes that are on the left side only.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, ops::einops::EinopsReduction};
+/// use pellucid::{DType, Tensor, ops::einops::EinopsReduction};
 /// let x = Tensor::ones([2, 3, 8, 6], DType::F32);
 /// assert_eq!(x.reduce("b c (h 2) (w 2) -> b c h w", EinopsReduction::Max, &[]).shape().dims(), [2, 3, 4, 3]);
 /// assert_eq!(x.reduce("b c h w -> c", EinopsReduction::Sum, &[]).to_vec::<f32>(), [96.0; 3]);
@@ -85,11 +85,11 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
 /// Like [`rearrange`], but repeats x along axes that are on the right side only.
 ///
 /// ```
-/// use pellucid_tensor::{ops::einops, Tensor};
+/// use pellucid::{ops::einops, Tensor};
 /// let x = Tensor::from([1.0f32, 2.0]);
 /// assert_eq!(einops::repeat(&x, "a -> (a 2)", &[])?.to_vec::<f32>(), [1.0, 1.0, 2.0, 2.0]);
 /// assert_eq!(einops::repeat(&x, "a -> (r a)", &[("r", 2)])?.to_vec::<f32>(), [1.0, 2.0, 1.0, 2.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

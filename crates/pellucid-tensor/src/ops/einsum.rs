@@ -42,11 +42,11 @@ const ALL_ORDERS: usize = 8;
 /// factors the cheapest pair goes first. Each contraction is one matrix product.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops};
+/// use pellucid::{Tensor, ops};
 /// let a = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
 /// assert_eq!(ops::einsum("ii", &[&a])?.item::<f64>(), 5.0);
 /// assert_eq!(ops::einsum("ij,kj->ik", &[&a, &a])?.to_vec::<f64>(), [5.0, 11.0, 11.0, 25.0]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -45,7 +45,7 @@ pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
 /// Under `no_grad` the values are written and no autograd history changes.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::{DType, Tensor};
 /// let x = Tensor::from([3.0f32]).requires_grad_(true);
 /// let y = Tensor::zeros([1], DType::F32);
 /// y.copy_(&x.square());

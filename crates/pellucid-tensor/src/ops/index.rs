@@ -41,7 +41,7 @@ impl From<Option<isize>> for SliceBound {
 /// Creates NumPy's `start:stop:step`. `None` is the end of the axis, in the direction of the step.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, slice};
+/// use pellucid::{Tensor, slice};
 /// let x = Tensor::from([0, 1, 2, 3]);
 /// assert_eq!(x.i(slice(None, None, -2)).to_vec::<i64>(), [3, 1]);
 /// ```
@@ -461,7 +461,7 @@ impl Tensor {
     /// them, and accumulate at repeated indices.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
     /// assert_eq!(x.i((1, ..2)).to_vec::<i64>(), [3, 4]);
     /// assert_eq!(x.i(x.gt(3)).to_vec::<i64>(), [4, 5]);
@@ -508,7 +508,7 @@ impl Tensor {
     /// were not overwritten (see [`copy_`](ops::copy_)).
     ///
     /// ```
-    /// use pellucid_tensor::{DType, Tensor};
+    /// use pellucid::{DType, Tensor};
     /// let x = Tensor::zeros([2, 3], DType::F32);
     /// x.set((.., 1), 5.0);
     /// assert_eq!(x.to_vec::<f32>(), [0.0, 5.0, 0.0, 0.0, 5.0, 0.0]);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 /// A list of integers: `2`, `[2, 3]`, `(2, 3)`, a slice or a vector of any integer type, or `()` for the empty list.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::{DType, Tensor};
 /// let x = Tensor::zeros((2, 3, 4), DType::F32);
 /// assert_eq!(x.reshape((6, -1)).shape().dims(), [6, 4]);
 /// assert_eq!(x.permute([2, 0, 1]).shape().dims(), [4, 2, 3]);

@@ -55,12 +55,12 @@ fn as_refs<T: AsRef<Tensor>>(tensors: &[T]) -> SmallVec<[&Tensor; 8]> {
 /// promoted. The list has tensors or references.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops};
+/// use pellucid::{Tensor, ops};
 /// let (x, y) = (Tensor::from([1, 2]), Tensor::from([3]));
 /// assert_eq!(ops::concatenate(&[&x, &y], 0)?.to_vec::<i64>(), [1, 2, 3]);
 /// let list: Vec<Tensor> = vec![x, y];
 /// assert_eq!(ops::concatenate(&list, 0)?.to_vec::<i64>(), [1, 2, 3]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

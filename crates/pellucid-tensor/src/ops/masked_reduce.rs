@@ -83,10 +83,10 @@ over_axes! {
     /// Computes the mean over axes of the elements where the mask is true; NaN of none. Integers give `f32`.
     ///
     /// ```
-    /// use pellucid_tensor::{Tensor, ops};
+    /// use pellucid::{Tensor, ops};
     /// let (x, mask) = (Tensor::from([1.0, 2.0, f64::NAN]), Tensor::from([true, true, false]));
     /// assert_eq!(ops::masked_mean(&x, &mask, ..)?.item::<f64>(), 1.5);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     masked_mean(x, mask: &Tensor; axes) = {
         in_single!("masked_mean", [x] => masked_mean(x, mask, axes));

@@ -13,7 +13,7 @@ use pellucid_ir::{Error, Integer, Result, Scalar};
 /// A pair is a tuple or an array of two numbers; in a list of pairs, one number stands for both ends of its axis.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops::PadMode};
+/// use pellucid::{Tensor, ops::PadMode};
 /// let x = Tensor::from([[1.0, 2.0]]);
 /// let zeros = PadMode::Constant(0.into());
 /// assert_eq!(x.pad(1, zeros).shape().dims(), [3, 4]);
@@ -27,7 +27,7 @@ use pellucid_ir::{Error, Integer, Result, Scalar};
 /// A flat list of numbers is rejected: it could mean one number per axis, or a pair, in either order of the axes.
 ///
 /// ```compile_fail
-/// pellucid_tensor::ops::PadWidth::from([1, 2]);
+/// pellucid::ops::PadWidth::from([1, 2]);
 /// ```
 #[derive(Clone, Debug)]
 pub enum PadWidth {

@@ -117,7 +117,7 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result
 /// order.
 ///
 /// ```
-/// use pellucid_tensor::Tensor;
+/// use pellucid::Tensor;
 /// let x = Tensor::from([[1, 2], [3, 4]]);
 /// assert_eq!(x.repeat(2, 1).to_vec::<i64>(), [1, 1, 2, 2, 3, 3, 4, 4]);
 /// assert_eq!(x.repeat([1, 2], 0).to_vec::<i64>(), [1, 2, 3, 4, 3, 4]);
@@ -317,7 +317,7 @@ impl Tensor {
     /// Returns an iterator over the slices at every index of the first axis, which are views: [`unbind`] of axis 0.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let x = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
     /// let sums: Vec<f64> = x.iter().map(|row| row.sum(..).item()).collect();
     /// assert_eq!(sums, [3.0, 7.0]);

@@ -70,7 +70,7 @@ pub(super) use registry;
 /// Returns every public operation of [`ops`](crate::ops).
 ///
 /// ```
-/// use pellucid_tensor::{AutocastPolicy, operations};
+/// use pellucid::{AutocastPolicy, operations};
 /// let names: Vec<&str> = operations().filter(|op| op.autocast == AutocastPolicy::Half).map(|op| op.name).collect();
 /// assert!(names.contains(&"matmul") && !names.contains(&"softmax"));
 /// ```
@@ -87,7 +87,7 @@ fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
 /// operation's definition, and is [`AutocastPolicy::Promote`] for all other names.
 ///
 /// ```
-/// use pellucid_tensor::{AutocastPolicy, autocast_policy};
+/// use pellucid::{AutocastPolicy, autocast_policy};
 /// assert_eq!(autocast_policy("matmul"), AutocastPolicy::Half);
 /// assert_eq!(autocast_policy("softmax"), AutocastPolicy::Single);
 /// assert_eq!(autocast_policy("relu"), AutocastPolicy::Promote);

@@ -28,7 +28,7 @@ impl Tensor {
     /// used. The leaf shares the storage of a tensor of this dtype on this device.
     ///
     /// ```
-    /// use pellucid_tensor::{DType, Device, Tensor, TensorOptions};
+    /// use pellucid::{DType, Device, Tensor, TensorOptions};
     /// let options = TensorOptions {
     ///     dtype: Some(DType::F32),
     ///     device: Some(Device::cpu()),

@@ -40,12 +40,12 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// the elements that another set writes. If one set is invalid, nothing is written.
 ///
 /// ```
-/// use pellucid_tensor::{formula, ops, Tensor};
+/// use pellucid::{formula, ops, Tensor};
 /// let (p, g) = (Tensor::from([1.0f32, 2.0]), Tensor::from([0.5f32, 0.5]));
 /// let (q, h) = (Tensor::from([[3.0f32]]), Tensor::from([[1.0f32]]));
 /// ops::update_many(formula!(|p, g; lr| p - lr * g), 1, &[&p, &g, &q, &h], &[2.0.into()])?;
 /// assert_eq!((p.to_vec::<f32>(), q.to_vec::<f32>()), (vec![0.0, 1.0], vec![1.0]));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -11,12 +11,12 @@ use pellucid_ir::{Result, Scalar};
 /// The formula is compiled and fused by the same code as a built-in operation, and is differentiable to any order.
 ///
 /// ```
-/// use pellucid_tensor::{formula, ops, Tensor};
+/// use pellucid::{formula, ops, Tensor};
 /// let x = Tensor::from([0.5f64]).requires_grad_(true);
 /// let y = ops::map(formula!(|x; k| (k * x).sin()), &[&x], &[2.0.into()])?.remove(0);
 /// y.backward();
 /// assert_eq!(x.grad().unwrap().item::<f64>(), 2.0 * 1f64.cos());
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors
@@ -33,11 +33,11 @@ pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<V
 /// Applies a user-defined formula with row reductions. A row extends over `axes` of the broadcast shape.
 ///
 /// ```
-/// use pellucid_tensor::{formula, ops, Tensor};
+/// use pellucid::{formula, ops, Tensor};
 /// let x = Tensor::from([[1.0f64, 3.0], [2.0, 2.0]]);
 /// let y = ops::map_rows(formula!(|x| x / x.row_sum()), &[&x], &[], -1)?;
 /// assert_eq!(y[0].to_vec::<f64>(), [0.25, 0.75, 0.5, 0.5]);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -93,7 +93,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
 /// Removes axes, which must have length 1: one axis, several, or with `..` all axes of length 1.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::{DType, Tensor};
 /// let x = Tensor::zeros([1, 3, 1, 1], DType::F32);
 /// assert_eq!(x.squeeze(0).shape().dims(), [3, 1, 1]);
 /// assert_eq!(x.squeeze([0, -1]).shape().dims(), [3, 1]);
@@ -118,7 +118,7 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// Inserts axes of length 1. The numbers are those of the new axes in the result (−1: the last one).
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::{DType, Tensor};
 /// let x = Tensor::zeros([2, 3], DType::F32);
 /// assert_eq!(x.unsqueeze(0).shape().dims(), [1, 2, 3]);
 /// assert_eq!(x.unsqueeze([0, -1]).shape().dims(), [1, 2, 3, 1]);
@@ -394,7 +394,7 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 /// [`tensor_split`](super::tensor_split) splits into a number of parts or before indices, as NumPy's `split`.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::{DType, Tensor};
 /// let lengths = |parts: Vec<Tensor>| parts.iter().map(|part| part.shape()[0]).collect::<Vec<_>>();
 /// let x = Tensor::zeros([10, 2], DType::F32);
 /// assert_eq!(lengths(x.split(4, 0)), [4, 4, 2]);

@@ -201,11 +201,11 @@ impl Tensor {
     /// Creates a leaf on the CPU from nested lists as `Tensor::from` does, and returns errors as values.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let rows = vec![vec![1.0f32, 2.0, 3.0], vec![4.0, 5.0, 6.0]];
     /// assert_eq!(Tensor::try_from_nested(&rows)?.shape().dims(), [2, 3]);
     /// assert!(Tensor::try_from_nested([&rows[0][..], &rows[1][..2]]).is_err());
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

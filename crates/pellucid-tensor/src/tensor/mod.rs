@@ -48,7 +48,7 @@ use std::sync::{Arc, OnceLock, Weak};
 /// views, and of the tensor of which it is a view. `x += y` is no such write: it replaces the handle by that of the sum.
 ///
 /// ```
-/// use pellucid_tensor::Tensor;
+/// use pellucid::Tensor;
 /// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).requires_grad_(true);
 /// let y = (&x * &x).sum(..);
 /// y.backward();
@@ -68,7 +68,7 @@ impl Clone for Tensor {
     /// elements, and [`Tensor::detach`] shares them without the history.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let x = Tensor::from([1.0, 2.0]);
     /// let (handle, copy) = (x.clone(), x.copy());
     /// x.set(0, 5.0);
@@ -330,7 +330,7 @@ impl Tensor {
     /// a pass has added to it since.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let x = Tensor::from([3.0f64]).requires_grad_(true);
     /// let y = x.square();
     /// y.set_grad(Some(Tensor::from([10.0f64])));
@@ -404,7 +404,7 @@ impl Tensor {
     /// leaf a result.
     ///
     /// ```
-    /// use pellucid_tensor::{BackwardOptions, Tensor};
+    /// use pellucid::{BackwardOptions, Tensor};
     /// let x = Tensor::from([3.0f64]).requires_grad_(true);
     /// let y = x.square();
     /// let z = &y * 2.0;
@@ -492,14 +492,14 @@ impl Tensor {
 /// Runs the pending kernels of these tensors and waits for them. See [`Tensor::eval`].
 ///
 /// ```
-/// use pellucid_tensor::{eval, lazy, Tensor};
+/// use pellucid::{eval, lazy, Tensor};
 /// let x = Tensor::from([1.0f32, 2.0]);
 /// let (y, z) = lazy(|| {
 ///     let (y, z) = (&x * 2.0, x.exp());
 ///     eval([&y, &z]).map(|()| (y, z))
 /// })?;
 /// # drop((y, z));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -85,12 +85,12 @@ impl Tensor {
     /// The tensor is pinned.
     ///
     /// ```
-    /// use pellucid_tensor::{Device, Tensor};
+    /// use pellucid::{Device, Tensor};
     /// let weight = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     /// let handle = weight.clone();
     /// weight.to_(Device::best())?;
     /// assert_eq!(handle.device(), Device::best());
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -14,11 +14,11 @@ impl Tensor {
     /// [`Tensor::to`] pins a tensor.
     ///
     /// ```
-    /// use pellucid_tensor::{Device, Tensor};
+    /// use pellucid::{Device, Tensor};
     /// let x = Tensor::from([1.0f32, 2.0]);
     /// let y = x.to(Device::cpu())?;
     /// assert!(x.is_free() && !y.is_free() && !(&x * &y).is_free());
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     #[inline]
     pub fn is_free(&self) -> bool {

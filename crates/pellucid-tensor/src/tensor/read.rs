@@ -37,7 +37,7 @@ impl Tensor {
     /// Returns the elements in row-major order, converted to `T`: the type of a dtype, or another integer type of Rust.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let classes = Tensor::from([[0.1, 0.7], [0.8, 0.3]]).argmax(1);
     /// assert_eq!(classes.to_vec::<i64>(), [1, 0]);
     /// assert_eq!(classes.to_vec::<usize>(), [1, 0]);
@@ -66,11 +66,11 @@ impl Tensor {
     /// none.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let classes = Tensor::from([2i64, 0, 7]);
     /// assert_eq!(classes.try_find(|class: i64| class > 4)?, Some(7));
     /// assert_eq!(classes.try_find(|class: i64| class < 0)?, None);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Tensor {
     /// Returns the elements of a matrix as a vector of rows, converted to `T` as by [`Tensor::to_vec`].
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let x = Tensor::from([[1, 2, 3], [4, 5, 6]]);
     /// assert_eq!(x.to_vec2::<i64>(), [[1, 2, 3], [4, 5, 6]]);
     /// ```

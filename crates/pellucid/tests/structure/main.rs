@@ -1,10 +1,11 @@
-//! The structure of the repository: dependencies between source files, links of the documents, and the list of planted
+//! The structure of the repository: dependencies between source files, links and examples of the documents, and planted
 //! faults.
 //!
 //! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test structure` writes the list of exceptions, whose counts may only
 //! decrease.
 
 mod cycles;
+mod examples;
 mod links;
 mod modules;
 #[path = "../repository/mod.rs"]

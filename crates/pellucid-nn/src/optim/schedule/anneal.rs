@@ -117,7 +117,7 @@ impl CosineAnnealingWarmRestarts {
     /// Returns the rate at a fractional epoch for an initial rate.
     ///
     /// ```
-    /// use pellucid_nn::optim::schedule::CosineAnnealingWarmRestarts;
+    /// use pellucid::nn::optim::schedule::CosineAnnealingWarmRestarts;
     /// let schedule = CosineAnnealingWarmRestarts { first: 10, multiple: 2, floor: 0.0 };
     /// assert!((schedule.lr(0.1, 2.5) - 0.1 * 0.853_553).abs() < 1e-6);
     /// assert_eq!(schedule.lr(0.1, 10.0), 0.1);
@@ -155,17 +155,17 @@ impl Schedule for CosineAnnealingWarmRestarts {
 /// [`AveragedModel`](crate::optim::AveragedModel)). It starts from the current rate.
 ///
 /// ```
-/// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::schedule::{AnnealStrategy, Scheduler, SwaLr};
-/// use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
-/// use pellucid_tensor::Tensor;
+/// use pellucid::nn::Parameter;
+/// use pellucid::nn::optim::schedule::{AnnealStrategy, Scheduler, SwaLr};
+/// use pellucid::nn::optim::{Optimizer, Sgd, SgdOptions};
+/// use pellucid::Tensor;
 /// let p = Parameter::new(Tensor::from([1.0f64]));
 /// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() })?;
 /// let schedule = SwaLr { epochs: 2, anneal: AnnealStrategy::Linear, ..SwaLr::new(0.1) };
 /// let mut scheduler = Scheduler::new(schedule, &optimizer)?;
 /// scheduler.step(&optimizer);
 /// assert!((optimizer.lr() - 0.3).abs() < 1e-12);
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "SWALR")]
 #[derive(Clone, Debug, PartialEq)]

@@ -6,10 +6,10 @@
 //! step, not in it.
 //!
 //! ```
-//! use pellucid_nn::optim::schedule::{CosineAnnealingLr, LinearLr, Scheduler, SequentialLr};
-//! use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
-//! use pellucid_nn::Parameter;
-//! use pellucid_tensor::Tensor;
+//! use pellucid::nn::optim::schedule::{CosineAnnealingLr, LinearLr, Scheduler, SequentialLr};
+//! use pellucid::nn::optim::{Optimizer, Sgd, SgdOptions};
+//! use pellucid::nn::Parameter;
+//! use pellucid::Tensor;
 //!
 //! let p = Parameter::new(Tensor::from([1.0f64]));
 //! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() })?;
@@ -23,7 +23,7 @@
 //! }).collect();
 //! assert_eq!(rates[..4], [0.25, 0.5, 0.75, 1.0]);
 //! assert!(rates[4] < 1.0);
-//! # Ok::<(), pellucid_tensor::Error>(())
+//! # Ok::<(), pellucid::Error>(())
 //! ```
 
 use pellucid_tensor::{Error, Result};

@@ -53,10 +53,10 @@ impl<S: Schedule> Scheduler<S> {
     /// may be loaded before or after.
     ///
     /// ```
-    /// use pellucid_nn::Parameter;
-    /// use pellucid_nn::optim::schedule::{OneCycleLr, Scheduler};
-    /// use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::nn::Parameter;
+    /// use pellucid::nn::optim::schedule::{OneCycleLr, Scheduler};
+    /// use pellucid::nn::optim::{AdamW, AdamWOptions, Optimizer};
+    /// use pellucid::Tensor;
     /// let made = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
     /// let optimizer = made()?;
     /// let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 10), &optimizer)?;
@@ -65,7 +65,7 @@ impl<S: Schedule> Scheduler<S> {
     /// let other = made()?;
     /// let resumed = Scheduler::resume(OneCycleLr::new(0.1, 10), &other, &scheduler.state_dict())?;
     /// assert_eq!((resumed.epoch(), other.lr()), (1, optimizer.lr()));
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::f64::consts::PI;
 /// floor + (peak − floor)·½(1 + cos π·(t − w)/(T − w)), and floor from T on.
 ///
 /// ```
-/// use pellucid_nn::optim::CosineSchedule;
+/// use pellucid::nn::optim::CosineSchedule;
 /// let schedule = CosineSchedule::new(0.1, 100).warmup(10);
 /// assert_eq!(schedule.lr(0), 0.01);
 /// assert_eq!(schedule.lr(10), 0.1);

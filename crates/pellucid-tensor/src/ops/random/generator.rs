@@ -86,13 +86,13 @@ impl Generator {
     /// other devices the stream restarts with this key; [`set_states`](Generator::set_states) sets their counters.
     ///
     /// ```
-    /// use pellucid_tensor::{DType, Generator, ops};
+    /// use pellucid::{DType, Generator, ops};
     /// let generator = Generator::new(7);
     /// let saved = generator.state().copy();
     /// let first = ops::rand_with([3], DType::F32, &generator)?.to_vec::<f32>();
     /// generator.set_state(&saved)?;
     /// assert_eq!(ops::rand_with([3], DType::F32, &generator)?.to_vec::<f32>(), first);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// The generator of the current thread is `Generator::default()`. [`manual_seed`] in any thread replaces its state.
@@ -168,7 +168,7 @@ impl Generator {
     /// the index of the task as the key, and pass it on or draw in its [`scope`](Generator::scope).
     ///
     /// ```
-    /// use pellucid_tensor::{DType, Generator, ops};
+    /// use pellucid::{DType, Generator, ops};
     /// let generator = Generator::new(7);
     /// let draw = |task: u64| {
     ///     let generator = generator.fork(task);
@@ -178,7 +178,7 @@ impl Generator {
     /// let drawn: Vec<_> = drawn.into_iter().map(|task| task.join().unwrap()).collect::<Result<_, _>>()?;
     /// assert_eq!(drawn[0], drawn[2]);
     /// assert_ne!(drawn[0], drawn[1]);
-    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Panics
@@ -192,7 +192,7 @@ impl Generator {
     /// generator draw from it, and [`manual_seed`] restarts it instead of the process's random numbers.
     ///
     /// ```
-    /// use pellucid_tensor::{DType, Generator, Tensor};
+    /// use pellucid::{DType, Generator, Tensor};
     /// let draw = || {
     ///     let _scope = Generator::new(7).scope();
     ///     Tensor::rand([3], DType::F32).to_vec::<f32>()
@@ -245,7 +245,7 @@ impl Drop for GeneratorScope {
 /// equal in every run. The initial seed is 0, and the main thread then has the stream of [`Generator::new`]`(0)`.
 ///
 /// ```
-/// use pellucid_tensor::{manual_seed, DType, Tensor};
+/// use pellucid::{manual_seed, DType, Tensor};
 /// manual_seed(7);
 /// let a = Tensor::rand([3], DType::F32);
 /// manual_seed(7);

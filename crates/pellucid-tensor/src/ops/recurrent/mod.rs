@@ -61,8 +61,8 @@ pub enum RnnNonlinearity {
 /// [`autocast`](crate::autocast) inputs, states and weights are cast to half precision first.
 ///
 /// ```
-/// use pellucid_tensor::ops::{self, RnnNonlinearity, RecurrenceOptions, RecurrentWeights};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid::ops::{self, RnnNonlinearity, RecurrenceOptions, RecurrentWeights};
+/// use pellucid::{DType, Tensor};
 /// let x = Tensor::randn([5, 2, 3], DType::F32);
 /// let (weight_ih, weight_hh) = (Tensor::randn([4, 3], DType::F32), Tensor::randn([4, 4], DType::F32));
 /// let weights = RecurrentWeights {
@@ -74,7 +74,7 @@ pub enum RnnNonlinearity {
 /// };
 /// let (y, h) = ops::rnn(&x, weights, None, RnnNonlinearity::Tanh, RecurrenceOptions::default())?;
 /// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 4].as_slice(), [2, 4].as_slice()));
-/// # Ok::<(), pellucid_tensor::Error>(())
+/// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
 /// # Errors

@@ -110,7 +110,7 @@ impl<T: Into<Spatial>> From<T> for ConvPadding {
 /// Options of a convolution. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, ops::{ConvOptions, ConvPadding}};
+/// use pellucid::{DType, Tensor, ops::{ConvOptions, ConvPadding}};
 /// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
 /// assert_eq!(x.conv2d(&w, None, ConvOptions::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
 /// assert_eq!(x.conv2d(&w, None, ConvOptions::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);

@@ -18,7 +18,7 @@ use smallvec::smallvec;
 /// The windows of a pooling operation. By default windows are adjacent.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, ops::PoolOptions};
+/// use pellucid::{DType, Tensor, ops::PoolOptions};
 /// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
 /// assert_eq!(x.max_pool2d(PoolOptions::new(2)).0.shape().dims(), [1, 4, 3, 3]);
 /// assert_eq!(x.max_pool2d(PoolOptions::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);

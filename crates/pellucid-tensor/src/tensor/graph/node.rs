@@ -63,7 +63,7 @@ impl Node {
     /// place since, and of which no value is saved. A constant is returned if the operation has saved it.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let x = Tensor::from([2.0f64]).requires_grad_(true);
     /// let y = x.sin() * &x;
     /// let inputs = y.creator().expect("y is a result").input_tensors();

@@ -16,7 +16,7 @@ impl Node {
     /// text without names.
     ///
     /// ```
-    /// use pellucid_tensor::Tensor;
+    /// use pellucid::Tensor;
     /// let weight = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).requires_grad_(true);
     /// let y = (Tensor::from([[1.0f32, 1.0]]).matmul(&weight)).square();
     /// let node = y.creator().expect("y is a result");
