@@ -5,7 +5,9 @@
 //! elements.
 
 use super::axes::{Axes, over};
+use super::formula::map;
 use super::over_axes::{as_float, over_axes};
+use super::reduce::root_formula;
 use super::scatter_reduce::{ScatterReduceOp, reduction_identity};
 use crate::ops;
 use crate::ops::check;
@@ -105,10 +107,10 @@ over_axes! {
     /// Options are those of [`var`](ops::var).
     masked_var(x: floats, mask: &Tensor; axes) = variance("masked_var", x, mask, axes), autocast = Single;
     /// Computes the standard deviation over axes of the elements where the mask is true, the square root of
-    /// [`masked_var`].
+    /// [`masked_var`]. The derivative for equal elements is 0.
     masked_std(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_std", [x] => masked_std(x, mask, axes));
-        ops::sqrt(&variance("masked_std", x, mask, axes)?)
+        map(root_formula(), &[&variance("masked_std", x, mask, axes)?], &[])
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///

@@ -36,6 +36,7 @@ mod normalize;
 mod over_axes;
 mod pad;
 mod polynomial;
+mod power;
 mod precision;
 mod put;
 mod quantile;

@@ -6,6 +6,7 @@
 use super::axes::{Axes, check_reduction_rank};
 use super::formula::{apply_rows, apply_rows_in, map, map_sum};
 use super::over_axes::{over_axes, row_formula};
+use super::power;
 use super::precision::{in_single, round_to_operands, widened_dtype};
 use super::reshape_to;
 use crate::array::Array;
@@ -98,8 +99,8 @@ over_axes! {
     }, autocast = Single;
     /// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
     ///
-    /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative of
-    /// the 2-norm at the zero vector is 0.
+    /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative at the
+    /// zero vector is 0, and so is that by an element of 0 for p ≤ 1, as in PyTorch.
     #[doc(alias("vector_norm", "linalg_norm"))]
     norm(x: floats, p: f64; axes) = match p {
         f64::INFINITY => max(&ops::abs(x)?, axes),
@@ -182,7 +183,7 @@ fn euclidean_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
 
 /// Returns the formula of √s with a derivative of 0 at 0, where that of √s is infinite: the subgradient of least length
 /// of a norm and of a standard deviation.
-fn root_formula() -> &'static Formula {
+pub(super) fn root_formula() -> &'static Formula {
     formula! {
         static root(s) = s.sqrt();
         d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0);
@@ -192,12 +193,9 @@ fn root_formula() -> &'static Formula {
 /// Computes (Σ |x|ᵖ)^(1/p).
 fn power_norm(x: &Tensor, p: f64, axes: Axes) -> Result<Tensor> {
     in_single!("norm", [x] => power_norm(x, p, axes));
-    // The derivative at 0 is 0 for other powers as well.
-    let root = formula! {
-        static root(s; p) = s.pow(p);
-        d s = y.gt(0.0).select(g * p * y / y.gt(0.0).select(s, 1.0), 0.0);
-    };
-    map(root, &[&sum(&ops::pow(&ops::abs(x)?, p)?, axes)?], &[(1.0 / p).into()])
+    let axes = axes.resolve("norm", x.shape())?;
+    let kept = map_sum(power::absolute_power(p), &[x], &[p.into()], axes.set, None)?;
+    map(power::root(), &[&reshape_to(&kept, &axes.shape(x.shape()))?], &[(1.0 / p).into()])
 }
 
 /// A reduction by a kernel that is not a sum.

@@ -7,8 +7,10 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
 };
 use crate::engine;
+use crate::ops::formula::map;
+use crate::ops::over_axes::as_float;
 use crate::ops::precision::in_single;
-use crate::ops::{self, check};
+use crate::ops::{self, check, power};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
@@ -280,15 +282,25 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
         return Err(Error::invalid(op, "p-norm pooling supports neither padding nor dilation"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    if p.is_infinite() {
+        // The sum is dominated by the largest element for p = ∞, and by the smallest for p = −∞.
+        let x = as_float(x)?;
+        return match p > 0.0 {
+            true => Ok(max_pool(op, spatial, &x, pool)?.0),
+            false => ops::neg(&max_pool(op, spatial, &ops::neg(&x)?, pool)?.0),
+        };
+    }
     in_single!(op, [x] => lp_pool(op, spatial, x, p, pool));
-    let powers = ops::pow(&images.x, p)?;
+    let x = as_float(&images.x)?;
+    let powers = if p == 1.0 { x } else { map(power::signed_power(p), &[&x], &[p.into()])? };
     let sums = if pool.ceil {
         let means = window_means(&powers, window, outputs, AvgPoolDivisor::Inside)?;
         ops::mul(&means, window.size.iter().product::<usize>() as f64)?
     } else {
         window_sums(&powers, window, outputs)?
     };
-    images.restore_axes(&ops::pow(&sums, 1.0 / p)?)
+    // A sum of first powers has no root, whose derivative at 0 would be 0.
+    images.restore_axes(&if p == 1.0 { sums } else { map(power::root(), &[&sums], &[(1.0 / p).into()])? })
 }
 
 macro_rules! pools {
@@ -334,6 +346,9 @@ macro_rules! pools {
         }
 
         /// Computes (Σ xᵖ)^(1/p) over every window; NaN for a root of a negative sum.
+        ///
+        /// For p = ∞ it is the maximum, for −∞ the minimum. The gradient of a window whose sum is 0 is 0, except for
+        /// p = 1.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
         /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts
