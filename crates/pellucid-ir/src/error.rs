@@ -447,6 +447,22 @@ impl Error {
         Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }
     }
 
+    /// Returns the error without the layers of a model and the parts of a checkpoint in which it occurred.
+    ///
+    /// ```
+    /// use pellucid_ir::Error;
+    /// let inner = Error::invalid("dropout", "p must be in [0, 1], got 2");
+    /// let error = Error::Layer { layer: "0 (Dropout)".into(), source: Box::new(inner.clone()) };
+    /// assert!(matches!(error.root(), Error::InvalidArgument { op: "dropout", .. }));
+    /// assert_eq!(inner.root(), &inner);
+    /// ```
+    pub fn root(&self) -> &Error {
+        match self {
+            Error::Layer { source, .. } | Error::Checkpoint { source, .. } => source.root(),
+            other => other,
+        }
+    }
+
     /// Returns the operation that the error names, if there is one.
     pub fn operation(&self) -> Option<&'static str> {
         self.clone().operation_mut().map(|op| *op).filter(|op| !op.is_empty())

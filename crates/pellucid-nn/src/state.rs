@@ -264,7 +264,7 @@ impl<'a> NamedValue<'a> {
         let converted = |value: &Tensor| ops::to_dtype(&value.detach(), self.tensor.dtype());
         let value = converted(first)?;
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
-            if converted(again)?.to_bytes()? != value.to_bytes()? {
+            if converted(again)?.try_to_bytes()? != value.try_to_bytes()? {
                 let reason = format!(
                     "{name} and {other} share one value in the module, but have different values in the state dict; make the \
                      module without shared parameters, or remove one entry"

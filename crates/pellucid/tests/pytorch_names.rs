@@ -536,7 +536,7 @@ rows! {
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
     "torch.compile(model.eval())" => [InferenceModel::new(&model, &[1, 8])?.run(&x)?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
-    "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)?];
+    "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)];
     "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
 }
 

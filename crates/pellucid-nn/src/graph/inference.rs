@@ -318,7 +318,7 @@ impl<'f> ForwardPasses<'f> {
         let kept = self.kept.as_mut().expect("keep_current() must have made the recordings");
         let RecordedPass { step, has_output_length, .. } = &mut kept.recorded[at];
         let mut output = match step {
-            Ok(captured) => launch_captured(captured, &self.inputs)?.to_tensor(0)?,
+            Ok(captured) => launch_captured(captured, &self.inputs)?.try_to_tensor(0)?,
             Err(_) => forward_in_evaluation(&*kept.forward, &self.inputs)?,
         };
         if given.rows < fill.rows {

@@ -92,7 +92,7 @@ impl SavedState {
     fn of(model: &(impl Layer + ?Sized)) -> Result<SavedState> {
         let state = state_of(model).into_iter().map(|(_, tensor)| tensor);
         let all = state.chain(Generator::default().states().into_iter().map(|(_, state)| state));
-        Ok(SavedState(all.map(|t| Ok((t.clone(), t.to_bytes()?))).collect::<Result<_>>()?))
+        Ok(SavedState(all.map(|t| Ok((t.clone(), t.try_to_bytes()?))).collect::<Result<_>>()?))
     }
 }
 
@@ -101,10 +101,10 @@ impl Drop for SavedState {
         let _off = no_grad();
         for (tensor, bytes) in &self.0 {
             // Unchanged tensors are not written, since autograd graphs may have saved them.
-            if tensor.to_bytes().is_ok_and(|now| now == *bytes) {
+            if tensor.try_to_bytes().is_ok_and(|now| now == *bytes) {
                 continue;
             }
-            let before = Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape())
+            let before = Tensor::try_from_bytes(bytes, tensor.dtype(), tensor.shape())
                 .expect("the saved bytes must fit the dtype and shape of the tensor");
             ops::copy_(tensor, &before).expect("copying the former values into a state tensor must succeed");
         }

@@ -87,5 +87,5 @@ pub(crate) fn streams() -> [Option<Stream>; 2] {
 
 /// Returns all bytes of these tensors.
 pub(crate) fn bits(state: StateDict) -> Vec<(String, Vec<u8>)> {
-    state.into_iter().map(|(name, tensor)| (name, tensor.to_bytes().unwrap())).collect()
+    state.into_iter().map(|(name, tensor)| (name, tensor.to_bytes())).collect()
 }

@@ -154,8 +154,8 @@ fn a_captured_step_is_recorded_again_after_a_conversion() {
     let mut step = capture(|i: &[Tensor]| (model.weight.tensor() * &i[0]).sum(..), &[&Tensor::from([3i64])]).unwrap();
     let mut launch = |expected: f64| {
         let outputs = step.launch(&[&Tensor::from([3i64])]).unwrap();
-        assert_eq!(outputs.to_tensor(0).unwrap().dtype(), model.weight.dtype());
-        assert!((outputs.to_tensor(0).unwrap().to_dtype(DType::F64).item::<f64>() - expected).abs() < 1e-6);
+        assert_eq!(outputs.to_tensor(0).dtype(), model.weight.dtype());
+        assert!((outputs.to_tensor(0).to_dtype(DType::F64).item::<f64>() - expected).abs() < 1e-6);
     };
     let sum = || model.weight.to_dtype(DType::F64).sum(..).item::<f64>();
     launch(3.0 * sum());

@@ -22,5 +22,5 @@ fn error_text<T>(result: Result<T>) -> String {
 }
 
 fn bytes(x: &Tensor) -> Vec<u8> {
-    x.to_bytes().unwrap()
+    x.to_bytes()
 }

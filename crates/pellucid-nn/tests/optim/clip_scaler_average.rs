@@ -86,10 +86,10 @@ fn the_scaler_skips_non_finite_steps() {
                 if let Some(poison) = poison {
                     let g = scaled.parameters()[1].grad().unwrap();
                     g.set(0, Tensor::full(g.i(0).shape(), poison, DType::F64));
-                    let before: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes().unwrap()).collect();
+                    let before: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes()).collect();
                     let values = flat(scaled.parameters());
                     scaler.step(&*scaled).unwrap();
-                    let after: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes().unwrap()).collect();
+                    let after: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes()).collect();
                     assert_eq!(
                         (after, flat(scaled.parameters())),
                         (before, values),
@@ -198,10 +198,10 @@ fn a_scaled_step_can_be_captured() {
             }
         }
         let state = optimizer.state_dict().into_iter().chain(scaler.state_dict());
-        let bytes: Vec<_> = state.map(|(_, t)| t.to_bytes().unwrap()).collect();
+        let bytes: Vec<_> = state.map(|(_, t)| t.to_bytes()).collect();
         (
             bytes,
-            p.to_bytes().unwrap(),
+            p.to_bytes(),
             scaler.scale_tensor().item::<f32>(),
             optimizer.clock_tensor(0, "step").unwrap().item::<f32>(),
         )

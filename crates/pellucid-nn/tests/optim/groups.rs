@@ -7,8 +7,8 @@ use pellucid_nn::{Linear, Module, Parameter, Relu, sequential};
 use pellucid_tensor::{DType, Error, Tensor};
 
 fn bits(optimizer: &dyn Optimizer) -> Vec<Vec<u8>> {
-    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes().unwrap());
-    parameters.chain(optimizer.state().iter().map(|(_, t)| t.to_bytes().unwrap())).collect()
+    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes());
+    parameters.chain(optimizer.state().iter().map(|(_, t)| t.to_bytes())).collect()
 }
 
 /// Every optimizer resumes bit for bit from its snapshot, including master copies.

@@ -33,8 +33,8 @@ fn master_copies_equal_f32_parameters() {
                         "{kind}.{case} in {dtype}: the master copy differs from the f32 parameter"
                     );
                     assert_eq!(
-                        h.to_bytes().unwrap(),
-                        f.to_dtype(dtype).to_bytes().unwrap(),
+                        h.to_bytes(),
+                        f.to_dtype(dtype).to_bytes(),
                         "{kind}.{case}: the parameter differs from the rounded f32 parameter"
                     );
                 }

@@ -15,7 +15,7 @@ pub(crate) fn file() -> StateDict {
             Dtype::I64 => DType::I64,
             other => panic!("the dtype {other:?} of {name} is not supported"),
         };
-        (name.to_string(), Tensor::from_bytes(view.data(), dtype, view.shape()).unwrap())
+        (name.to_string(), Tensor::from_bytes(view.data(), dtype, view.shape()))
     };
     file.iter().map(tensor).collect()
 }

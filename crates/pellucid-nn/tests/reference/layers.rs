@@ -115,12 +115,12 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     every_layer(|layer, reference| {
         let (x, y) = (reference.get("x"), reference.get("y"));
-        let before: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
+        let before: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes()).collect();
         assert_eq!(layer.output_shape(x.shape()).unwrap(), *y.shape());
         let summary = layer.summary(x.shape()).unwrap();
         assert_eq!(summary.rows[0].output, *y.shape());
         assert_eq!(summary.parameters, layer.parameter_count());
-        let after: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
+        let after: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes()).collect();
         assert_eq!(before, after, "a summary must not change the state dict of the layer");
         layer.supports_capture().unwrap();
     });
@@ -143,13 +143,13 @@ fn a_captured_layer_equals_the_eager_one() {
                 layer.load_state_dict(&state).unwrap();
                 pellucid_tensor::manual_seed(5);
                 let mut bytes: Vec<Vec<u8>> = (0..3).map(|_| steps(x)).collect();
-                bytes.extend(layer.state_dict().values().map(|t| t.to_bytes().unwrap()));
+                bytes.extend(layer.state_dict().values().map(|t| t.to_bytes()));
                 bytes
             };
             let _off = no_grad();
-            let eager = run(&mut |x| layer.forward(x).to_bytes().unwrap());
+            let eager = run(&mut |x| layer.forward(x).to_bytes());
             let mut step = capture(|inputs| layer.forward(&inputs[0]), &[x]).unwrap();
-            let replayed = run(&mut |x| step.launch(&[x]).unwrap().to_tensor(0).unwrap().to_bytes().unwrap());
+            let replayed = run(&mut |x| step.launch(&[x]).unwrap().to_tensor(0).to_bytes());
             assert!(eager == replayed, "the captured layer must equal the eager one (training mode: {training})");
             layer.load_state_dict(&state).unwrap();
         }
@@ -181,7 +181,7 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
             all.extend(layer.state_dict().into_values());
             all.iter().map(|t| t.detach().to(Device::cpu()).unwrap().copy()).collect()
         };
-        let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes().unwrap()).collect::<Vec<_>>();
+        let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();
         let on_cpu = run(Device::cpu());
         assert!(bits(&on_cpu) == bits(&run(toy())), "the layer must compute the same bits on another device");
         if let Some(gpu) = gpu() {

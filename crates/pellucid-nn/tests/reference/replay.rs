@@ -52,19 +52,18 @@ fn a_replayed_step_equals_the_eager_one() {
         let mut bytes: Vec<Vec<u8>> = if replayed {
             let (x, y) = &batches[0];
             let mut captured = capture(|inputs| step(&inputs[0], &inputs[1]), &[x, y]).unwrap();
-            let launch =
-                |(x, y): &(Tensor, Tensor)| captured.launch(&[x, y]).unwrap().to_tensor(0).unwrap().to_bytes().unwrap();
+            let launch = |(x, y): &(Tensor, Tensor)| captured.launch(&[x, y]).unwrap().to_tensor(0).to_bytes();
             batches.iter().map(launch).collect()
         } else {
-            batches.iter().map(|(x, y)| step(x, y).to_bytes().unwrap()).collect()
+            batches.iter().map(|(x, y)| step(x, y).to_bytes()).collect()
         };
         let distinct: std::collections::HashSet<_> = bytes.iter().collect();
         assert!(distinct.len() == STEPS, "every step must have a different loss");
         let state = model.state_dict();
         assert_eq!(state["1.num_batches_tracked"].item::<i64>(), STEPS as i64);
-        bytes.extend(state.values().map(|t| t.to_bytes().unwrap()));
+        bytes.extend(state.values().map(|t| t.to_bytes()));
         model.eval();
-        bytes.push(model.forward(&batches[0].0).to_bytes().unwrap());
+        bytes.push(model.forward(&batches[0].0).to_bytes());
         bytes
     };
     assert!(run(true) == run(false));

@@ -152,7 +152,7 @@ fn running_statistics() {
         let y = eager.forward(&x);
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), y.to_vec::<f32>());
         for ((name, a), b) in layer.state_dict().iter().zip(eager.state_dict().values()) {
-            assert_eq!(a.to_bytes().unwrap(), b.to_bytes().unwrap(), "{name} differs after step {i}");
+            assert_eq!(a.to_bytes(), b.to_bytes(), "{name} differs after step {i}");
         }
     }
     assert_eq!(layer.state_dict()["num_batches_tracked"].item::<i64>(), 4);

@@ -60,14 +60,14 @@ fn state_of(trainings: &[TrainingCase]) -> Vec<(String, Vec<u8>)> {
         |(k, t): (usize, &TrainingCase)| (t.state)().into_iter().map(move |(name, v)| (format!("{k}: {name}"), v));
     let all = trainings.iter().enumerate().flat_map(own);
     let generator = ("generator".to_string(), Generator::default().state().clone());
-    all.chain([generator]).map(|(name, t)| (name, t.to_bytes().unwrap())).collect()
+    all.chain([generator]).map(|(name, t)| (name, t.to_bytes())).collect()
 }
 
 /// Runs several trainings side by side, one launch of each in turn.
 pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, launches: usize, way: Way) -> Seen {
     manual_seed(42);
     let trainings: Vec<TrainingCase> = (0..count).map(|_| make(dtype)).collect();
-    let bytes = |loss: Tensor| loss.to_bytes().unwrap();
+    let bytes = |loss: Tensor| loss.to_bytes();
     let turns = (0..launches).flat_map(|i| trainings.iter().enumerate().map(move |(k, t)| (i, k, t)));
     if let Way::Eager | Way::Lazy = way {
         let go = |(i, _, t): (usize, usize, &TrainingCase)| {
@@ -92,7 +92,7 @@ pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, l
         (t.before)(i);
         let (step, inputs) = (t.launch)(dtype, i);
         let outputs = captured[k][step].launch(&inputs.iter().collect::<Vec<_>>()).unwrap();
-        losses.push(bytes(outputs.to_tensor(0).unwrap()));
+        losses.push(bytes(outputs.to_tensor(0)));
         if way == Way::Disturbed {
             others.push(Tensor::full([1 + i % 13, 1 + 7 * (i % 5)], f64::NAN, dtype));
             if others.len() > 6 {

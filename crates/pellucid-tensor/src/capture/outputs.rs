@@ -2,8 +2,9 @@
 
 use crate::array::Array;
 use crate::engine::{VersionUpdate, run_kernel};
-use crate::panic;
+use crate::panic::unwrap;
 use crate::tensor::Tensor;
+use pellucid_derive::panicking_form;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, ReadElement, Result, Shape};
 
@@ -87,27 +88,30 @@ impl Outputs<'_> {
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there is no such output;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-    pub fn to_tensor(&self, index: usize) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_to_tensor(&self, index: usize) -> Result<Tensor> {
         self.copy_of(index).map(Tensor::from)
     }
 
     /// Returns the elements of output `index` in row-major order, converted to `T`.
     ///
-    /// # Panics
-    /// If there is no such output, or no memory for its copy.
-    #[track_caller]
-    pub fn to_vec<T: ReadElement>(&self, index: usize) -> Vec<T> {
-        panic::unwrap(self.copy_of(index).and_then(|a| a.read("to_vec")))
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there is no such output, or for an element that an
+    /// integer type `T` cannot represent; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_to_vec<T: ReadElement>(&self, index: usize) -> Result<Vec<T>> {
+        self.copy_of(index)?.read("to_vec")
     }
 
     /// Returns the single element of output `index`, converted to `T`.
     ///
-    /// # Panics
-    /// If there is no such output, or it does not have exactly one element.
-    #[track_caller]
-    pub fn item<T: ReadElement>(&self, index: usize) -> T {
-        let one = self.copy_of(index).and_then(|a| Tensor::from(a).try_item());
-        panic::unwrap(one)
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there is no such output, or for an element that an
+    /// integer type `T` cannot represent; [`Error::NotAScalar`](crate::Error::NotAScalar) if it does not have exactly
+    /// one element; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_item<T: ReadElement>(&self, index: usize) -> Result<T> {
+        Tensor::from(self.copy_of(index)?).try_item()
     }
 
     fn copy_of(&self, index: usize) -> Result<Array> {

@@ -3,7 +3,8 @@
 use super::Tensor;
 use crate::array::Array;
 use crate::device::Device;
-use crate::panic;
+use crate::panic::{self, unwrap};
+use pellucid_derive::panicking_form;
 use pellucid_ir::{DType, Element, Error, Result, Shape};
 
 /// A number, or nested lists of numbers, whose nesting is the shape: arrays, slices and vectors at every level, such as
@@ -190,12 +191,12 @@ impl<T: Element> IntoTensor for &Vec<T> {
 impl Tensor {
     /// Creates a tensor from numbers in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
     ///
-    /// # Panics
-    /// If the numbers do not fill the shape.
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the numbers do not fill the shape; [`Error::OutOfMemory`].
     #[doc(alias("tensor", "array", "from_numpy"))]
-    #[track_caller]
-    pub fn new(data: impl IntoTensor, shape: impl Into<Shape>) -> Tensor {
-        panic::unwrap(data.into_tensor(shape.into()))
+    #[panicking_form]
+    pub fn try_new(data: impl IntoTensor, shape: impl Into<Shape>) -> Result<Tensor> {
+        data.into_tensor(shape.into())
     }
 
     /// Creates a leaf on the CPU from nested lists as `Tensor::from` does, and returns errors as values.
@@ -227,7 +228,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] if the data does not fill the shape, or a `bool` is not 0 or 1.
     #[doc(alias = "frombuffer")]
-    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+    #[panicking_form]
+    pub fn try_from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         if dtype == DType::Bool
             && let Some(byte) = bytes.iter().find(|&&b| b > 1)
         {

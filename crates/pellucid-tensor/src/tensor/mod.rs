@@ -34,9 +34,10 @@ pub(crate) use view_base::{AsStrided, AsStridedTranspose, ViewBase, offset_layou
 use crate::array::{Array, StorageId};
 use crate::device::Device;
 use crate::engine;
-use crate::panic;
+use crate::panic::{self, unwrap};
 use graph::is_same_node;
 use history::TensorDetails;
+use pellucid_derive::panicking_form;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -340,31 +341,34 @@ impl Tensor {
     ///
     /// A [free](Tensor::is_free) gradient is copied to the device of this tensor.
     ///
-    /// # Panics
-    /// If its shape or dtype are not this tensor's, or if it is pinned to another device.
-    #[track_caller]
-    pub fn set_grad(&self, mut gradient: Option<Tensor>) {
-        if let Some(g) = gradient.as_mut().filter(|g| g.device() != self.device()) {
-            let devices = || [g.device(), self.device()].map(|device| device.name().to_string()).into();
-            panic::unwrap(
-                g.is_free().then_some(()).ok_or_else(|| Error::DeviceMismatch { op: "set_grad", devices: devices() }),
-            );
-            let device = self.device();
-            *g = Tensor::from(panic::unwrap(g.device_copy(device, || g.array().copy_to_device(device)))).pinned();
-        }
-        if let Some(g) = &gradient {
-            let help = "a gradient must have its tensor's shape and dtype; use reshape() or to_dtype()";
-            panic::unwrap(if g.shape() != self.shape() {
-                Err(Error::shapes("set_grad", [g.shape(), self.shape()], help))
-            } else if g.dtype() != self.dtype() {
-                Err(Error::dtypes("set_grad", [g.dtype(), self.dtype()], help))
-            } else {
-                Ok(())
-            });
-        }
+    /// # Errors
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if its shape or dtype are not this tensor's,
+    /// [`Error::DeviceMismatch`] if it is pinned to another device; errors of the device.
+    #[panicking_form]
+    pub fn try_set_grad(&self, gradient: Option<Tensor>) -> Result<()> {
+        let help = "a gradient must have its tensor's shape and dtype; use reshape() or to_dtype()";
+        let device = self.device();
+        let checked = |g: Tensor| {
+            if g.shape() != self.shape() {
+                return Err(Error::shapes("set_grad", [g.shape(), self.shape()], help));
+            }
+            if g.dtype() != self.dtype() {
+                return Err(Error::dtypes("set_grad", [g.dtype(), self.dtype()], help));
+            }
+            if g.device() == device {
+                return Ok(g);
+            }
+            if !g.is_free() {
+                let devices = [g.device(), device].map(|device| device.name().to_string()).into();
+                return Err(Error::DeviceMismatch { op: "set_grad", devices });
+            }
+            Ok(Tensor::from(g.device_copy(device, || g.array().copy_to_device(device))?).pinned())
+        };
+        let gradient = gradient.map(checked).transpose()?;
         if gradient.is_some() || self.0.existing_slot().is_some() {
             self.0.slot().set(gradient);
         }
+        Ok(())
     }
 
     /// Returns the gradient that was set on this result, with which a pass from it starts.
@@ -382,14 +386,15 @@ impl Tensor {
     /// Makes backward passes keep the gradient of this result, as they do for leaves. It is the same as
     /// [`set_retain_grad(true)`](Tensor::set_retain_grad), which also accepts a tensor that requires no gradient yet.
     ///
-    /// # Panics
-    /// If the tensor requires no gradient.
-    #[track_caller]
-    pub fn retain_grad(&self) {
+    /// # Errors
+    /// [`Error::NotTracked`] if the tensor requires no gradient.
+    #[panicking_form]
+    pub fn try_retain_grad(&self) -> Result<()> {
         if !self.requires_grad() {
-            panic::unwrap(Err(self.not_tracked("retain_grad", "the tensor")))
+            return Err(self.not_tracked("retain_grad", "the tensor"));
         }
         self.set_retain_grad(true);
+        Ok(())
     }
 
     /// Returns true if backward passes keep the gradient of this tensor if it is a result. Those of leaves are always
@@ -435,17 +440,20 @@ impl Tensor {
     /// of the value before the write. In a captured step it is called when the step is recorded; the step is recorded
     /// again after a hook of one of its tensors was added or removed.
     ///
-    /// # Panics
-    /// If the tensor requires no gradient.
-    #[track_caller]
-    pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static) -> HookHandle {
+    /// # Errors
+    /// [`Error::NotTracked`] if the tensor requires no gradient.
+    #[panicking_form]
+    pub fn try_register_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
         let of_result = |(node, index): &Creator| node.hooks_of(*index as usize).clone();
         let hooks = match self.with_creator(|creator| creator.map(of_result)) {
             Some(hooks) => hooks,
             None if self.requires_grad() => self.0.slot().hooks.clone(),
-            None => panic::unwrap(Err(self.not_tracked("register_hook", "the tensor"))),
+            None => return Err(self.not_tracked("register_hook", "the tensor")),
         };
-        hooks.add(Arc::new(hook))
+        Ok(hooks.add(Arc::new(hook)))
     }
 
     /// Returns the error for this tensor, `what` in the call of `op`, which requires no gradient.
@@ -480,12 +488,12 @@ impl Tensor {
     /// to bound the deferred work. It does nothing in eager mode on the CPU. [`eval`](crate::eval())
     /// does so for several tensors, and [`flush`](crate::flush) runs all deferred kernels.
     ///
-    /// # Panics
-    /// With the error of a deferred kernel that failed.
+    /// # Errors
+    /// The error of a deferred kernel that failed.
     #[doc(alias = "synchronize")]
-    #[track_caller]
-    pub fn eval(&self) {
-        panic::unwrap(eval([self]));
+    #[panicking_form]
+    pub fn try_eval(&self) -> Result<()> {
+        eval([self])
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::Tensor;
 use crate::execution_mode::is_capturing;
-use crate::panic;
+use crate::panic::{self, unwrap};
+use pellucid_derive::panicking_form;
 use pellucid_ir::backend::READY;
 use pellucid_ir::{Element, Error, ReadElement, Result};
 
@@ -147,8 +148,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured.
     #[doc(alias = "tobytes")]
-    #[track_caller]
-    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+    #[panicking_form]
+    pub fn try_to_bytes(&self) -> Result<Vec<u8>> {
         self.array().to_bytes("to_bytes")
     }
 }

@@ -53,5 +53,5 @@ pub fn slope(tensor: &Tensor) -> f64 {
 /// Returns the bytes of the tensors, for exact comparisons.
 #[track_caller]
 pub fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
-    tensors.iter().map(|t| t.to_bytes().expect("a read of the tensor must succeed")).collect()
+    tensors.iter().map(|t| t.to_bytes()).collect()
 }

@@ -55,8 +55,8 @@ impl Digits {
         if let Some(label) = labels.bytes.iter().find(|&&l| l > 9) {
             return refuse(&labels_path, format!("a label must be a digit, 0 to 9, but one is {label}"));
         }
-        let bytes = Tensor::from_bytes(&images.bytes, DType::U8, images.dims)?;
-        let labels = Tensor::from_bytes(&labels.bytes, DType::U8, labels.dims)?;
+        let bytes = Tensor::try_from_bytes(&images.bytes, DType::U8, images.dims)?;
+        let labels = Tensor::try_from_bytes(&labels.bytes, DType::U8, labels.dims)?;
         Ok(Digits {
             images: ops::div(&ops::to_dtype(&bytes, DType::F32)?, 255.0)?,
             labels: ops::to_dtype(&labels, DType::I64)?,

@@ -61,7 +61,7 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
     }
     let mut parts = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
-        let mut bytes = tensor.to_bytes()?;
+        let mut bytes = tensor.try_to_bytes()?;
         to_little_endian(&mut bytes, tensor.dtype());
         parts.push((name, format_dtype(tensor.dtype()), tensor.shape().to_vec(), bytes));
     }
@@ -158,7 +158,7 @@ fn parse(
         if cfg!(target_endian = "big") {
             to_little_endian(data.to_mut(), dtype);
         }
-        let tensor = Tensor::from_bytes(&data, dtype, view.shape()).map_err(|e| format!("{name}: {e}"))?;
+        let tensor = Tensor::try_from_bytes(&data, dtype, view.shape()).map_err(|e| format!("{name}: {e}"))?;
         tensors.insert(name.to_string(), tensor);
     }
     Ok(tensors)

@@ -31,7 +31,7 @@ pub(crate) trait TrainingRun {
 
 /// Returns the bytes of all values of a checkpoint by name.
 pub(crate) fn bits(checkpoint: &Checkpoint<'_>) -> BTreeMap<String, Vec<u8>> {
-    checkpoint.state().unwrap().into_iter().map(|(name, value)| (name, value.to_bytes().unwrap())).collect()
+    checkpoint.state().unwrap().into_iter().map(|(name, value)| (name, value.to_bytes())).collect()
 }
 
 /// Compares the values of two checkpoints, and names one that differs.

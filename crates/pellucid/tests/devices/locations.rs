@@ -44,7 +44,7 @@ fn a_read_in_a_captured_step_names_its_line() {
         (line!(), |x| x.sum(..).try_item::<f32>().map(drop)),
         (line!(), |x| x.try_to_vec::<f32>().map(drop)),
         (line!(), |x| x.try_to_vec::<i64>().map(drop)),
-        (line!(), |x| x.to_bytes().map(drop)),
+        (line!(), |x| x.try_to_bytes().map(drop)),
         (line!(), |x| ops::nonzero(x).map(drop)),
         (line!(), |x| ops::masked_select(x, &x.gt(0.0)).map(drop)),
         (line!(), |x| ops::unique(x, Default::default()).map(drop)),

@@ -32,7 +32,7 @@ fn run<M: Module>(
     } else {
         batches.iter().map(|(x, y)| step(x, y).item::<f32>().to_bits()).collect()
     };
-    let state = model.state_dict().into_values().map(|t| t.to_bytes().unwrap()).collect();
+    let state = model.state_dict().into_values().map(|t| t.to_bytes()).collect();
     (losses, state)
 }
 

@@ -7,7 +7,9 @@
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
+use crate::panic::unwrap;
 use crate::tensor::Tensor;
+use pellucid_derive::panicking_form;
 use pellucid_ir::{DType, Error, Result, formula};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -154,11 +156,11 @@ impl Generator {
 
     /// Restarts the stream with another key.
     ///
-    /// # Panics
-    /// While a step is captured.
-    #[track_caller]
-    pub fn reseed(&self, seed: u64) {
-        crate::panic::unwrap(self.restart(seed));
+    /// # Errors
+    /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) while a step is captured.
+    #[panicking_form]
+    pub fn try_reseed(&self, seed: u64) -> Result<()> {
+        self.restart(seed)
     }
 
     /// Returns a generator of another stream, at its start. The stream depends only on this generator's key and on
@@ -181,11 +183,11 @@ impl Generator {
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-    #[track_caller]
-    pub fn fork(&self, key: u64) -> Generator {
-        Generator::from_states(crate::panic::unwrap(fork_state(&self.state, key)), Vec::new())
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_fork(&self, key: u64) -> Result<Generator> {
+        Ok(Generator::from_states(fork_state(&self.state, key)?, Vec::new()))
     }
 
     /// Makes this the generator of the current thread until the guard is dropped. Operations without an explicit

@@ -193,16 +193,16 @@ fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
         &[],
     )
     .unwrap();
-    let first = step.launch(&[]).unwrap().to_tensor(0).unwrap();
+    let first = step.launch(&[]).unwrap().to_tensor(0);
     let sum = &total + 0.0;
-    let second = step.launch(&[]).unwrap().to_tensor(0).unwrap();
+    let second = step.launch(&[]).unwrap().to_tensor(0);
     assert_eq!((first.to_vec::<f32>(), sum.to_vec::<f32>()), (vec![20.0, 40.0], vec![2.0, 4.0]));
     assert_eq!((second.to_vec::<f32>(), total.to_vec::<f32>()), (vec![30.0, 60.0], vec![3.0, 6.0]));
     let x = Tensor::from([1.0f32, 2.0]);
     let mut step = capture(|i: &[Tensor]| &i[0] * 10.0, &[&x]).unwrap();
     let (first, second) = lazy(|| {
-        let first = step.launch(&[&x]).unwrap().to_tensor(0).unwrap();
-        (first, step.launch(&[&(&x + 1.0)]).unwrap().to_tensor(0).unwrap())
+        let first = step.launch(&[&x]).unwrap().to_tensor(0);
+        (first, step.launch(&[&(&x + 1.0)]).unwrap().to_tensor(0))
     });
     assert_eq!((first.to_vec::<f32>(), second.to_vec::<f32>()), (vec![10.0, 20.0], vec![20.0, 30.0]));
 }

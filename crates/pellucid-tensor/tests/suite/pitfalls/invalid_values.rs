@@ -276,7 +276,7 @@ fn values_are_not_read_in_a_captured_step() {
     let mut captured = capture(step, &[&p]).unwrap();
     let outputs = captured.launch(&[&p]).unwrap();
     assert_eq!((outputs.to_vec::<f64>(0), outputs.to_vec::<i64>(1)), (vec![0.0, 1.0], vec![1]));
-    let error = outputs.to_tensor(3).unwrap_err().to_string();
+    let error = outputs.try_to_tensor(3).unwrap_err().to_string();
     assert!(error.contains("no output 3") && error.contains("2"), "{error}");
 }
 

@@ -145,7 +145,7 @@ fn messages_name_a_correction() {
         ),
         ("cuda:0".parse::<Device>().map(|_| x.clone()), &["device \"cuda\"", "GPUs are named \"gpu\""]),
         ("".parse::<Device>().map(|_| x.clone()), &["device \"\" is not available", "`cpu`"]),
-        (Tensor::from_bytes(&[0; 12], DType::F32, [2, 2]), &["12 bytes do not fill shape [2, 2] of f32"]),
+        (Tensor::try_from_bytes(&[0; 12], DType::F32, [2, 2]), &["12 bytes do not fill shape [2, 2] of f32"]),
     ];
     for (result, parts) in refusals {
         let text = result.expect_err(parts[0]).to_string();
