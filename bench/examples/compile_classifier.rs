@@ -6,7 +6,7 @@ use pellucid::prelude::*;
 fn main() -> Result<()> {
     manual_seed(0);
     let model = sequential![Linear::new(64, 32), Relu, Linear::new(32, 10)];
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() })?;
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() });
     let loss = CrossEntropyLoss::default();
     let (x, y) = (Tensor::randn([16, 64], DType::F32), Tensor::zeros([16], DType::I64));
     for _ in 0..10 {

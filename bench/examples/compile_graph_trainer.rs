@@ -7,7 +7,7 @@ use pellucid::prelude::*;
 fn main() -> Result<()> {
     manual_seed(0);
     let model = sequential![Linear::new(64, 32), Relu, Linear::new(32, 10)];
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
     let (x, y) = (Tensor::randn([16, 64], DType::F32), Tensor::zeros([16], DType::I64));
     for _ in 0..10 {

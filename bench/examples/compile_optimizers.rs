@@ -13,10 +13,10 @@ fn main() -> Result<()> {
     manual_seed(0);
     let model = sequential![Linear::new(8, 8), Relu, Linear::new(8, 1)];
     let x = Tensor::randn([4, 8], DType::F32);
-    train(&model, &Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?, &x);
-    train(&model, &Adam::new(model.parameters(), AdamOptions::default())?, &x);
-    train(&model, &AdamW::new(model.parameters(), AdamWOptions::default())?, &x);
-    train(&model, &RmsProp::new(model.parameters(), RmsPropOptions::default())?, &x);
-    train(&model, &Lion::new(model.parameters(), LionOptions::default())?, &x);
+    train(&model, &Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }), &x);
+    train(&model, &Adam::new(model.parameters(), AdamOptions::default()), &x);
+    train(&model, &AdamW::new(model.parameters(), AdamWOptions::default()), &x);
+    train(&model, &RmsProp::new(model.parameters(), RmsPropOptions::default()), &x);
+    train(&model, &Lion::new(model.parameters(), LionOptions::default()), &x);
     Ok(())
 }

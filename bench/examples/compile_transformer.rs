@@ -23,7 +23,7 @@ fn main() -> Result<()> {
         encoder: TransformerEncoder::new(2, 16, 2, 32, TransformerOptions::default()),
         head: Linear::new(16, 5),
     };
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     model.forward(&Tensor::zeros([2, 7], DType::I64)).square().mean(..).backward();
     optimizer.step();
     Ok(())

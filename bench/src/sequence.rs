@@ -18,7 +18,6 @@ pub(crate) fn workloads() -> Vec<Workload> {
 
 fn adamw(model: &impl Module, lr: f64, weight_decay: f64) -> AdamW {
     AdamW::new(model.parameters(), AdamWOptions { lr, weight_decay, ..Default::default() })
-        .expect("the options are valid")
 }
 
 const BATCH: usize = 8;

@@ -27,12 +27,12 @@ type Make = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
 
 fn sgd(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     let options = SgdOptions { lr: 0.1, ..Default::default() };
-    Box::new(Sgd::new(parameters, options).expect("the options are valid"))
+    Box::new(Sgd::new(parameters, options))
 }
 
 fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     let options = AdamWOptions { lr: 1e-3, weight_decay: 1e-4, ..Default::default() };
-    Box::new(AdamW::new(parameters, options).expect("the options are valid"))
+    Box::new(AdamW::new(parameters, options))
 }
 
 /// The operations of the forward pass, of all weight gradients, and of all input gradients but that of the first layer.

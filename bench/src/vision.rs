@@ -31,7 +31,7 @@ fn digits() -> Training {
         Linear::new(128, 10),
     ];
     let options = AdamOptions { lr: 1e-3, ..Default::default() };
-    let optimizer = Adam::new(model.parameters(), options).expect("the options are valid");
+    let optimizer = Adam::new(model.parameters(), options);
     // Forward, weight gradients, and input gradients except for the first layer.
     let (first, others) = (28 * 28 * 32 * 9, 14 * 14 * 64 * 32 * 9 + 64 * 7 * 7 * 128 + 128 * 10);
     let work = Work::Flops((2 * batch * (2 * first + 3 * others)) as f64);
@@ -86,7 +86,7 @@ fn resnet() -> Training {
     model.push(Flatten::new());
     model.push(Linear::new(inputs, 10));
     let options = SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() };
-    let optimizer = Sgd::new(model.parameters(), options).expect("the options are valid");
+    let optimizer = Sgd::new(model.parameters(), options);
     // The forward pass, and as much for each kind of gradient; the first layer needs no input gradient.
     let shape = [batch, 3, side, side];
     let forward = model.summary(&shape).expect("the images have the expected shape").work.flops;

@@ -25,8 +25,8 @@ const STEP: &str = "step";
 /// use pellucid::nn::{Checkpoint, Linear, Module};
 ///
 /// let model = Linear::new(3, 2);
-/// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
-/// let schedule = Scheduler::new(ExponentialLr { gamma: 0.9 }, &optimizer)?;
+/// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
+/// let schedule = Scheduler::new(ExponentialLr { gamma: 0.9 }, &optimizer);
 /// let checkpoint = Checkpoint::new().model(&model).optimizer(&optimizer).schedule(&schedule).step(100);
 /// let state = checkpoint.state()?;
 /// assert!(state.contains_key("model.weight") && state.contains_key("schedule.epoch"));

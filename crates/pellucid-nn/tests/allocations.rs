@@ -75,7 +75,7 @@ fn randn<const N: usize>(shape: [usize; N]) -> Tensor {
 fn mlp(found: &mut Vec<String>) {
     let model = sequential![Linear::new(256, 512), Relu, Linear::new(512, 512), Relu, Linear::new(512, 10)];
     let options = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
-    let optimizer = Sgd::new(model.parameters(), options).unwrap();
+    let optimizer = Sgd::new(model.parameters(), options);
     let (x, y) = (randn([128, 256]), Tensor::randint(0, 10, [128]));
     let loss = |i: &[Tensor]| loss::cross_entropy(&model.forward(&i[0]), &i[1]);
     launches("mlp", found, training(&optimizer, loss), &[&x, &y]);
@@ -103,7 +103,7 @@ fn cnn(found: &mut Vec<String>) {
         Flatten::new(),
         Linear::new(16, 10)
     ];
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     let (x, y) = (randn([16, 3, 32, 32]), Tensor::randint(0, 10, [16]));
     let loss = |i: &[Tensor]| loss::cross_entropy(&model.forward(&i[0]), &i[1]);
     launches("cnn", found, training(&optimizer, loss), &[&x, &y]);
@@ -114,7 +114,7 @@ fn transformer(found: &mut Vec<String>) {
     let model = TransformerEncoder::new(2, 64, 4, 128, TransformerOptions::default());
     let head = Linear::new(64, 100);
     let parameters = [words.parameters(), model.parameters(), head.parameters()].concat();
-    let optimizer = AdamW::new(parameters, AdamWOptions::default()).unwrap();
+    let optimizer = AdamW::new(parameters, AdamWOptions::default());
     let (x, y) = (Tensor::randint(0, 100, [12, 40]), Tensor::randint(0, 100, [12 * 40]));
     let loss = |i: &[Tensor]| {
         let y = head.forward(&model.forward(&words.forward(&i[0])));
@@ -125,7 +125,7 @@ fn transformer(found: &mut Vec<String>) {
 
 fn recurrent(found: &mut Vec<String>) {
     let model = Lstm::new(32, 64);
-    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let optimizer = Adam::new(model.parameters(), AdamOptions::default());
     for batch in [2, 16] {
         let x = randn([batch, 30, 32]);
         let loss = |i: &[Tensor]| model.run(&i[0], None).0.square().mean(..);
@@ -157,7 +157,7 @@ fn others(found: &mut Vec<String>) {
 /// A trainer: batches are copied into the buffers of a step for one of two shapes, and launched.
 fn trainer(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer)
         .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
     let batches = [32, 16].map(|size| (randn([size, 64]), Tensor::randint(0, 10, [size])));

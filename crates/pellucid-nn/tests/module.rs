@@ -458,7 +458,7 @@ fn modules_and_optimizers_are_unwind_safe() {
 #[test]
 fn a_moved_model_keeps_its_tensors() {
     let model = sequential![Linear::new(2, 3), BatchNorm1d::new(3), sequential![Linear::new(3, 1)]];
-    let sgd = optim::Sgd::new(model.parameters(), optim::SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let sgd = optim::Sgd::try_new(model.parameters(), optim::SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
     let ids = |model: &Sequential| -> Vec<_> {
         let buffers = model.buffers().into_iter().map(|b| b.tensor().id());
         model.parameters().iter().map(|p| p.tensor().id()).chain(buffers).collect()
@@ -492,9 +492,10 @@ fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
 #[test]
 fn a_state_dict_of_another_optimizer_is_named() {
     let model = Linear::new(2, 1);
-    let sgd = optim::Sgd::new(model.parameters(), optim::SgdOptions { momentum: 0.9, ..Default::default() }).unwrap();
-    let adam = optim::AdamW::new(model.parameters(), Default::default()).unwrap();
-    let lbfgs = optim::Lbfgs::new(model.parameters(), Default::default()).unwrap();
+    let sgd =
+        optim::Sgd::try_new(model.parameters(), optim::SgdOptions { momentum: 0.9, ..Default::default() }).unwrap();
+    let adam = optim::AdamW::try_new(model.parameters(), Default::default()).unwrap();
+    let lbfgs = optim::Lbfgs::try_new(model.parameters(), Default::default()).unwrap();
     let text = |result: Result<()>| result.unwrap_err().to_string();
     let refused = text(sgd.load_state_dict(&adam.state_dict()));
     assert!(refused.contains("another optimizer's") && !refused.contains("shapes"), "{refused}");
@@ -506,7 +507,7 @@ fn a_state_dict_of_another_optimizer_is_named() {
         assert!(refused.contains("kind of optimizer") || refused.contains("optimizer of another kind"), "{refused}");
         assert!(!refused.contains("rename") && !refused.contains("[]"), "{refused}");
     }
-    let other = optim::AdamW::new(Linear::new(3, 1).parameters(), Default::default()).unwrap();
+    let other = optim::AdamW::try_new(Linear::new(3, 1).parameters(), Default::default()).unwrap();
     let refused = text(adam.load_state_dict(&other.state_dict()));
     assert!(refused.contains("another optimizer's") && !refused.contains("missing"), "{refused}");
     let refused = text(model.load_state_dict(&Linear::new(3, 1).state_dict()));

@@ -23,14 +23,14 @@ fn main() -> Result<()> {
 
     // The data: images [N, 28, 28] with values in [0, 1], labels [N] from 0 to 9.
     let mnist = Mnist::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k"))?;
-    let mut batches = Batches::new(&[&mnist.train.images, &mnist.train.labels], BATCH)?.shuffled(seed).drop_last();
+    let mut batches = Batches::new(&[&mnist.train.images, &mnist.train.labels], BATCH).shuffled(seed).drop_last();
 
     // The parameters are moved to the device; the batches, which are host values, follow them.
     let model = classifier();
     model.to(device)?;
 
     // The optimizer: AdamW, with a learning rate that decreases over the training.
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() })?;
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() });
     let steps = epochs * batches.len();
     let schedule = CosineSchedule::new(3e-3, steps).warmup(steps / 20);
     let digits = batches.samples();
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     reader.eval();
     model.eval();
     let (ours, theirs) = (model.forward(&mnist.test.images), reader.forward(&mnist.test.images));
-    assert_eq!(ours.to_bytes()?, theirs.to_bytes()?, "the loaded model must compute the same scores as the saved one");
+    assert_eq!(ours.to_bytes(), theirs.to_bytes(), "the loaded model must compute the same scores as the saved one");
     println!("the model was saved and loaded again; its scores are equal in every bit");
     Ok(())
 }

@@ -15,7 +15,7 @@
 //! // A model is trained.
 //! manual_seed(0);
 //! let model = sequential![Linear::new(2, 16), Tanh, Linear::new(16, 1)];
-//! let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() })?;
+//! let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() });
 //! let inputs = Tensor::from([[0.0f32, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]);
 //! let targets = Tensor::from([[0.0f32], [1.0], [1.0], [0.0]]);
 //! for _ in 0..200 {

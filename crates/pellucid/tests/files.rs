@@ -306,7 +306,7 @@ fn a_killed_save_leaves_a_complete_file() {
 fn batches_cover_the_data_set() {
     let x = Tensor::arange(0i64, 10, 1);
     let y = x.mul(10).reshape([10, 1]);
-    let mut batches = Batches::new(&[&x, &y], 4).unwrap();
+    let mut batches = Batches::new(&[&x, &y], 4);
     let plain: Vec<Vec<i64>> = batches.epoch().map(|b| b[0].to_vec()).collect();
     assert_eq!(plain, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
     // A write into a batch does not change the data set.
@@ -314,7 +314,7 @@ fn batches_cover_the_data_set() {
     first.set(.., 7i64);
     assert_eq!((first.to_vec::<i64>(), x.to_vec::<i64>()), (vec![7; 4], (0..10).collect()));
 
-    let mut shuffled = Batches::new(&[&x, &y], 4).unwrap().shuffled(3);
+    let mut shuffled = Batches::new(&[&x, &y], 4).shuffled(3);
     let mut again = shuffled.clone();
     for _ in 0..2 {
         let mut seen = Vec::new();
@@ -355,23 +355,23 @@ fn batches_cover_the_data_set() {
     }
 
     // An epoch without a batch would train nothing.
-    let short = Batches::new(&[&x], 11).unwrap().drop_last();
+    let short = Batches::new(&[&x], 11).drop_last();
     assert!(short.is_empty() && matches!(short.clone().try_epoch().err(), Some(Error::InvalidArgument { .. })));
     assert!(std::panic::catch_unwind(move || drop({ short }.epoch())).is_err());
     let none = Tensor::zeros([0, 3], DType::F32);
-    let why = Batches::new(&[&none], 4).unwrap().try_epoch().err().unwrap().to_string();
+    let why = Batches::new(&[&none], 4).try_epoch().err().unwrap().to_string();
     assert!(why.contains("0 samples"), "{why}");
 
-    let mut even = Batches::new(&[&x], 4).unwrap().drop_last();
+    let mut even = Batches::new(&[&x], 4).drop_last();
     assert_eq!((even.len(), even.epoch().count()), (2, 2));
     for (other, help) in [(Tensor::from([1i64]), "narrow(0, 0, 1)"), (Tensor::from(1i64), "unsqueeze(0)")] {
-        match Batches::new(&[&x, &other], 4) {
+        match Batches::try_new(&[&x, &other], 4) {
             Err(error @ Error::ShapeMismatch { .. }) => assert!(error.to_string().contains(help), "{error}"),
             result => panic!("{result:?}"),
         }
     }
-    assert!(matches!(Batches::new(&[&x], 0), Err(Error::InvalidArgument { .. })));
-    assert!(matches!(Batches::new(&[] as &[&Tensor], 1), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Batches::try_new(&[&x], 0), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Batches::try_new(&[] as &[&Tensor], 1), Err(Error::InvalidArgument { .. })));
 }
 
 #[cfg(feature = "data")]

@@ -136,7 +136,7 @@ pub trait Model<X = Tensor>: Module {
 /// }
 ///
 /// let model = Sum(Linear::new(2, 1), Linear::new(3, 1));
-/// let optimizer = Sgd::new(model.parameters(), SgdOptions::default())?;
+/// let optimizer = Sgd::new(model.parameters(), SgdOptions::default());
 /// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
 /// trainer.compile_for(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
 /// # Ok::<(), pellucid::Error>(())

@@ -229,7 +229,7 @@ pub fn try_rebind_grads(
 /// use pellucid::{DType, Tensor};
 ///
 /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
-/// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+/// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
 /// let plan = make_plan_for_sequential(&model, &[4, 3], LossKind::Mse, 8 << 20)?;
 /// assert_eq!(try_rebind_grads(&model, &optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
 ///
@@ -344,7 +344,7 @@ impl Sequential {
     /// use pellucid::{DType, Tensor};
     ///
     /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
-    /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
+    /// let optimizer = AdamW::new(vec![], AdamWOptions::default());
     /// let loss = MseLoss::default();
     /// let mut step = model.compile(&[16, 3], CompileOptions::new(&loss, &optimizer))?;
     /// for epoch in 0..3 {

@@ -26,7 +26,7 @@
 //! use pellucid::{DType, Tensor};
 //!
 //! let model = sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)];
-//! let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+//! let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
 //! let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
 //! let (x, y) = (Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));
 //! let first = trainer.one_step(&x, &y)?;

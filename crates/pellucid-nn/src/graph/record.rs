@@ -80,7 +80,7 @@ impl<'f> RecordedStep<'f> {
     /// use pellucid::{DType, Tensor};
     ///
     /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
-    /// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+    /// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
     /// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
     /// let plan = StepPlan::new(&model, &x, LossKind::Mse)?;
     /// assert_eq!(plan.bind_gradients(&model, &optimizer)?.bound, ["0.weight", "0.bias"]);

@@ -28,7 +28,7 @@ use std::rc::Rc;
 /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};
 /// use pellucid::{DType, Tensor};
 /// let model = Linear::new(3, 1);
-/// let mut sgd = Sgd::new(model.parameters(), SgdOptions::default())?;
+/// let mut sgd = Sgd::new(model.parameters(), SgdOptions::default());
 /// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &mut sgd);
 /// for size in [8, 8, 5] {
 ///     let x = Tensor::randn([size, 3], DType::F32);
@@ -100,7 +100,7 @@ where
     /// use pellucid::nn::{Linear, Module, loss::BceWithLogitsLoss, optim::{Sgd, SgdOptions}};
     /// // The generator learns to deceive the discriminator, which has an optimizer of its own.
     /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
-    /// let sgd = Sgd::new(generator.parameters(), SgdOptions::default())?;
+    /// let sgd = Sgd::new(generator.parameters(), SgdOptions::default());
     /// let model = (generator, discriminator.clone());
     /// let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), sgd).allow_untrained_parameters();
     /// trainer.compile(&[8, 2])?;
@@ -117,7 +117,7 @@ where
     /// use pellucid::nn::optim::{Sgd, SgdOptions, clip_grad_norm};
     /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss};
     /// let model = Linear::new(3, 1);
-    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default())?;
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
     /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), sgd)
     ///     .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
     /// trainer.compile(&[8, 3])?;
@@ -219,7 +219,7 @@ where
     /// ```
     /// use pellucid::nn::{Linear, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
     /// use pellucid::{DType, Tensor};
-    /// let adamw = AdamW::new(vec![], AdamWOptions { lr: 1e-3, weight_decay: 0.0, ..Default::default() })?;
+    /// let adamw = AdamW::new(vec![], AdamWOptions { lr: 1e-3, weight_decay: 0.0, ..Default::default() });
     /// let mut trainer = GraphTrainer::new(Linear::new(3, 1), MseLoss::default(), adamw);
     /// let (x, y) = (Tensor::randn([8, 3], DType::F32), Tensor::ones([8, 1], DType::F32));
     /// trainer.check_step(&x, &y)?.ensure()?;

@@ -7,7 +7,8 @@ use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use crate::visit::ModulePart;
-use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 use std::collections::BTreeMap;
 
 /// The kind of an average of weights.
@@ -26,7 +27,7 @@ pub enum Average {
 /// use pellucid::nn::optim::{Average, AveragedModel};
 /// use pellucid::nn::{Linear, Module};
 /// let model = Linear::new(2, 1);
-/// let mut averaged = AveragedModel::new(&model, Average::Exponential(0.999))?;
+/// let mut averaged = AveragedModel::new(&model, Average::Exponential(0.999));
 /// averaged.update()?; // after every step
 /// averaged.apply()?; // the model holds the averages: evaluate it
 /// averaged.restore()?; // the model holds its own weights: continue training
@@ -49,7 +50,8 @@ impl AveragedModel {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a decay outside [0, 1].
-    pub fn new(module: &(impl Module + ?Sized), average: Average) -> Result<AveragedModel> {
+    #[panicking_form]
+    pub fn try_new(module: &(impl Module + ?Sized), average: Average) -> Result<AveragedModel> {
         if let Average::Exponential(decay) = average
             && !(0.0..=1.0).contains(&decay)
         {
@@ -212,7 +214,7 @@ fn average_dtype(parameter: &Parameter) -> DType {
 /// use pellucid::nn::{BatchNorm1d, Linear, sequential};
 /// use pellucid::{DType, Tensor};
 /// let model = sequential![Linear::new(2, 3), BatchNorm1d::new(3)];
-/// let mut averaged = AveragedModel::new(&model, Average::Equal)?;
+/// let mut averaged = AveragedModel::new(&model, Average::Equal);
 /// averaged.update()?;
 /// averaged.apply()?;
 /// update_bn(&model, (0..4).map(|_| Tensor::randn([8, 2], DType::F32)))?;

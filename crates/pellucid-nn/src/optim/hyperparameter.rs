@@ -2,6 +2,7 @@
 
 use super::free::free_buffer;
 use crate::parameter::Buffer;
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// ```
 /// use pellucid::nn::optim::Hyperparameter;
 /// use pellucid::{DType, Tensor, ops};
-/// let rate = Hyperparameter::new(0.1 / 3.0, DType::F32)?;
+/// let rate = Hyperparameter::new(0.1 / 3.0, DType::F32);
 /// assert_eq!(rate.get(), 0.1 / 3.0);
 /// ops::copy_(rate.tensor(), &Tensor::from(0.07f32))?;
 /// assert_eq!(rate.get(), 0.07);
@@ -46,7 +47,8 @@ impl Hyperparameter {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; [`Error::OutOfMemory`].
-    pub fn new(value: f64, dtype: DType) -> Result<Hyperparameter> {
+    #[panicking_form]
+    pub fn try_new(value: f64, dtype: DType) -> Result<Hyperparameter> {
         Hyperparameter::stored_as(value, dtype, |value| value)
     }
 
@@ -87,7 +89,8 @@ impl Hyperparameter {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; those of [`ops::copy_`].
-    pub fn set(&self, value: f64) -> Result<()> {
+    #[panicking_form]
+    pub fn try_set(&self, value: f64) -> Result<()> {
         check_range(value, (self.conversion)(value), self.stored.dtype())?;
         ops::copy_(&self.stored, &Tensor::from((self.conversion)(value)))?;
         self.set.store(value.to_bits(), Ordering::Relaxed);

@@ -7,7 +7,8 @@ use super::rule::nonnegative;
 use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops, unwrap};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -60,7 +61,7 @@ impl Default for LbfgsOptions {
 ///
 /// let p = Parameter::new(Tensor::from([-1.2f64, 1.0]));
 /// let mut optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, max_iter: 100,
-/// ..Default::default() })?;
+/// ..Default::default() });
 /// optimizer.step_with(&mut || {
 ///     let (x, y) = (p.i(0), p.i(1));
 ///     let rosenbrock = (&y - x.square()).square() * 100.0 + (1.0 - &x).square();
@@ -108,7 +109,8 @@ impl Lbfgs {
     /// # Errors
     /// [`Error::InvalidArgument`] for options out of range, no parameter, or one listed twice;
     /// [`Error::DTypeMismatch`].
-    pub fn new(parameters: Vec<Parameter>, options: LbfgsOptions) -> Result<Lbfgs> {
+    #[panicking_form]
+    pub fn try_new(parameters: Vec<Parameter>, options: LbfgsOptions) -> Result<Lbfgs> {
         let op = "lbfgs";
         nonnegative(op, "lr", options.lr)?;
         nonnegative(op, "tolerance_grad", options.tolerance_grad)?;
@@ -126,7 +128,7 @@ impl Lbfgs {
             let dtypes = parameters.iter().map(|p| p.dtype());
             return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
         }
-        let lr = Hyperparameter::new(options.lr, DType::F64)?;
+        let lr = Hyperparameter::try_new(options.lr, DType::F64)?;
         Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
     }
 
@@ -401,7 +403,7 @@ impl Optimizer for Lbfgs {
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
         let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
         Ok(StateLoad::default().then(move || {
-            self.lr.set(lr)?;
+            self.lr.try_set(lr)?;
             *self.progress() = progress;
             Ok(())
         }))

@@ -322,7 +322,7 @@ pub trait Optimizer: Send + Sync {
     #[track_caller]
     fn set_group_lr(&self, group: usize, lr: f64) {
         let rate = self.group_rate(group);
-        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| rate.set(lr)));
+        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| rate.try_set(lr)));
     }
 
     /// Sets the momentum of a group.

@@ -340,7 +340,7 @@ impl ParameterState {
 impl ParameterGroup {
     fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
         let held = |m: Momentum| Hyperparameter::stored_as(m.value(), dtype, m.conversion());
-        let (lr, momentum) = (Hyperparameter::new(rule.lr(), dtype)?, rule.momentum().map(held).transpose()?);
+        let (lr, momentum) = (Hyperparameter::try_new(rule.lr(), dtype)?, rule.momentum().map(held).transpose()?);
         Ok(ParameterGroup { dtype, lr, momentum, clocks: Vec::new(), rule })
     }
 
@@ -412,7 +412,7 @@ impl Optimizer for OptimizerCore {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
         match &self.group(op, group)?.momentum {
-            Some(held) => held.set(momentum),
+            Some(held) => held.try_set(momentum),
             None => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),
         }
     }

@@ -76,7 +76,7 @@ impl Momentum {
 /// }
 ///
 /// let p = Parameter::new(Tensor::from([1.0f64, -1.0]));
-/// let optimizer = RuleOptimizer::new(vec![p.clone()], Signs { lr: 0.25 })?;
+/// let optimizer = RuleOptimizer::new(vec![p.clone()], Signs { lr: 0.25 });
 /// p.square().sum(..).backward();
 /// optimizer.step();
 /// assert_eq!(p.to_vec::<f64>(), [0.75, -0.75]);

@@ -6,7 +6,8 @@ use super::optimizer_core::{OptimizerCore, name_by_position, partition};
 use super::rule::Rule;
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
-use pellucid_tensor::{Error, Result, Tensor};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::marker::PhantomData;
 
 /// An optimizer: parameters in groups, and a rule for each group.
@@ -26,7 +27,7 @@ use std::marker::PhantomData;
 /// use pellucid::nn::graph::GraphTrainer;
 /// use pellucid::nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
 /// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
-/// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
+/// let optimizer = AdamW::new(vec![], AdamWOptions::default());
 /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
 /// trainer.compile(&[16, 3])?;
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
@@ -44,7 +45,8 @@ impl<R: Rule> RuleOptimizer<R> {
     /// [`Error::InvalidArgument`] for options out of range or a parameter listed twice,
     /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// for which the rule is not defined.
-    pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
+    #[panicking_form]
+    pub fn try_new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
         RuleOptimizer::of_group(name_by_position(0, parameters), options)
     }
 
@@ -53,7 +55,8 @@ impl<R: Rule> RuleOptimizer<R> {
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
-    pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
+    #[panicking_form]
+    pub fn try_from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
         RuleOptimizer::of_group(parameters, options)
     }
 
@@ -74,33 +77,35 @@ impl<R: Rule> RuleOptimizer<R> {
     /// let (body, head) = (sequential![Linear::new(4, 8), Relu], Linear::new(8, 2));
     /// let options = AdamWOptions { lr: 1e-3, ..Default::default() };
     /// let slow = AdamWOptions { lr: 1e-5, ..options };
-    /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)])?;
+    /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)]);
     /// assert_eq!((optimizer.groups(), optimizer.options(1).lr), (2, 1e-3));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] if there is no group.
-    pub fn with_groups(groups: Vec<(Vec<Parameter>, R)>) -> Result<RuleOptimizer<R>> {
+    #[panicking_form]
+    pub fn try_with_groups(groups: Vec<(Vec<Parameter>, R)>) -> Result<RuleOptimizer<R>> {
         let mut first = 0;
         let named = groups.into_iter().map(|(parameters, options)| {
             let named = name_by_position(first, parameters);
             first += named.len();
             (named, options)
         });
-        RuleOptimizer::with_named_groups(named.collect())
+        RuleOptimizer::try_with_named_groups(named.collect())
     }
 
     /// Creates an optimizer of several groups of named parameters, as [`with_groups`](RuleOptimizer::with_groups) does.
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::from_named`], and [`Error::InvalidArgument`] if there is no group.
-    pub fn with_named_groups(groups: Vec<(Vec<(String, Parameter)>, R)>) -> Result<RuleOptimizer<R>> {
+    #[panicking_form]
+    pub fn try_with_named_groups(groups: Vec<(Vec<(String, Parameter)>, R)>) -> Result<RuleOptimizer<R>> {
         if groups.is_empty() {
             return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
         }
         let mut made = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
-        groups.into_iter().try_for_each(|(parameters, options)| made.add_named_group(parameters, options))?;
+        groups.into_iter().try_for_each(|(parameters, options)| made.try_add_named_group(parameters, options))?;
         Ok(made)
     }
 
@@ -111,7 +116,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// ```
     /// use pellucid::nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
     /// let model = sequential![Linear::new(4, 8), Relu, Linear::new(8, 2)];
-    /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), AdamW::biases_and_norms)?;
+    /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), AdamW::biases_and_norms);
     /// assert_eq!(optimizer.groups(), 2);
     /// assert_eq!(optimizer.parameters().len(), 4);
     /// # Ok::<(), pellucid::Error>(())
@@ -119,7 +124,8 @@ impl<R: Rule> RuleOptimizer<R> {
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::from_named`].
-    pub fn exempting(
+    #[panicking_form]
+    pub fn try_exempting(
         parameters: Vec<(String, Parameter)>,
         options: R,
         exempt: impl Fn(&str, &Parameter) -> bool,
@@ -130,7 +136,7 @@ impl<R: Rule> RuleOptimizer<R> {
         if groups.is_empty() {
             groups.push((Vec::new(), options));
         }
-        RuleOptimizer::with_named_groups(groups)
+        RuleOptimizer::try_with_named_groups(groups)
     }
 
     /// Whether a parameter has at most one axis, as biases and the weights of normalisations do.
@@ -143,16 +149,18 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`]; then no parameter is added.
     #[doc(alias = "add_param_group")]
-    pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
+    #[panicking_form]
+    pub fn try_add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
         let named = name_by_position(self.core.parameters().len(), parameters);
-        self.add_named_group(named, options)
+        self.try_add_named_group(named, options)
     }
 
     /// Adds a group of named parameters with its own options.
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
-    pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
+    #[panicking_form]
+    pub fn try_add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         let checked = options.check();
         self.core.add_named_group(parameters, checked, Box::new(options))
     }
@@ -161,7 +169,8 @@ impl<R: Rule> RuleOptimizer<R> {
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
-    pub fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+    #[panicking_form]
+    pub fn try_add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.core.add_named(parameters)
     }
 

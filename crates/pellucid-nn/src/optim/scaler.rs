@@ -7,6 +7,7 @@ use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, no_grad, ops, unwrap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -46,8 +47,8 @@ impl Default for GradScalerOptions {
 /// use pellucid::{DType, Device, Tensor};
 ///
 /// let w = Parameter::new(Tensor::from([1.0f32]).to_dtype(DType::F16));
-/// let optimizer = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.5, ..Default::default() })?;
-/// let scaler = GradScaler::new(Default::default())?;
+/// let optimizer = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.5, ..Default::default() });
+/// let scaler = GradScaler::new(Default::default());
 /// // A gradient of 1e-8 underflows in f16; 65536 times as much does not.
 /// scaler.scale(&w.to_dtype(DType::F32).mul(1e-8).sum(..)).backward();
 /// assert!(w.grad().unwrap().item::<f32>() > 0.0);
@@ -88,7 +89,8 @@ impl GradScaler {
     /// # Errors
     /// [`Error::InvalidArgument`] for a scale that is not above 0, a growth factor of at most 1, a backoff factor
     /// outside (0, 1), or an interval of 0.
-    pub fn new(options: GradScalerOptions) -> Result<GradScaler> {
+    #[panicking_form]
+    pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
         nonnegative(OP, "init_scale", init_scale)?;
         let is_valid = init_scale > 0.0
@@ -100,7 +102,7 @@ impl GradScaler {
             let reason = "expected init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and growth_interval > 0";
             return Err(Error::invalid(OP, reason));
         }
-        let scale = Hyperparameter::new(init_scale, DType::F32)?;
+        let scale = Hyperparameter::try_new(init_scale, DType::F32)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
         Ok(GradScaler { scale, growth_tracker, found_inf, options, calls: Mutex::default() })
@@ -108,15 +110,10 @@ impl GradScaler {
 
     /// Returns the loss times the scale: call `backward` on it.
     ///
-    /// # Panics
-    /// With [`Error::OutOfMemory`].
-    #[track_caller]
-    pub fn scale(&self, loss: &Tensor) -> Tensor {
-        unwrap(self.try_scale(loss))
-    }
-
-    /// As [`GradScaler::scale`].
-    pub(crate) fn try_scale(&self, loss: &Tensor) -> Result<Tensor> {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_scale(&self, loss: &Tensor) -> Result<Tensor> {
         self.follow(loss.device())?;
         let scaled = ops::mul(loss, self.scale.tensor())?;
         self.calls().scaled = true;

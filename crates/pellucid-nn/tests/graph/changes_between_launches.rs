@@ -216,7 +216,7 @@ fn a_replaced_parameter_is_refused_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
-        let optimizer = pellucid_nn::optim::Sgd::new(model.parameters(), Default::default()).unwrap();
+        let optimizer = pellucid_nn::optim::Sgd::try_new(model.parameters(), Default::default()).unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer)
             .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();

@@ -17,8 +17,8 @@ fn a_check_measures_a_step_and_restores_the_state() {
     for kind in &KINDS {
         for stream in streams() {
             let model = made(kind);
-            let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }).unwrap();
-            let scaler = Rc::new(GradScaler::new(Default::default()).unwrap());
+            let adamw = AdamW::try_new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }).unwrap();
+            let scaler = Rc::new(GradScaler::try_new(Default::default()).unwrap());
             let options = StepOptions { stream, scaler: Some(scaler.clone()), ..Default::default() };
             let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &adamw).with_options(options);
             let _half = autocast(DType::BF16);
@@ -93,7 +93,7 @@ fn a_step_in_the_wrong_direction_is_found() {
 fn untrained_parameters_are_not_part_of_a_check() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
-    let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let some = Sgd::try_new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &some).allow_untrained_parameters();
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());

@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
 use std::cell::Cell;
 
 fn adamw(parameters: Vec<Parameter>) -> AdamW {
-    AdamW::new(parameters, AdamWOptions { lr: 0.01, ..Default::default() }).unwrap()
+    AdamW::try_new(parameters, AdamWOptions { lr: 0.01, ..Default::default() }).unwrap()
 }
 
 fn lazy() -> Sequential {
@@ -138,7 +138,7 @@ fn an_optimizer_of_another_model_is_refused() {
 #[test]
 fn untrained_parameters_are_named_or_allowed() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
-    let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let some = Sgd::try_new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let options = || CompileOptions::new(&loss, &some);
     assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
     let mut trainer = GraphTrainer::new(&model, &loss, &some);
@@ -229,7 +229,7 @@ fn a_failed_compile_leaves_the_optimizer_empty() {
 #[test]
 fn an_optimizer_that_cannot_be_filled_returns_an_error() {
     let mut several = adamw(vec![]);
-    several.add_group(vec![], AdamWOptions::default()).unwrap();
+    several.try_add_group(vec![], AdamWOptions::default()).unwrap();
     let model = mlp();
     let refused = GraphTrainer::new(&model, MseLoss::default(), several).compile(&[BATCH, 6]).err().unwrap();
     assert!(
@@ -268,14 +268,14 @@ fn parameters_of_a_loss_are_trained_or_named() {
 fn a_parameter_over_the_same_memory_is_another_parameter() {
     let model = Linear::new(6, 1);
     let twins = vec![Parameter::new(model.weight.tensor().clone()), model.bias.clone().unwrap()];
-    let optimizer = Sgd::new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let optimizer = Sgd::try_new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused), ["weight"]);
     // The weights are tied by hand: both layers contribute to the gradient.
     let tied = Linear { weight: Parameter::new(model.weight.tensor().clone()), bias: None };
     let both = (model, tied);
     assert_eq!(both.parameters().len(), 3);
-    let optimizer = Sgd::new(both.parameters(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let optimizer = Sgd::try_new(both.parameters(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
     let before = both.0.weight.to_vec::<f32>();
     let x = Tensor::ones([1, 6], DType::F32);
     (both.0.forward(&x) + both.1.forward(&x)).sum(..).backward();
@@ -319,7 +319,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
 #[test]
 fn a_closure_without_backward_is_refused_by_lbfgs() {
     let p = Parameter::new(Tensor::from([1.0f32]));
-    let optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
+    let optimizer = optim::Lbfgs::try_new(vec![p.clone()], Default::default()).unwrap();
     let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
     assert!(refused.to_string().contains("backward()"), "{refused}");
 }
@@ -333,7 +333,7 @@ fn steps_with_a_closure_use_no_old_gradients() {
         loss
     };
     // The closure does not clear the gradients; the steps are those of fresh gradients 2·p.
-    let optimizer = optim::Sgd::new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
+    let optimizer = optim::Sgd::try_new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
     for _ in 0..2 {
         optimizer.step_with(&mut { loss });
     }
@@ -342,7 +342,7 @@ fn steps_with_a_closure_use_no_old_gradients() {
     assert!(refused.to_string().contains("backward()"), "{refused}");
     // L-BFGS with a stale gradient does not move.
     loss();
-    let optimizer = optim::Lbfgs::new(vec![p.clone()], Default::default()).unwrap();
+    let optimizer = optim::Lbfgs::try_new(vec![p.clone()], Default::default()).unwrap();
     optimizer.step_with(&mut || p.square().sum(..));
     assert_eq!(p.to_vec::<f32>(), [0.25]);
     optimizer.step_with(&mut { loss });

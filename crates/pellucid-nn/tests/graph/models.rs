@@ -77,7 +77,7 @@ pub(crate) fn batch(shape: &[usize], seed: u64) -> (Tensor, Tensor) {
 }
 
 pub(crate) fn sgd(model: &Sequential, lr: f64, momentum: f64) -> Sgd {
-    Sgd::new(model.parameters(), SgdOptions { lr, momentum, ..Default::default() }).unwrap()
+    Sgd::try_new(model.parameters(), SgdOptions { lr, momentum, ..Default::default() }).unwrap()
 }
 
 /// Both streams of a step: recorded and eager.

@@ -76,7 +76,7 @@ fn trainers_follow_the_path() {
     for stream in streams() {
         let (by_graph, by_hand) = (model(), model());
         let loss = CrossEntropyLoss::default();
-        let optimizer = |model: &Sequential| AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+        let optimizer = |model: &Sequential| AdamW::try_new(model.parameters(), AdamWOptions::default()).unwrap();
         let (recorded, eager) = (optimizer(&by_graph), optimizer(&by_hand));
         let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded)
             .with_options(StepOptions { stream, ..Default::default() });

@@ -134,7 +134,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     // The optimizer updates some parameters of this model and one parameter of another model.
     let [w, _, v, _] = &model.parameters()[..] else { panic!("the model must have four parameters") };
     let stranger = Parameter::new(Tensor::ones([2], DType::F32));
-    let adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
+    let adam = Adam::try_new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
     let rebound = try_rebind_grads(&model, &adam, &plan).unwrap();
     assert_eq!(rebound.bound, ["0.weight", "2.weight"]);
     assert_eq!(rebound.not_updated, ["0.bias", "2.bias"]);
@@ -235,7 +235,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
     models.extend(KINDS.iter().map(|kind| (kind.0, made(kind), kind.2.to_vec())));
     let loss = CrossEntropyLoss::default();
     for (name, model, shape) in &models {
-        let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
         let options = CompileOptions::new(&loss, &optimizer);
         let mut step = model.compile(shape, options).unwrap();
         let captured = step.recorded.captured().unwrap();
@@ -286,7 +286,7 @@ fn layers_are_identified_by_their_calls() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (Plain::new(), CrossEntropyLoss::default());
     model.eval();
-    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
     let (x, y) = batch(&[BATCH, 6], 5);
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let names: Vec<&str> = plan.layers.iter().map(|layer| layer.name.as_str()).collect();
@@ -350,7 +350,7 @@ fn a_recording_locates_every_buffer() {
         check(kind.0, model.compile(kind.2, options).unwrap().recorded.plan());
     }
     let model = Plain::new();
-    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
     let mut trainer = GraphTrainer::new(&model, loss, optimizer);
     check("plain", trainer.compile(&[BATCH, 6]).unwrap().recorded.plan());
 }

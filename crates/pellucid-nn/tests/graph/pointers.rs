@@ -35,7 +35,7 @@ fn pair() -> Pair {
 }
 
 fn sgd(model: &(impl Module + ?Sized)) -> Sgd {
-    Sgd::new(model.parameters(), SgdOptions { lr: 0.05, ..Default::default() }).unwrap()
+    Sgd::try_new(model.parameters(), SgdOptions { lr: 0.05, ..Default::default() }).unwrap()
 }
 
 /// Returns the losses of some steps.

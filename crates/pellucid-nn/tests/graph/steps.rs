@@ -84,7 +84,7 @@ fn launches_equal_eager_steps() {
     for kind in &KINDS {
         let run = |how: Option<Option<Stream>>| {
             let (model, loss) = (made(kind), CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() });
-            let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+            let optimizer = AdamW::try_new(model.parameters(), AdamWOptions::default()).unwrap();
             let batches: Vec<_> = (0..STEPS).map(|i| batch(kind.2, 10 + i)).collect();
             let mut step = how.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
             manual_seed(4);
@@ -155,7 +155,7 @@ fn launches_equal_eager_steps_in_every_precision() {
 }
 
 fn adamw(model: &Sequential) -> AdamW {
-    AdamW::new(model.parameters(), AdamWOptions::default()).unwrap()
+    AdamW::try_new(model.parameters(), AdamWOptions::default()).unwrap()
 }
 
 /// Runs a hand-written step and returns its loss before the update.

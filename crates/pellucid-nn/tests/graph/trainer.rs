@@ -73,7 +73,7 @@ fn the_first_step_of_each_shape_records() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
-        let empty = Sgd::new(vec![], SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() }).unwrap();
+        let empty = Sgd::try_new(vec![], SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() }).unwrap();
         let hand = sgd(&other, 0.1, 0.9);
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
             .with_options(StepOptions { stream, ..Default::default() });
@@ -133,7 +133,7 @@ fn an_evaluation_needs_no_training_step() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let model = made(&("norm", || sequential![Linear::new(6, 4), BatchNorm1d::new(4)], &[BATCH, 6]));
-        let empty = Sgd::new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let empty = Sgd::try_new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
             .with_options(StepOptions { stream, ..Default::default() });
         let (x, y) = batch(&[BATCH, 6], 1);
@@ -168,7 +168,7 @@ fn an_evaluation_needs_no_training_step() {
 fn a_refused_batch_records_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
-    let optimizer = Sgd::new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let optimizer = Sgd::try_new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());
@@ -314,9 +314,9 @@ fn mixed_precision_with_a_scaled_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for (stream, accumulate) in streams().into_iter().flat_map(|s| [(s.clone(), 1), (s, 2)]) {
         let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
-        let adam = |model: &Sequential| Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let adam = |model: &Sequential| Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
         let options = GradScalerOptions { init_scale: 256.0, growth_interval: 2, ..Default::default() };
-        let (scaler, eager) = (Rc::new(GradScaler::new(options).unwrap()), GradScaler::new(options).unwrap());
+        let (scaler, eager) = (Rc::new(GradScaler::try_new(options).unwrap()), GradScaler::try_new(options).unwrap());
         let (hand, is_captured) = (adam(&other), stream.is_none());
         let options = StepOptions { stream, accumulate, scaler: Some(scaler.clone()), ..Default::default() };
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), adam(&model))
@@ -390,7 +390,7 @@ where
 {
     pellucid_tensor::manual_seed(3);
     let model = Siamese::new();
-    let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let optimizer = Adam::try_new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), optimizer);
     let zeros = |width: usize| Tensor::zeros([BATCH, width], DType::F32);
     let tg = trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
@@ -420,7 +420,7 @@ fn a_timer_measures_a_closed_interval() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let pause = std::time::Duration::from_millis(300);
     let model = Linear::new(6, 1);
-    let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
     trainer.compile(&[BATCH, 6]).unwrap();
     let around = std::time::Instant::now();
@@ -446,7 +446,7 @@ fn gradients_accumulate_over_batches_of_different_sizes() {
     for (stream, limit) in streams().into_iter().flat_map(|s| [(s.clone(), 8), (s, 1)]) {
         let model = Linear::new(1, 1).without_bias();
         init::ones_(&model.weight);
-        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let options = StepOptions { stream, accumulate: 3, ..Default::default() };
         let trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer).with_options(options);
         let mut trainer = trainer.recordings(limit).unwrap();
@@ -471,7 +471,7 @@ fn a_converted_model_needs_another_trainer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let y = Tensor::zeros([2], DType::I64);
     let model = Linear::new(4, 3);
-    let optimizer = Sgd::new(vec![], SgdOptions::default()).unwrap();
+    let optimizer = Sgd::try_new(vec![], SgdOptions::default()).unwrap();
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
     trainer.step(&Tensor::randn([2, 4], DType::F32), &y).unwrap();
     model.to_dtype(DType::F64).unwrap();
@@ -581,7 +581,7 @@ fn a_binary_target_outside_of_its_values_changes_nothing() {
 #[test]
 fn a_model_without_parameters_is_refused() {
     let (x, _) = batch(&[BATCH, 6], 1);
-    let optimizer = Adam::new(vec![], AdamOptions::default()).unwrap();
+    let optimizer = Adam::try_new(vec![], AdamOptions::default()).unwrap();
     let mut trainer = GraphTrainer::new(Relu, MseLoss::default(), &optimizer);
     let refused = trainer.step(&x, &x).unwrap_err().to_string();
     assert!(refused.contains("no parameters that require a gradient"), "{refused}");

@@ -18,7 +18,7 @@ fn a_closure_is_the_update_of_a_step() {
     for stream in streams() {
         let run = |kind: usize| {
             let (model, loss) = (made(&KINDS[0]), CrossEntropyLoss::default());
-            let adam = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
+            let adam = Adam::try_new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
             let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
             try_rebind_grads(&model, &adam, &plan).unwrap();
             let (x_buf, y_buf) = (Tensor::zeros([BATCH, 6], DType::F32), Tensor::zeros([BATCH], DType::I64));
@@ -66,7 +66,7 @@ fn the_error_of_a_closure_is_returned() {
     let failing = || Err::<(), _>(Error::invalid("update", "no update today"));
     let refused = record_step_graph(&model, &loss, failing, &plan, &x, &y, None).map(drop);
     assert!(refused.unwrap_err().to_string().contains("no update today"));
-    let scaler = Some(Rc::new(GradScaler::new(Default::default()).unwrap()));
+    let scaler = Some(Rc::new(GradScaler::try_new(Default::default()).unwrap()));
     let options = StepOptions { scaler, ..Default::default() };
     let refused = record_step_graph_with(&model, &loss, || (), &plan, &x, &y, options).map(drop);
     assert!(refused.unwrap_err().to_string().contains("pass the optimizer"));

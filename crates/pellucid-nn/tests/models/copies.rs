@@ -37,7 +37,7 @@ fn a_copy_has_the_same_values_and_is_independent() {
     assert_eq!(copy.forward(&x).to_vec::<f32>(), model.forward(&x).to_vec::<f32>());
     // Neither values nor modes of one change the other.
     let before = copy.state_dict();
-    let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     loss::mse(&model.forward(&x), &Tensor::ones([8, 2], DType::F32)).backward();
     optimizer.step();
     copy.state_dict().iter().for_each(|(name, value)| assert_eq!(bytes(value), bytes(&before[name]), "{name}"));
@@ -97,7 +97,7 @@ fn a_teacher_is_an_exponential_average_of_its_student() {
     let teacher = student.deep_copy().unwrap();
     teacher.freeze();
     let ids: Vec<_> = teacher.parameters().iter().map(|p| p.id()).collect();
-    let optimizer = Sgd::new(student.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let optimizer = Sgd::try_new(student.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let mut expected: Vec<Vec<f32>> = teacher.parameters().iter().map(|p| p.to_vec()).collect();
     for _ in 0..steps {
         let x = Tensor::randn([8, 3], DType::F32);

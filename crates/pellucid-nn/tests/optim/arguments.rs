@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 
 fn sgd() -> Sgd {
     let options = SgdOptions { lr: 0.1, momentum: 0.5, ..Default::default() };
-    Sgd::new(vec![Parameter::new(Tensor::from([1.0f32]))], options).unwrap()
+    Sgd::new(vec![Parameter::new(Tensor::from([1.0f32]))], options)
 }
 
 fn message<T>(result: Result<T>) -> String {
@@ -38,7 +38,7 @@ fn a_group_that_does_not_exist_is_an_error() {
 
 #[test]
 fn schedules_check_their_options() {
-    let refused = |schedule: Box<dyn Schedule>| message(Scheduler::new(schedule, &sgd()));
+    let refused = |schedule: Box<dyn Schedule>| message(Scheduler::try_new(schedule, &sgd()));
     let nested = SequentialLr::new(
         StepLr { step_size: 1, gamma: 0.5 },
         vec![(2, Box::new(StepLr { step_size: 0, gamma: 0.5 }))],
@@ -62,7 +62,7 @@ fn schedules_check_their_options() {
 
 #[test]
 fn plateaus_check_their_options() {
-    let refused = |options| message(ReduceLrOnPlateau::new(options));
+    let refused = |options| message(ReduceLrOnPlateau::try_new(options));
     let default = ReduceLrOnPlateauOptions::default;
     assert!(refused(ReduceLrOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
     assert!(refused(ReduceLrOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));

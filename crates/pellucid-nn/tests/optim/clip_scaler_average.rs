@@ -75,7 +75,7 @@ fn the_scaler_skips_non_finite_steps() {
         for case in 0..cases {
             let make = || make(parameters(kind == "muon", DType::F64), case);
             let (scaled, plain) = (make(), make());
-            let scaler = GradScaler::new(options).unwrap();
+            let scaler = GradScaler::new(options);
             let mut scales = Vec::new();
             for (i, poison) in [None, Some(f64::INFINITY), None, None, Some(f64::NAN), None].into_iter().enumerate() {
                 scales.push(scaler.scale_tensor().item::<f64>());
@@ -112,13 +112,13 @@ fn the_scaler_skips_non_finite_steps() {
 #[test]
 fn the_scale_grows_and_backs_off() {
     let options = GradScalerOptions { init_scale: 3e38, growth_interval: 1, ..Default::default() };
-    let scaler = GradScaler::new(options).unwrap();
-    let optimizer = Sgd::new(with_gradients(&[&[0.0]], DType::F32), SgdOptions::default()).unwrap();
+    let scaler = GradScaler::new(options);
+    let optimizer = Sgd::new(with_gradients(&[&[0.0]], DType::F32), SgdOptions::default());
     scaler.scale(&Tensor::scalar(0.0, DType::F32));
     scaler.step(&optimizer).unwrap();
     scaler.update().unwrap();
     assert_eq!(scaler.scale_tensor().item::<f32>(), 3e38);
-    let other = GradScaler::new(GradScalerOptions::default()).unwrap();
+    let other = GradScaler::new(GradScalerOptions::default());
     other.load_state_dict(&scaler.state_dict()).unwrap();
     assert_eq!(other.scale_tensor().item::<f32>(), 3e38);
     for wrong in [
@@ -127,7 +127,7 @@ fn the_scale_grows_and_backs_off() {
         GradScalerOptions { backoff_factor: 1.0, ..options },
         GradScalerOptions { growth_interval: 0, ..options },
     ] {
-        assert!(matches!(GradScaler::new(wrong), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(GradScaler::try_new(wrong), Err(Error::InvalidArgument { .. })));
     }
 }
 
@@ -139,9 +139,9 @@ fn the_scaler_refuses_another_order() {
         assert!(text.contains("grad_scaler") && text.contains(help), "{text}");
     };
     let parameters = with_gradients(&[&[2.0]], DType::F32);
-    let optimizer = Sgd::new(parameters, SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
-    let other = Sgd::new(with_gradients(&[&[2.0]], DType::F32), SgdOptions::default()).unwrap();
-    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(parameters, SgdOptions { lr: 1.0, ..Default::default() });
+    let other = Sgd::new(with_gradients(&[&[2.0]], DType::F32), SgdOptions::default());
+    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() });
     let before = flat(optimizer.parameters());
     let loss = Tensor::scalar(1.0, DType::F32);
     for _ in 0..2 {
@@ -173,9 +173,9 @@ fn the_scaler_refuses_another_order() {
 fn a_scaled_step_can_be_captured() {
     let run = |captured: bool| {
         let p = Parameter::new(Tensor::linspace(-1.0, 1.0, 8, DType::F16));
-        let optimizer = AdamW::new(vec![p.clone()], AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        let optimizer = AdamW::new(vec![p.clone()], AdamWOptions { lr: 0.05, ..Default::default() });
         let options = GradScalerOptions { init_scale: 65536.0, growth_interval: 3, ..Default::default() };
-        let scaler = GradScaler::new(options).unwrap();
+        let scaler = GradScaler::new(options);
         let step = |x: &Tensor| {
             optimizer.zero_grad();
             let loss = (p.tensor() * x.to_dtype(DType::F16)).to_dtype(DType::F32).square().sum(..);
@@ -219,8 +219,8 @@ fn a_scaled_step_can_be_captured() {
 #[test]
 fn averages_match_their_definitions() {
     let model = Linear::new(2, 1);
-    let ema = AveragedModel::new(&model, Average::Exponential(0.8)).unwrap();
-    let mut swa = AveragedModel::new(&model, Average::Equal).unwrap();
+    let ema = AveragedModel::new(&model, Average::Exponential(0.8));
+    let mut swa = AveragedModel::new(&model, Average::Equal);
     let weights: Vec<[f64; 2]> = (0..6).map(|i| [f64::from(i * i), 1.0 / f64::from(i + 1)]).collect();
     for w in &weights {
         let _guard = pellucid_tensor::no_grad();
@@ -245,18 +245,18 @@ fn averages_match_their_definitions() {
     assert!(matches!(swa.restore(), Err(Error::InvalidArgument { .. })));
 
     let state = ema.state_dict();
-    let mut again = AveragedModel::new(&model, Average::Exponential(0.8)).unwrap();
+    let mut again = AveragedModel::new(&model, Average::Exponential(0.8));
     again.load_state_dict(&state).unwrap();
     ema.update().unwrap();
     again.update().unwrap();
     assert_eq!(of(&again), of(&ema));
     again.apply().unwrap();
-    let mut empty = AveragedModel::new(&model, Average::Equal).unwrap();
+    let mut empty = AveragedModel::new(&model, Average::Equal);
     let weights = model.parameters()[0].to_vec::<f64>();
     let refused = empty.apply().unwrap_err().to_string();
     assert!(refused.contains("before the first update()"), "{refused}");
     assert_eq!(model.parameters()[0].to_vec::<f64>(), weights, "a refused call must change nothing");
-    assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(AveragedModel::try_new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }
 
 /// The gradient that a parameter had before it was frozen takes no part in a scaled step.
@@ -264,12 +264,11 @@ fn averages_match_their_definitions() {
 fn an_infinite_gradient_of_a_frozen_parameter_skips_no_step() {
     let parameter = || Parameter::new(Tensor::ones([1], DType::F32));
     let (frozen, trained) = (parameter(), parameter());
-    let optimizer =
-        Sgd::new(vec![frozen.clone(), trained.clone()], SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(vec![frozen.clone(), trained.clone()], SgdOptions { lr: 0.5, ..Default::default() });
     frozen.set_grad(Some(Tensor::from([f32::INFINITY])));
     frozen.set_requires_grad(false).unwrap();
     trained.set_grad(Some(Tensor::from([4.0f32])));
-    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() });
     scaler.scale(&Tensor::from(1.0f32));
     scaler.unscale(&optimizer).unwrap().step(&optimizer).unwrap();
     scaler.update().unwrap();
@@ -322,10 +321,10 @@ fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
     train(&both);
     clip_grad_value(&both, 1.5).unwrap();
     assert_eq!(gradients(&both), [1.5; 4]);
-    let optimizer = Sgd::new(both.to_vec(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(both.to_vec(), SgdOptions { lr: 1.0, ..Default::default() });
     optimizer.zero_grad();
     train(&both);
-    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() }).unwrap();
+    let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() });
     scaler.scale(&Tensor::scalar(1.0, DType::F64));
     let unscaled = scaler.unscale(&optimizer).unwrap();
     assert_eq!(gradients(&both), [1.5; 4]);
@@ -333,7 +332,7 @@ fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
     assert_eq!(both.map(|p| p.to_vec::<f64>()), [[1.5; 2], [2.5; 2]]);
 
     let recorded = pair();
-    let optimizer = Sgd::new(recorded.to_vec(), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(recorded.to_vec(), SgdOptions { lr: 1.0, ..Default::default() });
     let step = |_: &[Tensor]| {
         optimizer.zero_grad();
         train(&recorded);

@@ -42,12 +42,12 @@ fn all_kinds_resume_bit_equal() {
 #[test]
 fn groups_have_their_own_rates_and_decays() {
     let [w, b]: [Parameter; 2] = parameters(false, DType::F64).try_into().unwrap();
-    let mut both = AdamW::new(vec![w], AdamWOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() }).unwrap();
-    both.add_group(vec![b], AdamWOptions { lr: 0.02, weight_decay: 0.0, ..Default::default() }).unwrap();
+    let mut both = AdamW::new(vec![w], AdamWOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() });
+    both.try_add_group(vec![b], AdamWOptions { lr: 0.02, weight_decay: 0.0, ..Default::default() }).unwrap();
     let alone: Vec<AdamW> = parameters(false, DType::F64)
         .into_iter()
         .enumerate()
-        .map(|(i, p)| AdamW::new(vec![p], *both.options(i)).unwrap())
+        .map(|(i, p)| AdamW::new(vec![p], *both.options(i)))
         .collect();
     for t in 1..=10 {
         set_gradients(&both, f64::from(t));
@@ -68,7 +68,7 @@ fn groups_have_their_own_rates_and_decays() {
 fn biases_can_be_exempt_and_state_goes_by_name() {
     let model = sequential![Linear::new(3, 4), Relu, Linear::new(4, 2)];
     let options = AdamWOptions { weight_decay: 0.3, ..Default::default() };
-    let optimizer = AdamW::exempting(model.named_parameters(), options, AdamW::biases_and_norms).unwrap();
+    let optimizer = AdamW::exempting(model.named_parameters(), options, AdamW::biases_and_norms);
     assert_eq!(optimizer.options(0).weight_decay, 0.3);
     assert_eq!(optimizer.options(1).weight_decay, 0.0);
     assert!(optimizer.parameters()[..2].iter().all(|p| p.rank() == 2));
@@ -80,14 +80,14 @@ fn biases_can_be_exempt_and_state_goes_by_name() {
     // State is matched by name: another order of parameters loads the same state.
     let mut turned = model.named_parameters();
     turned.reverse();
-    AdamW::exempting(turned, options, AdamW::biases_and_norms).unwrap().load_state_dict(&state).unwrap();
+    AdamW::exempting(turned, options, AdamW::biases_and_norms).load_state_dict(&state).unwrap();
     let twice: Vec<_> = parameters(false, DType::F32).into_iter().map(|p| ("same".to_string(), p)).collect();
-    assert!(matches!(AdamW::from_named(twice, options), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(AdamW::try_from_named(twice, options), Err(Error::InvalidArgument { .. })));
 }
 
 #[test]
 fn a_mismatched_state_dict_changes_nothing() {
-    let optimizer = Adam::new(parameters(false, DType::F64), AdamOptions::default()).unwrap();
+    let optimizer = Adam::new(parameters(false, DType::F64), AdamOptions::default());
     let mut state = optimizer.state_dict();
     state.remove("state.0.mean");
     state.insert("state.1.mean".into(), Tensor::zeros([3], DType::F64));
@@ -106,8 +106,8 @@ fn a_mismatched_state_dict_changes_nothing() {
 fn parameters_may_be_added_later() {
     let options = AdamOptions { lr: 0.1, ..Default::default() };
     for dtype in [DType::F32, DType::F64] {
-        let at_once = Adam::new(parameters(false, dtype), options).unwrap();
-        let mut late = Adam::new(vec![], AdamOptions { lr: 7.0, ..options }).unwrap();
+        let at_once = Adam::new(parameters(false, dtype), options);
+        let mut late = Adam::new(vec![], AdamOptions { lr: 7.0, ..options });
         late.set_lr(0.1);
         for p in parameters(false, dtype) {
             late.add_params(vec![p]).unwrap();
@@ -121,7 +121,7 @@ fn parameters_may_be_added_later() {
         assert_eq!(bits(&at_once), bits(&late));
     }
     // A parameter's step count starts when it is added.
-    let mut late = Adam::new(vec![], options).unwrap();
+    let mut late = Adam::new(vec![], options);
     assert!(
         matches!(late.try_step(), Err(Error::InvalidArgument { .. })),
         "a step of an optimizer without parameters must be an error"
@@ -133,7 +133,7 @@ fn parameters_may_be_added_later() {
     assert!(matches!(late.add_params(vec![known]), Err(Error::InvalidArgument { .. })));
     assert!(matches!(late.add_params(parameters(false, DType::F32)), Err(Error::DTypeMismatch { .. })));
     let bad = AdamOptions { eps: -1.0, ..options };
-    assert!(matches!(late.add_group(parameters(false, DType::F64), bad), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(late.try_add_group(parameters(false, DType::F64), bad), Err(Error::InvalidArgument { .. })));
     assert_eq!((late.parameters().len(), late.groups()), (2, 1));
 }
 
@@ -141,7 +141,7 @@ fn parameters_may_be_added_later() {
 fn frozen_parameters_have_no_state_until_they_need_it() {
     let own = parameters(false, DType::F64);
     own[0].set_requires_grad(false).unwrap();
-    let mut optimizer = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let mut optimizer = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() });
     assert!(!optimizer.state_dict().contains_key("state.0.mean"));
     own[0].set_requires_grad(true).unwrap();
     set_gradients(&optimizer, 1.0);
@@ -156,7 +156,7 @@ fn frozen_parameters_have_no_state_until_they_need_it() {
 #[test]
 fn gradients_can_be_stored_in_external_buffers() {
     let own = parameters(false, DType::F64);
-    let optimizer = Sgd::new(own.clone(), SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(own.clone(), SgdOptions { lr: 0.5, ..Default::default() });
     let buffers: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), DType::F64)).collect();
     optimizer.rebind_grads(&buffers).unwrap();
     let before = flat(&own);
@@ -204,7 +204,7 @@ fn gradients_accumulate() {
             close(&flat(several.parameters()), &flat(one.parameters()), 1e-9, &format!("{kind}.{case}"));
         }
     }
-    let mut sgd = Sgd::new(parameters(false, DType::F32), SgdOptions::default()).unwrap();
+    let mut sgd = Sgd::new(parameters(false, DType::F32), SgdOptions::default());
     assert!(matches!(sgd.set_grad_scale(Some(Tensor::from([1.0f32]))), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(sgd.set_grad_scale(Some(Tensor::from(1i64))), Err(Error::DTypeMismatch { .. })));
     assert!(sgd.set_grad_scale(Some(Tensor::from(1.0f64))).is_ok());
@@ -215,10 +215,10 @@ fn gradients_accumulate() {
 
 #[test]
 fn muon_is_for_matrices() {
-    let refused = Muon::new(parameters(false, DType::F32), MuonOptions::default());
+    let refused = Muon::try_new(parameters(false, DType::F32), MuonOptions::default());
     assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
     let integers = MuonOptions { ns_dtype: Some(DType::I64), ..Default::default() };
-    assert!(matches!(Muon::new(parameters(true, DType::F32), integers), Err(Error::DTypeMismatch { .. })));
+    assert!(matches!(Muon::try_new(parameters(true, DType::F32), integers), Err(Error::DTypeMismatch { .. })));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn options_out_of_range_are_refused() {
     macro_rules! refused {
         ($($kind:ident $options:ident { $field:ident: $value:expr }),* $(,)?) => {$(
             let options = $options { $field: $value, ..Default::default() };
-            let result = $kind::new(p(), options);
+            let result = $kind::try_new(p(), options);
             assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{options:?} must be an error");
         )*};
     }
@@ -255,7 +255,7 @@ fn options_out_of_range_are_refused() {
 fn frozen_parameters_with_old_gradients_are_unchanged() {
     let options = SgdOptions { lr: 0.1, momentum: 0.9, weight_decay: 0.1, ..Default::default() };
     let [p, q] = [1.0, 2.0].map(|x| Parameter::new(Tensor::from([x])));
-    let optimizer = Sgd::new(vec![p.clone(), q.clone()], options).unwrap();
+    let optimizer = Sgd::new(vec![p.clone(), q.clone()], options);
     (&*p * &*q).sum(..).backward();
     optimizer.step();
     p.freeze();
@@ -273,7 +273,7 @@ fn frozen_parameters_with_old_gradients_are_unchanged() {
         loss
     };
     let moved = q.item::<f64>();
-    Lbfgs::new(vec![p.clone(), q.clone()], LbfgsOptions::default()).unwrap().step_with(&mut closure);
+    Lbfgs::new(vec![p.clone(), q.clone()], LbfgsOptions::default()).step_with(&mut closure);
     assert!(p.grad().is_some());
     assert_eq!(p.item::<f64>(), before);
     assert_ne!(q.item::<f64>(), moved);

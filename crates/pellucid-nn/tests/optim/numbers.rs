@@ -22,7 +22,7 @@ macro_rules! kinds {
                 let common = $options { $($of: $all,)* ..Default::default() };
                 #[allow(clippy::needless_update)]
                 let cases = [$($options { $($field: $value,)* ..common }),*];
-                Box::new($kind::new(parameters, cases[case]).unwrap())
+                Box::new($kind::new(parameters, cases[case]))
             },
         )),*];
 
@@ -217,8 +217,8 @@ fn parameters_that_are_added_late_match_pytorch() {
 fn rprop_starts_with_the_rate_of_its_first_step() {
     let options = RpropOptions { lr: 0.1, ..Default::default() };
     let (early, late) = (
-        Rprop::new(parameters(false, DType::F64), options).unwrap(),
-        Rprop::new(parameters(false, DType::F64), RpropOptions { lr: 7.0, ..options }).unwrap(),
+        Rprop::new(parameters(false, DType::F64), options),
+        Rprop::new(parameters(false, DType::F64), RpropOptions { lr: 7.0, ..options }),
     );
     late.set_lr(0.1);
     for t in 1..=5 {
@@ -269,14 +269,14 @@ fn lbfgs_matches_pytorch() {
             loss.backward();
             loss
         };
-        let mut optimizer: Box<dyn Optimizer> = Box::new(Lbfgs::new(own.clone(), options).unwrap());
+        let mut optimizer: Box<dyn Optimizer> = Box::new(Lbfgs::new(own.clone(), options));
         for t in 1..=5 {
             let name = format!("lbfgs.{case}");
             let expected = &fixture[&(name.as_str(), t)];
             // Another optimizer continues from a snapshot.
             if t == 3 {
                 let state = optimizer.state_dict();
-                optimizer = Box::new(Lbfgs::new(own.clone(), LbfgsOptions { lr: 9.0, ..options }).unwrap());
+                optimizer = Box::new(Lbfgs::new(own.clone(), LbfgsOptions { lr: 9.0, ..options }));
                 optimizer.load_state_dict(&state).unwrap();
                 assert_eq!(optimizer.lr(), options.lr);
             }
@@ -290,10 +290,10 @@ fn lbfgs_matches_pytorch() {
 #[test]
 fn lbfgs_refuses_invalid_arguments() {
     use pellucid_tensor::{Error, capture, unwrap};
-    assert!(matches!(Lbfgs::new(vec![], LbfgsOptions::default()), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Lbfgs::try_new(vec![], LbfgsOptions::default()), Err(Error::InvalidArgument { .. })));
     let own = parameters(false, DType::F64);
-    let mut optimizer = Lbfgs::new(own.clone(), LbfgsOptions::default()).unwrap();
-    let state = Lbfgs::new(own[..1].to_vec(), LbfgsOptions::default()).unwrap().state_dict();
+    let mut optimizer = Lbfgs::new(own.clone(), LbfgsOptions::default());
+    let state = Lbfgs::new(own[..1].to_vec(), LbfgsOptions::default()).state_dict();
     let mut other = state.clone();
     other.insert("gradient".into(), Tensor::zeros([6], DType::F64));
     assert!(optimizer.load_state_dict(&state).is_ok());
@@ -319,7 +319,7 @@ fn lbfgs_refuses_invalid_arguments() {
 /// Other optimizers run one step after calling the closure.
 #[test]
 fn a_step_with_a_closure_is_a_step() {
-    let make = || Adam::new(parameters(false, DType::F64), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let make = || Adam::new(parameters(false, DType::F64), AdamOptions { lr: 0.1, ..Default::default() });
     let (plain, with) = (make(), make());
     let own = with.parameters().to_vec();
     let losses = |own: &[Parameter]| {

@@ -21,8 +21,8 @@ fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
 /// Returns all bytes of parameters, optimizer state and averages after some steps.
 fn run(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bool) -> Vec<Vec<u8>> {
     let optimizer = make(parameters(matrices, dtype), case);
-    let average = AveragedModel::new(&optimizer.parameters().to_vec(), Average::Exponential(0.9)).unwrap();
-    let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer).unwrap();
+    let average = AveragedModel::new(&optimizer.parameters().to_vec(), Average::Exponential(0.9));
+    let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer);
     let step = |x: &Tensor| {
         optimizer.zero_grad();
         let own = optimizer.parameters().iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
@@ -116,7 +116,7 @@ fn idle_clocks_do_not_advance_in_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let run = |replayed: bool| {
         let own = parameters(false, DType::F64);
-        let adam = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let adam = Adam::new(own.clone(), AdamOptions { lr: 0.1, ..Default::default() });
         let step = |inputs: &[Tensor]| {
             adam.zero_grad();
             (own[0].tensor() * &inputs[0]).sin().sum(..).backward();
@@ -144,7 +144,7 @@ fn idle_clocks_do_not_advance_in_launches() {
 fn launches_use_rebound_gradients_and_new_scales() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = Parameter::new(Tensor::from([1.0f64, 2.0]));
-    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
     let (buffer, scale) = (Tensor::zeros([2], DType::F64), Tensor::from(0.5f64));
     sgd.rebind_grads(std::slice::from_ref(&buffer)).unwrap();
     sgd.set_grad_scale(Some(scale.clone())).unwrap();
@@ -171,7 +171,7 @@ fn lbfgs_over_a_captured_loss() {
     let run = |replayed: bool| {
         let own = parameters(false, DType::F64);
         let options = LbfgsOptions { line_search: true, max_iter: 6, ..Default::default() };
-        let lbfgs = Lbfgs::new(own.clone(), options).unwrap();
+        let lbfgs = Lbfgs::new(own.clone(), options);
         let gradients: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), p.dtype())).collect();
         lbfgs.rebind_grads(&gradients).unwrap();
         let loss = |inputs: &[Tensor]| {
@@ -194,7 +194,7 @@ fn lbfgs_over_a_captured_loss() {
     assert!(eager.0[2] < eager.0[0], "the loss must fall: {:?}", eager.0);
     assert!(run(true) == eager);
     // Capture of the whole step is an error, whose text names the alternative.
-    let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default()).unwrap();
+    let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default());
     let refused = capture(|_| lbfgs.step(), &[]).err().unwrap().to_string();
     assert!(refused.contains("captured loss"), "{refused}");
 }

@@ -22,8 +22,8 @@ fn fixture() -> BTreeMap<(&'static str, &'static str), Vec<f64>> {
 fn two_groups() -> Sgd {
     let [w, b]: [_; 2] = parameters(false, DType::F64).try_into().unwrap();
     let options = |lr| SgdOptions { lr, momentum: 0.5, ..Default::default() };
-    let mut sgd = Sgd::new(vec![w], options(0.1)).unwrap();
-    sgd.add_group(vec![b], options(0.02)).unwrap();
+    let mut sgd = Sgd::new(vec![w], options(0.1));
+    sgd.try_add_group(vec![b], options(0.02)).unwrap();
     sgd
 }
 
@@ -107,7 +107,7 @@ fn rates_match_pytorch_in_every_epoch() {
     assert!(names().len() > 20);
     for name in names() {
         let optimizer = two_groups();
-        let mut scheduler = Scheduler::new(schedule(name), &optimizer).unwrap();
+        let mut scheduler = Scheduler::new(schedule(name), &optimizer);
         let epochs = fixture[&(name, "lr.0")].len();
         let mut rows = [vec![], vec![], vec![]];
         for epoch in 0..epochs {
@@ -118,7 +118,7 @@ fn rates_match_pytorch_in_every_epoch() {
             // Another scheduler continues from a snapshot.
             if epoch == 4 {
                 let state = scheduler.state_dict();
-                scheduler = Scheduler::new(schedule(name), &optimizer).unwrap();
+                scheduler = Scheduler::new(schedule(name), &optimizer);
                 scheduler.load_state_dict(&state).unwrap();
             }
             if epoch + 1 < epochs {
@@ -139,7 +139,7 @@ fn jumps_match_pytorch() {
     assert_eq!(closed.len(), 9);
     for &(name, kind) in closed {
         let optimizer = two_groups();
-        let mut scheduler = Scheduler::new(schedule(name), &optimizer).unwrap();
+        let mut scheduler = Scheduler::new(schedule(name), &optimizer);
         let rates: Vec<f64> = [9, 2, 25, 0, 13]
             .into_iter()
             .map(|epoch| {
@@ -168,12 +168,12 @@ fn plateaus_match_pytorch() {
     };
     for (name, options) in [("plateau", first), ("plateau_max", second)] {
         let optimizer = two_groups();
-        let mut schedule = ReduceLrOnPlateau::new(options.clone()).unwrap();
+        let mut schedule = ReduceLrOnPlateau::new(options.clone());
         let (mut first, mut second) = (vec![], vec![]);
         for (i, &value) in measured.iter().enumerate() {
             if i == 7 {
                 let state = schedule.state_dict();
-                schedule = ReduceLrOnPlateau::new(options.clone()).unwrap();
+                schedule = ReduceLrOnPlateau::new(options.clone());
                 schedule.load_state_dict(&state).unwrap();
             }
             schedule.step(value, &optimizer);
@@ -184,15 +184,15 @@ fn plateaus_match_pytorch() {
         close(&second, &fixture[&(name, "lr.1")], 1e-12, name);
     }
     let grows = ReduceLrOnPlateauOptions { factor: 1.0, ..Default::default() };
-    assert!(matches!(ReduceLrOnPlateau::new(grows), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(ReduceLrOnPlateau::try_new(grows), Err(Error::InvalidArgument { .. })));
 }
 
 /// One cycle changes Adam's β₁, bias corrections included.
 #[test]
 fn a_cycle_changes_the_first_beta() {
     let options = AdamWOptions { lr: 0.05, ..Default::default() };
-    let optimizer = AdamW::new(parameters(false, DType::F64), options).unwrap();
-    let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 20), &optimizer).unwrap();
+    let optimizer = AdamW::new(parameters(false, DType::F64), options);
+    let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 20), &optimizer);
     for t in 1..=20 {
         set_gradients(&optimizer, f64::from(t));
         optimizer.step();
@@ -203,20 +203,20 @@ fn a_cycle_changes_the_first_beta() {
 
 #[test]
 fn optimizers_without_momentum_are_refused() {
-    let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default()).unwrap();
-    let adagrad = Adagrad::new(parameters(false, DType::F64), AdagradOptions::default()).unwrap();
+    let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default());
+    let adagrad = Adagrad::new(parameters(false, DType::F64), AdagradOptions::default());
     let cycle = || OneCycleLr::new(0.1, 20);
-    assert!(matches!(Scheduler::new(cycle(), &plain), Err(Error::InvalidArgument { .. })));
-    assert!(matches!(Scheduler::new(cycle(), &adagrad), Err(Error::InvalidArgument { .. })));
-    assert!(Scheduler::new(OneCycleLr { cycle_momentum: false, ..cycle() }, &plain).is_ok());
+    assert!(matches!(Scheduler::try_new(cycle(), &plain), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Scheduler::try_new(cycle(), &adagrad), Err(Error::InvalidArgument { .. })));
+    assert!(Scheduler::try_new(OneCycleLr { cycle_momentum: false, ..cycle() }, &plain).is_ok());
     assert!(adagrad.try_set_momentum(0, 0.5).is_err());
 }
 
 /// Vaswani et al. 2017: d^(−½)·min(t^(−½), t·w^(−3/2)).
 #[test]
 fn noam_matches_its_paper() {
-    let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
-    let mut scheduler = Scheduler::new(NoamLr { width: 512, warmup: 10 }, &optimizer).unwrap();
+    let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() });
+    let mut scheduler = Scheduler::new(NoamLr { width: 512, warmup: 10 }, &optimizer);
     for t in 1..=30 {
         let t = f64::from(t);
         let expected = 1.0 / 512f64.sqrt() * (1.0 / t.sqrt()).min(t / 10f64.powi(3).sqrt());
@@ -229,13 +229,13 @@ fn noam_matches_its_paper() {
 fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
     let optimizer = two_groups();
     let both = ChainedScheduler::new(vec![Box::new(WarmupLr { steps: 4 }), Box::new(ExponentialLr { gamma: 0.5 })]);
-    let mut chained = Scheduler::new(both, &optimizer).unwrap();
+    let mut chained = Scheduler::new(both, &optimizer);
     for epoch in 0..8 {
         let expected = 0.1 * (f64::from(epoch + 1) / 4.0).min(1.0) * 0.5f64.powi(epoch);
         close(&[optimizer.lr()], &[expected], 1e-14, "warmup");
         chained.step(&optimizer);
     }
-    let mut scheduler = Scheduler::new(CosineSchedule::new(1.0, 10).warmup(2), &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(CosineSchedule::new(1.0, 10).warmup(2), &optimizer);
     for epoch in 0..12 {
         assert_eq!(optimizer.lr(), CosineSchedule::new(1.0, 10).warmup(2).lr(epoch));
         scheduler.step(&optimizer);
@@ -246,39 +246,37 @@ fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
 #[test]
 fn negative_and_non_finite_rates_are_refused() {
     let optimizer = two_groups();
-    let mut falls = Scheduler::new(LambdaLr::new(|epoch| 1.0 - epoch as f64), &optimizer).unwrap();
+    let mut falls = Scheduler::new(LambdaLr::new(|epoch| 1.0 - epoch as f64), &optimizer);
     falls.step(&optimizer);
     assert_eq!(falls.last_lr(), [0.0; 2]);
     let refused = catch_unwind(AssertUnwindSafe(|| falls.step(&optimizer))).unwrap_err();
     assert!(refused.downcast_ref::<String>().unwrap().contains("at least 0"));
     assert_eq!((falls.epoch(), optimizer.group_lr(0), optimizer.group_lr(1)), (1, 0.0, 0.0));
     let optimizer = two_groups();
-    let rounded = Scheduler::new(LambdaLr::new(|_| -1e-15), &optimizer).unwrap();
+    let rounded = Scheduler::new(LambdaLr::new(|_| -1e-15), &optimizer);
     assert_eq!(rounded.last_lr(), [0.0; 2]);
-    assert!(Scheduler::new(LambdaLr::new(|_| -1e-6), &two_groups()).is_err());
+    assert!(Scheduler::try_new(LambdaLr::new(|_| -1e-6), &two_groups()).is_err());
     for percent in 1..100 {
         let optimizer = two_groups();
         let ends = schedule::LinearLr { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
-        let mut scheduler = Scheduler::new(ends, &optimizer).unwrap();
+        let mut scheduler = Scheduler::new(ends, &optimizer);
         (0..9).for_each(|_| scheduler.step(&optimizer));
         assert!((0.0..1e-15).contains(&optimizer.lr()), "the rate after a decay to 0 must be about 0 ({percent} %)");
     }
     // A non-finite rate changes nothing.
     let optimizer = two_groups();
     let breaks = |epoch| if epoch == 0 { 0.5 } else { f64::NAN };
-    let mut scheduler =
-        Scheduler::new(LambdaLr::per_group(move |group, epoch| breaks(group * epoch)), &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(LambdaLr::per_group(move |group, epoch| breaks(group * epoch)), &optimizer);
     assert!(catch_unwind(AssertUnwindSafe(|| scheduler.step(&optimizer))).is_err());
     assert_eq!((scheduler.epoch(), optimizer.group_lr(0), optimizer.group_lr(1)), (0, 0.05, 0.01));
-    assert!(matches!(Scheduler::new(LambdaLr::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Scheduler::try_new(LambdaLr::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));
 }
 
 /// `CosineAnnealingWarmRestarts(T_0=3, T_mult=2, eta_min=0.01)` of PyTorch 2.15, `step(epoch)` with fractional epochs.
 #[test]
 fn warm_restarts_move_within_epochs() {
     let optimizer = two_groups();
-    let mut scheduler =
-        Scheduler::new(CosineAnnealingWarmRestarts { first: 3, multiple: 2, floor: 0.01 }, &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(CosineAnnealingWarmRestarts { first: 3, multiple: 2, floor: 0.01 }, &optimizer);
     for (epoch, lr) in [
         (0.25, 0.09846666218300808),
         (2.9, 0.010246514708427702),
@@ -300,31 +298,31 @@ fn warm_restarts_move_within_epochs() {
 fn a_resumed_scheduler_keeps_the_optimizers_rates() {
     let cycle = || OneCycleLr { pct_start: 0.1, ..OneCycleLr::new(0.1, 10) };
     let optimizer = two_groups();
-    let mut scheduler = Scheduler::new(cycle(), &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(cycle(), &optimizer);
     (0..4).for_each(|_| scheduler.step(&optimizer));
     let (own, state) = (optimizer.state_dict(), scheduler.state_dict());
     let other = two_groups();
     other.load_state_dict(&own).unwrap();
-    let mut resumed = Scheduler::resume(cycle(), &other, &state).unwrap();
+    let mut resumed = Scheduler::resume(cycle(), &other, &state);
     for _ in 0..5 {
         assert_eq!((other.lr(), other.momentum(0)), (optimizer.lr(), optimizer.momentum(0)));
         assert_eq!(resumed.state_dict()["lr.1"].item::<f64>(), optimizer.group_lr(1));
         scheduler.step(&optimizer);
         resumed.step(&other);
     }
-    assert!(matches!(Scheduler::resume(cycle(), &other, &own), Err(Error::StateDict { .. })));
+    assert!(matches!(Scheduler::try_resume(cycle(), &other, &own), Err(Error::StateDict { .. })));
 }
 
 #[test]
 fn a_scheduler_belongs_to_its_optimizer_and_its_state_to_its_schedule() {
     let (optimizer, other) = (two_groups(), two_groups());
-    let mut scheduler = Scheduler::new(StepLr { step_size: 1, gamma: 0.1 }, &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(StepLr { step_size: 1, gamma: 0.1 }, &optimizer);
     let refused = catch_unwind(AssertUnwindSafe(|| scheduler.step(&other))).unwrap_err();
     assert!(refused.downcast_ref::<String>().unwrap().contains("make a scheduler for each optimizer"));
     assert_eq!((scheduler.epoch(), other.group_lr(0)), (0, optimizer.group_lr(0)));
 
     let mut state = scheduler.state_dict();
-    let constant = Scheduler::new(ConstantLr { factor: 0.5, total: 2 }, &optimizer).unwrap();
+    let constant = Scheduler::new(ConstantLr { factor: 0.5, total: 2 }, &optimizer);
     let refused = constant.load_state_dict(&state).unwrap_err().to_string();
     assert!(
         refused.contains("StepLr") && refused.contains("ConstantLr") && refused.contains("schedule.StepLr"),
@@ -338,10 +336,10 @@ fn a_scheduler_belongs_to_its_optimizer_and_its_state_to_its_schedule() {
 #[test]
 fn a_rate_outside_the_range_of_its_dtype_is_refused() {
     let options = |lr| SgdOptions { lr, ..Default::default() };
-    assert!(Sgd::new(parameters(false, DType::F64), options(1e300)).is_ok());
-    let refused = Sgd::new(parameters(false, DType::F32), options(1e300)).err().expect("1e300 is infinite in f32");
+    assert!(Sgd::try_new(parameters(false, DType::F64), options(1e300)).is_ok());
+    let refused = Sgd::try_new(parameters(false, DType::F32), options(1e300)).err().expect("1e300 is infinite in f32");
     assert!(refused.to_string().contains("outside the range of f32"), "{refused}");
-    let optimizer = Sgd::new(parameters(false, DType::F32), options(0.5)).unwrap();
+    let optimizer = Sgd::new(parameters(false, DType::F32), options(0.5));
     assert!(catch_unwind(AssertUnwindSafe(|| optimizer.set_lr(1e300))).is_err());
     assert_eq!(optimizer.lr(), 0.5);
 }
@@ -350,7 +348,7 @@ fn a_rate_outside_the_range_of_its_dtype_is_refused() {
 fn a_plateau_schedule_belongs_to_its_first_optimizer() {
     let (optimizer, other) = (two_groups(), two_groups());
     let options = ReduceLrOnPlateauOptions { patience: 0, ..Default::default() };
-    let mut schedule = ReduceLrOnPlateau::new(options).unwrap();
+    let mut schedule = ReduceLrOnPlateau::new(options);
     schedule.step(1.0, &optimizer);
     let refused = catch_unwind(AssertUnwindSafe(|| schedule.step(2.0, &other))).unwrap_err();
     assert!(refused.downcast_ref::<String>().unwrap().contains("make a scheduler for each optimizer"));
@@ -364,11 +362,11 @@ fn options_outside_of_their_ranges_are_refused() {
     let optimizer = two_groups();
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
     for (start, end) in [(0.0, 1.0), (-0.5, 1.0), (1.5, 1.0), (f64::NAN, 1.0), (0.5, 1.5), (0.5, -0.1)] {
-        assert!(Scheduler::new(linear(start, end), &optimizer).is_err(), "{start} to {end}");
+        assert!(Scheduler::try_new(linear(start, end), &optimizer).is_err(), "{start} to {end}");
     }
-    assert!(Scheduler::new(linear(1.0, 0.0), &optimizer).is_ok());
+    assert!(Scheduler::try_new(linear(1.0, 0.0), &optimizer).is_ok());
     for pct_start in [-0.1, 1.5, f64::NAN] {
-        assert!(Scheduler::new(OneCycleLr { pct_start, ..OneCycleLr::new(0.1, 10) }, &optimizer).is_err());
+        assert!(Scheduler::try_new(OneCycleLr { pct_start, ..OneCycleLr::new(0.1, 10) }, &optimizer).is_err());
     }
-    assert!(Scheduler::new(CosineSchedule::new(0.1, 0), &optimizer).is_err());
+    assert!(Scheduler::try_new(CosineSchedule::new(0.1, 0), &optimizer).is_err());
 }

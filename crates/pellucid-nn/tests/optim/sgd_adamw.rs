@@ -45,8 +45,8 @@ fn sgd_matches_pytorch() {
         (momentum, [-1.3881150118498458, -2.7552757527818317, -0.8771792498941706]),
         (nesterov, [-2.0593276368003495, -3.6095520921147197, -1.7978331264501983]),
     ] {
-        close(&descend(&Sgd::new(parameter(DType::F64), options).unwrap()), &expected, 1e-14);
-        close(&descend(&Sgd::new(parameter(DType::F32), options).unwrap()), &expected, 1e-5);
+        close(&descend(&Sgd::new(parameter(DType::F64), options)), &expected, 1e-14);
+        close(&descend(&Sgd::new(parameter(DType::F32), options)), &expected, 1e-5);
     }
 }
 
@@ -57,8 +57,8 @@ fn adamw_matches_pytorch() {
         (strong, [0.10253581488113878, -1.3763131658958037, 1.5691437890075841]),
         (AdamWOptions::default(), [0.49606144045856265, -1.003950149803979, 1.9959703082529408]),
     ] {
-        close(&descend(&AdamW::new(parameter(DType::F64), options).unwrap()), &expected, 1e-13);
-        close(&descend(&AdamW::new(parameter(DType::F32), options).unwrap()), &expected, 2e-7);
+        close(&descend(&AdamW::new(parameter(DType::F64), options)), &expected, 1e-13);
+        close(&descend(&AdamW::new(parameter(DType::F32), options)), &expected, 2e-7);
     }
 }
 
@@ -77,14 +77,14 @@ fn adamw_matches_its_definition() {
         }
         p
     });
-    close(&descend(&AdamW::new(parameter(DType::F64), options).unwrap()), &expected, 1e-13);
+    close(&descend(&AdamW::new(parameter(DType::F64), options)), &expected, 1e-13);
 }
 
 /// With β = 0, every step is η·g / (|g| + ε).
 #[test]
 fn adamw_without_memory_is_sign_descent() {
     let options = AdamWOptions { lr: 0.1, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0, ..Default::default() };
-    let optimizer = AdamW::new(parameter(DType::F64), options).unwrap();
+    let optimizer = AdamW::new(parameter(DType::F64), options);
     let p = optimizer.parameters()[0].clone();
     p.sum(..).backward();
     optimizer.step();
@@ -94,7 +94,7 @@ fn adamw_without_memory_is_sign_descent() {
 #[test]
 fn parameters_without_gradient_are_unchanged() {
     let parameters: Vec<Parameter> = (0..2).map(|i| Parameter::new(Tensor::from([1.0f32 + i as f32]))).collect();
-    let optimizer = AdamW::new(parameters.clone(), AdamWOptions::default()).unwrap();
+    let optimizer = AdamW::new(parameters.clone(), AdamWOptions::default());
     parameters[0].sum(..).backward();
     optimizer.step();
     assert_ne!(parameters[0].item::<f32>(), 1.0);
@@ -105,7 +105,7 @@ fn parameters_without_gradient_are_unchanged() {
 #[test]
 fn a_step_does_not_record_and_keeps_the_handles() {
     let parameters = parameter(DType::F32);
-    let optimizer = Sgd::new(parameters.clone(), SgdOptions { momentum: 0.5, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(parameters.clone(), SgdOptions { momentum: 0.5, ..Default::default() });
     descend(&optimizer);
     assert!(parameters[0].is_leaf() && parameters[0].requires_grad());
     assert!(optimizer.state().iter().all(|(_, t)| t.is_leaf() && !t.requires_grad()));
@@ -114,22 +114,22 @@ fn a_step_does_not_record_and_keeps_the_handles() {
 #[test]
 fn training_resumes_exactly() {
     let options = AdamWOptions { lr: 0.1, ..Default::default() };
-    let first = AdamW::new(parameter(DType::F32), options).unwrap();
+    let first = AdamW::new(parameter(DType::F32), options);
     descend(&first);
     first.set_lr(0.05);
-    let second = AdamW::new(vec![Parameter::new(first.parameters()[0].copy())], options).unwrap();
+    let second = AdamW::new(vec![Parameter::new(first.parameters()[0].copy())], options);
     second.load_state_dict(&first.state_dict()).unwrap();
     assert_eq!(second.lr(), 0.05);
     assert_eq!(descend(&first), descend(&second));
     assert_eq!(first.clock_tensor(0, "step").unwrap().item::<f32>(), 8.0);
 
-    let sgd = Sgd::new(parameter(DType::F32), SgdOptions::default()).unwrap();
+    let sgd = Sgd::new(parameter(DType::F32), SgdOptions::default());
     assert!(matches!(sgd.load_state_dict(&first.state_dict()), Err(Error::StateDict { .. })));
 }
 
 #[test]
 fn a_schedule_sets_the_learning_rate() {
-    let optimizer = Sgd::new(parameter(DType::F64), SgdOptions::default()).unwrap();
+    let optimizer = Sgd::new(parameter(DType::F64), SgdOptions::default());
     let schedule = CosineSchedule::new(1.0, 10).warmup(2).floor(0.1);
     let rates: Vec<f64> = (0..12)
         .map(|step| {
@@ -160,19 +160,19 @@ fn clipping_scales_all_gradients_alike() {
 
 #[test]
 fn invalid_arguments_are_refused_at_construction() {
-    let invalid = |options| matches!(Sgd::new(parameter(DType::F32), options), Err(Error::InvalidArgument { .. }));
+    let invalid = |options| matches!(Sgd::try_new(parameter(DType::F32), options), Err(Error::InvalidArgument { .. }));
     let base = SgdOptions::default();
     assert!(invalid(SgdOptions { lr: -1.0, ..base }));
     assert!(invalid(SgdOptions { lr: f64::NAN, ..base }));
     assert!(invalid(SgdOptions { momentum: 1.0, ..base }));
     assert!(invalid(SgdOptions { nesterov: true, ..base }));
     let betas = AdamWOptions { betas: (0.9, 1.0), ..Default::default() };
-    assert!(matches!(AdamW::new(parameter(DType::F32), betas), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(AdamW::try_new(parameter(DType::F32), betas), Err(Error::InvalidArgument { .. })));
 
     let shared = parameter(DType::F32);
     let twice = vec![shared[0].clone(), shared[0].clone()];
-    let text = Sgd::new(twice, base).err().expect("a parameter with two entries must be refused").to_string();
+    let text = Sgd::try_new(twice, base).err().expect("a parameter with two entries must be refused").to_string();
     assert!(text.contains("listed twice, as `0` and as `1`"), "{text}");
     let mixed = [parameter(DType::F32), parameter(DType::F64)].concat();
-    assert!(matches!(Sgd::new(mixed, base), Err(Error::DTypeMismatch { .. })));
+    assert!(matches!(Sgd::try_new(mixed, base), Err(Error::DTypeMismatch { .. })));
 }

@@ -28,9 +28,9 @@ fn descend<'a>(p: &'a Parameter, optimizer: &'a dyn Optimizer) -> Captured<'a> {
 fn the_learning_rate() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([1.0, 2.0]);
-    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 0.5, ..Default::default() });
     let q = parameter([0.0, 0.0]);
-    sgd.add_group(vec![q.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
+    sgd.add_group(vec![q.clone()], SgdOptions { lr: 0.25, ..Default::default() });
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad();
         ((p.tensor() + q.tensor()) * &inputs[0]).sum(..).backward();
@@ -39,7 +39,7 @@ fn the_learning_rate() {
     let g = Tensor::from([1.0f64, 2.0]);
     let mut step = capture(step, &[&g]).unwrap();
     let mut plateau =
-        ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions { patience: 0, factor: 0.5, ..Default::default() }).unwrap();
+        ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions { patience: 0, factor: 0.5, ..Default::default() });
     let values = |p: &Parameter| p.to_vec::<f64>();
     step.launch(&[&g]).unwrap();
     assert_eq!((values(&p), values(&q)), (vec![0.5, 1.0], vec![-0.25, -0.5]));
@@ -60,7 +60,7 @@ fn the_learning_rate() {
 fn the_momentum() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
-    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, momentum: 0.5, ..Default::default() }).unwrap();
+    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, momentum: 0.5, ..Default::default() });
     let mut step = descend(&p, &sgd);
     let g = Tensor::from([1.0f64, -2.0]);
     let mut launch = || step.launch(&[&g]).unwrap().to_vec::<f64>(0);
@@ -75,7 +75,7 @@ fn the_step_count_and_its_bias_corrections() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
     let options = AdamWOptions { lr: 0.5, weight_decay: 0.0, eps: 1e-30, betas: (0.5, 0.5), ..Default::default() };
-    let adam = AdamW::new(vec![p.clone()], options).unwrap();
+    let adam = AdamW::new(vec![p.clone()], options);
     let mut step = descend(&p, &adam);
     let (m, v) = (|t: i32, g: [f64; 3]| mean(t, g), |t: i32, g: [f64; 3]| mean(t, g.map(|g| g * g)));
     let gradients = [3.0, -1.0, 7.0];
@@ -99,9 +99,9 @@ fn mean(t: i32, g: [f64; 3]) -> f64 {
 fn the_loss_scale_and_whether_a_step_is_skipped() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
-    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
     let options = GradScalerOptions { init_scale: 8.0, growth_interval: 2, ..Default::default() };
-    let scaler = GradScaler::new(options).unwrap();
+    let scaler = GradScaler::new(options);
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad();
         scaler.scale(&(p.tensor() * &inputs[0]).sum(..)).backward();
@@ -123,7 +123,7 @@ fn the_loss_scale_and_whether_a_step_is_skipped() {
 fn the_clipping_factor() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
-    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
+    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad();
         (p.tensor() * &inputs[0]).sum(..).backward();
@@ -182,8 +182,8 @@ fn the_state_of_the_generator() {
 fn the_count_of_an_average() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = parameter([0.0, 0.0]);
-    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
-    let average = AveragedModel::new(&vec![p.clone()], Average::Equal).unwrap();
+    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
+    let average = AveragedModel::new(&vec![p.clone()], Average::Equal);
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad();
         (p.tensor() * &inputs[0]).sum(..).backward();
@@ -206,7 +206,7 @@ fn loaded_state_dicts() {
     manual_seed(5);
     let make = || {
         let model = Linear::new(3, 2);
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
         (model, optimizer)
     };
     let train = |(model, optimizer): &(Linear, AdamW), x: &Tensor| {
@@ -251,7 +251,7 @@ fn a_step_outlives_its_model() {
     let x = wave(&[4, 3], 0, DType::F32);
     let mut step = {
         let model = Linear::new(3, 2);
-        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
         let train = move |inputs: &[Tensor]| {
             optimizer.zero_grad();
             let loss = model.forward(&inputs[0]).square().mean(..);

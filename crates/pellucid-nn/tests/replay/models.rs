@@ -51,7 +51,7 @@ fn plain<M: Module + 'static, O: Optimizer + 'static>(
 fn mlp(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || sequential![Linear::new(6, 9), Relu, Linear::new(9, 4)]);
     let options = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
-    let optimizer = Sgd::new(model.parameters(), options).unwrap();
+    let optimizer = Sgd::new(model.parameters(), options);
     let batch = |dtype, i| (0, vec![wave(&[5, 6], i, dtype), classes(&[5], i, 4)]);
     plain(model, optimizer, |model, x, y| loss::cross_entropy(&model.forward(x), y), batch)
 }
@@ -70,7 +70,7 @@ fn cnn(dtype: DType) -> TrainingCase {
             Linear::new(16, 3),
         ]
     });
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
     let both = Rc::new((model, optimizer));
     let (own, scheduled) = (both.clone(), both.clone());
     let step = move |inputs: &[Tensor]| {
@@ -112,7 +112,7 @@ fn transformer(dtype: DType) -> TrainingCase {
             head: Linear::new(8, 7).without_bias(),
         }
     });
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
     let zeros: Vec<Tensor> = optimizer.parameters().iter().map(|p| Tensor::zeros_like(&p.detach())).collect();
     optimizer.rebind_grads(&zeros).unwrap();
     let both = Rc::new((model, optimizer));
@@ -151,7 +151,7 @@ fn transformer(dtype: DType) -> TrainingCase {
 /// A recurrent layer, trained by Adam.
 fn lstm(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || (Lstm::new(3, 5), Linear::new(5, 2)));
-    let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() });
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
         let (outputs, _) = lstm.run(x, None);
         loss::mse(&head.forward(&outputs.mean(0)), y)
@@ -163,10 +163,10 @@ fn lstm(dtype: DType) -> TrainingCase {
 /// Mixed precision with a loss scale, clipping, skipped steps, and an average of the weights.
 fn mixed(_: DType) -> TrainingCase {
     let model = sequential![Linear::new(6, 8), Relu, Dropout::new(0.1), Linear::new(8, 4)];
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
     let options = GradScalerOptions { init_scale: 1024.0, growth_interval: 5, ..Default::default() };
-    let average = AveragedModel::new(&model, Average::Exponential(0.95)).unwrap();
-    let all = Rc::new((model, optimizer, GradScaler::new(options).unwrap(), average));
+    let average = AveragedModel::new(&model, Average::Exponential(0.95));
+    let all = Rc::new((model, optimizer, GradScaler::new(options), average));
     let own = all.clone();
     let step = move |inputs: &[Tensor]| {
         let (model, optimizer, scaler, average) = &*own;
@@ -273,7 +273,7 @@ fn mixed_precision_with_scale_and_average() {
 fn wide(dtype: DType) -> TrainingCase {
     let model =
         init::in_dtype(dtype, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     let batch = |dtype, i| (0, vec![wave(&[128, 64], i, dtype), wave(&[128, 64], i + 1, dtype)]);
     plain(model, optimizer, |model, x, y| loss::mse(&model.forward(x), y), batch)
 }
@@ -294,7 +294,7 @@ fn a_replayed_step_learns() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(1);
     let model = sequential![Linear::new(20, 32), Relu, Linear::new(32, 5)];
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..Default::default() }).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..Default::default() });
     let (x, y) = (Tensor::randn([16, 20], DType::F32), Tensor::randint(0, 5, [16]));
     let mut step = capture(
         |inputs| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// let inputs = Tensor::arange(0.0f32, 10.0, 1.0).reshape([5, 2]);
 /// let labels = Tensor::from([0i64, 1, 2, 3, 4]);
-/// let mut batches = Batches::new(&[&inputs, &labels], 2)?.shuffled(7);
+/// let mut batches = Batches::new(&[&inputs, &labels], 2).shuffled(7);
 /// for epoch in 0..3 {
 ///     for batch in batches.epoch() {
 ///         let [x, y] = &batch[..] else { unreachable!() };
@@ -31,13 +31,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// use pellucid::Tensor;
 ///
 /// let x = Tensor::arange(0i64, 10, 1);
-/// let mut batches = Batches::new(&[&x], 3)?.shuffled(7);
+/// let mut batches = Batches::new(&[&x], 3).shuffled(7);
 /// let mut epoch = batches.epoch();
 /// epoch.next();
 /// let state = batches.state_dict();
 /// let rest: Vec<Vec<i64>> = epoch.map(|batch| batch[0].to_vec()).collect();
 ///
-/// let mut resumed = Batches::new(&[&x], 3)?.shuffled(0);
+/// let mut resumed = Batches::new(&[&x], 3).shuffled(0);
 /// resumed.load_state_dict(&state)?;
 /// assert_eq!(resumed.position(), BatchPosition { epoch: 0, batch: 1 });
 /// assert_eq!(resumed.epoch().map(|batch| batch[0].to_vec()).collect::<Vec<Vec<i64>>>(), rest);
@@ -93,10 +93,19 @@ impl Batches {
     /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
     /// The list has tensors or references.
     ///
+    /// # Panics
+    /// With the errors of [`try_new`](Batches::try_new).
+    #[track_caller]
+    pub fn new<T: AsRef<Tensor>>(tensors: &[T], size: usize) -> Batches {
+        unwrap(Batches::try_new(tensors, size))
+    }
+
+    /// Returns the result of [`new`](Batches::new), or its error.
+    ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
     /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
-    pub fn new<T: AsRef<Tensor>>(tensors: &[T], size: usize) -> Result<Batches> {
+    pub fn try_new<T: AsRef<Tensor>>(tensors: &[T], size: usize) -> Result<Batches> {
         Batches::of_tensors(tensors.iter().map(|t| t.as_ref().detach()).collect(), size)
     }
 

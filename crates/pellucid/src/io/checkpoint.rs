@@ -31,8 +31,8 @@ const VERSION: &str = "1";
 /// impl Run {
 ///     fn new() -> Result<Run> {
 ///         let model = Linear::new(3, 1);
-///         let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
-///         let batches = Batches::new(&[&Tensor::ones([8, 3], DType::F32)], 2)?.shuffled(0);
+///         let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
+///         let batches = Batches::new(&[&Tensor::ones([8, 3], DType::F32)], 2).shuffled(0);
 ///         Ok(Run { model, optimizer, batches })
 ///     }
 ///

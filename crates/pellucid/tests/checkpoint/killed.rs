@@ -22,7 +22,7 @@ impl Counting {
     /// Creates a run whose checkpoint has about 3·`size` elements of `f32`.
     fn new(size: usize) -> Counting {
         let parameter = Parameter::new(Tensor::zeros([size], DType::F32));
-        let optimizer = AdamW::new(vec![parameter.clone()], AdamWOptions::default()).unwrap();
+        let optimizer = AdamW::new(vec![parameter.clone()], AdamWOptions::default());
         Counting { parameter, optimizer }
     }
 

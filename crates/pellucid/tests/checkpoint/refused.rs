@@ -127,8 +127,8 @@ fn runs_of_other_parts_are_refused() {
     let run = &refusing.run;
     let plain = || Checkpoint::new().model(&run.model).optimizer(&run.optimizer);
     let other = sequential![Linear::new(6, 8), Relu, Dropout::new(0.3), Linear::new(8, 3)];
-    let adam = Adam::new(run.model.parameters(), AdamOptions { amsgrad: true, ..Default::default() }).unwrap();
-    let scaler = GradScaler::new(GradScalerOptions::default()).unwrap();
+    let adam = Adam::new(run.model.parameters(), AdamOptions { amsgrad: true, ..Default::default() });
+    let scaler = GradScaler::new(GradScalerOptions::default());
     let fits = |checkpoint: Checkpoint<'_>| part(io::load_checkpoint(&good, checkpoint)).0;
     assert_eq!(fits(plain()), "averaged");
     assert_eq!(fits(run.checkpoint().scaler(&scaler)), "scaler");
@@ -165,7 +165,7 @@ fn runs_of_other_parts_are_refused() {
     // Parts whose state does not exist.
     let lazy = sequential![Lazy::new(|_: &_| Ok(Linear::new(2, 2)))];
     assert_eq!(part(io::save_checkpoint(&good, Checkpoint::new().model(&lazy))).0, "model");
-    let mut averaged = AveragedModel::new(&run.model, Average::Equal).unwrap();
+    let mut averaged = AveragedModel::new(&run.model, Average::Equal);
     averaged.update().unwrap();
     averaged.apply().unwrap();
     let (named, text) = part(io::save_checkpoint(&good, plain().part("averaged", &averaged)));
@@ -190,13 +190,13 @@ fn a_scaler_refuses_invalid_scales() {
         assert_equal(&bits(&run.checkpoint()), &before, &text);
     }
     // Single state dicts are checked, too.
-    let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default()).unwrap();
+    let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default());
     let mut state = plateau.state_dict();
     state.insert("bad".into(), Tensor::from(-3.0));
     assert!(matches!(plateau.load_state_dict(&state), Err(Error::InvalidArgument { .. })));
     assert_eq!(plateau.state_dict()["bad"].item::<f64>(), 0.0);
     let (x, _) = data(&[4, 2]);
-    let batches = Batches::new(&[&x], 2).unwrap();
+    let batches = Batches::new(&[&x], 2);
     assert!(matches!(batches.load_state_dict(&plateau.state_dict()), Err(Error::StateDict { .. })));
 }
 

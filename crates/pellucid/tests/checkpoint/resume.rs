@@ -99,8 +99,8 @@ impl Gan {
         let (generating, judging) = (Linear::new(2, 3), Linear::new(3, 1));
         let options = SgdOptions { lr: 0.1, momentum: 0.5, ..Default::default() };
         Gan {
-            generating_optimizer: Muon::new(vec![generating.weight.clone()], MuonOptions::default()).unwrap(),
-            judging_optimizer: Sgd::new(judging.parameters(), options).unwrap(),
+            generating_optimizer: Muon::new(vec![generating.weight.clone()], MuonOptions::default()),
+            judging_optimizer: Sgd::new(judging.parameters(), options),
             generating,
             judging,
         }
@@ -130,7 +130,7 @@ fn an_optimizer_without_history_yet() {
     let scratch = Scratch::new("lbfgs");
     let path = scratch.0.join("lbfgs");
     let start = || Parameter::new(Tensor::from([-1.2f64, 1.0]));
-    let made = |p: &Parameter| Lbfgs::new(vec![p.clone()], LbfgsOptions { max_iter: 2, ..Default::default() }).unwrap();
+    let made = |p: &Parameter| Lbfgs::new(vec![p.clone()], LbfgsOptions { max_iter: 2, ..Default::default() });
     let step = |p: &Parameter, optimizer: &mut Lbfgs| {
         optimizer.step_with(&mut || {
             p.zero_grad();

@@ -65,19 +65,19 @@ pub(crate) struct MlpRun {
 impl TrainingRun for MlpRun {
     fn new() -> MlpRun {
         let model = sequential![Linear::new(6, 16), Relu, Dropout::new(0.3), Linear::new(16, 3)];
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
-        let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+        let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer);
         let options = ReduceLrOnPlateauOptions { patience: 1, factor: 0.9, ..Default::default() };
-        let averaged = AveragedModel::new(&model, Average::Exponential(0.9)).unwrap();
+        let averaged = AveragedModel::new(&model, Average::Exponential(0.9));
         let (x, y) = data(&[14, 6]);
         MlpRun {
             model,
             optimizer,
             schedule,
-            plateau: ReduceLrOnPlateau::new(options).unwrap(),
+            plateau: ReduceLrOnPlateau::new(options),
             averaged,
             noise: Generator::new(77),
-            batches: Batches::new(&[&x, &y], 4).unwrap().shuffled(3),
+            batches: Batches::new(&[&x, &y], 4).shuffled(3),
             steps: 0,
         }
     }
@@ -145,17 +145,17 @@ impl TrainingRun for CnnRun {
             Linear::new(4 * 25, 3)
         ];
         let options = SgdOptions { lr: 0.05, momentum: 0.9, ..Default::default() };
-        let optimizer = Sgd::new(model.parameters(), options).unwrap();
+        let optimizer = Sgd::new(model.parameters(), options);
         // The first scales overflow in f16, so the first steps are skipped.
         let options = GradScalerOptions { init_scale: 2f64.powi(20), growth_interval: 3, ..Default::default() };
-        let schedule = Scheduler::new(ExponentialLr { gamma: 0.95 }, &optimizer).unwrap();
+        let schedule = Scheduler::new(ExponentialLr { gamma: 0.95 }, &optimizer);
         let (x, y) = data(&[10, 1, 5, 5]);
         CnnRun {
             model,
             optimizer,
-            scaler: GradScaler::new(options).unwrap(),
+            scaler: GradScaler::new(options),
             schedule,
-            batches: Batches::new(&[&x, &y], 4).unwrap().shuffled(8),
+            batches: Batches::new(&[&x, &y], 4).shuffled(8),
             steps: 0,
         }
     }
@@ -207,12 +207,12 @@ pub(crate) struct CapturedRun {
 impl TrainingRun for CapturedRun {
     fn new() -> CapturedRun {
         let model = sequential![Linear::new(6, 16), BatchNorm1d::new(16), Tanh, Dropout::new(0.3), Linear::new(16, 3)];
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
-        let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
+        let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer);
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.compile(&[4, 6]).unwrap();
         let (x, y) = data(&[14, 6]);
-        let batches = Batches::new(&[&x, &y], 4).unwrap().shuffled(3).drop_last();
+        let batches = Batches::new(&[&x, &y], 4).shuffled(3).drop_last();
         CapturedRun { trainer, schedule, batches, steps: 0 }
     }
 

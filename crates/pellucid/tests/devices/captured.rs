@@ -89,8 +89,8 @@ fn gradient_scaling_and_class_weights_are_captured_on_every_device() {
         let model =
             init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
         model.to(device).unwrap();
-        let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-        let scaler = Rc::new(GradScaler::new(GradScalerOptions::default()).unwrap());
+        let optimizer = Adam::new(model.parameters(), AdamOptions::default());
+        let scaler = Rc::new(GradScaler::new(GradScalerOptions::default()));
         let weight = Some(Tensor::from([1.0f32, 2.0, 0.5]));
         let loss = CrossEntropyLoss { weight, ..Default::default() };
         let options = StepOptions { scaler: Some(scaler.clone()), ..Default::default() };
@@ -119,7 +119,7 @@ fn a_trainer_follows_a_model_that_moves() {
         let model =
             init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
         model.to(devices[0]).unwrap();
-        let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let optimizer = Adam::new(model.parameters(), AdamOptions::default());
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
         trainer.compile(&[6, 4]).unwrap();
         let x: Vec<f32> = (0..24).map(|i| (i as f32 * 0.7).sin()).collect();
@@ -157,7 +157,7 @@ fn a_timer_waits_for_deferred_work() {
 fn a_batch_that_is_pinned_to_another_device_is_refused() {
     let model = sequential![Linear::new(4, 3)];
     model.to(toy(0)).unwrap();
-    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let optimizer = Adam::new(model.parameters(), AdamOptions::default());
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
     let (x, y) = (Tensor::ones([2, 4], DType::F32), Tensor::from([0i64, 1]));
     let other = |t: &Tensor| t.to(toy(1)).unwrap();

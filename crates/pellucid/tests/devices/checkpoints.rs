@@ -16,7 +16,7 @@ impl DeviceRun {
     fn new(device: Device) -> DeviceRun {
         let model = sequential![Linear::new(6, 16), BatchNorm1d::new(16), Relu, Dropout::new(0.4), Linear::new(16, 3)];
         model.to(device).unwrap();
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.compile(&[8, 6]).unwrap();
         DeviceRun { trainer }

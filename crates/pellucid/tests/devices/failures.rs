@@ -126,8 +126,8 @@ type NewOptimizer = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
 
 /// The constructors of optimizers without and with a state.
 const OPTIMIZERS: [NewOptimizer; 2] = [
-    |parameters| Box::new(Sgd::new(parameters, SgdOptions { lr: 0.1, ..Default::default() }).unwrap()),
-    |parameters| Box::new(Adam::new(parameters, AdamOptions::default()).unwrap()),
+    |parameters| Box::new(Sgd::new(parameters, SgdOptions { lr: 0.1, ..Default::default() })),
+    |parameters| Box::new(Adam::new(parameters, AdamOptions::default())),
 ];
 
 impl Rows {

@@ -8,7 +8,7 @@ use pellucid::{InputGradients, Operation, OutputGradients, SaveForBackward, appl
 
 fn model() -> (Parameter, Sgd) {
     let weight = Parameter::new(Tensor::from([1.0f32, 2.0]));
-    let optimizer = Sgd::new(vec![weight.clone()], SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
+    let optimizer = Sgd::new(vec![weight.clone()], SgdOptions { lr: 0.5, ..Default::default() });
     (weight, optimizer)
 }
 

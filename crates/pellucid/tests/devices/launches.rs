@@ -60,7 +60,7 @@ fn count_work(device: Device, counter: &WorkCounter<'_>) -> [u64; 6] {
         Tensor::new(values, shape).to(device).unwrap()
     };
     let mlp = sequential![Linear::new(784, 256), Relu, Linear::new(256, 128), Relu, Linear::new(128, 10)];
-    let sgd = Sgd::new(mlp.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let sgd = Sgd::new(mlp.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
     let cnn = sequential![
         Conv2d::new(1, 32, 3).padding(1),
         Relu,
@@ -73,7 +73,7 @@ fn count_work(device: Device, counter: &WorkCounter<'_>) -> [u64; 6] {
         Relu,
         Linear::new(128, 10),
     ];
-    let adam = Adam::new(cnn.parameters(), AdamOptions::default()).unwrap();
+    let adam = Adam::new(cnn.parameters(), AdamOptions::default());
     let x = wave(&[16, 32]);
     let norm = LayerNorm::new(32);
     norm.to(device).unwrap();

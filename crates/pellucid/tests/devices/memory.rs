@@ -38,7 +38,7 @@ impl Training {
     fn new() -> Training {
         let _random = Generator::new(3).scope();
         let model = sequential![Linear::new(64, 32), BatchNorm1d::new(32), Relu, Linear::new(32, 1)];
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() });
         Training { model, optimizer }
     }
 

@@ -33,8 +33,7 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn a_model_trains_alike_on_every_device() {
-    let optimizer =
-        |m: &Sequential| AdamW::new(m.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+    let optimizer = |m: &Sequential| AdamW::new(m.parameters(), AdamWOptions { lr: 0.05, ..Default::default() });
     let on_cpu = model();
     let expected = train(&on_cpu, &optimizer(&on_cpu), 8);
     let moved = model();
@@ -49,9 +48,9 @@ fn a_model_trains_alike_on_every_device() {
 fn optimizers_stay_attached_to_a_model_that_moves() {
     let on_cpu = model();
     let options = || AdamWOptions { lr: 0.05, ..Default::default() };
-    let expected = train(&on_cpu, &AdamW::new(on_cpu.parameters(), options()).unwrap(), 9);
+    let expected = train(&on_cpu, &AdamW::new(on_cpu.parameters(), options()), 9);
     let moving = model();
-    let optimizer = AdamW::new(moving.parameters(), options()).unwrap();
+    let optimizer = AdamW::new(moving.parameters(), options());
     let mut losses = Vec::new();
     for device in [Device::cpu(), toy(0), Device::cpu()] {
         moving.to(device).unwrap();
@@ -98,7 +97,7 @@ fn a_model_may_span_devices() {
     b.to(toy(1)).unwrap();
     let forward = |x: &Tensor| b.forward(&a.forward(x).relu().to(toy(1)).unwrap());
     let parameters: Vec<Parameter> = a.parameters().into_iter().chain(b.parameters()).collect();
-    let optimizer = AdamW::new(parameters.clone(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+    let optimizer = AdamW::new(parameters.clone(), AdamWOptions { lr: 0.05, ..Default::default() });
     let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]);
     let mut losses = Vec::new();
     for _ in 0..30 {
@@ -147,8 +146,8 @@ fn checkpoints_autocast_and_gradient_scaling_work_across_devices() {
     let train = |device: Device| {
         let model = Arc::new(model());
         model.to(device).unwrap();
-        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.05, ..Default::default() }).unwrap();
-        let scaler = GradScaler::new(GradScalerOptions::default()).unwrap();
+        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.05, ..Default::default() });
+        let scaler = GradScaler::new(GradScalerOptions::default());
         let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]);
         let step = |_| {
             optimizer.zero_grad();
@@ -180,7 +179,7 @@ fn a_captured_training_step_equals_the_eager_one_on_a_gpu() {
     let parts = || {
         let model = model();
         model.to(toy(0)).unwrap();
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() });
         (model, optimizer)
     };
     let step = |(model, optimizer): &(Sequential, AdamW), x: &Tensor, y: &Tensor| {

@@ -31,7 +31,7 @@ fn bits(model: &Sequential, losses: Vec<f32>) -> Vec<u32> {
 }
 
 fn adam(model: &Sequential) -> impl Optimizer + use<> {
-    AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap()
+    AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() })
 }
 
 fn train_eagerly(device: Device) -> Vec<u32> {

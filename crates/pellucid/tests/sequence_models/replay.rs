@@ -16,7 +16,7 @@ fn run<M: Module>(
 ) -> (Vec<u32>, Vec<Vec<u8>>) {
     manual_seed(5);
     let model = make();
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() }).unwrap();
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
     let step = |x: &Tensor, y: &Tensor| {
         optimizer.zero_grad();
         let loss = loss(&model, x, y);

@@ -160,9 +160,9 @@ impl Schedule for CosineAnnealingWarmRestarts {
 /// use pellucid::nn::optim::{Optimizer, Sgd, SgdOptions};
 /// use pellucid::Tensor;
 /// let p = Parameter::new(Tensor::from([1.0f64]));
-/// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() })?;
+/// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() });
 /// let schedule = SwaLr { epochs: 2, anneal: AnnealStrategy::Linear, ..SwaLr::new(0.1) };
-/// let mut scheduler = Scheduler::new(schedule, &optimizer)?;
+/// let mut scheduler = Scheduler::new(schedule, &optimizer);
 /// scheduler.step(&optimizer);
 /// assert!((optimizer.lr() - 0.3).abs() < 1e-12);
 /// # Ok::<(), pellucid::Error>(())

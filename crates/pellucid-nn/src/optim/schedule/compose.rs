@@ -1,7 +1,8 @@
 //! Compositions of schedules.
 
 use super::{Schedule, SchedulePoint};
-use pellucid_tensor::Result;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, unwrap};
 
 /// Schedules in sequence: each starts at its milestone, in its own epoch 0.
 #[doc(alias = "SequentialLR")]
@@ -14,13 +15,15 @@ pub struct SequentialLr {
 impl SequentialLr {
     /// Creates a sequence: `first` starts at epoch 0, each other schedule at its own epoch.
     ///
-    /// # Panics
-    /// If the epochs do not ascend strictly.
-    #[track_caller]
-    pub fn new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> SequentialLr {
-        let rises = others.windows(2).all(|w| w[0].0 < w[1].0);
-        assert!(rises, "SequentialLr: each schedule must start at a later epoch than the schedule before it");
-        SequentialLr { first: Box::new(first), others }
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the epochs do not ascend strictly.
+    #[panicking_form]
+    pub fn try_new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> Result<SequentialLr> {
+        if !others.windows(2).all(|w| w[0].0 < w[1].0) {
+            let reason = "each schedule must start at a later epoch than the schedule before it";
+            return Err(Error::invalid("SequentialLr", reason));
+        }
+        Ok(SequentialLr { first: Box::new(first), others })
     }
 
     /// Returns the schedule of an epoch, the epoch counted from the start of that schedule, and whether another

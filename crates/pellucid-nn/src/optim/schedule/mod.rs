@@ -12,10 +12,10 @@
 //! use pellucid::Tensor;
 //!
 //! let p = Parameter::new(Tensor::from([1.0f64]));
-//! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() })?;
+//! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() });
 //! let warmup = LinearLr { start_factor: 0.25, end_factor: 1.0, total: 3 };
 //! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(CosineAnnealingLr { period: 10, floor: 0.0 }))]);
-//! let mut scheduler = Scheduler::new(schedule, &optimizer)?;
+//! let mut scheduler = Scheduler::new(schedule, &optimizer);
 //! let rates: Vec<f64> = (0..5).map(|_| {
 //!     let lr = optimizer.lr();
 //!     scheduler.step(&optimizer);

@@ -5,6 +5,7 @@ use super::scheduler::check_optimizer;
 use super::{PerGroup, not_negative};
 use crate::optim::{Hyperparameter, Optimizer};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// The direction in which a metric improves.
@@ -83,7 +84,8 @@ impl ReduceLrOnPlateau {
     /// # Errors
     /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold or eps that is negative or
     /// not finite.
-    pub fn new(options: ReduceLrOnPlateauOptions) -> Result<ReduceLrOnPlateau> {
+    #[panicking_form]
+    pub fn try_new(options: ReduceLrOnPlateauOptions) -> Result<ReduceLrOnPlateau> {
         if !(0.0..1.0).contains(&options.factor) {
             let reason = format!("factor must be in [0, 1), got {}", options.factor);
             return Err(Error::invalid("reduce_on_plateau", reason));

@@ -4,6 +4,7 @@ use super::restorable::Restorable;
 use super::{CosineAnnealingWarmRestarts, Schedule, SchedulePoint};
 use crate::optim::{Hyperparameter, Optimizer};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
@@ -33,7 +34,8 @@ impl<S: Schedule> Scheduler<S> {
     /// # Errors
     /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the
     /// schedule changes the momentum but the optimizer has none, and for an initial rate that is negative or not finite.
-    pub fn new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
+    #[panicking_form]
+    pub fn try_new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
         let groups = 0..optimizer.groups();
         if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
@@ -58,20 +60,21 @@ impl<S: Schedule> Scheduler<S> {
     /// use pellucid::nn::optim::{AdamW, AdamWOptions, Optimizer};
     /// use pellucid::Tensor;
     /// let made = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
-    /// let optimizer = made()?;
-    /// let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 10), &optimizer)?;
+    /// let optimizer = made();
+    /// let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 10), &optimizer);
     /// scheduler.step(&optimizer);
     ///
-    /// let other = made()?;
-    /// let resumed = Scheduler::resume(OneCycleLr::new(0.1, 10), &other, &scheduler.state_dict())?;
+    /// let other = made();
+    /// let resumed = Scheduler::resume(OneCycleLr::new(0.1, 10), &other, &scheduler.state_dict());
     /// assert_eq!((resumed.epoch(), other.lr()), (1, optimizer.lr()));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
     /// Those of [`Scheduler::new`] and [`Scheduler::load_state_dict`].
-    pub fn resume(schedule: S, optimizer: &(impl Optimizer + ?Sized), state: &StateDict) -> Result<Scheduler<S>> {
-        let mut scheduler = Scheduler::new(schedule, optimizer)?;
+    #[panicking_form]
+    pub fn try_resume(schedule: S, optimizer: &(impl Optimizer + ?Sized), state: &StateDict) -> Result<Scheduler<S>> {
+        let mut scheduler = Scheduler::try_new(schedule, optimizer)?;
         scheduler.load_state_dict(state)?;
         let SchedulerProgress { epoch, lr, .. } = scheduler.progress.get();
         scheduler.advance_to(epoch, optimizer, |_, at| lr[at.group])?;
@@ -185,7 +188,7 @@ impl<S: Schedule> Scheduler<S> {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
                 optimizer.try_set_momentum(group, momentum)?;
             }
-            optimizer.group_rate(group).set(lr)?;
+            optimizer.group_rate(group).try_set(lr)?;
         }
         (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
