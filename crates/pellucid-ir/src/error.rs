@@ -450,7 +450,8 @@ impl Error {
     /// Returns the error without the layers of a model and the parts of a checkpoint in which it occurred.
     ///
     /// ```
-    /// use pellucid_ir::Error;
+    /// # extern crate pellucid_ir as pellucid;
+    /// use pellucid::Error;
     /// let inner = Error::invalid("dropout", "p must be in [0, 1], got 2");
     /// let error = Error::Layer { layer: "0 (Dropout)".into(), source: Box::new(inner.clone()) };
     /// assert!(matches!(error.root(), Error::InvalidArgument { op: "dropout", .. }));

@@ -108,7 +108,7 @@ exports::exports! {
     SEQUENCE_LAYERS:
     attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
         AttentionMasks, InProj, KvCache, MultiheadAttentionOptions, Rotary, RotaryPairing, causal_mask,
-        sinusoidal_positions,
+        sinusoidal_positions, try_causal_mask,
     };
     recurrent::{Gru, GruCell, Lstm, LstmCell, Rnn, RnnCell} and {
         Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, RecurrentCell, RecurrentKind, RecurrentNetwork,

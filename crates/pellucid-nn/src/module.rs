@@ -5,6 +5,7 @@ use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::tree::ModelTree;
 use crate::visit::{ModulePart, PartInfo, Visitor, class};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor, unwrap};
 use std::any::type_name;
 use std::collections::HashSet;
@@ -49,19 +50,19 @@ pub trait Module: Send + Sync {
     /// Returns every parameter with its name (`layers.0.weight`), in the order of the fields; a shared
     /// parameter once, under its first name.
     ///
-    /// # Panics
-    /// If a [`Lazy`](crate::Lazy) layer is not built: an optimizer would miss its parameters.
-    #[track_caller]
-    fn named_parameters(&self) -> Vec<(String, Parameter)> {
+    /// # Errors
+    /// [`Error::Layer`] if a [`Lazy`](crate::Lazy) layer is not built: an optimizer would miss its parameters.
+    #[panicking_form]
+    fn try_named_parameters(&self) -> Result<Vec<(String, Parameter)>> {
         parts(&self).built_parameters()
     }
 
     /// Returns every parameter, in the order of the fields; a shared parameter once.
     ///
-    /// # Panics
-    /// Those of [`named_parameters`](Module::named_parameters).
-    #[track_caller]
-    fn parameters(&self) -> Vec<Parameter> {
+    /// # Errors
+    /// Those of [`try_named_parameters`](Module::try_named_parameters).
+    #[panicking_form]
+    fn try_parameters(&self) -> Result<Vec<Parameter>> {
         parts(&self).unnamed_parameters()
     }
 
@@ -97,10 +98,10 @@ pub trait Module: Send + Sync {
 
     /// Returns the number of values in all parameters.
     ///
-    /// # Panics
-    /// Those of [`named_parameters`](Module::named_parameters).
-    #[track_caller]
-    fn parameter_count(&self) -> usize {
+    /// # Errors
+    /// Those of [`try_named_parameters`](Module::try_named_parameters).
+    #[panicking_form]
+    fn try_parameter_count(&self) -> Result<usize> {
         parts(&self).parameter_count()
     }
 
@@ -112,12 +113,12 @@ pub trait Module: Send + Sync {
     /// Freezes every parameter: no gradient is computed for it, and optimizers do not update it. To freeze a part of a
     /// model, call this method of the part.
     ///
-    /// # Panics
-    /// If a [`Lazy`](crate::Lazy) layer is not built: its parameters would be trained.
+    /// # Errors
+    /// [`Error::Layer`] if a [`Lazy`](crate::Lazy) layer is not built: its parameters would be trained.
     #[doc(alias = "requires_grad_")]
-    #[track_caller]
-    fn freeze(&self) {
-        parts(&self).freeze();
+    #[panicking_form]
+    fn try_freeze(&self) -> Result<()> {
+        parts(&self).freeze()
     }
 
     /// Makes every parameter trainable again.
@@ -238,11 +239,11 @@ pub trait Module: Send + Sync {
     /// Returns copies of all parameters and buffers by name; later training does not change them. A shared value is
     /// included once, under its first name. A [non-persistent buffer](Buffer::non_persistent) is left out.
     ///
-    /// # Panics
-    /// With [`Error::Layer`] for a [`Lazy`](crate::Lazy) layer that is not built, with [`Error::OutOfMemory`], or
-    /// inside a captured step, where values do not exist.
-    #[track_caller]
-    fn state_dict(&self) -> StateDict {
+    /// # Errors
+    /// [`Error::Layer`] for a [`Lazy`](crate::Lazy) layer that is not built, [`Error::OutOfMemory`], and
+    /// [`Error::ReadInCapture`] inside a captured step, where values do not exist.
+    #[panicking_form]
+    fn try_state_dict(&self) -> Result<StateDict> {
         parts(&self).state_dict()
     }
 
@@ -311,21 +312,18 @@ impl dyn ModuleParts + '_ {
         found
     }
 
-    /// Returns the named parameters. Panics if a layer is not built.
-    #[track_caller]
-    fn built_parameters(&self) -> Vec<(String, Parameter)> {
-        unwrap(self.check_built("parameters"));
-        self.parameters()
+    /// Returns the named parameters, or an error if a layer is not built.
+    fn built_parameters(&self) -> Result<Vec<(String, Parameter)>> {
+        self.check_built("parameters")?;
+        Ok(self.parameters())
     }
 
-    #[track_caller]
-    fn unnamed_parameters(&self) -> Vec<Parameter> {
-        self.built_parameters().into_iter().map(|(_, parameter)| parameter).collect()
+    fn unnamed_parameters(&self) -> Result<Vec<Parameter>> {
+        Ok(self.built_parameters()?.into_iter().map(|(_, parameter)| parameter).collect())
     }
 
-    #[track_caller]
-    fn parameter_count(&self) -> usize {
-        self.built_parameters().iter().map(|(_, parameter)| parameter.size()).sum()
+    fn parameter_count(&self) -> Result<usize> {
+        Ok(self.built_parameters()?.iter().map(|(_, parameter)| parameter.size()).sum())
     }
 
     /// Returns the named buffers; a shared buffer once.
@@ -393,10 +391,10 @@ impl dyn ModuleParts + '_ {
         });
     }
 
-    #[track_caller]
-    fn freeze(&self) {
-        unwrap(self.check_built("freeze"));
+    fn freeze(&self) -> Result<()> {
+        self.check_built("freeze")?;
         self.set_requires_grad(false);
+        Ok(())
     }
 
     fn set_requires_grad(&self, required: bool) {
@@ -488,9 +486,8 @@ impl dyn ModuleParts + '_ {
         self.modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
     }
 
-    #[track_caller]
-    fn state_dict(&self) -> StateDict {
-        unwrap(self.check_built("state_dict"));
+    fn state_dict(&self) -> Result<StateDict> {
+        self.check_built("state_dict")?;
         state::snapshot(&first_names(self.persistent_values()))
     }
 

@@ -1,7 +1,7 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
 use crate::module::{identity, view};
-use pellucid_tensor::{Device, Error, Generator, Result, Tensor, WrongShape, no_grad, ops, unwrap};
+use pellucid_tensor::{Device, Error, Generator, Result, Tensor, WrongShape, no_grad, ops};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,9 +10,8 @@ pub type StateDict = BTreeMap<String, Tensor>;
 
 /// Copies values into a state dict.
 #[track_caller]
-pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
-    let copies = own.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?)));
-    unwrap(copies.collect::<Result<_>>())
+pub(crate) fn snapshot(own: &[(String, Tensor)]) -> Result<StateDict> {
+    own.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?))).collect()
 }
 
 /// A part of a training run whose state can be saved and restored: a model, an optimizer, a schedule, a generator, a data

@@ -80,3 +80,8 @@ struct Devices;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/checkpoints.md")]
 struct Checkpoints;
+
+/// Compiles and runs the program of the page on errors as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/errors.md")]
+struct Errors;

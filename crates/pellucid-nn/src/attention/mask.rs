@@ -162,9 +162,17 @@ pub(super) fn extend_mask(
 /// [`AttentionMasks::causal`] has the same effect without a tensor.
 ///
 /// # Panics
-/// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+/// With the errors of [`try_causal_mask`].
 #[track_caller]
 pub fn causal_mask(length: usize) -> Tensor {
-    let number = Tensor::arange(0, length as i64, 1);
-    unwrap(ops::unsqueeze(&number, 1).and_then(|query| ops::le(&number, &query)))
+    unwrap(try_causal_mask(length))
+}
+
+/// Returns the result of [`causal_mask`], or its error.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+pub fn try_causal_mask(length: usize) -> Result<Tensor> {
+    let number = ops::arange(0, length as i64, 1, DType::I64)?;
+    ops::le(&number, &ops::unsqueeze(&number, 1)?)
 }

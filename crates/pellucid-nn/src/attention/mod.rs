@@ -10,7 +10,7 @@ mod positions;
 mod rotary;
 
 pub use cache::KvCache;
-pub use mask::{AttentionMasks, causal_mask};
+pub use mask::{AttentionMasks, causal_mask, try_causal_mask};
 pub use multihead::{InProj, MultiheadAttention, MultiheadAttentionOptions};
 pub use positions::{LearnedPositions, SinusoidalPositions, sinusoidal_positions};
 pub use rotary::{Rotary, RotaryPairing};

@@ -154,10 +154,10 @@ impl AveragedModel {
 
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.
     ///
-    /// # Panics
-    /// Those of [`Module::state_dict`].
-    #[track_caller]
-    pub fn state_dict(&self) -> StateDict {
+    /// # Errors
+    /// Those of [`Module::try_state_dict`].
+    #[panicking_form]
+    pub fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.values())
     }
 

@@ -82,6 +82,7 @@ pub use schedule::CosineSchedule;
 
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict, StateLoad, Stateful};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::sync::Arc;
 
@@ -222,20 +223,22 @@ pub trait Optimizer: Send + Sync {
     /// Removes gradients, as [`Optimizer::zero_grad`] does, if `set_to_none`; else writes zeros into existing
     /// gradients, which keep their memory.
     ///
-    /// # Panics
-    /// If a gradient is a broadcast view or part of a recorded computation; then none is written.
-    #[track_caller]
-    fn zero_grad_with(&self, set_to_none: bool) {
+    /// # Errors
+    /// Those of [`ops::copy_`] for a gradient that is a broadcast view or part of a recorded computation.
+    #[panicking_form]
+    fn try_zero_grad_with(&self, set_to_none: bool) -> Result<()> {
         if set_to_none {
-            return self.zero_grad();
+            self.zero_grad();
+            return Ok(());
         }
         let _guard = no_grad();
         let zero = Tensor::from(0.0f32);
         for parameter in self.parameters() {
             if let Some(gradient) = parameter.grad() {
-                unwrap(ops::copy_(&gradient, &zero));
+                ops::copy_(&gradient, &zero)?;
             }
         }
+        Ok(())
     }
 
     /// Binds the gradient of each parameter to one of these buffers, in order: the buffer becomes the gradient tensor.
@@ -305,24 +308,25 @@ pub trait Optimizer: Send + Sync {
     /// Sets the learning rate of all groups in place; replays of a captured step use it. Call it between
     /// launches: inside a captured step it would be a constant of that step.
     ///
-    /// # Panics
-    /// If `lr` is negative or not finite.
-    #[track_caller]
-    fn set_lr(&self, lr: f64) {
-        // A closure would hide the caller's line.
-        for group in 0..self.groups() {
-            self.set_group_lr(group, lr);
-        }
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `lr` is negative or not finite.
+    #[panicking_form]
+    fn try_set_lr(&self, lr: f64) -> Result<()> {
+        (0..self.groups()).try_for_each(|group| self.try_set_group_lr(group, lr))
     }
 
     /// Sets the learning rate of one group; see [`Optimizer::set_lr`].
     ///
-    /// # Panics
-    /// If `lr` is negative or not finite, or there is no such group.
-    #[track_caller]
-    fn set_group_lr(&self, group: usize, lr: f64) {
-        let rate = self.group_rate(group);
-        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| rate.try_set(lr)));
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `lr` is negative or not finite, or there is no such group.
+    #[panicking_form]
+    fn try_set_group_lr(&self, group: usize, lr: f64) -> Result<()> {
+        if group >= self.groups() {
+            let reason = format!("there is no group {group}; the optimizer has {} groups", self.groups());
+            return Err(Error::invalid("set_lr", reason));
+        }
+        rule::nonnegative("set_lr", "lr", lr)?;
+        self.group_rate(group).try_set(lr)
     }
 
     /// Sets the momentum of a group.
@@ -336,10 +340,10 @@ pub trait Optimizer: Send + Sync {
 
     /// Returns a snapshot of [`Optimizer::state`], from which training resumes exactly.
     ///
-    /// # Panics
-    /// Those of [`Module::state_dict`](crate::Module::state_dict).
-    #[track_caller]
-    fn state_dict(&self) -> StateDict {
+    /// # Errors
+    /// Those of [`Module::try_state_dict`](crate::Module::try_state_dict).
+    #[panicking_form]
+    fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.state())
     }
 

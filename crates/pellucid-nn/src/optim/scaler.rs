@@ -127,11 +127,11 @@ impl GradScaler {
 
     /// Returns the scale; see [`Hyperparameter`] for its rounding.
     ///
-    /// # Panics
-    /// While a step is captured, since values cannot be read then.
-    #[track_caller]
-    pub fn get_scale(&self) -> f64 {
-        self.scale.get()
+    /// # Errors
+    /// [`Error::ReadInCapture`] while a step is captured, since values cannot be read then.
+    #[panicking_form]
+    pub fn try_get_scale(&self) -> Result<f64> {
+        self.scale.try_get()
     }
 
     /// Runs a step of the optimizer with its gradients divided by the scale. If a gradient
@@ -198,10 +198,10 @@ impl GradScaler {
 
     /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker` and `found_inf`.
     ///
-    /// # Panics
-    /// Those of [`Module::state_dict`](crate::Module::state_dict).
-    #[track_caller]
-    pub fn state_dict(&self) -> StateDict {
+    /// # Errors
+    /// Those of [`Module::try_state_dict`](crate::Module::try_state_dict).
+    #[panicking_form]
+    pub fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.values())
     }
 

@@ -6,6 +6,7 @@
 
 mod cycles;
 mod examples;
+mod failures;
 mod links;
 mod modules;
 #[path = "../repository/mod.rs"]
@@ -64,6 +65,31 @@ fn files_have_no_circular_dependencies() {
         }
     }
     compare("structure/cycles.txt", counts, |name| places[name].clone());
+}
+
+#[test]
+fn failures_follow_one_rule() {
+    let (mut functions, mut ops) = (Vec::new(), Vec::new());
+    for (name, text) in files(&["rs"]) {
+        let is_library = ["pellucid-tensor", "pellucid-nn", "pellucid"].map(|c| format!("crates/{c}/src/"));
+        if is_library.iter().any(|folder| name.starts_with(folder)) {
+            let found = failures::public_functions(&text);
+            if name.contains("/src/ops/") {
+                ops.extend(found.iter().filter(|f| f.owner.is_empty() && f.returns_result).map(|f| f.name.clone()));
+            }
+            functions.extend(found);
+        }
+    }
+    let list = include_str!("failures.txt");
+    let mut found = failures::exceptions(&functions, &ops);
+    found.sort();
+    found.dedup();
+    let mut listed: Vec<&str> = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    listed.sort_unstable();
+    assert_eq!(
+        found, listed,
+        "a method or constructor panics, and its `try_` form returns the error; see docs/errors.md"
+    );
 }
 
 #[test]
@@ -165,6 +191,11 @@ fn the_checks_find_what_they_look_for() {
         ("b.rs", "use crate::a::m::M;\npub struct B;"),
     ];
     assert!(cycles_of(&macros, true).is_empty());
+    let source = "impl<T: Into<f64>> Layer<T> {\n    /// # Panics\n    pub fn wide(&self) {}\n    pub fn run(\n        &self,\n    \
+                  ) -> Result<()> {\n    }\n    /// # Errors\n    #[panicking_form]\n    pub fn try_new() -> Result<T> {\n    }\n}\n\
+                  pub trait Step {\n    fn launch(&self) -> Result<()>;\n}\n/// # Panics\npub fn seed() {}\n";
+    let rule = failures::exceptions(&failures::public_functions(source), &[]);
+    assert_eq!(rule, ["panics Layer::wide", "returns Layer::run", "returns Step::launch", "panics seed"]);
     assert_eq!(links::links("[a](b.md) and [c](d.rs#e)\n```\n[f](g)\n```\n"), [(1, "b.md"), (1, "d.rs#e")]);
     assert_eq!(links::quoted_paths("`a/b.rs` `a/` `x/y` `a/{b,c}.rs`"), [(1, "a/b.rs"), (1, "a/")]);
 }

@@ -103,15 +103,16 @@ impl ReduceLrOnPlateau {
 
     /// Adds a measurement, an `f64` or `f32`, usually once per epoch, and reduces the rates if necessary.
     ///
-    /// # Panics
-    /// Those of [`Optimizer::lr`] and [`Optimizer::set_lr`], and for another optimizer than that of the first step.
-    #[track_caller]
-    pub fn step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) {
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another optimizer than that of the first step; those of [`Hyperparameter::try_get`]
+    /// and [`Optimizer::try_set_lr`].
+    #[panicking_form]
+    pub fn try_step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let measured = measured.into();
         if self.rates.is_empty() {
             self.rates = (0..optimizer.groups()).map(|group| optimizer.group_rate(group).clone()).collect();
         }
-        unwrap(check_optimizer(&self.rates, optimizer));
+        check_optimizer(&self.rates, optimizer)?;
         let ReduceLrOnPlateau { options, progress, .. } = self;
         let progress = progress.get_mut();
         if options.is_better(measured, progress.best) {
@@ -126,15 +127,16 @@ impl ReduceLrOnPlateau {
         }
         if progress.bad > options.patience {
             for group in 0..optimizer.groups() {
-                let old = optimizer.group_lr(group);
+                let old = optimizer.group_rate(group).try_get()?;
                 let new = (old * options.factor).max(options.min_lr.of(group));
                 if old - new > options.eps {
-                    optimizer.set_group_lr(group, new);
+                    optimizer.try_set_group_lr(group, new)?;
                 }
             }
             progress.cooling = options.cooldown;
             progress.bad = 0;
         }
+        Ok(())
     }
 
     /// Returns the best measurement so far.

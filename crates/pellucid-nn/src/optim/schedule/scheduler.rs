@@ -83,23 +83,23 @@ impl<S: Schedule> Scheduler<S> {
 
     /// Advances to the next epoch.
     ///
-    /// # Panics
-    /// If a rate is negative or not finite, for another optimizer than that of [`Scheduler::new`], and if the optimizer's
-    /// number of groups has changed.
-    #[track_caller]
-    pub fn step(&mut self, optimizer: &(impl Optimizer + ?Sized)) {
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a rate is negative or not finite, for another optimizer than that of
+    /// [`Scheduler::new`], and if the optimizer's number of groups has changed.
+    #[panicking_form]
+    pub fn try_step(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let epoch = self.epoch() + 1;
-        unwrap(self.advance_to(epoch, optimizer, |schedule, at| schedule.next(at)));
+        self.advance_to(epoch, optimizer, |schedule, at| schedule.next(at))
     }
 
     /// Moves to any epoch, by the closed form if there is one, else by [`Schedule::next`].
     ///
-    /// # Panics
-    /// Those of [`Scheduler::step`].
-    #[track_caller]
-    pub fn set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) {
+    /// # Errors
+    /// Those of [`Scheduler::try_step`].
+    #[panicking_form]
+    pub fn try_set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let rate = |schedule: &S, at: SchedulePoint| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
-        unwrap(self.advance_to(epoch, optimizer, rate));
+        self.advance_to(epoch, optimizer, rate)
     }
 
     /// Returns the current epoch.
@@ -280,16 +280,14 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
     /// Moves to a fractional epoch, such as 3.25 after a quarter of the batches of epoch 3, by
     /// [`CosineAnnealingWarmRestarts::lr`].
     ///
-    /// # Panics
-    /// Those of [`Scheduler::step`], and for an epoch below 0.
-    #[track_caller]
-    pub fn set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
+    /// # Errors
+    /// Those of [`Scheduler::try_step`]; [`Error::InvalidArgument`] for an epoch below 0.
+    #[panicking_form]
+    pub fn try_set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let rate = |schedule: &CosineAnnealingWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
-        let whole = if epoch >= 0.0 {
-            Ok(epoch as usize)
-        } else {
-            Err(Error::invalid("scheduler", "the epoch must be at least 0"))
-        };
-        unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));
+        if epoch.is_nan() || epoch < 0.0 {
+            return Err(Error::invalid("scheduler", format!("the epoch must be at least 0, got {epoch}")));
+        }
+        self.advance_to(epoch as usize, optimizer, rate)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Schedule, SchedulePoint, above_zero};
 use crate::optim::Optimizer;
-use pellucid_tensor::Result;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Result, unwrap};
 use std::f64::consts::PI;
 
 /// A linear warm-up, then cosine decay (Loshchilov & Hutter 2017, SGDR, without restarts).
@@ -57,11 +58,11 @@ impl CosineSchedule {
 
     /// Sets the optimizer's learning rate for step `step`; call it between launches if the step is captured.
     ///
-    /// # Panics
-    /// Those of [`Optimizer::set_lr`].
-    #[track_caller]
-    pub fn set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) {
-        optimizer.set_lr(self.lr(step));
+    /// # Errors
+    /// Those of [`Optimizer::try_set_lr`].
+    #[panicking_form]
+    pub fn try_set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) -> Result<()> {
+        optimizer.try_set_lr(self.lr(step))
     }
 }
 
