@@ -41,8 +41,10 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
         Sinh => g * x.cosh(),
         Cosh => g * x.sinh(),
         Tanh => g * (1 - y * y),
-        Asinh => g / (1 + x * x).sqrt(),
-        Acosh => g / ((x - 1) * (x + 1)).sqrt(),
+        // For large x, 1 is negligible beside x², which could overflow.
+        Asinh => g / x.abs().gt(NEGLIGIBLE_ONE).select(x.abs(), (1 + x * x).sqrt()),
+        // The product of the roots could overflow, and its derivatives at 1 would be ∞ − ∞.
+        Acosh => g / (x - 1).sqrt() / (x + 1).sqrt(),
         Atanh => g / ((1 - x) * (1 + x)),
         Sigmoid => g * y * (1 - y),
         Erf => FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
@@ -56,12 +58,18 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
     })
 }
 
+/// The |x| from which √(x² + 1) is |x| in `f64`.
+const NEGLIGIBLE_ONE: f64 = 1073741824.0;
+
 /// Returns 2x·y − 2/√π, for large x by its asymptotic series, since the terms cancel.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
-    let far = x.gt(50.0).select(x, 50.0);
+    let is_far = x.gt(8.0);
+    let far = is_far.select(x, 8.0);
     let u = 0.5 / (far * far);
-    let series = u * (1.0 - u * (3.0 - u * (15.0 - u * (105.0 - u * 945.0))));
-    x.gt(50.0).select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
+    // The sum of −(−u)ᵏ·1·3·..·(2k − 1); the term after the last is below the rounding error of `f64`.
+    let factor = |k: u32| (1..=k).map(|i| f64::from(2 * i - 1)).product::<f64>();
+    let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |rest, k| factor(k) - u * rest);
+    is_far.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
 /// Returns the adjoints of a and b from the adjoint g of y = op(a, b).
@@ -79,46 +87,86 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         Div => both(g / b, -(g / b * y)),
         Rem => both(g, -(g * a.floor_div(b))),
         Pow => [pow_base(a, b, g), pow_exponent(a, b, y, g)],
-        Atan2 => both(g * b / (a * a + b * b), -(g * a / (a * a + b * b))),
+        Atan2 => atan2(a, b, g),
         Max => [wins(a.lt(b), a.eq(b)), wins(a.gt(b), a.eq(b))],
         Min => [wins(a.gt(b), a.eq(b)), wins(a.lt(b), a.eq(b))],
         Copysign => [Some(g * (a.signum() * y.signum())), None],
         Polygamma => [None, Some(g * b.polygamma(a + 1))],
         Zeta => [None, Some(-(g * a * Expr::binary(Zeta, a + 1, b)))],
-        // The density of the gamma distribution.
-        Igamma | Igammac => {
-            let density = ((a - 1) * b.ln() - b - a.lgamma()).exp();
-            [None, Some(if op == Igamma { g * density } else { -(g * density) })]
-        }
+        Igamma => [None, Some(g * gamma_density(a, b))],
+        Igammac => [None, Some(-(g * gamma_density(a, b)))],
         // The derivative combines the functions of the neighbouring orders; for a scaled function it also contains the
         // derivative of the scale.
-        BesselJ | BesselY => [None, Some(g * (0.5 * (below() - above())))],
+        BesselJ => [None, Some(g * (0.5 * (below() - above())))],
+        BesselY => {
+            // At 0, the function of the higher order is infinite of a higher order.
+            let below = b.eq(0).select(0, Expr::binary(op, a - 1, b.eq(0).select(1, b)));
+            [None, Some(g * (0.5 * (below - above())))]
+        }
         BesselI => [None, Some(g * (0.5 * (below() + above())))],
         BesselIe => [None, Some(g * (0.5 * (below() + above()) - b.signum() * y))],
         BesselK => [None, Some(g * (-0.5 * (below() + above())))],
-        BesselKe => [None, Some(g * (y - 0.5 * (below() + above())))],
+        // At 0, the function of the higher order is infinite of a higher order.
+        BesselKe => [None, Some(g * (b.eq(0).select(0, y) - 0.5 * (below() + above())))],
         FloorDiv | And | Or | Xor | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => [None, None],
     }
 }
 
-/// Returns g·b·aᵇ⁻¹, and 0 for b = 0 even if a = 0.
+/// Returns the adjoints b/(a² + b²) and −a/(a² + b²), and 0 with all derivatives at the origin. No square overflows or
+/// underflows: with the ratio t = small/large, a² + b² is large·(large + small·t).
+fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
+    let b_is_larger = b.abs().ge(a.abs());
+    let (large, small) = (b_is_larger.select(b, a), b_is_larger.select(a, b));
+    let large = large.eq(0).select(f64::INFINITY, large);
+    let ratio = small / large;
+    let of_larger = g / (large + small * ratio);
+    let of_smaller = of_larger * ratio;
+    [Some(b_is_larger.select(of_larger, of_smaller)), Some(-b_is_larger.select(of_smaller, of_larger))]
+}
+
+/// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not
+/// overflow: its derivatives at 0 exist, unlike those of the logarithm.
+fn gamma_density(a: Expr, b: Expr) -> Expr {
+    let is_near = b.lt(1);
+    let (near, far) = (is_near.select(b, 1), is_near.select(1, b));
+    let power = near.pow(a - 1) * (-near - a.lgamma()).exp();
+    is_near.select(power, ((a - 1) * far.ln() - far - a.lgamma()).exp())
+}
+
+/// Returns g·b·aᵇ⁻¹, and 0 for b = 0 if a is 0 or NaN.
 fn pow_base(a: Expr, b: Expr, g: Expr) -> Option<Expr> {
-    match constant(b) {
-        Some(n) => Some(g * (n * a.pow(n - 1.0))),
-        None => {
-            // The unselected operand has a harmless exponent: 0·0⁻² would be NaN in the next derivative.
-            let n = b.eq(0).select(1, b);
-            Some(b.eq(0).select(0, g * (n * a.pow(n - 1))))
-        }
+    if let Some(n) = constant(b) {
+        return Some(g * (n * a.pow(n - 1.0)));
     }
+    // If b varies, the zero for b = 0 must not be a constant where the power is differentiable: its derivative by b is
+    // 1/a there. The unselected power has a harmless exponent: 0·0⁻² would be NaN in the next derivative.
+    let is_regular = if reads_input(b) { b.ne(0) | a.abs().gt(0) } else { b.ne(0) };
+    let n = is_regular.select(b, 1);
+    Some(is_regular.select(g * (n * a.pow(n - 1)), 0))
 }
 
 /// Returns g·aᵇ·ln a, and 0 for a = 0 and b ≥ 0.
 fn pow_exponent(a: Expr, b: Expr, y: Expr, g: Expr) -> Option<Expr> {
     match constant(a) {
         Some(a) if a > 0.0 => Some(a.ln() * (g * y)),
-        _ => Some((a.eq(0) & b.ge(0)).select(0, g * (y * a.ln()))),
+        _ => Some(g * (y * (a.eq(0) & b.ge(0)).select(1, a).ln())),
     }
+}
+
+/// Returns true if the expression depends on an input, and not only on parameters.
+fn reads_input(e: Expr) -> bool {
+    Builder::with(|b| {
+        let mut stack: Vec<NodeId> = b.id(e).into_iter().collect();
+        let mut seen = vec![false; b.graph.len()];
+        while let Some(id) = stack.pop() {
+            match b.graph.node(id) {
+                FormulaNode::Input(_) => return true,
+                node if !std::mem::replace(&mut seen[id.index()], true) => stack.extend(node.operands()),
+                _ => {}
+            }
+        }
+        false
+    })
 }
 
 /// Returns the adjoint of u from the adjoint g of its reduction y, for every element of the row.

@@ -7,6 +7,7 @@ use super::table::unary;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Expr;
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -22,13 +23,13 @@ unary! {
     leaky_relu(x; slope) = x.gt(0.0).select(x, x * slope);
     /// Computes the exponential linear unit: x where x > 0, else α·(eˣ − 1) (Clevert et al. 2016).
     elu(x; alpha) = x.gt(0.0).select(x, alpha * x.min(0.0).exp_m1()),
-        d x = g * x.gt(0.0).select(1.0, alpha * x.min(0.0).exp());
+        d x = g * x.gt(0.0).select(1.0, alpha * negative_part(x).exp());
     /// Computes max(x, 0) + min(α·(e^(x/α) − 1), 0) (Barron 2017).
     celu(x; alpha) = x.gt(0.0).select(x, alpha * (x.min(0.0) / alpha).exp_m1()),
-        d x = g * x.gt(0.0).select(1.0, (x.min(0.0) / alpha).exp());
+        d x = g * x.gt(0.0).select(1.0, (negative_part(x) / alpha).exp());
     /// Computes λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
-        d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * x.min(0.0).exp());
+        d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016).
     gelu(x) = 0.5 * x * (1.0 + (x * FRAC_1_SQRT_2).erf());
     /// Computes the tanh approximation of `gelu`: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
@@ -39,7 +40,9 @@ unary! {
     /// Computes x·tanh(softplus(x)) (Misra 2019).
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
-            let t = (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh();
+            // tanh(ln(1 + n)) with n = eˣ, which has no kink at 0; it is 1 for large x.
+            let n = x.gt(40.0).select(40.0, x).exp();
+            let t = n * (n + 2.0) / (n * (n + 2.0) + 2.0);
             g * (t + x * (1.0 - t * t) * x.sigmoid())
         };
     /// Computes ln(1 + eˣ), a smooth approximation of relu, stable for large |x|.
@@ -65,6 +68,11 @@ unary! {
     hardshrink(x; lambda) = x.abs().le(lambda).select(0.0, x);
     /// Returns x where x > t, else v.
     threshold(x; t, v) = x.le(t).select(v, x);
+}
+
+/// Returns min(x, 0) with the derivative 1 at 0, that from the left.
+fn negative_part(x: Expr) -> Expr {
+    x.gt(0.0).select(0.0, x)
 }
 
 /// Limits x to [low, high]; the derivative is 0 at both bounds. NaN stays NaN.

@@ -52,7 +52,7 @@ binary! {
     /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
     /// each.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
-    /// Computes the angle of the point (b, a), in (−π, π].
+    /// Computes the angle of the point (b, a), in (−π, π]. All derivatives at the origin are 0.
     #[doc(alias = "arctan2")]
     atan2(a, b) = a.atan2(b);
     /// Returns |a| with the sign of b.
@@ -60,9 +60,9 @@ binary! {
     /// Computes the Heaviside step function: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
     heaviside(a, b) = a.eq(0.0).select(b, a.is_nan().select(a, a.gt(0.0).to_number()));
     /// Computes √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even with NaN (C99).
-    /// The derivative at the origin is 0.
+    /// All derivatives at the origin are 0.
     hypot(a, b) = hypotenuse(a, b),
-        d a = g * (a / y.eq(0.0).select(1.0, y)), d b = g * (b / y.eq(0.0).select(1.0, y));
+        d a = g * (a / y.eq(0.0).select(f64::INFINITY, y)), d b = g * (b / y.eq(0.0).select(f64::INFINITY, y));
     /// Computes the bitwise AND of integers, or the logical AND of booleans.
     bitwise_and(a, b) = a & b;
     /// Computes the bitwise OR of integers, or the logical OR of booleans.

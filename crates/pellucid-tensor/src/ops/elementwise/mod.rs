@@ -35,3 +35,8 @@ fn slope_of_sin_over(t: Expr, y: Expr) -> Expr {
     let series = (1..21).rev().fold(1.0 - ratio(21), |rest, k| 1.0 - ratio(k) * rest);
     is_near.select(near * series * (-1.0 / 3.0), (far.cos() - y) / far)
 }
+
+/// Computes a − b, and 0 for equal infinities.
+fn difference(a: Expr, b: Expr) -> Expr {
+    (a.eq(b) & !a.is_finite()).select(0.0, a - b)
+}

@@ -70,9 +70,9 @@ unary! {
 }
 
 binary! {
-    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers.
+    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers. Equal infinities get half the gradient each.
     logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(), autocast = Single,
-        d a = g * ((a - b) * LN_2).sigmoid(), d b = g * ((b - a) * LN_2).sigmoid();
+        d a = g * (super::difference(a, b) * LN_2).sigmoid(), d b = g * (super::difference(b, a) * LN_2).sigmoid();
 }
 
 /// Applies a formula of a parameter and x. It has no gradient with respect to the parameter. Parameter and x broadcast.

@@ -68,7 +68,7 @@ unary! {
     },
         d x = g * std::f64::consts::PI * super::slope_of_sin_over(x * std::f64::consts::PI, y);
     /// Computes ln(x / (1 − x)), the inverse of `sigmoid`.
-    logit(x) = (x / (1.0 - x)).ln();
+    logit(x) = (x / (1.0 - x)).ln(), d x = g / x + g / (1.0 - x);
     /// Converts degrees to radians.
     #[doc(alias = "radians")]
     deg2rad(x) = x * (std::f64::consts::PI / 180.0);
@@ -81,15 +81,15 @@ unary! {
 }
 
 binary! {
-    /// Computes ln(eᵃ + eᵇ) without overflow of the powers.
+    /// Computes ln(eᵃ + eᵇ) without overflow of the powers. Equal infinities get half the gradient each.
     logaddexp(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp().ln_1p(), autocast = Single,
-        d a = g * (a - b).sigmoid(), d b = g * (b - a).sigmoid();
-    /// Computes a·ln b; 0 where a is 0, unless b is NaN.
+        d a = g * super::difference(a, b).sigmoid(), d b = g * super::difference(b, a).sigmoid();
+    /// Computes a·ln b; 0 where a is 0, unless b is NaN. The gradient at (0, 0) is 0.
     xlogy(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln()), autocast = Single,
-        d a = g * (a.eq(0.0) & b.le(0.0)).select(0.0, b.ln()), d b = g * a / b;
-    /// Computes a·ln(1 + b); 0 where a is 0, unless b is NaN.
+        d a = g * (a.eq(0.0) & b.le(0.0)).select(0.0, b.ln()), d b = g * (a / (a.eq(0.0) & b.eq(0.0)).select(f64::INFINITY, b));
+    /// Computes a·ln(1 + b); 0 where a is 0, unless b is NaN. The gradient at (0, −1) is 0.
     xlog1py(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln_1p()),
-        d a = g * (a.eq(0.0) & b.le(-1.0)).select(0.0, b.ln_1p()), d b = g * a / (1.0 + b);
+        d a = g * (a.eq(0.0) & b.le(-1.0)).select(0.0, b.ln_1p()), d b = g * (a / (a.eq(0.0) & b.eq(-1.0)).select(f64::INFINITY, 1.0 + b));
     /// Computes a·2ᵇ.
     ldexp(a, b) = a * b.exp2();
 }

@@ -24,6 +24,7 @@ mod gradients;
 mod kinks;
 mod nd;
 mod orders;
+mod points;
 mod row;
 pub mod rows;
 mod special;
