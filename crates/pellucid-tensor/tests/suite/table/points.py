@@ -48,7 +48,7 @@ def one_sided(f, at, sides, orders):
     if abs(nearer) > 1.2 * abs(near) + 10:
         return mp.sign(nearer) * INF
     # A value that vanishes with the distance to the point is 0 at the point.
-    return mp.mpf(0) if abs(nearer) < 1e-11 and abs(nearer) < 1e-6 * abs(near) else nearer
+    return mp.mpf(0) if abs(nearer) < 1e-11 and abs(nearer) < 1e-5 * abs(near) else nearer
 
 
 def limit(f, at, orders):
@@ -130,7 +130,7 @@ UNARY = {
     "mish": (lambda x: x * mp.tanh(softplus(x)), ["0", "1e4", "-1e4"]),
     "softplus": (softplus, ["0", "1e4", "-1e4"]),
     "logsigmoid": (lambda x: -softplus(-x), ["0", "1e4", "-1e4"]),
-    "softsign": (lambda x: x / (1 + abs(x)), ["0", "1e4"]),
+    "softsign": (lambda x: x / (1 + abs(x)), ["0", "100"]),
     "hardtanh(-1.0, 1.0)": (lambda x: min(max(x, mp.mpf(-1)), mp.mpf(1)), ["-1", "1"]),
     "softplus_beta(2.0, 3.0)": (lambda x: x if 2 * x > 3 else softplus(2 * x) / 2, ["0", "1e4", "-1e4"]),
     "hardsigmoid": (lambda x: min(max(x / 6 + mp.mpf(1) / 2, mp.mpf(0)), mp.mpf(1)), ["-3", "3"]),
