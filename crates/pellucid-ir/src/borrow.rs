@@ -1,14 +1,22 @@
 //! The borrow protocol of storages: many readers or one writer while a kernel runs, and a count of the writes.
 //!
 //! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or
-//! none: two threads that want the same storages in different orders cannot block each other. A write is counted before
-//! its word is released, so a later reader sees the [`Version`] that belongs to the contents.
+//! none: two threads that want the same storages in different orders cannot block each other. A kernel that has to wait
+//! is served in turn, `borrow/waiting.rs` says when. A write is counted before its word is released, so a later reader
+//! sees the [`Version`] that belongs to the contents.
 //!
 //! The protocol takes its atomics as a type parameter: the tests run it with those of a model checker, which explores
 //! every interleaving of a few threads.
 
+mod waiting;
+
+pub use waiting::{Parker, WaitList};
+
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The atomics of the protocol: those of the standard library, or a model checker's.
 pub trait Atomics: Sized {
@@ -18,12 +26,29 @@ pub trait Atomics: Sized {
     type Writes: AtomicWrites;
     /// Lets other threads run.
     fn yield_now();
+    /// Returns the bit of a word, at this address, in a mask of words.
+    fn bit(word: usize) -> u64;
+    /// Returns a mask of the words for which kernels wait; 0 if no kernel waits.
+    fn waited() -> u64;
+    /// Sets the mask. The caller has the list locked.
+    fn set_waited(mask: u64);
+    /// Calls `f` with the list of waiting kernels, which is locked.
+    fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R;
+    /// Returns the number of guards that this thread holds.
+    fn held() -> usize;
+    /// Sets the number of guards that this thread holds.
+    fn set_held(guards: usize);
+    /// Returns what another thread wakes this thread by.
+    fn parker() -> Arc<Parker>;
+    /// Sleeps until another thread wakes this thread, or a short time has passed.
+    fn park(parker: &Parker);
 }
 
 /// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
 #[allow(missing_docs, clippy::missing_errors_doc, reason = "the standard library documents these operations")]
 pub trait AtomicHolders {
     fn new(value: u32) -> Self;
+    fn load(&self, order: Ordering) -> u32;
     fn store(&self, value: u32, order: Ordering);
     fn fetch_sub(&self, value: u32, order: Ordering) -> u32;
     fn compare_exchange(&self, current: u32, new: u32, success: Ordering, failure: Ordering) -> Result<u32, u32>;
@@ -43,13 +68,17 @@ pub trait AtomicWrites {
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
 }
 
-/// Implements [`Atomics`] for a type, with these atomics.
+/// Implements the operations for these atomics.
 macro_rules! atomics {
-    ($name:ty: $u32:ty, $u64:ty, $yield_now:path) => {
+    ($u32:ty, $u64:ty) => {
         impl AtomicHolders for $u32 {
             #[inline(always)]
             fn new(value: u32) -> Self {
                 <$u32>::new(value)
+            }
+            #[inline(always)]
+            fn load(&self, order: Ordering) -> u32 {
+                <$u32>::load(self, order)
             }
             #[inline(always)]
             fn store(&self, value: u32, order: Ordering) {
@@ -94,15 +123,6 @@ macro_rules! atomics {
                 <$u64>::fetch_add(self, value, order)
             }
         }
-
-        impl Atomics for $name {
-            type Holders = $u32;
-            type Writes = $u64;
-            #[inline]
-            fn yield_now() {
-                $yield_now();
-            }
-        }
     };
 }
 
@@ -110,7 +130,61 @@ macro_rules! atomics {
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
 
-atomics!(Native: AtomicU32, AtomicU64, std::thread::yield_now);
+atomics!(AtomicU32, AtomicU64);
+
+static WAITED: AtomicU64 = AtomicU64::new(0);
+static WAITERS: Mutex<WaitList> = Mutex::new(WaitList::new());
+
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+    static PARKER: Arc<Parker> = Arc::default();
+}
+
+impl Atomics for Native {
+    type Holders = AtomicU32;
+    type Writes = AtomicU64;
+
+    #[inline]
+    fn yield_now() {
+        std::thread::yield_now();
+    }
+
+    fn bit(word: usize) -> u64 {
+        1 << ((word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+    }
+
+    #[inline(always)]
+    fn waited() -> u64 {
+        WAITED.load(Ordering::Relaxed)
+    }
+
+    fn set_waited(mask: u64) {
+        WAITED.store(mask, Ordering::SeqCst);
+    }
+
+    fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
+        f(&mut WAITERS.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[inline(always)]
+    fn held() -> usize {
+        HELD.get()
+    }
+
+    #[inline(always)]
+    fn set_held(guards: usize) {
+        HELD.set(guards);
+    }
+
+    fn parker() -> Arc<Parker> {
+        // A thread that is ending may have destroyed its own.
+        PARKER.try_with(Arc::clone).unwrap_or_default()
+    }
+
+    fn park(parker: &Parker) {
+        parker.park();
+    }
+}
 
 const WRITER: u32 = u32::MAX;
 
@@ -126,6 +200,12 @@ impl<A: Atomics> Default for BorrowWord<A> {
 }
 
 impl<A: Atomics> BorrowWord<A> {
+    /// Returns true if no thread holds the storage.
+    #[inline]
+    fn is_free(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// Registers one more reader; returns false if a writer holds the storage.
     #[inline]
     pub fn try_read(&self) -> bool {
@@ -211,6 +291,38 @@ fn try_all<V: Borrowed>(inputs: &[V], outputs: &[V]) -> Result<(), usize> {
     Ok(())
 }
 
+/// Acquires all words or none.
+#[inline]
+fn acquire_all<V: Borrowed>(inputs: &[V], outputs: &[V]) -> bool {
+    match try_all(inputs, outputs) {
+        Ok(()) => {
+            V::Atomics::set_held(V::Atomics::held() + 1);
+            true
+        }
+        Err(acquired) => {
+            release(inputs, outputs, acquired);
+            false
+        }
+    }
+}
+
+/// Returns true if no kernel waits that is to acquire a word of these operands first.
+#[inline]
+fn is_next<V: Borrowed>(inputs: &[V], outputs: &[V]) -> bool {
+    match V::Atomics::waited() {
+        0 => true,
+        waited => waiting::is_next(waited, inputs, outputs),
+    }
+}
+
+/// Wakes the kernels that wait for a released word of these operands.
+#[inline]
+fn wake_waiters<V: Borrowed>(inputs: &[V], outputs: &[V]) {
+    if V::Atomics::waited() != 0 {
+        waiting::wake(inputs, outputs);
+    }
+}
+
 /// Releases the words of the first `count` operands, outputs first.
 #[inline]
 fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
@@ -224,6 +336,7 @@ fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
             input.borrow_word().end_read();
         }
     }
+    wake_waiters(inputs, outputs);
 }
 
 /// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the
@@ -231,30 +344,26 @@ fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
 pub struct BorrowGuard<'v, V: Borrowed> {
     inputs: &'v [V],
     outputs: &'v [V],
+    /// The thread counts its guards, so a guard must not leave it.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl<'v, V: Borrowed> BorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a word in conflict, and acquires all words.
+    /// Waits until no other thread's kernel holds a word in conflict, and acquires all words. Kernels that wait are
+    /// served in turn.
     #[inline]
     pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
-        loop {
-            if let Some(guard) = BorrowGuard::try_acquire(inputs, outputs) {
-                return guard;
-            }
-            V::Atomics::yield_now();
+        if !is_next(inputs, outputs) || !acquire_all(inputs, outputs) {
+            waiting::wait(inputs, outputs, || acquire_all(inputs, outputs));
         }
+        BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
-    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict.
+    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
-        match try_all(inputs, outputs) {
-            Ok(()) => Some(BorrowGuard { inputs, outputs }),
-            Err(acquired) => {
-                release(inputs, outputs, acquired);
-                None
-            }
-        }
+        let is_acquired = is_next(inputs, outputs) && acquire_all(inputs, outputs);
+        is_acquired.then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
     }
 
     /// Counts a write to every output.
@@ -267,6 +376,7 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
 impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
     #[inline]
     fn drop(&mut self) {
+        V::Atomics::set_held(V::Atomics::held() - 1);
         release(self.inputs, self.outputs, self.outputs.len() + self.inputs.len());
     }
 }
@@ -278,15 +388,21 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
     set: usize,
     targets: usize,
     acquired: usize,
+    /// The thread counts its guards, so a guard must not leave it.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
     /// Acquires the words of all sets of `set` operands, the first `targets` of each as the only writer.
     ///
-    /// Returns `None`, and holds no word, if another thread holds one in conflict, or if a target shares its storage
-    /// with another operand.
+    /// Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one, or if a target
+    /// shares its storage with another operand.
     pub fn try_acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
-        let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0 };
+        if !is_next(&[], operands) {
+            return None;
+        }
+        V::Atomics::set_held(V::Atomics::held() + 1);
+        let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0, _not_send: PhantomData };
         for (k, operand) in operands.iter().enumerate() {
             let word = operand.borrow_word();
             if !(if guard.is_target(k) { word.try_write() } else { word.try_read() }) {
@@ -314,6 +430,8 @@ impl<V: Borrowed> Drop for BatchBorrowGuard<'_, V> {
             let word = operand.borrow_word();
             if self.is_target(k) { word.end_write() } else { word.end_read() }
         }
+        V::Atomics::set_held(V::Atomics::held() - 1);
+        wake_waiters(&[], self.operands);
     }
 }
 

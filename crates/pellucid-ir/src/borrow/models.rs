@@ -11,7 +11,59 @@ use loom::thread;
 
 struct Loom;
 
-atomics!(Loom: LoomU32, LoomU64, loom::thread::yield_now);
+atomics!(LoomU32, LoomU64);
+
+loom::lazy_static! {
+    static ref LOOM_WAITED: LoomU64 = LoomU64::new(0);
+    static ref LOOM_WAITERS: loom::sync::Mutex<WaitList> = loom::sync::Mutex::new(WaitList::new());
+}
+
+loom::thread_local! {
+    static LOOM_HELD: std::cell::Cell<usize> = std::cell::Cell::new(0);
+}
+
+impl Atomics for Loom {
+    type Holders = LoomU32;
+    type Writes = LoomU64;
+
+    fn yield_now() {
+        thread::yield_now();
+    }
+
+    /// All words share a bit: their addresses differ between interleavings.
+    fn bit(_word: usize) -> u64 {
+        1
+    }
+
+    fn waited() -> u64 {
+        LOOM_WAITED.load(Ordering::Relaxed)
+    }
+
+    fn set_waited(mask: u64) {
+        LOOM_WAITED.store(mask, Ordering::SeqCst);
+    }
+
+    fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
+        f(&mut LOOM_WAITERS.lock().unwrap())
+    }
+
+    fn held() -> usize {
+        LOOM_HELD.with(std::cell::Cell::get)
+    }
+
+    fn set_held(guards: usize) {
+        LOOM_HELD.with(|held| held.set(guards));
+    }
+
+    fn parker() -> std::sync::Arc<Parker> {
+        std::sync::Arc::default()
+    }
+
+    /// A thread that sleeps may wake at any time.
+    fn park(_parker: &Parker) {
+        thread::yield_now();
+    }
+}
 
 /// A storage whose contents are its number of writes. The checker fails on two unordered accesses.
 #[derive(Default)]
@@ -211,5 +263,92 @@ fn a_storage_of_several_operands_is_held_once() {
         drop(guard);
         a.finish(0);
         b.finish(1);
+    });
+}
+
+#[test]
+fn a_reader_does_not_overtake_a_writer_that_waits() {
+    explore(2, || {
+        let storage = Arc::new(Contents::default());
+        let inputs = [&*storage];
+        let held = BorrowGuard::acquire(&inputs, &[]);
+        let writer = thread::spawn({
+            let storage = storage.clone();
+            move || drop(BorrowGuard::acquire(&[], &[&*storage]))
+        });
+        let reader = thread::spawn({
+            let storage = storage.clone();
+            move || {
+                let is_waited_for = Loom::waited() != 0;
+                let is_acquired = BorrowGuard::try_acquire(&[&*storage], &[]).is_some();
+                assert!(!(is_waited_for && is_acquired), "the writer waits until `held` is dropped");
+            }
+        });
+        reader.join().unwrap();
+        drop(held);
+        writer.join().unwrap();
+        storage.finish(0);
+    });
+}
+
+#[test]
+fn a_thread_that_reads_may_read_again_while_a_writer_waits() {
+    explore(3, || {
+        let storage = Arc::new(Contents::default());
+        let inputs = [&*storage];
+        let held = BorrowGuard::acquire(&inputs, &[]);
+        let writer = thread::spawn({
+            let storage = storage.clone();
+            move || drop(BorrowGuard::acquire(&[], &[&*storage]))
+        });
+        drop(BorrowGuard::acquire(&inputs, &[]));
+        assert!(BorrowGuard::try_acquire(&inputs, &[]).is_some());
+        drop(held);
+        writer.join().unwrap();
+        storage.finish(0);
+    });
+}
+
+#[test]
+fn kernels_that_wait_in_opposite_orders_are_all_served() {
+    explore(2, || {
+        let storages = Arc::new([Contents::default(), Contents::default()]);
+        let add = |from: usize, to: usize, storages: &[Contents; 2]| {
+            let (inputs, outputs) = ([&storages[from]], [&storages[to]]);
+            let guard = BorrowGuard::acquire(&inputs, &outputs);
+            storages[from].check();
+            storages[to].overwrite();
+            guard.count_writes();
+        };
+        let other = thread::spawn({
+            let storages = storages.clone();
+            move || add(0, 1, &storages)
+        });
+        add(1, 0, &storages);
+        other.join().unwrap();
+        storages.iter().for_each(|storage| storage.finish(1));
+    });
+}
+
+#[test]
+fn a_reader_and_a_writer_that_returns_at_once_are_both_served() {
+    explore(2, || {
+        let storage = Arc::new(Contents::default());
+        let reader = thread::spawn({
+            let storage = storage.clone();
+            move || {
+                let inputs = [&*storage];
+                let _guard = BorrowGuard::acquire(&inputs, &[]);
+                storage.check();
+            }
+        });
+        for _ in 0..2 {
+            let outputs = [&*storage];
+            let guard = BorrowGuard::acquire(&[], &outputs);
+            storage.overwrite();
+            guard.count_writes();
+        }
+        reader.join().unwrap();
+        storage.finish(2);
     });
 }
