@@ -2,6 +2,7 @@
 
 use crate::harness::{Run, Work};
 use pellucid::IntoOutputs;
+use pellucid::capture_local;
 use pellucid::prelude::*;
 
 /// The loss of a batch and its targets.
@@ -44,8 +45,8 @@ impl Training {
     /// Returns the captured step.
     pub(crate) fn captured(self) -> Run {
         let (x, target, work) = (self.x.clone(), self.target.clone(), self.work);
-        let mut replay =
-            capture(move |inputs| self.step(&inputs[0], &inputs[1]), &[&x, &target]).expect("the step can be captured");
+        let mut replay = capture_local(move |inputs| self.step(&inputs[0], &inputs[1]), &[&x, &target])
+            .expect("the step can be captured");
         Run::new(work, move || {
             replay.launch(&[&x, &target]).expect("the step can be launched");
         })
@@ -54,7 +55,7 @@ impl Training {
 
 /// Captures a step without inputs.
 pub(crate) fn captured<O: IntoOutputs>(work: Work, mut step: impl FnMut() -> O + 'static) -> Run {
-    let mut replay = capture(move |_| step(), &[]).expect("the step can be captured");
+    let mut replay = capture_local(move |_| step(), &[]).expect("the step can be captured");
     Run::new(work, move || {
         replay.launch(&[]).expect("the step can be launched");
     })

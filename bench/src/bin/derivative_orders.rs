@@ -14,7 +14,7 @@
 #![allow(clippy::print_stdout, reason = "this program prints its table to standard output")]
 
 use pellucid::kernel::Kernel;
-use pellucid::{CaptureOptions, Error, Passes, Tensor, capture_with};
+use pellucid::{CaptureOptions, Error, Passes, Tensor, capture_local_with};
 use pellucid_bench::derivatives::catalogue::{CatalogueOperation, OperationFamily, operations};
 use pellucid_bench::derivatives::check::{DerivativeFailure, DerivativeProblem, DerivativeReport, leaves_in};
 use pellucid_bench::derivatives::memory;
@@ -56,7 +56,7 @@ fn formula_size(problem: &DerivativeProblem<'_>, leaves: &[Tensor], order: usize
             .expect("every order has gradients")
     };
     let options = CaptureOptions { passes: Passes::none(), ..CaptureOptions::default() };
-    let captured = catch_unwind(AssertUnwindSafe(|| capture_with(options, step, &inputs))).ok()?.ok()?;
+    let captured = catch_unwind(AssertUnwindSafe(|| capture_local_with(options, step, &inputs))).ok()?.ok()?;
     let sizes = captured.plan().launches.iter().map(|launch| match &launch.kernel {
         Kernel::Map(map) => map.program.steps.len(),
         Kernel::Reduce(reduce) => reduce.program.steps.len(),

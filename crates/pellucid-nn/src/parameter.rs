@@ -4,7 +4,9 @@ use crate::cloning::{clone_flag, clone_tensor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, HostFlag, Result, Tensor, unwrap};
+use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
@@ -267,7 +269,7 @@ impl TrainingMode {
 
     /// Returns true in training, false in evaluation.
     pub fn get(&self) -> bool {
-        self.0.get() == 1
+        !EVALUATES.get() && self.0.get() == 1
     }
 
     /// Sets the mode.
@@ -278,6 +280,31 @@ impl TrainingMode {
     /// Sets the mode and returns the previous one.
     pub fn replace(&self, training: bool) -> bool {
         self.0.replace(usize::from(training)) == 1
+    }
+}
+
+thread_local! {
+    /// Whether all modules are in evaluation mode on this thread, whatever their own mode is.
+    static EVALUATES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A guard during which all modules are in evaluation mode on this thread. Their own modes stay, because another thread
+/// may be training the same model.
+pub(crate) struct EvaluationGuard {
+    before: bool,
+    /// The guard belongs to its thread, so it must not leave it.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl EvaluationGuard {
+    pub(crate) fn new() -> EvaluationGuard {
+        EvaluationGuard { before: EVALUATES.replace(true), _not_send: PhantomData }
+    }
+}
+
+impl Drop for EvaluationGuard {
+    fn drop(&mut self) {
+        EVALUATES.set(self.before);
     }
 }
 

@@ -8,7 +8,7 @@ use pellucid_nn::{
     BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, Linear, Lstm, MaxPool2d, Module, Relu, Sequential,
     TransformerEncoder, TransformerOptions, loss, sequential,
 };
-use pellucid_tensor::{DType, Device, Tensor, autocast, capture, manual_seed, ops};
+use pellucid_tensor::{DType, Device, Tensor, autocast, capture_local, manual_seed, ops};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,7 +35,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// Launches the step a few times after two warm-up launches, and adds its allocations to `found`.
 fn launches(name: &str, found: &mut Vec<String>, step: impl FnMut(&[Tensor]) -> Tensor, inputs: &[&Tensor]) {
-    let mut step = capture(step, inputs).unwrap();
+    let mut step = capture_local(step, inputs).unwrap();
     let mut launch = || assert_eq!(step.launch(inputs).unwrap().len(), 1);
     // Debug builds record again in launches 2 and 3, to compare.
     let warm = if cfg!(debug_assertions) { 4 } else { 2 };

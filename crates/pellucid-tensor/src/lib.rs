@@ -61,8 +61,8 @@ pub use autograd::{
 #[doc(hidden)]
 pub use autograd::{CallLocationGuard, note_call_location};
 pub use capture::{
-    CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, Outputs, Placement, capture, capture_with,
-    placeholder, storages_written_since, trace, traced,
+    CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, LocalCaptured, Outputs, Placement, capture,
+    capture_local, capture_local_with, capture_with, placeholder, storages_written_since, trace, traced,
 };
 pub use device::Device;
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
@@ -72,6 +72,8 @@ pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_captu
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use ops::index::{Ellipsis, IndexItem, IntoIndex, IntoValues, NewAxis, Slice, SliceBound, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
+#[doc(hidden)]
+pub use ops::random::{ThreadStream, ThreadStreamGuard};
 pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
 pub use ops::tensor_options::TensorOptions;
 pub use panic::unwrap;

@@ -9,11 +9,10 @@ use crate::visit::Visitor;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// The inputs of a model, each of which has a fixed buffer in a recorded step.
-pub trait Batch: Clone {
+pub trait Batch: Clone + Send + Sync {
     /// Returns a batch of the same structure with `f(name, tensor)` for each tensor.
     ///
     /// # Errors
@@ -193,7 +192,7 @@ impl dyn BatchTensors + '_ {
 }
 
 /// A model with a batch, without their types.
-pub(super) trait BoundModel: ModuleParts {
+pub(super) trait BoundModel: ModuleParts + Send + Sync {
     /// Returns the logits for the contents of the batch.
     fn logits(&self) -> Result<Tensor>;
 
@@ -207,7 +206,7 @@ pub(super) struct ModelWithBatch<P, X> {
     x: X,
 }
 
-impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelWithBatch<P, X> {
     /// Binds a model to the tensors of a batch. Free tensors are copied to the model's device.
     pub(super) fn new(model: P, x: &X) -> Result<Self> {
         let mut bound = ModelWithBatch { model, x: x.map(&mut detached)? };
@@ -217,7 +216,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
     }
 
     /// Binds a model to new buffers of the shapes and dtypes of a batch.
-    pub(super) fn with_buffers<'f>(model: P, like: &X) -> Result<Rc<dyn BoundModel + 'f>>
+    pub(super) fn with_buffers<'f>(model: P, like: &X) -> Result<Arc<dyn BoundModel + 'f>>
     where
         P: 'f,
         X: 'f,
@@ -225,7 +224,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
         let mut bound = ModelWithBatch { model, x: like.map(&mut detached)? };
         let device = first_device(&bound);
         bound.x = like.map(&mut |_, tensor| zeros_on(device, tensor.shape(), tensor.dtype()))?;
-        Ok(Rc::new(bound))
+        Ok(Arc::new(bound))
     }
 }
 
@@ -265,13 +264,13 @@ pub(super) fn zeros_on(device: Device, shape: &Shape, dtype: DType) -> Result<Te
     ops::zeros(shape, dtype)?.to(device)
 }
 
-impl<X, P: Deref<Target: Model<X>>> ModuleParts for ModelWithBatch<P, X> {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelWithBatch<P, X> {
     fn visit_parts(&self, visitor: &mut Visitor<'_>) {
         self.model.visit(visitor);
     }
 }
 
-impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel for ModelWithBatch<P, X> {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> BoundModel for ModelWithBatch<P, X> {
     fn logits(&self) -> Result<Tensor> {
         self.model.run(&self.x)
     }
@@ -282,14 +281,14 @@ impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel for ModelWithBatch<P, X> {
 }
 
 /// A pointer to a loss, without its type.
-pub(super) trait StepLoss {
+pub(super) trait StepLoss: Send + Sync {
     fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
     fn target_kind(&self) -> Option<LossKind>;
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()>;
     fn parameters(&self) -> Vec<(String, Parameter)>;
 }
 
-impl<P: Deref<Target: Loss>> StepLoss for P {
+impl<P: Deref<Target: Loss> + Send + Sync> StepLoss for P {
     fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         (**self).try_forward(logits, y)
     }

@@ -6,15 +6,15 @@ use super::plan::{BufferRole, LayerBuffers, PlannedBuffer, StepPlan};
 use super::stream::Stream;
 use crate::call::{LayerCall, trace_calls, with_call_listener};
 use crate::module::ModuleParts;
-use crate::visit::ModulePart;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A model with its inputs, and a loss with its targets, without their types.
 #[derive(Clone)]
 pub(super) struct StepComputation<'f> {
-    pub(super) model: Rc<dyn BoundModel + 'f>,
-    pub(super) loss: Rc<dyn StepLoss + 'f>,
+    pub(super) model: Arc<dyn BoundModel + 'f>,
+    pub(super) loss: Arc<dyn StepLoss + 'f>,
     pub(super) targets: Tensor,
 }
 
@@ -22,8 +22,8 @@ pub(super) struct StepComputation<'f> {
 pub(super) struct ForwardPass<'f> {
     pub(super) computation: StepComputation<'f>,
     /// The pinned buffers of each layer of the plan, and the number of the layer's call.
-    pins: Rc<[Option<PinnedBuffers>]>,
-    layers: Rc<[Option<usize>]>,
+    pins: Arc<[Option<PinnedBuffers>]>,
+    layers: Arc<[Option<usize>]>,
     logits_gradient: Option<Tensor>,
     outputs: StepOutputs,
     /// Records which storages hold the plan's buffers.
@@ -158,39 +158,6 @@ fn copy_gradient_on_backward(x: &Tensor, buf: &Tensor) {
             let _off = no_grad();
             unwrap(ops::copy_(&buf, gradient));
             None
-        });
-    }
-}
-
-/// A guard that keeps all layers of a model in evaluation mode.
-pub(super) struct EvalModeGuard<'m> {
-    model: &'m dyn ModuleParts,
-    /// The earlier mode of each layer, in visiting order: true for training.
-    training: Vec<bool>,
-}
-
-impl<'m> EvalModeGuard<'m> {
-    pub(super) fn of(model: &'m dyn ModuleParts) -> Self {
-        let mut training = Vec::new();
-        model.walk(&mut |_, part| {
-            if let ModulePart::TrainingMode(mode) = part {
-                training.push(mode.replace(false));
-            }
-        });
-        EvalModeGuard { model, training }
-    }
-}
-
-impl Drop for EvalModeGuard<'_> {
-    fn drop(&mut self) {
-        let mut training = self.training.iter();
-        self.model.walk(&mut |_, part| {
-            // A mode that two layers share is visited twice, and is in evaluation mode at the second visit.
-            if let ModulePart::TrainingMode(mode) = part
-                && *training.next().expect("the list must contain one saved mode for each visited mode")
-            {
-                mode.set(true);
-            }
         });
     }
 }

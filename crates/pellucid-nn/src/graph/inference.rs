@@ -1,10 +1,10 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
 use super::batch::{Batch, BatchTensors, Model, placed_on};
-use super::forward::EvalModeGuard;
 use super::state::ModelState;
 use crate::call::{first_device, trace_calls};
 use crate::module::ModuleParts;
+use crate::parameter::EvaluationGuard;
 use crate::visit::Visitor;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, capture_with, no_grad,
@@ -12,7 +12,7 @@ use pellucid_tensor::{
 };
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The name of the operation in errors.
 const INFERENCE: &str = "inference";
@@ -26,7 +26,8 @@ const INFERENCE: &str = "inference";
 /// another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the forward pass is
 /// recorded again.
 ///
-/// The model may be owned or borrowed: `&M` and `Arc<M>` are models too.
+/// The model may be owned or borrowed: `&M` and `Arc<M>` are models too. [`fork`](InferenceModel::fork) returns another
+/// inference model of the same weights, for another thread.
 ///
 /// ```
 /// use pellucid::nn::graph::InferenceModel;
@@ -61,7 +62,7 @@ const INFERENCE: &str = "inference";
 /// ([`CaptureOptions::pack_weights`]). All recordings share these copies. A batch after a write to a weight makes a new
 /// one.
 pub struct InferenceModel<'f, M, X = Tensor> {
-    model: Rc<M>,
+    model: Arc<M>,
     passes: ForwardPasses<'f>,
     types: PhantomData<fn(X)>,
 }
@@ -73,7 +74,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// [`Error::InvalidArgument`] if there is no size, or one is 0.
     pub fn new(model: M, batch_sizes: &[usize]) -> Result<Self> {
         let batch_sizes = ascending("batch size", batch_sizes)?;
-        Ok(InferenceModel { model: Rc::new(model), passes: ForwardPasses::new(batch_sizes), types: PhantomData })
+        Ok(InferenceModel { model: Arc::new(model), passes: ForwardPasses::new(batch_sizes), types: PhantomData })
     }
 
     /// Sets compiled lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L, ..]`
@@ -109,6 +110,40 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     pub fn with_lengths(mut self, lengths: &[usize]) -> Result<Self> {
         self.passes = ForwardPasses { lengths: ascending("length", lengths)?, ..ForwardPasses::new(self.passes.sizes) };
         Ok(self)
+    }
+
+    /// Returns another inference model of the same model, with the same compiled sizes and without recordings.
+    ///
+    /// An inference model is `Send`, and runs one batch at a time. To serve requests on several threads, give each thread
+    /// a fork. All forks share the parameters, the buffers and the packed weights of the model; each has its own
+    /// recordings, with their buffers for intermediate results. The model may be trained at the same time; a captured
+    /// training step updates all parameters between two batches.
+    ///
+    /// ```
+    /// use pellucid::nn::graph::InferenceModel;
+    /// use pellucid::nn::{Linear, Relu, sequential};
+    /// use pellucid::{DType, Tensor};
+    ///
+    /// let mut inference = InferenceModel::new(sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)], &[1, 8])?;
+    /// let x = Tensor::randn([5, 4], DType::F32);
+    /// let expected = inference.run(&x)?.to_vec::<f32>();
+    /// let threads = [(); 2].map(|()| {
+    ///     let (mut inference, x) = (inference.fork(), x.clone());
+    ///     std::thread::spawn(move || inference.run(&x).map(|y| y.to_vec::<f32>()))
+    /// });
+    /// for thread in threads {
+    ///     assert_eq!(thread.join().unwrap()?, expected);
+    /// }
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// A service that starts no threads of its own holds a pool: `Mutex<Vec<InferenceModel<..>>>`, from which a request
+    /// pops a fork, and to which it returns the fork after the batch.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let ForwardPasses { sizes, lengths, .. } = &self.passes;
+        let passes = ForwardPasses { lengths: lengths.clone(), ..ForwardPasses::new(sizes.clone()) };
+        InferenceModel { model: self.model.clone(), passes, types: PhantomData }
     }
 
     /// Returns the model.
@@ -170,7 +205,7 @@ fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
 }
 
 /// A model that computes its output from a list of inputs, without the type of its batch.
-trait ForwardOfInputs: ModuleParts {
+trait ForwardOfInputs: ModuleParts + Send + Sync {
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor>;
 }
 
@@ -181,20 +216,20 @@ struct ModelOfInputs<P, X> {
     structure: X,
 }
 
-impl<'f, X: Batch + 'f, P: Deref<Target: Model<X>> + 'f> ModelOfInputs<P, X> {
-    fn bind(model: P, like: &X) -> Result<Rc<dyn ForwardOfInputs + 'f>> {
+impl<'f, X: Batch + 'f, P: Deref<Target: Model<X>> + Send + Sync + 'f> ModelOfInputs<P, X> {
+    fn bind(model: P, like: &X) -> Result<Arc<dyn ForwardOfInputs + 'f>> {
         let structure = like.map(&mut |_, tensor| ops::zeros([0], tensor.dtype()))?;
-        Ok(Rc::new(ModelOfInputs { model, structure }))
+        Ok(Arc::new(ModelOfInputs { model, structure }))
     }
 }
 
-impl<X, P: Deref<Target: Model<X>>> ModuleParts for ModelOfInputs<P, X> {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelOfInputs<P, X> {
     fn visit_parts(&self, visitor: &mut Visitor<'_>) {
         crate::module::Module::visit(&*self.model, visitor);
     }
 }
 
-impl<X: Batch, P: Deref<Target: Model<X>>> ForwardOfInputs for ModelOfInputs<P, X> {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ForwardOfInputs for ModelOfInputs<P, X> {
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let mut inputs = inputs.iter();
         let missing = || Error::invalid(INFERENCE, "the batch has more inputs than in the recording");
@@ -203,7 +238,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ForwardOfInputs for ModelOfInputs<P, 
 }
 
 /// Returns the model with the structure of a batch.
-type BindForward<'a, 'f> = &'a dyn Fn() -> Result<Rc<dyn ForwardOfInputs + 'f>>;
+type BindForward<'a, 'f> = &'a dyn Fn() -> Result<Arc<dyn ForwardOfInputs + 'f>>;
 
 /// The recorded forward passes of a model. It has no type parameters, so it is compiled once, in this crate.
 struct ForwardPasses<'f> {
@@ -229,7 +264,7 @@ struct ExpectedInput {
 
 /// The recordings for one set of parameters and buffers.
 struct KeptPasses<'f> {
-    forward: Rc<dyn ForwardOfInputs + 'f>,
+    forward: Arc<dyn ForwardOfInputs + 'f>,
     state: ModelState<'f>,
     device: Device,
     recorded: Vec<RecordedPass<'f>>,
@@ -448,9 +483,9 @@ impl<'f> ForwardPasses<'f> {
             self.stats = CacheStats { held: 0, ..self.stats() };
             self.kept = None;
             let forward = bind()?;
-            let model: Rc<dyn ModuleParts + 'f> = forward.clone();
+            let model: &dyn ModuleParts = &*forward;
             model.supports_capture()?;
-            let (device, state) = (first_device(&*model), ModelState::of(model));
+            let (device, state) = (first_device(model), ModelState::of(forward.clone()));
             self.kept = Some(KeptPasses { forward, state, device, recorded: Vec::new() });
         }
         Ok(())
@@ -562,7 +597,7 @@ impl<'f> KeptPasses<'f> {
 /// Computes the output in evaluation mode, without gradients.
 fn forward_in_evaluation<'f>(forward: &(dyn ForwardOfInputs + 'f), inputs: &[Tensor]) -> Result<Tensor> {
     let _off = no_grad();
-    let _evaluating = EvalModeGuard::of(forward);
+    let _evaluating = EvaluationGuard::new();
     forward.output(inputs)
 }
 

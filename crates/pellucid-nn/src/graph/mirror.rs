@@ -33,7 +33,7 @@ use crate::sequential::Sequential;
 use pellucid_tensor::{Result, Shape, Tensor, ops};
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub use super::gradients::BoundGradients as Rebound;
 pub use super::plan::{
@@ -270,8 +270,8 @@ where
 /// # Errors
 /// Those of [`RecordedStep::training`].
 pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
-    model: impl Deref<Target: Model<X>> + 'f,
-    loss: impl Deref<Target: Loss> + 'f,
+    model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
+    loss: impl Deref<Target: Loss> + Send + Sync + 'f,
     optimizer_step: impl ParameterUpdate<'f, Kind>,
     plan: &CapturePlan,
     x_buf: &X,
@@ -286,8 +286,8 @@ pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
 /// # Errors
 /// Those of [`RecordedStep::evaluation`].
 pub fn record_eval_graph<'f, X: Batch + 'f>(
-    model: impl Deref<Target: Model<X>> + 'f,
-    loss: impl Deref<Target: Loss> + 'f,
+    model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
+    loss: impl Deref<Target: Loss> + Send + Sync + 'f,
     plan: &CapturePlan,
     x_buf: &X,
     y_buf: &Tensor,
@@ -375,11 +375,11 @@ impl Sequential {
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
         let setup = TrainingSetup {
             model: ModelWithBatch::with_buffers(self, &inputs)?,
-            loss: Rc::new(loss),
-            optimizer: Rc::new(optimizer),
+            loss: Arc::new(loss),
+            optimizer: Arc::new(optimizer),
             max_scratch: lt_bytes,
             options: StepOptions { stream, allow_untrained_parameters, ..Default::default() },
-            passes: Rc::default(),
+            passes: Arc::default(),
         };
         TrainingStep::compile(setup, &HashMap::new(), None)
     }

@@ -7,7 +7,7 @@ use super::batch::{Batch, Model, ModelWithBatch};
 use super::buffer_tracker::BufferTracker;
 use super::check::{StepCheck, check_step};
 use super::coverage::{FrozenParameters, check_gradients};
-use super::forward::{EvalModeGuard, ForwardPass, StepComputation, StepOutputs};
+use super::forward::{ForwardPass, StepComputation, StepOutputs};
 use super::gradients::{BoundGradients, GradientBindings};
 use super::plan::StepPlan;
 use super::runner::{EagerStep, StepClosure, StepRunner};
@@ -17,12 +17,12 @@ use super::update::{BeforeUpdate, ParameterUpdate, StepOptimizer, StepUpdate};
 use crate::loss::Loss;
 use crate::module::ModuleParts;
 use crate::optim::GradScaler;
-use crate::parameter::Parameter;
-use pellucid_tensor::{BackwardOptions, Captured, Error, Result, Tensor, no_grad, ops};
-use std::cell::Cell;
+use crate::parameter::{EvaluationGuard, Parameter};
+use pellucid_tensor::{BackwardOptions, Captured, Error, Result, Tensor, ThreadStream, no_grad, ops};
 use std::fmt;
 use std::ops::Deref;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Options for recording a step.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ pub struct StepOptions<'f> {
     pub accumulate: u64,
     /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
     /// divided by the scale before `before_update` runs.
-    pub scaler: Option<Rc<GradScaler>>,
+    pub scaler: Option<Arc<GradScaler>>,
     /// A function that changes the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
     /// Whether a parameter may require a gradient although the step's optimizer does not update it, as in a GAN. By
@@ -100,17 +100,17 @@ impl<'f> RecordedStep<'f> {
     /// `accumulate` is 0, if it is above 1 and not all gradients are stored in the plan's buffers, see
     /// [`StepPlan::bind_gradients`], or for a scaler with a closure; errors of [`capture`](pellucid_tensor::capture).
     pub fn training<X: Batch + 'f, Kind: ?Sized>(
-        model: impl Deref<Target: Model<X>> + 'f,
-        loss: impl Deref<Target: Loss> + 'f,
+        model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
+        loss: impl Deref<Target: Loss> + Send + Sync + 'f,
         update: impl ParameterUpdate<'f, Kind>,
         plan: &StepPlan,
         x: &X,
         y: &Tensor,
         options: StepOptions<'f>,
     ) -> Result<RecordedStep<'f>> {
-        let model = Rc::new(ModelWithBatch::new(model, x)?);
-        let computation = StepComputation { model, loss: Rc::new(loss), targets: y.clone() };
-        record_training(computation, update.into_step_optimizer(), plan, options, Rc::default())
+        let model = Arc::new(ModelWithBatch::new(model, x)?);
+        let computation = StepComputation { model, loss: Arc::new(loss), targets: y.clone() };
+        record_training(computation, update.into_step_optimizer(), plan, options, Arc::default())
     }
 
     /// Records an evaluation: logits and loss for the contents of `x` and `y`, without a backward pass. All layers are
@@ -119,15 +119,15 @@ impl<'f> RecordedStep<'f> {
     /// # Errors
     /// Those of [`training`](RecordedStep::training).
     pub fn evaluation<X: Batch + 'f>(
-        model: impl Deref<Target: Model<X>> + 'f,
-        loss: impl Deref<Target: Loss> + 'f,
+        model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
+        loss: impl Deref<Target: Loss> + Send + Sync + 'f,
         plan: &StepPlan,
         x: &X,
         y: &Tensor,
         stream: Option<Stream>,
     ) -> Result<RecordedStep<'f>> {
-        let model = Rc::new(ModelWithBatch::new(model, x)?);
-        record_evaluation(StepComputation { model, loss: Rc::new(loss), targets: y.clone() }, plan, stream)
+        let model = Arc::new(ModelWithBatch::new(model, x)?);
+        record_evaluation(StepComputation { model, loss: Arc::new(loss), targets: y.clone() }, plan, stream)
     }
 }
 
@@ -141,12 +141,12 @@ pub(super) fn record_training<'f>(
     optimizer: StepOptimizer<'f>,
     plan: &StepPlan,
     options: StepOptions<'f>,
-    passes: Rc<Cell<u64>>,
+    passes: Arc<AtomicU64>,
 ) -> Result<RecordedStep<'f>> {
-    let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
+    let model: Arc<dyn ModuleParts + Send + Sync + 'f> = computation.model.clone();
     let optimizer = optimizer.of_model(&*model, &*computation.loss);
     let updated = optimizer.parameters();
-    let gradients = Rc::new(GradientBindings::of(&*model, updated, plan));
+    let gradients = Arc::new(GradientBindings::of(&*model, updated, plan));
     let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
     let frozen =
         FrozenParameters::of(RECORD_TRAINING, &*model, &*computation.loss, updated, allow_untrained_parameters)?;
@@ -169,7 +169,7 @@ pub(super) fn record_training<'f>(
     let outputs = forward.outputs();
     let mut names = state_names(&*model, &optimizer);
     names.extend(forward.inputs());
-    let update = Rc::new(StepUpdate { optimizer, scaler, before_update });
+    let update = Arc::new(StepUpdate { optimizer, scaler, before_update });
     let bound = StepBindings {
         computation: forward.computation.clone(),
         state: ModelState::of(model),
@@ -187,8 +187,8 @@ pub(super) fn record_training<'f>(
         };
         (Box::new(pass), None)
     } else {
-        let collected = Rc::clone(&gradients);
-        let scaling = Rc::clone(&update);
+        let collected = Arc::clone(&gradients);
+        let scaling = Arc::clone(&update);
         let pass = move || {
             let loss = scaling.scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
@@ -211,8 +211,8 @@ pub(super) fn record_evaluation<'f>(
     stream: Option<Stream>,
 ) -> Result<RecordedStep<'f>> {
     let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
-    let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
-    let evaluating = EvalModeGuard::of(&*model);
+    let model: Arc<dyn ModuleParts + Send + Sync + 'f> = computation.model.clone();
+    let evaluating = EvaluationGuard::new();
     let (forward, tracker) = ForwardPass::new("record_evaluation", computation, plan)?.with_tracker(&stream);
     drop(evaluating);
     let outputs = forward.outputs();
@@ -221,7 +221,7 @@ pub(super) fn record_evaluation<'f>(
     let bound = StepBindings { computation, state: ModelState::of(model), training: None };
     let pass = move || {
         let _off = no_grad();
-        let _evaluating = EvalModeGuard::of(&*forward.computation.model);
+        let _evaluating = EvaluationGuard::new();
         forward.run().map(drop)
     };
     let pass = StepRunner::new(Box::new(pass), &stream)?;
@@ -240,6 +240,8 @@ pub struct RecordedStep<'f> {
     update: Option<AccumulatedUpdate<'f>>,
     bound: StepBindings<'f>,
     stream: Stream,
+    /// The random numbers of the thread that recorded the step.
+    random: ThreadStream,
 }
 
 /// An update that runs after several passes.
@@ -248,7 +250,7 @@ struct AccumulatedUpdate<'f> {
     /// The number of passes before each update.
     every: u64,
     /// The number of passes so far, of all steps with the same gradient buffers.
-    passes: Rc<Cell<u64>>,
+    passes: Arc<AtomicU64>,
 }
 
 /// The tensors that a step is bound to.
@@ -261,10 +263,10 @@ struct StepBindings<'f> {
 
 /// The tensors that the backward pass and the update of a step are bound to.
 struct TrainingBindings<'f> {
-    gradients: Rc<GradientBindings>,
+    gradients: Arc<GradientBindings>,
     /// The parameters that must stay frozen.
     frozen: FrozenParameters,
-    update: Rc<StepUpdate<'f>>,
+    update: Arc<StepUpdate<'f>>,
 }
 
 impl<'f> RecordedStep<'f> {
@@ -284,7 +286,7 @@ impl<'f> RecordedStep<'f> {
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
         tracker.store_locations(&mut plan, pass.captured());
-        RecordedStep { logits, loss, plan, pass, update, bound, stream }
+        RecordedStep { logits, loss, plan, pass, update, bound, stream, random: ThreadStream::current() }
     }
 
     /// Executes the step on the contents of its buffers.
@@ -298,6 +300,7 @@ impl<'f> RecordedStep<'f> {
     /// requires a gradient now and does not belong to the optimizer. Also errors of [`Captured::launch`], or of eager
     /// operations.
     pub fn launch(&mut self) -> Result<()> {
+        let _random = self.random.enter();
         self.bound.state.check()?;
         if let Some(TrainingBindings { gradients, frozen, .. }) = &self.bound.training {
             frozen.check()?;
@@ -305,8 +308,8 @@ impl<'f> RecordedStep<'f> {
         }
         self.pass.launch()?;
         let Some(AccumulatedUpdate { run, every, passes }) = &mut self.update else { return Ok(()) };
-        passes.set(passes.get() + 1);
-        if passes.get().is_multiple_of(*every) { run.launch() } else { Ok(()) }
+        let pass = passes.fetch_add(1, Ordering::Relaxed) + 1;
+        if pass.is_multiple_of(*every) { run.launch() } else { Ok(()) }
     }
 
     /// Launches a training step twice on the contents of its buffers, and returns whether the loss falls and the update
@@ -328,6 +331,7 @@ impl<'f> RecordedStep<'f> {
         let parameters: Vec<Parameter> = training.gradients.parameters().cloned().collect();
         written.extend(parameters.iter().map(|p| p.tensor().clone()));
         written.extend([self.logits.clone(), self.loss.clone()]);
+        let _random = self.random.enter();
         check_step(written, &parameters, &mut || {
             self.launch()?;
             self.loss.try_item::<f64>()

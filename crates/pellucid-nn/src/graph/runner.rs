@@ -2,11 +2,10 @@
 
 use super::stream::Stream;
 use pellucid_tensor::{CacheStats, Captured, Error, Result, Tensor, capture, enable_grad, unwrap};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The operations of a step.
-pub(super) type StepClosure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
+pub(super) type StepClosure<'f> = Box<dyn FnMut() -> Result<()> + Send + 'f>;
 
 /// A closure that is ready to be launched: recorded or eager.
 pub(super) enum StepRunner<'f> {
@@ -18,17 +17,17 @@ impl<'f> StepRunner<'f> {
     /// Records the closure. On a device without capture, logs a warning and keeps the closure for eager runs.
     pub(super) fn new(step: StepClosure<'f>, stream: &Stream) -> Result<StepRunner<'f>> {
         if stream.is_eager() {
-            return Ok(StepRunner::Eager(EagerStep { step, reason: "its stream is eager".into() }));
+            return Ok(StepRunner::Eager(EagerStep { step: Mutex::new(step), reason: "its stream is eager".into() }));
         }
-        let step = Rc::new(RefCell::new(step));
-        let recorded = Rc::clone(&step);
+        let step = Arc::new(Mutex::new(step));
+        let recorded = Arc::clone(&step);
         // A later re-recording may run under another grad mode.
         let _on = enable_grad();
-        match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
+        match capture(move |_: &[Tensor]| unwrap((recorded.lock().unwrap_or_else(PoisonError::into_inner))()), &[]) {
             Ok(captured) => Ok(StepRunner::Captured(captured)),
             Err(Error::DeviceUnavailable { device, reason }) => {
                 tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
-                let step = Rc::into_inner(step).expect("a failed capture must drop its closure").into_inner();
+                let step = Arc::into_inner(step).expect("a failed capture must drop its closure");
                 Ok(StepRunner::Eager(EagerStep { step, reason: format!("{device} cannot capture: {reason}") }))
             }
             Err(error) => Err(error),
@@ -58,7 +57,8 @@ impl<'f> StepRunner<'f> {
 
 /// A step that runs eagerly: on a device without capture, which is logged, or on an eager stream ([`Stream::eager`]).
 pub struct EagerStep<'f> {
-    step: StepClosure<'f>,
+    /// The closure. The mutex is never locked: it only makes the step `Sync`, since a call needs exclusive access.
+    step: Mutex<StepClosure<'f>>,
     reason: String,
 }
 
@@ -74,6 +74,6 @@ impl EagerStep<'_> {
     /// Those of its operations.
     pub fn launch(&mut self) -> Result<()> {
         let _on = enable_grad();
-        (self.step)()
+        (self.step.get_mut().unwrap_or_else(PoisonError::into_inner))()
     }
 }

@@ -5,11 +5,11 @@ use crate::module::ModuleParts;
 use crate::visit::ModulePart;
 use pellucid_tensor::{DType, Device, Error, Generator, Result, StorageId, Tensor};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The parameters and buffers that a model had when a step was recorded.
 pub(super) struct ModelState<'f> {
-    model: Rc<dyn ModuleParts + 'f>,
+    model: Arc<dyn ModuleParts + Send + Sync + 'f>,
     /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
     /// The dtypes of the visited tensors.
@@ -17,7 +17,7 @@ pub(super) struct ModelState<'f> {
 }
 
 impl<'f> ModelState<'f> {
-    pub(super) fn of(model: Rc<dyn ModuleParts + 'f>) -> ModelState<'f> {
+    pub(super) fn of(model: Arc<dyn ModuleParts + Send + Sync + 'f>) -> ModelState<'f> {
         let mut state = ModelState { model, known: Vec::new(), dtypes: Vec::new() };
         let mut known = Vec::new();
         state.each(&mut |_, tensor| known.push(tensor.clone()));
@@ -28,7 +28,8 @@ impl<'f> ModelState<'f> {
 
     /// Visits every parameter and buffer with its name; a shared tensor once for each of its names.
     pub(super) fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        self.model.walk(&mut |name, part| match part {
+        let model: &dyn ModuleParts = &*self.model;
+        model.walk(&mut |name, part| match part {
             ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
             ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
             _ => (),

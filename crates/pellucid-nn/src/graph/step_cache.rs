@@ -9,16 +9,16 @@ use super::training_step::{SET_BATCH, TrainingSetup, TrainingStep};
 use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
-use pellucid_tensor::{CacheStats, DType, Error, Result, Tensor, autocast_dtype};
-use std::cell::Cell;
+use pellucid_tensor::{CacheStats, DType, Error, Result, Tensor, ThreadStream, autocast_dtype};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// The recorded steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
 pub(super) struct StepCache<'f> {
-    model: Rc<dyn ModuleParts + 'f>,
-    loss: Rc<dyn StepLoss + 'f>,
-    optimizer: Rc<dyn Optimizer + 'f>,
+    model: Arc<dyn ModuleParts + Send + Sync + 'f>,
+    loss: Arc<dyn StepLoss + 'f>,
+    optimizer: Arc<dyn Optimizer + 'f>,
     pub(super) max_scratch: usize,
     pub(super) options: StepOptions<'f>,
     /// The steps, least recently used first.
@@ -26,11 +26,13 @@ pub(super) struct StepCache<'f> {
     /// The gradient buffers of all training steps, by the names of the parameters.
     gradients: HashMap<String, Tensor>,
     /// The number of launches of training steps.
-    passes: Rc<Cell<u64>>,
+    passes: Arc<AtomicU64>,
     /// Logits and loss of the last step.
     results: Option<(Tensor, Tensor)>,
     limit: usize,
     stats: CacheStats,
+    /// The random numbers of the thread that recorded the first step.
+    random: Option<ThreadStream>,
 }
 
 /// A step, and the path that it was recorded for.
@@ -82,13 +84,13 @@ impl<'f> KeptStep<'f> {
 }
 
 /// Binds the trainer's model to buffers for a batch.
-pub(super) type BindModel<'a, 'f> = &'a dyn Fn() -> Result<Rc<dyn BoundModel + 'f>>;
+pub(super) type BindModel<'a, 'f> = &'a dyn Fn() -> Result<Arc<dyn BoundModel + 'f>>;
 
 impl<'f> StepCache<'f> {
     pub(super) fn new(
-        model: Rc<dyn ModuleParts + 'f>,
-        loss: Rc<dyn StepLoss + 'f>,
-        optimizer: Rc<dyn Optimizer + 'f>,
+        model: Arc<dyn ModuleParts + Send + Sync + 'f>,
+        loss: Arc<dyn StepLoss + 'f>,
+        optimizer: Arc<dyn Optimizer + 'f>,
     ) -> Self {
         StepCache {
             model,
@@ -98,10 +100,11 @@ impl<'f> StepCache<'f> {
             options: StepOptions::default(),
             kept: Vec::new(),
             gradients: HashMap::new(),
-            passes: Rc::default(),
+            passes: Arc::default(),
             results: None,
             limit: 8,
             stats: CacheStats::default(),
+            random: None,
         }
     }
 
@@ -145,7 +148,7 @@ impl<'f> StepCache<'f> {
         self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
     }
 
-    fn setup(&self, model: Rc<dyn BoundModel + 'f>) -> TrainingSetup<'f> {
+    fn setup(&self, model: Arc<dyn BoundModel + 'f>) -> TrainingSetup<'f> {
         TrainingSetup {
             model,
             loss: self.loss.clone(),
@@ -159,10 +162,11 @@ impl<'f> StepCache<'f> {
     /// Records a step for the buffers of the model, on its present path. `first` is the first batch, if it is known.
     pub(super) fn compile(
         &mut self,
-        model: Rc<dyn BoundModel + 'f>,
+        model: Arc<dyn BoundModel + 'f>,
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<&mut TrainingStep<'f>> {
         self.remove_outdated();
+        let _random = self.random.get_or_insert_with(ThreadStream::current).enter();
         let step = TrainingStep::compile(self.setup(model.clone()), &self.gradients, first)?;
         let buffers = step.plan().gradients();
         let pinned = buffers.filter_map(|(name, buf)| Some((name.to_string(), buf.pinned()?.clone())));
@@ -175,7 +179,8 @@ impl<'f> StepCache<'f> {
     fn keep(&mut self, batch: &dyn BatchTensors, recording: KeptRecording<'f>) {
         let (path, autocast) = (current_path(&*self.model), autocast_dtype());
         self.kept.retain(|other| other.path != path || other.autocast != autocast || !other.buffers().fits(batch));
-        let parameters: Vec<Parameter> = self.model.parameters().into_iter().map(|(_, parameter)| parameter).collect();
+        let model: &dyn ModuleParts = &*self.model;
+        let parameters: Vec<Parameter> = model.parameters().into_iter().map(|(_, parameter)| parameter).collect();
         let frozen = parameters.iter().filter(|parameter| !parameter.requires_grad()).cloned().collect();
         let parameter = parameters.into_iter().next();
         self.kept.push(KeptStep { path, recording, parameter, frozen, autocast });
@@ -241,6 +246,7 @@ impl<'f> StepCache<'f> {
                 let recorded = match evaluation.take() {
                     Some(recorded) => recorded,
                     None => {
+                        let _random = self.random.get_or_insert_with(ThreadStream::current).enter();
                         let computation = step.recorded.computation().clone();
                         Box::new(record_evaluation(computation, step.plan(), stream)?)
                     }
@@ -286,6 +292,7 @@ impl<'f> StepCache<'f> {
         if is_training {
             self.compile(model, Some((x, y)))?;
         } else {
+            let _random = self.random.get_or_insert_with(ThreadStream::current).enter();
             let step = TrainingStep::compile_evaluation(self.setup(model), (x, y))?;
             self.keep(x, KeptRecording::Evaluation(step));
         }

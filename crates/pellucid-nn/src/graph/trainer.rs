@@ -11,7 +11,7 @@ use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{CacheStats, Result, Tensor, ops};
 use std::marker::PhantomData;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
 /// batch of new shapes or dtypes, or on a new [path](super::paths::path_of) of the model, records a step for it. The
@@ -20,9 +20,14 @@ use std::rc::Rc;
 /// [hook](crate::hook) was added or removed.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
-/// `Box<dyn Optimizer>`) or shared (`Arc<M>`; a loss also as `Rc<L>`, the others are thread-safe and therefore not). This
+/// `Box<dyn Optimizer>`) or shared (`Arc<M>`). This
 /// holds for models of [several inputs](super::MultiInput) as well. Between launches, [`model`](GraphTrainer::model) and
 /// [`optimizer`](GraphTrainer::optimizer) give access to them.
+///
+/// A trainer is `Send`: it may move to another thread between steps, and a service may hold it in a
+/// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so the
+/// results are those of a trainer that does not move. [Autocast](pellucid_tensor::autocast) is a mode of the thread, and
+/// does not move with the trainer.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};
@@ -41,8 +46,8 @@ use std::rc::Rc;
 #[doc(alias = "make_graphed_callables")]
 #[doc(alias = "CUDAGraph")]
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
-    model: Rc<M>,
-    optimizer: Rc<O>,
+    model: Arc<M>,
+    optimizer: Arc<O>,
     steps: StepCache<'f>,
     types: PhantomData<fn(X) -> L>,
 }
@@ -56,8 +61,8 @@ where
 {
     /// Creates a trainer without recordings.
     pub fn new(model: M, loss: L, optimizer: O) -> Self {
-        let (model, optimizer) = (Rc::new(model), Rc::new(optimizer));
-        let steps = StepCache::new(model.clone(), Rc::new(Box::new(loss)), optimizer.clone());
+        let (model, optimizer) = (Arc::new(model), Arc::new(optimizer));
+        let steps = StepCache::new(model.clone(), Arc::new(Box::new(loss)), optimizer.clone());
         GraphTrainer { model, optimizer, steps, types: PhantomData }
     }
 
@@ -123,8 +128,8 @@ where
     /// trainer.compile(&[8, 3])?;
     /// # Ok::<(), pellucid::Error>(())
     /// ```
-    pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + 'f) -> Self {
-        self.steps.options.before_update = Some(Rc::new(f));
+    pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
+        self.steps.options.before_update = Some(Arc::new(f));
         self
     }
 

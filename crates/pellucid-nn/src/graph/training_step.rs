@@ -3,7 +3,7 @@
 use super::batch::{Batch, BatchTensors, BoundModel, StepLoss, check_device, check_devices, zeros_on};
 use super::check::StepCheck;
 use super::coverage::{FrozenParameters, fill_optimizer};
-use super::forward::{EvalModeGuard, StepComputation};
+use super::forward::StepComputation;
 use super::gradients::BoundGradients;
 use super::plan::StepPlan;
 use super::record::{RecordedStep, StepOptions, record_evaluation, record_training};
@@ -11,11 +11,11 @@ use super::update::StepOptimizer;
 use crate::loss::LossKind;
 use crate::module::ModuleParts;
 use crate::optim::Optimizer;
-use crate::parameter::Parameter;
+use crate::parameter::{EvaluationGuard, Parameter};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A recorded training step over fixed buffers of its own.
 ///
@@ -37,13 +37,13 @@ pub struct TrainingStep<'f> {
 
 /// A model with the buffers of its inputs, a loss and an optimizer, from which a training step is made.
 pub(super) struct TrainingSetup<'f> {
-    pub(super) model: Rc<dyn BoundModel + 'f>,
-    pub(super) loss: Rc<dyn StepLoss + 'f>,
-    pub(super) optimizer: Rc<dyn Optimizer + 'f>,
+    pub(super) model: Arc<dyn BoundModel + 'f>,
+    pub(super) loss: Arc<dyn StepLoss + 'f>,
+    pub(super) optimizer: Arc<dyn Optimizer + 'f>,
     pub(super) max_scratch: usize,
     pub(super) options: StepOptions<'f>,
     /// The number of launches of all steps that accumulate gradients in the same buffers.
-    pub(super) passes: Rc<Cell<u64>>,
+    pub(super) passes: Arc<AtomicU64>,
 }
 
 impl TrainingSetup<'_> {
@@ -88,7 +88,7 @@ impl<'f> TrainingStep<'f> {
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<TrainingStep<'f>> {
         let plan = setup.plan(first)?;
-        let optimizer = Rc::clone(&setup.optimizer);
+        let optimizer = Arc::clone(&setup.optimizer);
         let is_filled = fill_optimizer(&*setup.model, &*setup.loss, &*optimizer)?;
         let step = TrainingStep::record(setup, &plan, shared);
         if is_filled && step.is_err() {
@@ -119,7 +119,7 @@ impl<'f> TrainingStep<'f> {
         setup: TrainingSetup<'f>,
         first: (&dyn BatchTensors, &Tensor),
     ) -> Result<TrainingStep<'f>> {
-        let evaluating = EvalModeGuard::of(&*setup.model);
+        let evaluating = EvaluationGuard::new();
         let plan = setup.plan(Some(first))?;
         drop(evaluating);
         let TrainingSetup { model, loss, options, .. } = setup;

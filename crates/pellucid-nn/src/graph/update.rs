@@ -6,11 +6,10 @@ use crate::module::ModuleParts;
 use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
 use pellucid_tensor::{Result, Tensor, no_grad};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A function that changes the gradients of these parameters before the update, such as clipping.
-pub(super) type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
+pub(super) type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f>;
 
 /// The update of a recorded training step: an [`Optimizer`], or a closure that changes the parameters in place, such as
 /// `|| optimizer.step()`.
@@ -45,13 +44,13 @@ pub trait ParameterUpdate<'f, Kind: ?Sized> {
 
 impl<'f, O: Optimizer + 'f> ParameterUpdate<'f, dyn Optimizer> for O {
     fn into_step_optimizer(self) -> StepOptimizer<'f> {
-        StepOptimizer::Optimizer(Rc::new(self))
+        StepOptimizer::Optimizer(Arc::new(self))
     }
 }
 
-impl<'f, F: FnMut() -> R + 'f, R: UpdateResult> ParameterUpdate<'f, fn() -> R> for F {
+impl<'f, F: FnMut() -> R + Send + 'f, R: UpdateResult> ParameterUpdate<'f, fn() -> R> for F {
     fn into_step_optimizer(mut self) -> StepOptimizer<'f> {
-        let run = Rc::new(RefCell::new(move || self().into_result()));
+        let run = Arc::new(Mutex::new(move || self().into_result()));
         StepOptimizer::Closure { run, parameters: Vec::new() }
     }
 }
@@ -81,11 +80,11 @@ impl UpdateResult for Result<()> {
 #[derive(Clone)]
 pub enum StepOptimizer<'f> {
     /// An optimizer.
-    Optimizer(Rc<dyn Optimizer + 'f>),
+    Optimizer(Arc<dyn Optimizer + 'f>),
     /// A closure.
     Closure {
         /// The closure.
-        run: Rc<RefCell<dyn FnMut() -> Result<()> + 'f>>,
+        run: Arc<Mutex<dyn FnMut() -> Result<()> + Send + 'f>>,
         /// The parameters of model and loss that require a gradient.
         parameters: Vec<Parameter>,
     },
@@ -119,7 +118,7 @@ impl StepOptimizer<'_> {
     fn step(&self) -> Result<()> {
         match self {
             StepOptimizer::Optimizer(optimizer) => optimizer.try_step(),
-            StepOptimizer::Closure { run, .. } => (*run.borrow_mut())(),
+            StepOptimizer::Closure { run, .. } => (run.lock().unwrap_or_else(PoisonError::into_inner))(),
         }
     }
 }
@@ -128,7 +127,7 @@ impl StepOptimizer<'_> {
 pub(super) struct StepUpdate<'f> {
     pub(super) optimizer: StepOptimizer<'f>,
     /// The scaler, which needs an optimizer.
-    pub(super) scaler: Option<(Rc<GradScaler>, Rc<dyn Optimizer + 'f>)>,
+    pub(super) scaler: Option<(Arc<GradScaler>, Arc<dyn Optimizer + 'f>)>,
     pub(super) before_update: Option<BeforeUpdate<'f>>,
 }
 
@@ -143,7 +142,7 @@ impl StepUpdate<'_> {
 
     pub(super) fn run(&self) -> Result<()> {
         let _off = no_grad();
-        let unscale = |(scaler, optimizer): &(Rc<GradScaler>, Rc<_>)| scaler.unscale(&**optimizer);
+        let unscale = |(scaler, optimizer): &(Arc<GradScaler>, Arc<_>)| scaler.unscale(&**optimizer);
         let unscaled = self.scaler.as_ref().map(unscale).transpose()?;
         if let Some(before_update) = &self.before_update {
             before_update(self.optimizer.parameters())?;

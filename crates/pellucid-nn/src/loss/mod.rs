@@ -18,7 +18,7 @@
 //!
 //! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
 //! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&MseLoss`, `&dyn Loss`, `Box<dyn Loss>`,
-//! `Rc<L>`, `Arc<L>`); losses of more inputs have methods of the same names.
+//! `Arc<L>`); losses of more inputs have methods of the same names.
 
 mod adaptive;
 mod classes;
@@ -57,13 +57,18 @@ use targets::Targets;
 
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// A loss of a model's output and its target.
 ///
-/// Implement [`try_forward`](Loss::try_forward). A function of two tensors is a loss as well.
-pub trait Loss {
+/// Implement [`try_forward`](Loss::try_forward). A function of two tensors is a loss as well. Losses are thread-safe, as
+/// modules are, so a trainer can move to another thread.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a loss",
+    note = "a loss implements `Loss`, or is a function `Fn(&Tensor, &Tensor) -> Result<Tensor>`",
+    note = "a loss is `Send` and `Sync`: share values with `Arc` and atomics, not with `Rc`, `Cell` or `RefCell`"
+)]
+pub trait Loss: Send + Sync {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
     /// # Errors
@@ -132,7 +137,8 @@ pub trait Loss {
     }
 }
 
-impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor>> Loss for F {
+#[diagnostic::do_not_recommend]
+impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         self(logits, y)
     }
@@ -246,7 +252,6 @@ macro_rules! loss_pointer {
 }
 loss_pointer! { [] &(dyn Loss + '_) }
 loss_pointer! { [] Box<dyn Loss + '_> }
-loss_pointer! { [L: Loss + ?Sized] Rc<L> }
 loss_pointer! { [L: Loss + ?Sized] Arc<L> }
 
 /// Defines losses of more than two inputs; `by` lists the inputs that have a gradient.

@@ -7,7 +7,7 @@ use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{AdamW, AdamWOptions, GradScaler, Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Tensor, autocast, manual_seed};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A check finds what two launches by hand find, and restores all state: parameters, statistics, gradients, moments,
 /// loss scale and random numbers.
@@ -18,7 +18,7 @@ fn a_check_measures_a_step_and_restores_the_state() {
         for stream in streams() {
             let model = made(kind);
             let adamw = AdamW::try_new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }).unwrap();
-            let scaler = Rc::new(GradScaler::try_new(Default::default()).unwrap());
+            let scaler = Arc::new(GradScaler::try_new(Default::default()).unwrap());
             let options = StepOptions { stream, scaler: Some(scaler.clone()), ..Default::default() };
             let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &adamw).with_options(options);
             let _half = autocast(DType::BF16);

@@ -9,7 +9,7 @@ use pellucid_nn::loss::{
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
-use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn adamw(parameters: Vec<Parameter>) -> AdamW {
     AdamW::try_new(parameters, AdamWOptions { lr: 0.01, ..Default::default() }).unwrap()
@@ -205,7 +205,7 @@ impl Layer for Reading {
 #[test]
 fn a_failed_compile_leaves_the_optimizer_empty() {
     let (optimizer, loss) = (adamw(vec![]), CrossEntropyLoss::default());
-    let compile = |model: &Sequential, update: &dyn Fn(&[Parameter]) -> Result<()>| {
+    let compile = |model: &Sequential, update: &(dyn Fn(&[Parameter]) -> Result<()> + Sync)| {
         GraphTrainer::new(model, &loss, &optimizer).before_update(|p| update(p)).compile(&[BATCH, 6]).map(drop)
     };
     let reading = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
@@ -351,13 +351,13 @@ fn steps_with_a_closure_use_no_old_gradients() {
 
 #[test]
 fn options_keep_before_update() {
-    let (model, calls) = (mlp(), Cell::new(0));
+    let (model, calls) = (mlp(), AtomicUsize::new(0));
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0))
         .before_update(|parameters| {
-            calls.set(calls.get() + 1);
+            calls.fetch_add(1, Ordering::Relaxed);
             clip_grad_norm(parameters, 1.0).map(drop)
         })
         .with_options(StepOptions::default());
     trainer.compile(&[BATCH, 6]).unwrap();
-    assert!(calls.get() > 0);
+    assert!(calls.load(Ordering::Relaxed) > 0);
 }

@@ -135,8 +135,6 @@ fn a_loss_may_be_a_pointer() {
         ("&", with(&|model, sgd, loss| losses(model, &loss, sgd, &x))),
         ("&dyn", with(&|model, sgd, loss| losses(model, &loss as &dyn Loss, sgd, &x))),
         ("Box<dyn>", with(&|model, sgd, loss| losses(model, Box::new(loss) as Box<dyn Loss>, sgd, &x))),
-        ("Rc", with(&|model, sgd, loss| losses(model, Rc::new(loss), sgd, &x))),
-        ("Rc<dyn>", with(&|model, sgd, loss| losses(model, Rc::new(loss) as Rc<dyn Loss>, sgd, &x))),
         ("Arc", with(&|model, sgd, loss| losses(model, Arc::new(loss), sgd, &x))),
         ("Arc<dyn>", with(&|model, sgd, loss| losses(model, Arc::new(loss) as Arc<dyn Loss>, sgd, &x))),
     ] {

@@ -7,8 +7,8 @@ use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{Adam, AdamOptions, GradScaler, Optimizer};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor};
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A recording of a closure that steps an optimizer equals the recording of the optimizer; a train graph of either
 /// copies batches into the buffers of the recording.
@@ -66,7 +66,7 @@ fn the_error_of_a_closure_is_returned() {
     let failing = || Err::<(), _>(Error::invalid("update", "no update today"));
     let refused = record_step_graph(&model, &loss, failing, &plan, &x, &y, None).map(drop);
     assert!(refused.unwrap_err().to_string().contains("no update today"));
-    let scaler = Some(Rc::new(GradScaler::try_new(Default::default()).unwrap()));
+    let scaler = Some(Arc::new(GradScaler::try_new(Default::default()).unwrap()));
     let options = StepOptions { scaler, ..Default::default() };
     let refused = record_step_graph_with(&model, &loss, || (), &plan, &x, &y, options).map(drop);
     assert!(refused.unwrap_err().to_string().contains("pass the optimizer"));
@@ -79,15 +79,15 @@ fn a_closure_runs_while_the_step_is_recorded() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (x, y) = batch(&[BATCH, 6], 1);
-    let (calls, parameters) = (Cell::new(0), model.parameters());
+    let (calls, parameters) = (AtomicUsize::new(0), model.parameters());
     let update = || {
-        calls.set(calls.get() + 1);
+        calls.fetch_add(1, Ordering::Relaxed);
         parameters.iter().for_each(|p| p.copy_(&(p.tensor() - p.grad().unwrap() * 0.1)));
     };
     let mut exec = record_step_graph(&model, &loss, update, &plan, &x, &y, None).unwrap();
     // In debug builds, the second and the third launch record again, to verify the step.
     (0..3).for_each(|_| exec.launch().unwrap());
-    let recorded = calls.get();
+    let recorded = calls.load(Ordering::Relaxed);
     (0..3).for_each(|_| exec.launch().unwrap());
-    assert_eq!(calls.get(), recorded);
+    assert_eq!(calls.load(Ordering::Relaxed), recorded);
 }

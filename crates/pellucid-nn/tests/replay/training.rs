@@ -1,7 +1,7 @@
 //! A training, and the modes of running it.
 
 use pellucid_nn::StateDict;
-use pellucid_tensor::{DType, Generator, Tensor, capture, lazy, manual_seed};
+use pellucid_tensor::{DType, Generator, Tensor, capture_local, lazy, manual_seed};
 use std::collections::HashSet;
 
 type Step = Box<dyn Fn(&[Tensor]) -> Tensor>;
@@ -83,7 +83,7 @@ pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, l
     let mut captured: Vec<Vec<_>> = Vec::new();
     for t in &trainings {
         let example = |s: usize| (0..launches).map(|i| (t.launch)(dtype, i)).find(|(step, _)| *step == s).unwrap().1;
-        let record = |(s, step)| capture(step, &example(s).iter().collect::<Vec<_>>()).unwrap();
+        let record = |(s, step)| capture_local(step, &example(s).iter().collect::<Vec<_>>()).unwrap();
         captured.push(t.steps.iter().enumerate().map(record).collect());
     }
     assert!(state_of(&trainings) == before, "capturing the steps must not change the state");

@@ -14,13 +14,16 @@ pub use trace::{KernelWork, placeholder, storages_written_since, trace, traced};
 
 use crate::array::StorageId;
 use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
-use crate::ops::random::refresh_thread_stream;
+use crate::ops::random::ThreadStream;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
 use pellucid_ir::{Error, Result};
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
 use step::{CompiledStep, StepKey};
 
-type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'f>;
+/// A closure that a step consists of, without its type.
+type StepFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// Options of [`capture_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +84,54 @@ pub enum Placement {
 /// It owns its closure, and a small cache of recordings. Their key is the shapes and dtypes of the inputs, the grad
 /// mode, the values of the [host flags](crate::HostFlag) that the closure reads, and the hooks that it calls. There is
 /// no global state.
-pub struct Captured<'f> {
-    step: Closure<'f>,
+///
+/// # Threads
+/// A step is `Send`: it may move to another thread between launches, and a service may hold it in a
+/// [`Mutex`](std::sync::Mutex). Grad mode and autocast are those of the thread that launches. Random numbers continue the
+/// stream of the thread that recorded the step first, so the results are those of a step that does not move.
+/// [`capture_local`] accepts closures that are not `Send`.
+///
+/// A step has one arena, so it runs one launch at a time. To launch on several threads at once, capture a step for each
+/// of them. The steps share all tensors that they only read, such as weights:
+///
+/// ```
+/// use pellucid::{DType, Tensor, capture};
+/// let weight = Tensor::randn([4, 3], DType::F32);
+/// let forward = |inputs: &[Tensor]| inputs[0].matmul(&weight).relu();
+/// let x = Tensor::randn([2, 4], DType::F32);
+/// let expected = forward(&[x.clone()]).to_vec::<f32>();
+/// std::thread::scope(|scope| {
+///     let serve = || -> pellucid::Result<Vec<f32>> {
+///         let mut step = capture(forward, &[&x])?;
+///         Ok(step.launch(&[&x])?.to_vec(0))
+///     };
+///     let threads = [scope.spawn(serve), scope.spawn(serve)];
+///     for thread in threads {
+///         assert_eq!(thread.join().unwrap()?, expected);
+///     }
+///     Ok::<(), pellucid::Error>(())
+/// })?;
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub struct Captured<'f, F: ?Sized = dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + Send + 'f> {
+    recordings: Recordings,
+    lifetime: PhantomData<&'f ()>,
+    /// The closure. The mutex is never locked: it only makes the step `Sync`, since a call needs exclusive access.
+    step: Mutex<Box<F>>,
+}
+
+/// A captured step that stays on its thread, since its closure is not `Send`. [`capture_local`] returns it.
+pub type LocalCaptured<'f> = Captured<'f, dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'f>;
+
+/// The recordings of a step. It has no type parameters, so it is compiled once, in this crate.
+struct Recordings {
     options: CaptureOptions,
     /// The recordings, in the order of their last launch; the most recently launched one is last.
-    recordings: Vec<CompiledStep>,
+    kept: Vec<CompiledStep>,
     launches: u64,
     stats: CacheStats,
+    /// The random numbers of the thread that recorded the step first.
+    stream: ThreadStream,
 }
 
 /// Records `step` for inputs of these shapes and dtypes. No kernel runs: parameters, optimizer state and generators do
@@ -134,7 +178,10 @@ pub struct Captured<'f> {
 /// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
 /// panics of the step propagate.
 #[doc(alias("compile", "CUDAGraph"))]
-pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs: &[&Tensor]) -> Result<Captured<'f>> {
+pub fn capture<'f, O: IntoOutputs>(
+    step: impl FnMut(&[Tensor]) -> O + Send + 'f,
+    inputs: &[&Tensor],
+) -> Result<Captured<'f>> {
     capture_with(CaptureOptions::default(), step, inputs)
 }
 
@@ -155,19 +202,55 @@ pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs
 /// Those of [`capture`]; [`Error::InvalidArgument`] if `options.recordings` is 0.
 pub fn capture_with<'f, O: IntoOutputs>(
     options: CaptureOptions,
-    mut step: impl FnMut(&[Tensor]) -> O + 'f,
+    mut step: impl FnMut(&[Tensor]) -> O + Send + 'f,
     inputs: &[&Tensor],
 ) -> Result<Captured<'f>> {
-    if options.recordings == 0 {
-        return Err(Error::invalid("capture", "`recordings` must be at least 1"));
-    }
-    let step = Box::new(move |inputs: &[Tensor]| step(inputs).into_outputs());
-    let mut captured = Captured { step, options, recordings: Vec::new(), launches: 0, stats: CacheStats::default() };
-    captured.record(inputs)?;
-    Ok(captured)
+    let mut step = Box::new(move |inputs: &[Tensor]| step(inputs).into_outputs());
+    let recordings = Recordings::new(options, &mut *step, inputs)?;
+    Ok(Captured { recordings, lifetime: PhantomData, step: Mutex::new(step) })
 }
 
-impl Captured<'_> {
+/// Records a step as [`capture`] does, for closures that are not `Send`, for example because they use a
+/// [`Cell`](std::cell::Cell) or an [`Rc`](std::rc::Rc). The result stays on its thread.
+///
+/// ```
+/// use pellucid::{Tensor, capture_local};
+/// use std::cell::Cell;
+/// let (recorded, x) = (Cell::new(0), Tensor::from([1.0f32, 2.0]));
+/// let step = |inputs: &[Tensor]| {
+///     recorded.set(recorded.get() + 1);
+///     inputs[0].square()
+/// };
+/// let mut step = capture_local(step, &[&x])?;
+/// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [1.0, 4.0]);
+/// assert_eq!(recorded.get(), 1);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`capture`].
+pub fn capture_local<'f, O: IntoOutputs>(
+    step: impl FnMut(&[Tensor]) -> O + 'f,
+    inputs: &[&Tensor],
+) -> Result<LocalCaptured<'f>> {
+    capture_local_with(CaptureOptions::default(), step, inputs)
+}
+
+/// Records a step as [`capture_local`] does, with options.
+///
+/// # Errors
+/// Those of [`capture_with`].
+pub fn capture_local_with<'f, O: IntoOutputs>(
+    options: CaptureOptions,
+    mut step: impl FnMut(&[Tensor]) -> O + 'f,
+    inputs: &[&Tensor],
+) -> Result<LocalCaptured<'f>> {
+    let mut step = Box::new(move |inputs: &[Tensor]| step(inputs).into_outputs());
+    let recordings = Recordings::new(options, &mut *step, inputs)?;
+    Ok(Captured { recordings, lifetime: PhantomData, step: Mutex::new(step) })
+}
+
+impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// Executes the step on these inputs. An input that the step only reads is used in place if it is contiguous and
     /// starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
@@ -180,20 +263,7 @@ impl Captured<'_> {
     /// tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
     /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
-        if is_capturing() {
-            return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
-        }
-        // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced ones.
-        engine::flush()?;
-        refresh_thread_stream();
-        let at = self.find_or_record(inputs)?;
-        if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
-            self.verify_recording(at)?;
-        }
-        self.launches += 1;
-        let step = &mut self.recordings[at];
-        step.launch(inputs)?;
-        Ok(Outputs { arrays: step.outputs() })
+        self.recordings.launch(closure(&mut self.step), inputs)
     }
 
     /// Records the step again, without running a kernel, and compares the recordings.
@@ -201,69 +271,103 @@ impl Captured<'_> {
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
     pub fn verify(&mut self) -> Result<()> {
-        self.verify_recording(self.recordings.len() - 1)
+        let last = self.recordings.kept.len() - 1;
+        self.recordings.verify(closure(&mut self.step), last)
     }
 
     /// Returns the plan of the latest recording. It implements `Display`, and [`Plan::to_svg`] draws it.
     pub fn plan(&self) -> &Plan {
-        self.latest().plan()
+        self.recordings.latest().plan()
     }
 
     /// Names a tensor that the step uses. [`plan`](Captured::plan) prints the name until the step is recorded again.
     pub fn name(&mut self, tensor: &Tensor, name: &str) {
-        self.recordings
-            .last_mut()
-            .expect("a captured step must keep at least one recording")
-            .name(tensor.storage_id(), name);
+        let latest = self.recordings.kept.last_mut();
+        latest.expect("a captured step must keep at least one recording").name(tensor.storage_id(), name);
     }
 
     /// Returns where a tensor is stored, by the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
     /// tensor that the closure creates, uses or receives.
     pub fn placement(&self, id: StorageId) -> Placement {
-        self.latest().placement(id)
+        self.recordings.latest().placement(id)
     }
 
     /// Returns the statistics of the recordings.
     pub fn cache(&self) -> CacheStats {
-        CacheStats { held: self.recordings.len(), ..self.stats }
+        CacheStats { held: self.recordings.kept.len(), ..self.recordings.stats }
+    }
+}
+
+impl Recordings {
+    fn new(options: CaptureOptions, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Recordings> {
+        if options.recordings == 0 {
+            return Err(Error::invalid("capture", "`recordings` must be at least 1"));
+        }
+        let (stats, stream) = (CacheStats::default(), ThreadStream::current());
+        let mut recordings = Recordings { options, kept: Vec::new(), launches: 0, stats, stream };
+        recordings.record(step, inputs)?;
+        Ok(recordings)
+    }
+
+    fn launch(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
+        if is_capturing() {
+            return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
+        }
+        // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced ones.
+        engine::flush()?;
+        self.stream.refresh();
+        let at = self.find_or_record(step, inputs)?;
+        if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
+            self.verify(step, at)?;
+        }
+        self.launches += 1;
+        let step = &mut self.kept[at];
+        step.launch(inputs)?;
+        Ok(Outputs { arrays: step.outputs() })
     }
 
     fn latest(&self) -> &CompiledStep {
-        self.recordings.last().expect("a captured step must keep at least one recording")
+        self.kept.last().expect("a captured step must keep at least one recording")
     }
 
-    fn verify_recording(&mut self, at: usize) -> Result<()> {
-        let again = CompiledStep::record(&mut self.step, self.recordings[at].key(), CaptureOptions::unchanged())?;
-        match self.recordings[at].difference(&again) {
+    fn verify(&mut self, step: StepFn<'_>, at: usize) -> Result<()> {
+        let again = self.compiled(step, self.kept[at].key(), CaptureOptions::unchanged())?;
+        match self.kept[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
         }
     }
 
+    /// Records the step, with the random numbers of the thread that recorded it first.
+    fn compiled(&self, step: StepFn<'_>, key: &StepKey, options: CaptureOptions) -> Result<CompiledStep> {
+        let _stream = self.stream.enter();
+        CompiledStep::record(step, key, options)
+    }
+
     /// Returns the index of a valid recording for these inputs; records the step if there is none.
-    fn find_or_record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
+    fn find_or_record(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
         check_untracked(inputs)?;
-        let expected = self.recordings.last().map_or(inputs.len(), |s| s.key().inputs());
+        let expected = self.kept.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
             let index = inputs.len().min(expected);
             let got = if inputs.len() < expected { "missing".to_string() } else { "one input too many".to_string() };
             return Err(Error::InputMismatch { index, got, expected: format!("{expected} inputs") });
         }
-        self.recordings.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
+        self.kept.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
         let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.dependencies_match();
-        let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
+        let current = self.kept.iter().position(|step| fits(step) && step.is_current());
         let found = match current {
             Some(at) => Some(at),
-            None if self.recordings.iter().any(fits) => self.find_still_valid(inputs)?,
+            None if self.kept.iter().any(fits) => self.find_still_valid(step, inputs)?,
             None => None,
         };
         if let Some(at) = found {
             self.stats.hits += 1;
-            self.recordings[at..].rotate_left(1);
-            return Ok(self.recordings.len() - 1);
+            self.kept[at..].rotate_left(1);
+            return Ok(self.kept.len() - 1);
         }
         self.stats.misses += 1;
-        self.record(inputs).map_err(|error| self.with_moved_input(inputs, error))
+        self.record(step, inputs).map_err(|error| self.with_moved_input(inputs, error))
     }
 
     /// Returns the error of a new recording. If it concerns the devices of tensors, and an input is on another device
@@ -283,32 +387,37 @@ impl Captured<'_> {
     }
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
-    fn find_still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
-        let again = CompiledStep::record(&mut self.step, &StepKey::new(inputs), CaptureOptions::unchanged())?;
+    fn find_still_valid(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
+        let again = self.compiled(step, &StepKey::new(inputs), CaptureOptions::unchanged())?;
         let valid = |step: &CompiledStep| {
             step.key().is_key_of(inputs) && step.dependencies_match() && step.difference(&again).is_none()
         };
-        let found = self.recordings.iter().position(valid);
+        let found = self.kept.iter().position(valid);
         if let Some(at) = found {
-            self.recordings[at].mark_current();
+            self.kept[at].mark_current();
         }
         Ok(found)
     }
 
-    fn record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
+    fn record(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
         check_untracked(inputs)?;
         if is_capturing() {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
-        let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options)?;
+        let step = self.compiled(step, &StepKey::new(inputs), self.options)?;
         // A recording with a hook that was removed is never valid again.
-        self.recordings.retain(CompiledStep::can_match_again);
-        if self.recordings.len() == self.options.recordings {
-            self.recordings.remove(0);
+        self.kept.retain(CompiledStep::can_match_again);
+        if self.kept.len() == self.options.recordings {
+            self.kept.remove(0);
         }
-        self.recordings.push(step);
-        Ok(self.recordings.len() - 1)
+        self.kept.push(step);
+        Ok(self.kept.len() - 1)
     }
+}
+
+/// Returns the closure of a step.
+fn closure<F: ?Sized>(step: &mut Mutex<Box<F>>) -> &mut Box<F> {
+    step.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Refuses inputs that require a gradient, because a launch could not compute it.

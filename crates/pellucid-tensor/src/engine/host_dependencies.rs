@@ -2,7 +2,6 @@
 
 use crate::array::Array;
 use pellucid_ir::backend::Storage;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,9 +28,9 @@ pub(super) fn count_flag_change() {
 pub(crate) struct HostDependencies {
     /// Flags, each with its value; `None` for a flag that the step sets before it reads it.
     flags: Vec<(Arc<AtomicUsize>, Option<usize>)>,
-    /// The count of flag changes for which all flags are known to have these values. While no flag in the process
+    /// 1 plus the count of flag changes for which all flags are known to have these values. While no flag in the process
     /// changes, a launch reads only the count.
-    matched_at: Cell<Option<usize>>,
+    matched_at: AtomicUsize,
     /// Storages whose elements were copied to the device of the step, each with its version.
     sources: Vec<(Arc<Storage>, u64)>,
 }
@@ -57,8 +56,8 @@ impl HostDependencies {
     }
 
     fn flags_match(&self) -> bool {
-        let changes = Some(flag_changes());
-        if self.matched_at.get() == changes {
+        let changes = flag_changes() + 1;
+        if self.matched_at.load(Ordering::Relaxed) == changes {
             return true;
         }
         let is_same = |(flag, value): &(Arc<AtomicUsize>, Option<usize>)| {
@@ -66,7 +65,7 @@ impl HostDependencies {
         };
         let all_match = self.flags.iter().all(is_same);
         if all_match {
-            self.matched_at.set(changes);
+            self.matched_at.store(changes, Ordering::Relaxed);
         }
         all_match
     }

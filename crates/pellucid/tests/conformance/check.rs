@@ -12,7 +12,7 @@ use crate::index::{Level, Refusal, Sample};
 use crate::steps;
 #[cfg(feature = "wgpu")]
 use pellucid::Device;
-use pellucid::{DType, Error, GradOptions, Tensor, capture, grad, jvp, lazy, ops};
+use pellucid::{DType, Error, GradOptions, Tensor, capture_local, grad, jvp, lazy, ops};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -193,7 +193,7 @@ impl<'a> SampleCheck<'a> {
             *last.borrow_mut() = computed;
             values
         };
-        let mut step = capture(step, &values).map_err(refuse)?;
+        let mut step = capture_local(step, &values).map_err(refuse)?;
         step.launch(&values).map_err(refuse)?;
         let outputs = step.launch(&values).map_err(refuse)?;
         let computed = last.replace(Ok(Vec::new()))?;

@@ -7,7 +7,7 @@ use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::{Adam, AdamOptions, GradScaler, GradScalerOptions};
 use pellucid::prelude::*;
 use pellucid::{Generator, deferred_stats, ops};
-use std::rc::Rc;
+use std::sync::Arc;
 
 #[test]
 fn a_step_copies_free_tensors_once_until_they_change() {
@@ -90,7 +90,7 @@ fn gradient_scaling_and_class_weights_are_captured_on_every_device() {
             init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
         model.to(device).unwrap();
         let optimizer = Adam::new(model.parameters(), AdamOptions::default());
-        let scaler = Rc::new(GradScaler::new(GradScalerOptions::default()));
+        let scaler = Arc::new(GradScaler::new(GradScalerOptions::default()));
         let weight = Some(Tensor::from([1.0f32, 2.0, 0.5]));
         let loss = CrossEntropyLoss { weight, ..Default::default() };
         let options = StepOptions { scaler: Some(scaler.clone()), ..Default::default() };

@@ -4,7 +4,7 @@ use crate::toy;
 use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid::nn::{Conv2d, Flatten, LayerNorm, MaxPool2d};
 use pellucid::prelude::*;
-use pellucid::{capture, deferred_stats, eval, ops};
+use pellucid::{capture_local, deferred_stats, eval, ops};
 
 /// A counter of a device, and how the counted work runs.
 struct WorkCounter<'a> {
@@ -23,7 +23,7 @@ fn counted(counter: &WorkCounter<'_>, step: &dyn Fn() -> Vec<Tensor>) -> u64 {
     if !counter.is_captured {
         return third(&mut || eval(&step()).unwrap());
     }
-    let mut captured = capture(|_: &[Tensor]| step(), &[]).unwrap();
+    let mut captured = capture_local(|_: &[Tensor]| step(), &[]).unwrap();
     third(&mut || {
         captured.launch(&[]).unwrap();
     })

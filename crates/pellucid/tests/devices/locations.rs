@@ -1,9 +1,9 @@
 //! The line that the error of a read inside a captured step names: that of the caller, not one of the library.
 
 use crate::gpus;
-use pellucid::Captured;
 use pellucid::nn::optim::{Lbfgs, LbfgsOptions, Optimizer};
 use pellucid::prelude::*;
+use pellucid::{Captured, capture_local};
 use std::cell::Cell;
 
 /// A read, with the line of its call.
@@ -32,7 +32,7 @@ fn check(device: Device, reads: &[Read]) {
             &inputs[0] + 1.0
         };
         // A step with kernels on two devices is refused after its recording.
-        drop(capture(step, &[&x]));
+        drop(capture_local(step, &[&x]));
         assert!(checked.get(), "line {line}, {device}");
     }
 }

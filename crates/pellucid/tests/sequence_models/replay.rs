@@ -1,5 +1,6 @@
 //! Replayed training steps are bitwise equal to eager ones.
 
+use pellucid::capture_local;
 use pellucid::nn::{
     AttentionMasks, Embedding, LearnedPositions, Lstm, RecurrentOptions, TransformerEncoder, TransformerOptions,
 };
@@ -27,7 +28,7 @@ fn run<M: Module>(
     let batches: Vec<_> = (0..STEPS).map(|_| batch()).collect();
     let losses = if replayed {
         let (x, y) = &batches[0];
-        let mut captured = capture(|inputs| step(&inputs[0], &inputs[1]), &[x, y]).unwrap();
+        let mut captured = capture_local(|inputs| step(&inputs[0], &inputs[1]), &[x, y]).unwrap();
         batches.iter().map(|(x, y)| captured.launch(&[x, y]).unwrap().item::<f32>(0).to_bits()).collect()
     } else {
         batches.iter().map(|(x, y)| step(x, y).item::<f32>().to_bits()).collect()

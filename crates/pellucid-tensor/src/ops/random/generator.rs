@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 
 /// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011), equal on every device and for every number of
 /// threads. Its state is an `i64 [2]` tensor, (key, counter). Every draw reads and advances it on the device, so a
@@ -243,7 +244,8 @@ impl Drop for GeneratorScope {
 ///
 /// The current thread continues with the stream of [`Generator::new`]`(seed)`. Every other thread gets its own stream,
 /// whose key is derived from the seed and the thread's name. Threads without a name, or with equal names, are
-/// distinguished by the order of their first draws. Use [`Generator::fork`] if the numbers of several threads must be
+/// distinguished by the order of their first draws. A captured step keeps the stream of the thread that recorded it
+/// first, also when it moves to another thread. Use [`Generator::fork`] if the numbers of several threads must be
 /// equal in every run. The initial seed is 0, and the main thread then has the stream of [`Generator::new`]`(0)`.
 ///
 /// ```
@@ -272,21 +274,109 @@ pub fn manual_seed(seed: u64) {
         process.generation
     };
     LOCAL.with_borrow_mut(|local| {
-        if let Some(own) = &mut local.own {
-            own.generation = generation;
-        }
+        let own = local.own();
+        own.stream.0.generation.store(generation, Ordering::Release);
+        own.known = generation;
     });
 }
 
-/// Restarts the current thread's stream if another thread has called [`manual_seed`] since. A captured step draws from
-/// its state without a call of [`Generator::default`].
-#[inline]
-pub(crate) fn refresh_thread_stream() {
-    LOCAL.with_borrow_mut(|local| {
-        if local.own.is_some() {
-            local.current_stream();
+/// A thread's stream of the process's seed. A captured step keeps the stream of the thread that has recorded it, and
+/// draws from it on whatever thread it is launched. Clones are the same stream.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct ThreadStream(Arc<SharedStream>);
+
+struct SharedStream {
+    /// The thread whose stream it is.
+    thread: Thread,
+    /// The generation of the seed for which the generator was started; [`NOT_STARTED`] before the first draw.
+    generation: AtomicU64,
+    generator: Mutex<Option<Generator>>,
+}
+
+/// The generation of a stream from which no thread has drawn.
+const NOT_STARTED: u64 = u64::MAX;
+
+impl ThreadStream {
+    /// Returns the stream of the current thread.
+    pub fn current() -> ThreadStream {
+        LOCAL.with_borrow_mut(|local| local.own().stream.clone())
+    }
+
+    /// Makes this the stream of the current thread until the guard is dropped. An open [`Generator::scope`] has
+    /// precedence.
+    #[inline]
+    pub fn enter(&self) -> ThreadStreamGuard {
+        LOCAL.with_borrow_mut(|local| {
+            let own = local.own();
+            let is_own = Arc::ptr_eq(&own.stream.0, &self.0);
+            let before = (!is_own).then(|| std::mem::replace(own, OwnStream::new(self.clone())));
+            ThreadStreamGuard { before, _not_send: PhantomData }
+        })
+    }
+
+    /// Restarts the stream if a thread has called [`manual_seed`] since it was used last. A captured step draws from its
+    /// state without a call of [`Generator::default`].
+    #[inline]
+    pub(crate) fn refresh(&self) {
+        let started = self.0.generation.load(Ordering::Acquire);
+        if started != NOT_STARTED && started != GENERATION.load(Ordering::Acquire) {
+            self.started();
         }
-    });
+    }
+
+    /// Returns the generation of the seed for which the stream is started, and its generator. Starts or restarts the
+    /// stream if it is necessary.
+    #[cold]
+    fn started(&self) -> (u64, Generator) {
+        let mut known = self.0.generator.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generation = self.0.generation.load(Ordering::Acquire);
+        if let (Some(generator), true) = (&*known, generation == GENERATION.load(Ordering::Acquire)) {
+            return (generation, generator.clone());
+        }
+        let (current, key) = lock_process_seed().stream_of(&self.0.thread);
+        let generator = match &*known {
+            Some(generator) => {
+                // The state is written in place because captured steps hold it. A recording only references it and must
+                // not write it.
+                let restart = || generator.restart(key);
+                let capturing = engine::mode() == engine::ExecutionMode::Capture;
+                // If another thread is using the state, the next draw tries again.
+                if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
+                    generation = current;
+                }
+                generator.clone()
+            }
+            None => {
+                generation = current;
+                // The state is created in eager mode, so that it continues from launch to launch if a captured step
+                // draws first.
+                known.insert(engine::eager(|| Generator::new(key))).clone()
+            }
+        };
+        self.0.generation.store(generation, Ordering::Release);
+        (generation, generator)
+    }
+}
+
+/// Guard that ends a [`ThreadStream::enter`] when it is dropped.
+#[doc(hidden)]
+#[must_use = "the stream is in use as long as the guard"]
+pub struct ThreadStreamGuard {
+    /// The stream before; `None` if it was the same.
+    before: Option<OwnStream>,
+    /// The guard restores the stream of its thread, so it must not leave it.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Drop for ThreadStreamGuard {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // The thread-local may be destroyed already if the thread is ending.
+            let _ = LOCAL.try_with(|local| local.borrow_mut().own.replace(before));
+        }
+    }
 }
 
 /// The generators of a thread.
@@ -294,13 +384,21 @@ pub(crate) fn refresh_thread_stream() {
 struct ThreadGenerators {
     /// The open scopes, the innermost last, with ascending ids.
     scopes: Vec<(u64, Generator)>,
-    own: Option<ThreadStream>,
+    own: Option<OwnStream>,
 }
 
-/// A thread's stream of the process's seed.
-struct ThreadStream {
-    generation: u64,
-    generator: Generator,
+/// The stream from which a thread draws, with its generator, which is read without a lock.
+struct OwnStream {
+    stream: ThreadStream,
+    /// The generation of the seed for which the generator was started.
+    known: u64,
+    generator: Option<Generator>,
+}
+
+impl OwnStream {
+    fn new(stream: ThreadStream) -> OwnStream {
+        OwnStream { stream, known: NOT_STARTED, generator: None }
+    }
 }
 
 thread_local! {
@@ -309,33 +407,23 @@ thread_local! {
 }
 
 impl ThreadGenerators {
+    /// Returns the thread's own stream, which has no key before the first draw.
     #[inline]
-    fn current_stream(&mut self) -> &Generator {
-        let current = GENERATION.load(Ordering::Acquire);
-        if self.own.as_ref().is_none_or(|own| own.generation != current) {
-            self.restart();
-        }
-        &self.own.as_ref().expect("`own` must be set: the code above creates the stream").generator
+    fn own(&mut self) -> &mut OwnStream {
+        self.own.get_or_insert_with(|| {
+            let (thread, generation) = (std::thread::current(), AtomicU64::new(NOT_STARTED));
+            OwnStream::new(ThreadStream(Arc::new(SharedStream { thread, generation, generator: Mutex::default() })))
+        })
     }
 
-    #[cold]
-    fn restart(&mut self) {
-        let (generation, key) = lock_process_seed().stream();
-        match &mut self.own {
-            // The state is created in eager mode, so that it continues from launch to launch if a captured step draws
-            // first.
-            None => self.own = Some(ThreadStream { generation, generator: engine::eager(|| Generator::new(key)) }),
-            Some(own) => {
-                // The state is written in place because captured steps hold it. A recording only references it and must
-                // not write it.
-                let restart = || own.generator.restart(key);
-                let capturing = engine::mode() == engine::ExecutionMode::Capture;
-                // If another thread is using the state, the next draw tries again.
-                if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
-                    own.generation = generation;
-                }
-            }
+    #[inline]
+    fn current_stream(&mut self) -> &Generator {
+        let own = self.own();
+        if own.known != GENERATION.load(Ordering::Acquire) || own.generator.is_none() {
+            let (known, generator) = own.stream.started();
+            (own.known, own.generator) = (known, Some(generator));
         }
+        own.generator.as_ref().expect("the generator must be set: the code above sets it")
     }
 }
 
@@ -359,9 +447,8 @@ fn lock_process_seed() -> std::sync::MutexGuard<'static, ProcessSeed> {
 }
 
 impl ProcessSeed {
-    /// Assigns an unused stream to the current thread, and returns the generation of the seed and the key.
-    fn stream(&mut self) -> (u64, u64) {
-        let thread = std::thread::current();
+    /// Assigns an unused stream to a thread, and returns the generation of the seed and the key.
+    fn stream_of(&mut self, thread: &Thread) -> (u64, u64) {
         let number = match thread.name() {
             Some(name) => {
                 let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv_1a);

@@ -2,8 +2,7 @@
 
 mod generator;
 
-pub(crate) use generator::refresh_thread_stream;
-pub use generator::{Generator, GeneratorScope, manual_seed};
+pub use generator::{Generator, GeneratorScope, ThreadStream, ThreadStreamGuard, manual_seed};
 
 use crate::array::Array;
 use crate::device::Device;

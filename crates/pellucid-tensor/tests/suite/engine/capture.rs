@@ -4,7 +4,8 @@ use super::programs::wave;
 use crate::support::{bits, panic_of, payload_of};
 use pellucid_tensor::plan::Launch;
 use pellucid_tensor::{
-    CaptureOptions, DType, Error, Generator, Passes, Tensor, capture, capture_with, formula, manual_seed, no_grad, ops,
+    CaptureOptions, DType, Error, Generator, Passes, Tensor, capture, capture_local, capture_with, formula,
+    manual_seed, no_grad, ops,
 };
 use std::cell::{Cell, RefCell};
 
@@ -128,7 +129,7 @@ fn reading_a_value_is_an_error_with_operation_and_line() {
     }
     // The functions that return `Result` return the error inside the step.
     let inside = RefCell::new(None);
-    let step = capture(
+    let step = capture_local(
         |inputs| {
             *inside.borrow_mut() = inputs[0].try_to_vec::<f32>().err();
             inputs[0].clone() * 2.0
@@ -153,7 +154,7 @@ fn a_user_panic_propagates_and_restores_the_mode() {
 fn escaped_handles_are_poisoned() {
     let escaped = RefCell::new(None);
     let x = wave([3]);
-    let mut step = capture(
+    let mut step = capture_local(
         |inputs| {
             let y = &inputs[0] * 2.0;
             *escaped.borrow_mut() = Some((inputs[0].clone(), y.clone()));
@@ -379,7 +380,7 @@ fn an_invalid_index_stops_a_launch_before_the_update() {
 #[test]
 fn inputs_of_another_shape_are_recorded_again() {
     let runs = Cell::new(0);
-    let mut step = capture(
+    let mut step = capture_local(
         |inputs| {
             runs.set(runs.get() + 1);
             &inputs[0] * 2.0
@@ -404,7 +405,7 @@ fn inputs_of_another_shape_are_recorded_again() {
 #[test]
 fn verify_finds_a_changed_host_number() {
     let (x, rate) = (wave([3]), Cell::new(0.1));
-    let mut step = capture(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
+    let mut step = capture_local(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
     rate.set(0.2);
     match step.verify() {
@@ -417,18 +418,19 @@ fn verify_finds_a_changed_host_number() {
     }
     // `verify` also finds another kernel.
     let is_relu = Cell::new(false);
-    let mut step = capture(|inputs| if is_relu.get() { inputs[0].relu() } else { inputs[0].sin() }, &[&x]).unwrap();
+    let mut step =
+        capture_local(|inputs| if is_relu.get() { inputs[0].relu() } else { inputs[0].sin() }, &[&x]).unwrap();
     is_relu.set(true);
     let text = step.verify().unwrap_err().to_string();
     assert!(text.contains("kernel 0 is `relu(f32 [3]) -> f32 [3]` instead of `sin(f32 [3]) -> f32 [3]`"), "{text}");
     // `verify` also finds a tensor that was created from changed host values.
-    let mut step = capture(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
+    let mut step = capture_local(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
     rate.set(0.3);
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
     // `verify` also finds a replaced tensor.
     let bound = RefCell::new(wave([3]));
-    let mut step = capture(|inputs| &inputs[0] * &*bound.borrow(), &[&x]).unwrap();
+    let mut step = capture_local(|inputs| &inputs[0] * &*bound.borrow(), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
     bound.replace(wave([3]));
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
@@ -437,7 +439,7 @@ fn verify_finds_a_changed_host_number() {
 #[test]
 fn debug_builds_verify_before_the_second_and_third_launch() {
     let (x, rate) = (wave([3]), Cell::new(0.1));
-    let mut step = capture(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
+    let mut step = capture_local(|inputs| &inputs[0] * rate.get(), &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
     rate.set(0.2);
     let second = step.launch(&[&x]).err();
@@ -490,7 +492,7 @@ fn every_launch_reads_the_current_value_of_a_tensor() {
 fn captures_do_not_nest() {
     let x = wave([3]);
     let inner = RefCell::new(None);
-    let _outer = capture(
+    let _outer = capture_local(
         |inputs| {
             *inner.borrow_mut() = capture(|i| &i[0] * 2.0, &[&inputs[0]]).err();
             &inputs[0] * 2.0

@@ -4,8 +4,8 @@ use super::programs::wave;
 use crate::support::{bits, payload_of};
 use pellucid_tensor::ops::{self, CtcLossOptions};
 use pellucid_tensor::{
-    DType, Error, Generator, Result, Tensor, autocast, autocast_dtype, capture, is_grad_enabled, lazy, manual_seed,
-    no_grad, unwrap,
+    DType, Error, Generator, Result, Tensor, autocast, autocast_dtype, capture, capture_local, is_grad_enabled, lazy,
+    manual_seed, no_grad, unwrap,
 };
 use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
@@ -70,7 +70,7 @@ fn a_tensor_is_printed_without_values() {
         text.replace(format!("{} {:?}", inputs[0], &inputs[0] * 2.0));
         inputs[0].clone()
     };
-    drop(capture(step, &[&wave([3, 2])]).unwrap());
+    drop(capture_local(step, &[&wave([3, 2])]).unwrap());
     let text = text.into_inner();
     assert_eq!(text.matches("no values yet: shape [3, 2], f32").count(), 2, "{text}");
 }
@@ -157,7 +157,7 @@ fn a_panic_propagates_and_restores_all_state() {
 #[test]
 fn a_panic_while_a_step_is_recorded_again_leaves_the_step_usable() {
     let (state, x, bad) = (ParameterState::new(), wave([3]), Cell::new(false));
-    let mut step = capture(|i| state.work(&i[0].i(..3), || assert!(!bad.get(), "mine")), &[&x]).unwrap();
+    let mut step = capture_local(|i| state.work(&i[0].i(..3), || assert!(!bad.get(), "mine")), &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
     bad.set(true);
     let before = state.bits();
@@ -176,7 +176,7 @@ fn a_step_cannot_be_launched_or_verified_inside_another() {
     let (x, total) = (wave([3]), Tensor::zeros([3], DType::F32));
     let inner = RefCell::new(capture(|i| total.copy_(&(&total + &i[0])), &[&x]).unwrap());
     let launched = RefCell::new(None);
-    let mut outer = capture(
+    let mut outer = capture_local(
         |i| {
             launched.replace(inner.borrow_mut().launch(&[&i[0]]).err());
             &i[0] * 2.0
@@ -217,7 +217,7 @@ fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, laun
     let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
     let index = |i: i64| Tensor::from([0, i]);
     let (eager, state) = (Tensor::from([0.0f32]), Tensor::from([0.0f32]));
-    let mut captured = capture(|v: &[Tensor]| unwrap(step(&v[0], &v[1], &state)), &[&x, &index(0)]).unwrap();
+    let mut captured = capture_local(|v: &[Tensor]| unwrap(step(&v[0], &v[1], &state)), &[&x, &index(0)]).unwrap();
     for &i in launches {
         let refused = step(&x, &index(i), &eager).is_err();
         assert_eq!(refused, i > 1, "the eager call must be refused only for an index above 1, here {i}");
@@ -279,9 +279,9 @@ fn a_step_may_return_an_error() {
         Ok((ops::matmul(&inputs[0], &inputs[0])?, inputs[0].clone()))
     };
     let long = Tensor::from([1.0f32, 2.0, 3.0, 4.0]);
-    let refused = capture(step, &[&long]).err().expect("the step returns an error");
+    let refused = capture_local(step, &[&long]).err().expect("the step returns an error");
     assert_eq!(refused.operation(), Some("step"));
-    let mut captured = capture(step, &[&x]).unwrap();
+    let mut captured = capture_local(step, &[&x]).unwrap();
     assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0]);
     assert_eq!(captured.launch(&[&long]).err().and_then(|error| error.operation()), Some("step"));
     assert_eq!(total.to_vec::<f32>(), [1.0, 1.0], "a refused recording must not write");
@@ -295,7 +295,10 @@ fn a_step_may_return_an_error() {
         kept.replace(Some(&inputs[0] * 2.0));
         ops::reshape(&inputs[0], [5])
     };
-    assert!(matches!(capture(failing, &[&x]).err(), Some(Error::ShapeMismatch { .. } | Error::InvalidArgument { .. })));
+    assert!(matches!(
+        capture_local(failing, &[&x]).err(),
+        Some(Error::ShapeMismatch { .. } | Error::InvalidArgument { .. })
+    ));
     let inside = kept.take().expect("the step stores a tensor");
     assert!(matches!(inside.try_to_vec::<f32>(), Err(Error::Poisoned { .. })));
 }

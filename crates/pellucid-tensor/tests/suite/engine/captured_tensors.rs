@@ -3,7 +3,7 @@
 use super::programs::{ALL, wave};
 use crate::support::bits;
 use pellucid_tensor::{
-    Captured, DType, Error, Generator, Tensor, autocast, capture, formula, hvp, jacobian, no_grad, ops,
+    Captured, DType, Error, Generator, Tensor, autocast, capture, capture_local, formula, hvp, jacobian, no_grad, ops,
 };
 use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
@@ -177,7 +177,7 @@ fn verify_finds_every_change() {
     let x = wave([4]);
     for (what, work) in changes {
         let n = Cell::new(1);
-        let mut step = capture(|i| work(&i[0], n.get()), &[&x]).unwrap();
+        let mut step = capture_local(|i| work(&i[0], n.get()), &[&x]).unwrap();
         assert_eq!(step.verify(), Ok(()), "{what}");
         n.set(2);
         assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })), "{what}");
@@ -261,7 +261,7 @@ fn verify_finds_a_replaced_tensor() {
         let total = held.borrow();
         total.copy_(&(&*total + &i[0]));
     };
-    let mut step = capture(work, &[&x]).unwrap();
+    let mut step = capture_local(work, &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
     held.replace(Tensor::zeros([3], DType::F32));
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));

@@ -3,7 +3,7 @@
 
 use super::programs::wave;
 use crate::support::bits;
-use pellucid_tensor::{CacheStats, DType, HostFlag, Tensor, capture, no_grad};
+use pellucid_tensor::{CacheStats, DType, HostFlag, Tensor, capture, capture_local, no_grad};
 use std::cell::{Cell, RefCell};
 
 /// Launches until further launches record nothing.
@@ -19,7 +19,7 @@ fn a_launch_notices_a_replaced_tensor() {
         let total = total.borrow();
         total.copy_(&(&*total + &i[0] * &*scale.borrow()));
     };
-    let mut step = capture(work, &[&x]).unwrap();
+    let mut step = capture_local(work, &[&x]).unwrap();
     launch_until_stable(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
     assert_eq!(step.cache(), CacheStats { hits: 4, misses: 0, held: 1 });
     // The test first replaces a tensor that the step reads, then one that the step writes.
@@ -38,8 +38,8 @@ fn a_launch_notices_a_replaced_tensor() {
 #[test]
 fn a_launch_notices_a_replaced_tensor_that_several_steps_hold() {
     let (x, w) = (wave([3]), RefCell::new(wave([3])));
-    let mut first = capture(|i| &i[0] * &*w.borrow(), &[&x]).unwrap();
-    let mut second = capture(|i| [&i[0] + &*w.borrow(), w.borrow().clone()], &[&x]).unwrap();
+    let mut first = capture_local(|i| &i[0] * &*w.borrow(), &[&x]).unwrap();
+    let mut second = capture_local(|i| [&i[0] + &*w.borrow(), w.borrow().clone()], &[&x]).unwrap();
     launch_until_stable(|| {
         assert_eq!((first.launch(&[&x]).unwrap().len(), second.launch(&[&x]).unwrap().len()), (1, 2))
     });
@@ -60,7 +60,7 @@ fn a_tensor_that_only_the_step_holds_does_not_cause_recording() {
         runs.set(runs.get() + 1);
         &i[0] * pellucid_tensor::eager(|| wave([3]) * 2.0)
     };
-    let mut step = capture(work, &[&x]).unwrap();
+    let mut step = capture_local(work, &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
     assert_eq!((runs.get(), step.cache().misses), (1, 0));
 }
@@ -73,7 +73,7 @@ fn a_host_flag_has_a_recording_for_each_value() {
         1 => x.cos(),
         _ => x.exp(),
     };
-    let mut step = capture(
+    let mut step = capture_local(
         |i| {
             runs.set(runs.get() + 1);
             work(&i[0])
@@ -127,7 +127,7 @@ fn only_requires_grad_of_tensors_of_the_step_matters() {
         w.zero_grad();
         loss.detach()
     };
-    let mut step = capture(work, &[&x]).unwrap();
+    let mut step = capture_local(work, &[&x]).unwrap();
     launch_until_stable(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
     let recorded = runs.get();
     // A `requires_grad` change of a tensor that the step does not use records nothing.

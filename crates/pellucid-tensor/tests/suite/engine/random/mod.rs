@@ -11,7 +11,7 @@ mod rng;
 use crate::support::bits;
 use crate::table::devices::toy;
 use operations::OPERATIONS;
-use pellucid_tensor::{DType, Device, Generator, Tensor, capture, lazy, manual_seed, ops};
+use pellucid_tensor::{DType, Device, Generator, Tensor, capture_local, lazy, manual_seed, ops};
 pub use rng::SplitMix64;
 use std::cell::RefCell;
 
@@ -262,7 +262,7 @@ fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<
                 note(run);
                 outputs
             };
-            let mut captured = capture(work, &inputs.iter().collect::<Vec<_>>()).unwrap();
+            let mut captured = capture_local(work, &inputs.iter().collect::<Vec<_>>()).unwrap();
             assert_eq!(bits(&program_state.all()), before, "program {seed}: the recording must not change the state");
             for i in 0..STEPS {
                 let inputs = config.inputs(i);

@@ -1,0 +1,125 @@
+//! Steps and trainers that move to another thread have the bits of those that stay.
+
+use crate::{alone, batch, network, sgd};
+use pellucid::nn::Sequential;
+use pellucid::nn::graph::GraphTrainer;
+use pellucid::nn::loss::CrossEntropyLoss;
+use pellucid::nn::optim::Sgd;
+use pellucid::prelude::*;
+use pellucid::{Generator, capture, manual_seed};
+use std::sync::Mutex;
+use std::thread;
+
+type Trainer = GraphTrainer<'static, Sequential, CrossEntropyLoss, Sgd>;
+
+/// Runs `f` on a new thread, and returns its result when the thread has ended.
+fn elsewhere<R: Send>(is_moved: bool, f: impl FnOnce() -> R + Send) -> R {
+    if is_moved { thread::scope(|scope| scope.spawn(f).join().unwrap()) } else { f() }
+}
+
+/// Returns the losses and all parameters of a training in three parts, each on its own thread if `is_moved` is true. The
+/// second part has batches of new shapes, which are recorded on its thread.
+fn trained(is_moved: bool) -> Vec<u32> {
+    let model = {
+        let _scope = Generator::new(3).scope();
+        network(16)
+    };
+    let optimizer = sgd(&model);
+    let mut trainer: Trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
+    let mut found = Vec::new();
+    let steps = |trainer: &mut Trainer, rows: &[usize]| -> Vec<u32> {
+        let step = |&rows: &usize| {
+            let (x, y) = batch(rows);
+            trainer.step(&x, &y).unwrap();
+            trainer.loss().unwrap().to_bits()
+        };
+        rows.iter().map(step).collect()
+    };
+    // The first part's thread draws from its own stream, and may end before the second begins.
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            manual_seed(7);
+            found = steps(&mut trainer, &[4, 4, 6]);
+            if !is_moved {
+                found.extend(steps(&mut trainer, &[4, 5, 6, 5]));
+                found.extend(steps(&mut trainer, &[4, 7]));
+            }
+        });
+        first.join().unwrap();
+    });
+    if is_moved {
+        found.extend(elsewhere(true, || steps(&mut trainer, &[4, 5, 6, 5])));
+        // An own draw of this thread does not change the numbers of the trainer.
+        Tensor::rand([3], DType::F32);
+        let trainer = Mutex::new(trainer);
+        found.extend(elsewhere(true, || steps(&mut trainer.lock().unwrap(), &[4, 7])));
+        found.extend(values(trainer.lock().unwrap().model()));
+    } else {
+        found.extend(values(trainer.model()));
+    }
+    found
+}
+
+fn values(model: &Sequential) -> Vec<u32> {
+    model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_trainer_that_moves_has_the_bits_of_one_that_stays() {
+    let _alone = alone();
+    let stays = trained(false);
+    assert_eq!(trained(true), stays);
+    let losses: Vec<f32> = stays[..9].iter().map(|bits| f32::from_bits(*bits)).collect();
+    assert!(losses.iter().all(|loss| loss.is_finite()) && losses[0] != losses[1], "{losses:?}");
+}
+
+#[test]
+fn a_captured_step_that_moves_continues_its_random_numbers() {
+    let _alone = alone();
+    let draws = |is_moved: bool| -> Vec<Vec<f32>> {
+        let x = Tensor::ones([16], DType::F32);
+        let mut step = elsewhere(true, || {
+            manual_seed(11);
+            capture(|inputs| inputs[0].dropout(0.5), &[&x]).unwrap()
+        });
+        // In debug builds, launches 2 and 3 record the step again and compare.
+        (0..4).map(|_| elsewhere(is_moved, || step.launch(&[&x]).unwrap().to_vec(0))).collect()
+    };
+    let stays = draws(false);
+    assert_eq!(draws(true), stays);
+    assert_ne!(stays[0], stays[1]);
+}
+
+#[test]
+fn a_seed_restarts_the_numbers_of_a_step_that_has_moved() {
+    let _alone = alone();
+    let x = Tensor::ones([16], DType::F32);
+    let mut step = thread::Builder::new()
+        .name("recorder".into())
+        .spawn({
+            let x = x.clone();
+            move || capture(|inputs| inputs[0].dropout(0.5), &[&x]).unwrap()
+        })
+        .unwrap()
+        .join()
+        .unwrap();
+    let mut launches = || {
+        manual_seed(5);
+        [(); 2].map(|()| step.launch(&[&x]).unwrap().to_vec::<f32>(0))
+    };
+    assert_eq!(launches(), launches());
+}
+
+#[test]
+fn modes_of_a_thread_do_not_move_with_a_step() {
+    let _alone = alone();
+    let (x, w) = (Tensor::ones([2, 4], DType::F32), Tensor::ones([4, 3], DType::F32));
+    let mut step = {
+        let _half = pellucid::autocast(DType::BF16);
+        let mut step = capture(|inputs| inputs[0].matmul(&w), &[&x]).unwrap();
+        assert_eq!(step.launch(&[&x]).unwrap().to_tensor(0).dtype(), DType::BF16);
+        step
+    };
+    let dtype = elsewhere(true, || step.launch(&[&x]).unwrap().to_tensor(0).dtype());
+    assert_eq!(dtype, DType::F32);
+}
