@@ -145,12 +145,9 @@ fn main() -> AnyResult<()> {
     let latencies = Arc::new(latency::Latencies::default());
     let (sender, jobs) = sync_channel(QUEUE);
     let (max_batch, max_wait) = (arguments.max_batch, arguments.max_wait);
-    let worker = std::thread::spawn(move || -> pellucid::Result<()> {
-        let mut encoder = inference_model(bert, longest)?;
-        encoder.compile_for(&bert::padded(&[vec![0]], longest))?;
-        worker::run(&mut encoder, &jobs, max_batch, max_wait);
-        Ok(())
-    });
+    let mut encoder = inference_model(bert, longest)?;
+    encoder.compile_for(&bert::padded(&[vec![0]], longest))?;
+    let worker = std::thread::spawn(move || worker::run(&mut encoder, &jobs, max_batch, max_wait));
     let service = http::Service { tokenizer, jobs: sender, timeout: arguments.timeout, latencies: latencies.clone() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -159,7 +156,7 @@ fn main() -> AnyResult<()> {
         http::serve(listener, service, http::stop_signal()).await
     })?;
     // The server has dropped its sender, so the worker stops after the last job.
-    worker.join().expect("the worker must not panic")?;
+    worker.join().expect("the worker must not panic");
     println!("{}", latencies.summary());
     Ok(())
 }
