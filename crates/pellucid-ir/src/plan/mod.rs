@@ -10,6 +10,7 @@
 //! | `order` | order dependencies between launches, and moving a launch |
 //! | `dead`, `constants`, `copies`, `fuse`, `early` | one pass each |
 //! | `arena` | buffer lifetimes, and offsets in one arena |
+//! | `verify` | checks of a plan after every pass, in debug builds |
 //! | `print`, `svg` | the text and the picture of a plan |
 
 mod arena;
@@ -24,6 +25,7 @@ mod print;
 mod svg;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use arena::{Arena, BufferAllocation};
 pub use passes::{PASSES, Pass, Passes};

@@ -78,14 +78,27 @@ impl Passes {
 
 impl Plan {
     /// Returns the plan after `passes`.
+    ///
+    /// # Panics
+    /// In debug builds, if the plan or the result of a pass is invalid: a launch reads memory that no earlier launch has
+    /// written, for example. The message names the pass, the launch and the slot.
     #[must_use]
     pub fn after(mut self, passes: Passes) -> Plan {
         self.report.recorded = self.launches.len();
+        let verifies = cfg!(debug_assertions);
+        if verifies {
+            self.assert_valid(None, "recording");
+        }
         let wanted = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
         wanted.fold(self, |mut plan, (_, pass)| {
             // A pass may have removed the launch that checked an index first.
             plan.mark_refusals();
-            (pass.run)(plan)
+            let before = verifies.then(|| plan.clone());
+            let plan = (pass.run)(plan);
+            if let Some(before) = before {
+                plan.assert_valid(Some(&before), pass.name);
+            }
+            plan
         })
     }
 }
