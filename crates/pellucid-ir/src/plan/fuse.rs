@@ -457,6 +457,11 @@ fn fuse_into_reduction(
         return Err(Some("other launches read the value too, and a reduction stores only its result"));
     }
     let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+    // The value has one element for each result if the reduced axes have length 1. The finishing program, which is a
+    // program of its own, cannot read it from registers of the reduction.
+    if finishing.iter().any(|x| a.writes(x.slot)) {
+        return Err(Some("the finish of the reduction reads the value too, and a reduction stores only its result"));
+    }
     let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
     let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
     let inputs = sources(reduced, &reader.space, maker, &made, &mut arrays)?;

@@ -291,6 +291,24 @@ fn fuse_updates_states_in_reductions_where_launches_are_expensive() {
     assert!(plan.launches[0].is_sound());
 }
 
+/// A reduction over an axis of length 1 has as many results as operands, so its finish can read its operand too.
+#[test]
+fn fuse_stores_a_map_that_a_reduction_and_its_finish_read() {
+    for (length, families_of_plan) in [(1, ["map", "reduce"].as_slice()), (2, &["map", "reduce", "map"])] {
+        let mut w = PlanBuilder::default();
+        w.plan.is_launch_bound = true;
+        let x = w.slot(SlotRole::Input, [8, length]);
+        let (y, total) = (w.map(exp(), &[&x]), w.slot(SlotRole::Own, [8, 1]));
+        w.launch(sum(1), &[&y], &[&total]);
+        let ratio = w.map(formula!(|x, y| x / y), &[&y, &total]);
+        w.plan.outputs.push(ratio);
+        // In debug builds, `after` panics if a launch reads a slot that no launch writes.
+        let plan = w.after(&["fuse"]);
+        assert_eq!(families(&plan), families_of_plan, "{plan}");
+        assert!(plan.launches[0].writes(y.slot), "{plan}");
+    }
+}
+
 /// A device with expensive launches compiles a kernel with the text of every function.
 #[test]
 fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {

@@ -93,7 +93,8 @@ impl Plan {
         let inputs = (0..before.slots.len()).filter(|&slot| before.role(slot) == SlotRole::Input);
         inputs.for_each(|slot| touch(slot, 0));
         for operand in before.setup.iter().flat_map(Launch::operands) {
-            [0, end].map(|at| touch(operand.slot, at));
+            touch(operand.slot, 0);
+            touch(operand.slot, end);
         }
         for (k, launch) in before.launches.iter().enumerate() {
             launch.operands().for_each(|o| touch(o.slot, k));
