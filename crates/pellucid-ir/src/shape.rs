@@ -106,6 +106,12 @@ impl Shape {
         Some(out)
     }
 
+    /// Returns true if both shapes broadcast to a shape of their own size, so that no element repeats.
+    fn aligns_without_repetition(&self, other: &Shape) -> bool {
+        let size = self.size();
+        size == other.size() && self.broadcast(other).is_some_and(|shape| shape.size() == size)
+    }
+
     /// Resolves a signed axis index; −1 is the last axis.
     ///
     /// # Errors
@@ -217,7 +223,8 @@ pub type Strides = InlineVec<isize, INLINE_AXES>;
 pub enum Overlap {
     /// No element shares a byte with an element of the other operand.
     Disjoint,
-    /// Both operands have the same elements in the same order.
+    /// Both operands have the same elements in the same order, also when they broadcast to a common shape: a column and a
+    /// row of one memory do not.
     Same,
     /// Elements may share bytes, with different indices in the two operands.
     Partial,
@@ -338,8 +345,8 @@ impl Layout {
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
             return Overlap::Disjoint;
         }
-        let is_same_order =
-            self == other || self.is_contiguous() && other.is_contiguous() && self.shape.size() == other.shape.size();
+        let is_same_order = self == other
+            || self.is_contiguous() && other.is_contiguous() && self.shape.aligns_without_repetition(&other.shape);
         let is_same = size == other_size && self.offset == other.offset && is_same_order;
         if is_same { Overlap::Same } else { Overlap::Partial }
     }
@@ -468,6 +475,10 @@ mod tests {
             (at(2, &[3]), at(2, &[3]), (4, 4), Overlap::Same),
             (at(2, &[1, 3]), at(2, &[3]), (4, 4), Overlap::Same),
             (at(2, &[3]), at(2, &[2]), (4, 4), Overlap::Partial),
+            // A column and a row: element (i, j) of a common shape is element i of one and element j of the other.
+            (at(0, &[3, 1]), at(0, &[3]), (4, 4), Overlap::Partial),
+            (at(0, &[2, 1, 3]), at(0, &[2, 3]), (4, 4), Overlap::Partial),
+            (at(0, &[1, 3]), at(0, &[1, 1, 3]), (4, 4), Overlap::Same),
             (matrix.clone(), matrix.permute(&[1, 0]), (4, 4), Overlap::Partial),
             (matrix.permute(&[1, 0]), matrix.permute(&[1, 0]), (4, 4), Overlap::Same),
             // Elements of different sizes: the same extent in elements is not the same extent in bytes.
