@@ -193,7 +193,13 @@ impl CompiledStep {
             devices: Vec::new(),
         };
         let mut recorded = Plan::default();
-        for RecordedKernel { kernel, inputs, outputs } in &recording.kernels {
+        let device = recording.kernels.iter().find(|k| !k.inputs.is_empty()).map(|k| k.outputs[0].device());
+        for kernel in &recording.kernels {
+            let is_elsewhere = device.is_some_and(|device| kernel.outputs[0].device() != device);
+            if is_elsewhere && is_unread_fill(kernel, recording, outputs) {
+                continue;
+            }
+            let RecordedKernel { kernel, inputs, outputs } = kernel;
             let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
             recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
@@ -506,6 +512,16 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
          use the tensor in the step as a captured variable, or write into a copy() of the input"
     );
     Error::invalid("capture", reason)
+}
+
+/// Returns true if a kernel fills an array that no other kernel and no output uses, such as the scalar operand of a call
+/// that was refused. The array may be on another device than the step.
+fn is_unread_fill(fill: &RecordedKernel, recording: &Recording, outputs: &[Array]) -> bool {
+    let uses = |array: &Array| {
+        let operands = recording.kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs));
+        operands.chain(outputs).filter(|operand| operand.shares_storage(array)).count()
+    };
+    matches!(fill.kernel, Kernel::Map(_)) && fill.inputs.is_empty() && fill.outputs.iter().all(|out| uses(out) == 1)
 }
 
 /// Numbers the storages of a recording as slots.

@@ -30,7 +30,7 @@ pub(crate) fn check_written_list(op: &'static str, values: &Tensor, dtype: DType
 }
 
 /// Returns an error for a value that the integer `dtype` of a written tensor cannot represent.
-fn check_written(op: &'static str, value: Scalar, dtype: DType) -> Result<()> {
+pub(crate) fn check_written(op: &'static str, value: Scalar, dtype: DType) -> Result<()> {
     if dtype.represents(value) {
         return Ok(());
     }

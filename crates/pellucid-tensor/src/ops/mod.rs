@@ -173,7 +173,7 @@ registry! {
 
 pub(crate) use check::named;
 pub(crate) use create::{from_host, indices};
-pub(crate) use fill::{check_written_list, full_on_device_of, written_scalar};
+pub(crate) use fill::{check_written, check_written_list, full_on_device_of, written_scalar};
 pub(crate) use gather::{gather_axes, nonzero_as};
 pub(crate) use in_place::{check_writable, put_axes, put_view};
 pub(crate) use reduce::{broadcast_axes, sum_to};

@@ -209,7 +209,7 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
 /// Crops x, then pads it with a constant.
 fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<Tensor> {
     if x.dtype().is_int() {
-        ops::written_scalar("pad", value, x.dtype())?;
+        ops::check_written("pad", value, x.dtype())?;
     }
     let mut kept = AxisSlices::new();
     for (axis, &(before, after)) in pairs.iter().enumerate() {

@@ -154,7 +154,13 @@ fn quantiles(
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
     // bf16 would round 0.999 to 1.
     let single = if is_half { DType::F32 } else { x.dtype() };
-    let q = q.tensor_or_else(|number| ops::full((), number, single))?;
+    let outside = |p: f64| !(0.0..=1.0).contains(&p);
+    let refused = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
+    // On the device of x, because a captured step has one device.
+    let q = q.tensor_or_else(|number| match number.to_f64() {
+        p if outside(p) => Err(refused(p)),
+        _ => ops::full_on_device_of(x, (), number, single),
+    })?;
     if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
         let help = "takes floats, and probabilities of the same dtype (for f16 and bf16 also f32)";
         return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));
@@ -163,9 +169,8 @@ fn quantiles(
         return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
     }
     if engine::is_eager() && q.device() == Device::cpu() {
-        let outside = |p: &f64| !(0.0..=1.0).contains(p);
-        if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(outside) {
-            return Err(Error::invalid(op, format!("probabilities must be in [0, 1], got {p}")));
+        if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p)) {
+            return Err(refused(p));
         }
     }
     // bf16 cannot represent every rank above 256.
@@ -176,7 +181,7 @@ fn quantiles(
     let ranked = RankedRows::new(op, x, axes)?;
     let last = match ignore_nan {
         true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
-        false => ops::full((), ranked.len.saturating_sub(1) as i64, DType::I64)?,
+        false => ops::full_on_device_of(x, (), ranked.len.saturating_sub(1) as i64, DType::I64)?,
     };
     let last = ops::to_dtype(&last, x.dtype())?;
     let ranks = ops::mul(&ops::reshape(&q, [q.size()])?, &last)?;
@@ -193,7 +198,9 @@ fn quantiles(
             let low = low()?;
             ops::lerp(&at(&low)?, &at(&high()?)?, &ops::sub(&ranks, &low)?)?
         }
-        QuantileInterpolation::Midpoint => ops::lerp(&at(&low()?)?, &at(&high()?)?, &ops::full((), 0.5, x.dtype())?)?,
+        QuantileInterpolation::Midpoint => {
+            ops::lerp(&at(&low()?)?, &at(&high()?)?, &ops::full_on_device_of(x, (), 0.5, x.dtype())?)?
+        }
     };
     let reduced = ranked.axes.shape(x.shape());
     if q.rank() == 0 {

@@ -257,7 +257,7 @@ impl KernelReduction {
         let mut y = x.clone();
         for axis in self.axes.iter() {
             if y.shape()[axis] == 0 {
-                return ops::broadcast_to(&ops::ones((), y.dtype())?, self.axes.keepdims(x.shape()));
+                return ops::broadcast_to(&ops::full_on_device_of(x, (), 1, y.dtype())?, self.axes.keepdims(x.shape()));
             }
             while y.shape()[axis] > 1 {
                 let (len, half) = (y.shape()[axis], y.shape()[axis] / 2);

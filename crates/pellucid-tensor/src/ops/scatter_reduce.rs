@@ -188,7 +188,7 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
     let index = index_for_slices("index_add", x, axis, index, source)?;
     let alpha = alpha.into();
     if !source.dtype().is_float() {
-        ops::written_scalar("index_add", alpha, source.dtype())?;
+        ops::check_written("index_add", alpha, source.dtype())?;
     }
     let scaled = ops::to_dtype(&ops::mul(source, alpha)?, source.dtype())?;
     scatter_add(x, &index, &scaled, axis)
