@@ -266,7 +266,7 @@ type Observation = [Vec<Vec<u8>>; 2];
 /// Returns the bits of tensors, with every NaN replaced by the same one.
 fn comparable_bits(tensors: &[Tensor]) -> Result<Vec<Vec<u8>>, Error> {
     let plain = |t: &Tensor| if t.dtype().is_float() { ops::where_(&t.isnan(), f64::NAN, t) } else { Ok(t.clone()) };
-    tensors.iter().map(|t| plain(t)?.to_bytes()).collect()
+    tensors.iter().map(|t| plain(t)?.try_to_bytes()).collect()
 }
 
 /// Runs a program in a mode. Returns the observation of every step, the log and the coverage.
@@ -294,7 +294,7 @@ fn run_program(seed: u64, mode: PlanMode) -> Result<(Vec<Observation>, String, P
         let outputs = match (&mut captured, mode) {
             (Some(captured), _) => {
                 let outputs = captured.launch(&inputs.iter().collect::<Vec<_>>())?;
-                (0..outputs.len()).map(|k| outputs.to_tensor(k)).collect::<Result<_, _>>()?
+                (0..outputs.len()).map(|k| outputs.try_to_tensor(k)).collect::<Result<_, _>>()?
             }
             (None, PlanMode::Lazy) => lazy(|| work(&inputs)),
             (None, _) => work(&inputs),
