@@ -34,15 +34,15 @@ thread_local! {
 }
 
 /// The options of the command line.
-struct Options {
+struct PlanFuzzOptions {
     start: u64,
     count: u64,
     jobs: u64,
 }
 
-impl Options {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let mut options = Options { start: 0, count: 1000, jobs: 1 };
+impl PlanFuzzOptions {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<PlanFuzzOptions, String> {
+        let mut options = PlanFuzzOptions { start: 0, count: 1000, jobs: 1 };
         while let Some(name) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"))?;
@@ -136,7 +136,7 @@ fn run(seed: u64, all: &Mutex<FuzzedPlans>) {
 }
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
+    let options = match PlanFuzzOptions::parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(reason) => {
             eprintln!("{reason}");

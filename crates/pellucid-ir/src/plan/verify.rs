@@ -3,10 +3,10 @@
 //! | rule | statement |
 //! | --- | --- |
 //! | operands | An operand is within its slot, and has the dtype that the kernel loads or stores. No launch writes memory that the plan only reads. |
-//! | overlap | The outputs of a launch overlap no other operand in a manner that the kernel does not allow. |
-//! | order | Every byte that a launch or the caller reads has been written before, unless it is defined at the start. |
+//! | overlap | An output overlaps another operand only in a manner that the kernel allows. |
+//! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
 //! | results | A pass removes no write to memory that is visible outside of the plan. |
-//! | arena | Two buffers that are live at the same launch share no memory, unless this launch writes one in place over the other. |
+//! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
 
 use super::{Arena, Launch, Plan, Slot, SlotRole, SlotView};
 use crate::dtype::DType;
@@ -106,8 +106,8 @@ impl Plan {
             for b in buffers[k + 1..].iter().take_while(|b| b.offset < a.offset + a.bytes) {
                 let (Some(&x), Some(&y)) = (lives.get(&a.slot), lives.get(&b.slot)) else { continue };
                 let (early, late) = if x.0 < y.0 { (x, y) } else { (y, x) };
-                // One launch reads the last value of one buffer and writes the first value of the other in place; rule
-                // `overlap` covers it.
+                // A launch may write the later buffer in place over the earlier one that it reads; rule `overlap` covers
+                // that.
                 if early.1 > late.0 || early.1 == late.0 && early.0 == late.0 {
                     let (a, b, at) = (a.slot, b.slot, late.0);
                     return Some(format!("buffers {a} and {b} share memory, and both are live at launch {at}"));
