@@ -87,7 +87,7 @@ losses! {
         margin: f64 = 1.0,
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,
-    } |loss, x, y| where ["multi_margin_loss", Targets::Classes { ignored: None }] {
+    } |loss, x, y| where ["multi_margin_loss", Targets::RowClasses] {
         let MultiMarginLoss { p, margin, weight, reduction } = loss;
         let options = MultiMarginLossOptions { p: *p, margin: *margin, weight: weight.as_ref(), reduction: *reduction };
         ops::multi_margin_loss(x, y, options)

@@ -4,7 +4,7 @@ use super::{Reduction, Targets, declared, losses_of_many, methods_of_many, track
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::TripletMarginLossOptions;
-use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 use std::fmt;
 
 losses_of_many! {
@@ -23,7 +23,8 @@ losses_of_many! {
         /// The cosine below which the loss of a dissimilar pair is 0; default 0.
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] {
-        Targets::Signs.check_if_readable("cosine_embedding", a.shape(), y)?;
+        let labels: Shape = a.shape().split_last().map_or(a.shape().clone(), |(_, rows)| rows.into());
+        Targets::Signs.check_if_readable("cosine_embedding", &labels, y)?;
         ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction)
     };
 

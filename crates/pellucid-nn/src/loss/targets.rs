@@ -6,6 +6,8 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
 pub(super) enum Targets {
     /// Integers are class numbers, or this one.
     Classes { ignored: Option<i64> },
+    /// Integers are class numbers, one for each row of a matrix or for a vector of scores.
+    RowClasses,
     /// Probabilities of one of two classes.
     Shares,
     /// 1 or −1.
@@ -13,22 +15,38 @@ pub(super) enum Targets {
 }
 
 impl Targets {
+    /// Returns true if targets of this shape belong to the logits.
+    fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
+        match self {
+            Targets::Classes { .. } => {
+                let axis = |at: usize| logits.rank() > 0 && at != class_axis(logits);
+                targets.iter().eq(logits.iter().enumerate().filter(|(at, _)| axis(*at)).map(|(_, len)| len))
+            }
+            Targets::RowClasses => {
+                targets.rank() <= 1
+                    && logits.split_last().is_some_and(|(_, rows)| targets.size() == rows.iter().product::<usize>())
+            }
+            Targets::Shares | Targets::Signs => logits.broadcast(targets).is_some(),
+        }
+    }
+
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        if !y.is_readable() {
+        // The loss itself refuses targets of another shape, and its error comes before one of values.
+        if !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }
-        match *self {
-            Targets::Classes { ignored } if y.dtype().is_int() && logits.rank() > 0 => {
-                let axis = logits.rank().min(2) - 1;
-                let len = logits[axis];
+        let ignored = if let Targets::Classes { ignored } = *self { ignored } else { None };
+        match self {
+            Targets::Classes { .. } | Targets::RowClasses if y.dtype().is_int() => {
+                let (axis, len) = (class_axis(logits), logits[class_axis(logits)]);
                 match y.try_find(|class: i64| !(0..len as i64).contains(&class) && Some(class) != ignored)? {
                     Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
                     None => Ok(()),
                 }
             }
-            Targets::Classes { .. } => Ok(()),
+            Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
                 refused(op, outside, "targets must be from 0 to 1", "class numbers are the targets of CrossEntropyLoss")
@@ -39,6 +57,11 @@ impl Targets {
             }
         }
     }
+}
+
+/// Returns the axis of the classes: 1, or 0 for the logits of one sample.
+fn class_axis(logits: &Shape) -> usize {
+    logits.rank().min(2) - 1
 }
 
 /// Returns the first element for which `is_wanted` is true.

@@ -397,6 +397,38 @@ fn different_shapes_and_integers_are_refused() {
     assert!(matches!(MseLoss::default().try_forward_with_grad(&integers, &integers), Err(Error::DTypeMismatch { .. })));
 }
 
+/// Errors of shapes come before those of values, whose remedy would be wrong: batches of sequences with the classes last.
+#[test]
+fn shapes_are_checked_before_values() {
+    let (logits, labels) = (Tensor::zeros([2, 3, 9], DType::F32), Tensor::full([2, 3], 5, DType::I64));
+    let classes: [&dyn Loss; 3] = [&CrossEntropyLoss::default(), &NllLoss::default(), &MultiMarginLoss::default()];
+    for loss in classes {
+        assert!(matches!(loss.try_forward(&logits, &labels), Err(Error::ShapeMismatch { .. })));
+    }
+    let text = CrossEntropyLoss::default().try_forward(&logits, &labels).unwrap_err().to_string();
+    assert!(text.contains("classes are on axis 1: permute"), "{text}");
+    let (x, y) = (Tensor::full([2, 3], 0.5, DType::F32), Tensor::full([4], 7, DType::F32));
+    let numbers: [&dyn Loss; 5] = [
+        &BceLoss::default(),
+        &BceWithLogitsLoss::default(),
+        &MultiLabelSoftMarginLoss::default(),
+        &HingeEmbeddingLoss::default(),
+        &SoftMarginLoss::default(),
+    ];
+    for loss in numbers {
+        assert!(matches!(loss.try_forward(&x, &y), Err(Error::ShapeMismatch { .. })));
+    }
+    assert!(matches!(CosineEmbeddingLoss::default().try_forward(&x, &x, &y), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(MarginRankingLoss::default().try_forward(&x, &x, &y), Err(Error::ShapeMismatch { .. })));
+    // A vector of scores has one class.
+    let scores = Tensor::zeros([3], DType::F32);
+    assert!(MultiMarginLoss::default().check_targets(scores.shape(), &Tensor::from([3i64])).is_err());
+    assert!(CrossEntropyLoss::default().check_targets(scores.shape(), &Tensor::from(3i64)).is_err());
+    assert!(
+        CrossEntropyLoss::default().check_targets(&[4, 3, 2].into(), &Tensor::full([4, 2], 3, DType::I64)).is_err()
+    );
+}
+
 /// A target outside of its values is an error with the value; a captured step, which reads no values, computes.
 #[test]
 fn targets_outside_of_their_values_are_refused() {

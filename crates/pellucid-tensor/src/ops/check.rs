@@ -38,6 +38,15 @@ pub(super) fn floats(op: &'static str, operands: &[&Tensor]) -> Result<()> {
     }
 }
 
+/// Returns an error unless the shapes broadcast. Checks of values follow those of shapes, whose errors name the cause.
+pub(super) fn broadcasts(op: &'static str, operands: &[&Tensor]) -> Result<()> {
+    let shape = operands.iter().try_fold(Shape::default(), |shape, x| shape.broadcast(x.shape()));
+    match shape {
+        Some(_) => Ok(()),
+        None => Err(Error::shapes(op, operands.iter().map(|x| x.shape()), "the shapes must broadcast")),
+    }
+}
+
 /// Returns true if the values of `x` can be read now.
 pub(super) fn is_readable(x: &Tensor) -> bool {
     engine::is_eager() && x.device() == Device::cpu()

@@ -168,6 +168,7 @@ fn quantiles(
     if q.rank() > 1 {
         return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
     }
+    axes.resolve(op, x.shape())?;
     if engine::is_eager() && q.device() == Device::cpu() {
         if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p)) {
             return Err(refused(p));

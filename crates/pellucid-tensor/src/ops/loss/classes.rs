@@ -8,6 +8,7 @@ use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, formula};
+use smallvec::SmallVec;
 
 /// Computes the binary cross-entropy −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight.
 ///
@@ -26,6 +27,8 @@ pub fn binary_cross_entropy(
     reduction: Reduction,
 ) -> Result<Tensor> {
     check::floats("binary_cross_entropy", &[x, target])?;
+    let operands: SmallVec<[&Tensor; 3]> = [x, target].into_iter().chain(weight).collect();
+    check::broadcasts("binary_cross_entropy", &operands)?;
     check::in_range("binary_cross_entropy", "probabilities x", x, 0.0..=1.0).map_err(|error| match error {
         Error::InvalidArgument { op, reason } => {
             Error::invalid(op, format!("{reason}; apply sigmoid() first, or use BceWithLogitsLoss"))

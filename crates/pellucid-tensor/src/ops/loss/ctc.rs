@@ -68,8 +68,12 @@ pub fn ctc_loss(
     let help = "lengths must be integers; convert them with to_dtype(DType::I64)";
     let lengths = |t: &Tensor| ops::reshape(&to_i64(op, help, t)?, [samples, 1]);
     let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
+    let targets = class_indices(op, targets)?;
+    if targets.rank() != 1 && !(targets.rank() == 2 && targets.shape()[0] == samples) {
+        return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
+    }
     check::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
-    let labels = padded_labels(op, &class_indices(op, targets)?, &labels_of, samples)?;
+    let labels = padded_labels(op, &targets, &labels_of, samples)?;
     let most = labels.shape()[1];
     check::in_range(op, "numbers of labels", &labels_of, 0.0..=most as f64)?;
     // Labels beyond a sample's length may have any value.
@@ -135,14 +139,11 @@ pub fn ctc_loss(
     checked.poison_loss(loss, options.reduction, &[1])
 }
 
-/// Returns the labels as a padded matrix.
+/// Returns the labels, a matrix or a concatenated vector, as a padded matrix.
 #[track_caller]
 fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: usize) -> Result<Tensor> {
-    if targets.rank() == 2 && targets.shape()[0] == samples {
+    if targets.rank() == 2 {
         return Ok(targets.clone());
-    }
-    if targets.rank() != 1 {
-        return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
     }
     engine::check_readable(
         op,

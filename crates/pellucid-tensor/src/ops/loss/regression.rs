@@ -176,6 +176,7 @@ pub fn gaussian_nll_loss(
     if eps.is_nan() || eps < 0.0 {
         return Err(Error::invalid(op, format!("eps must be at least 0, got {eps}")));
     }
+    check::broadcasts(op, &[x, target, &variance])?;
     check::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
     let formula = formula! {
         static gaussian_nll_loss(x, t, v; eps, constant) = {
