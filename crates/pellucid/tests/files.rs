@@ -120,6 +120,8 @@ fn malformed_safetensors_are_refused() {
     let current = std::env::current_dir().unwrap().display().to_string();
     let text = reason(io::load("no such file.safetensors"));
     assert_eq!(text, format!("the file does not exist: check the path; the current folder is {current}"));
+    #[cfg(unix)]
+    assert!(reason(io::load("/dev/zero")).contains("device or a pipe"));
     assert!(reason(io::load(&scratch.0)).contains("folder: add the name of a file"));
     assert!(reason(io::load(scratch.file("case", b""))).contains("empty"));
     // Some writers store `true` as a byte other than 1.

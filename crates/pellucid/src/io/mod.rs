@@ -98,7 +98,13 @@ fn read(
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> Result<StateDict> {
     let refuse = |reason: String| Error::File { op, path: path.display().to_string(), reason };
-    let bytes = fs::read(path).map_err(|e| refuse(reason_of(path, &e, false)))?;
+    let failed = |e: std::io::Error| refuse(reason_of(path, &e, false));
+    let kind = fs::metadata(path).map_err(failed)?;
+    // A device or a pipe may have no end, and its length is unknown.
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(refuse("the path is a device or a pipe: copy its contents to a file, and load the file".into()));
+    }
+    let bytes = fs::read(path).map_err(failed)?;
     parse(&bytes, check).map_err(refuse)
 }
 
