@@ -372,6 +372,10 @@ fn index_help(op: &str, index: i64, len: usize) -> String {
         "embedding" | "embedding_bag" => {
             format!("; indices must be in 0..{len}: make the table larger, or check the vocabulary")
         }
+        "embedding_bag offsets" => "; offsets must ascend from 0 to at most the number of indices".to_string(),
+        "multinomial" => "; a row of weights has an invalid weight or sum, or fewer positive weights than samples \
+            without replacement"
+            .to_string(),
         "masked_scatter" => {
             format!("; the mask has more than {len} true elements: the source needs one element for each of them")
         }

@@ -12,7 +12,7 @@ use super::transform::{GradOptions, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::grad_mode::enable_grad;
-use crate::ops::random::Generator;
+use crate::ops::random::{Generator, StateRecord};
 use crate::tensor::{
     Edge, GraphNode, InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors, Tensor,
     TensorInner, address, is_rewritten,
@@ -51,7 +51,8 @@ pub fn checkpoint(
             let _precision = set_autocast(half);
             f(x)
         }),
-        random: Generator::default().duplicate()?,
+        generator: Generator::default(),
+        drawn_from: StateRecord::default(),
         leaves: inputs.iter().map(|t| InputRole::of(t)).collect(),
         inputs: vec![inputs.len()],
     };
@@ -84,8 +85,10 @@ impl InputRole {
 /// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
 struct Recomputation {
     f: Arc<Function>,
-    /// The random generator before f ran for the first time.
-    random: Generator,
+    /// The thread's random generator in the forward pass.
+    generator: Generator,
+    /// The states of the generator from before f ran for the first time, on the devices on which f draws.
+    drawn_from: StateRecord,
     leaves: Vec<InputRole>,
     /// The number of inputs of each of F₀, F₁, .. Fₖ.
     inputs: Vec<usize>,
@@ -167,7 +170,7 @@ impl Recomputation {
 
     /// Runs [`evaluate`](Self::evaluate) with the random numbers of the forward pass.
     fn reevaluate(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        let generator = self.random.duplicate()?;
+        let generator = self.generator.at_states(&self.drawn_from)?;
         let _scope = generator.scope();
         self.evaluate(self.level(), x)
     }
@@ -186,7 +189,10 @@ impl Operation for Recomputation {
             let outputs = self.reevaluate(&x)?;
             return Ok(outputs.iter().map(|output| output.array().clone()).collect());
         }
-        let (outputs, written) = collect_writes(|| self.evaluate(0, &x));
+        let (outputs, written) = {
+            let _scope = self.generator.recorded(&self.drawn_from).scope();
+            collect_writes(|| self.evaluate(0, &x))
+        };
         let checked = outputs.and_then(|outputs| {
             check_dependencies(&outputs, &x)?;
             self.check_outside_writes(&outputs, &written)?;
@@ -211,7 +217,8 @@ impl Operation for Recomputation {
         }
         let gradient = Recomputation {
             f: self.f.clone(),
-            random: self.random.clone(),
+            generator: self.generator.clone(),
+            drawn_from: self.drawn_from.clone(),
             leaves: self.leaves.clone(),
             inputs: self.inputs.iter().copied().chain([x.len()]).collect(),
         };

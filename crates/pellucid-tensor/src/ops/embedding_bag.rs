@@ -2,6 +2,7 @@
 
 use super::check;
 use super::embedding::{EmbeddingOptions, embedding, padding_row, renorm_rows};
+use super::gather::select_rows;
 use super::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops;
 use crate::ops::precision::{round_to_operands, widened_dtype};
@@ -53,7 +54,8 @@ impl Default for EmbeddingBagOptions<'_> {
 /// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
 /// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an
-/// [`Error::InvalidArgument`]; in lazy and captured steps they make the whole result NaN.
+/// [`Error::InvalidArgument`]; in lazy and captured steps they make the whole result NaN, or, for a table of integers, are
+/// an [`Error::IndexOutOfBounds`] of the call that runs the kernel.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -104,8 +106,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         None => rows,
     };
     let unless_invalid = |x: Tensor| match &valid {
-        Some(valid) => check::nan_unless(valid, &x),
-        None => Ok(x),
+        Some(valid) if number.is_float() => check::nan_unless(valid, &x),
+        _ => Ok(x),
     };
     // Invalid offsets make the rows NaN too, not only the result: the gradients of rows that are in no bag must be NaN.
     let rows = unless_invalid(rows)?;
@@ -114,7 +116,14 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         ScatterReduceOp::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
-    round_to_operands(op, &[table], unless_invalid(ops::narrow(&all, 0, 0, bags)?)?)
+    let result = ops::narrow(&all, 0, 0, bags)?;
+    match valid {
+        // Integers have no NaN: the kernel that selects the bags refuses an index that is no bag.
+        Some(valid) if !number.is_float() => {
+            select_rows("embedding_bag offsets", &result, &ops::where_(&valid, &ops::indices(bags)?, bags as i64)?)
+        }
+        _ => round_to_operands(op, &[table], unless_invalid(result)?),
+    }
 }
 
 /// The assignment of indices to bags.

@@ -28,7 +28,30 @@ pub struct Generator {
     /// The state on the CPU.
     state: Tensor,
     /// The states on other devices that have drawn.
-    others: Arc<Mutex<Vec<(Device, Tensor)>>>,
+    others: Arc<Mutex<DeviceStates>>,
+    /// The records to which this handle adds the state of a device before the first draw there.
+    records: Vec<StateRecord>,
+}
+
+type DeviceStates = Vec<(Device, Tensor)>;
+
+/// The states of a generator on the devices that a computation draws on, from before its first draw there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StateRecord(Arc<Mutex<DeviceStates>>);
+
+impl StateRecord {
+    fn lock(&self) -> MutexGuard<'_, DeviceStates> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a copy of the state of a device, unless the record has one.
+    fn add(&self, device: Device, state: &Tensor) -> Result<()> {
+        if self.lock().iter().all(|(other, _)| *other != device) {
+            let copy = ops::copy(state)?;
+            self.lock().push((device, copy));
+        }
+        Ok(())
+    }
 }
 
 impl Generator {
@@ -39,18 +62,33 @@ impl Generator {
     }
 
     /// Creates a generator that continues at these states, on the CPU and on other devices, and advances them.
-    fn from_states(state: Tensor, others: Vec<(Device, Tensor)>) -> Generator {
-        Generator { state, others: Arc::new(Mutex::new(others)) }
+    fn from_states(state: Tensor, others: DeviceStates) -> Generator {
+        Generator { state, others: Arc::new(Mutex::new(others)), records: Vec::new() }
     }
 
-    /// Returns a generator that continues at the present states of this one, without advancing them.
-    pub(crate) fn duplicate(&self) -> Result<Generator> {
-        let others =
-            self.lock().iter().map(|(device, state)| Ok((*device, ops::copy(state)?))).collect::<Result<_>>()?;
-        Ok(Generator::from_states(ops::copy(&self.state)?, others))
+    /// Returns a handle of this generator that adds the state of each device to `record` before the first draw there. A
+    /// step on one device then copies no state of another.
+    pub(crate) fn recorded(&self, record: &StateRecord) -> Generator {
+        let records = self.records.iter().chain([record]).cloned().collect();
+        Generator { records, ..self.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Device, Tensor)>> {
+    /// Returns a generator that continues at the recorded states, without advancing them. On devices without a recorded
+    /// state the key is that of this generator.
+    pub(crate) fn at_states(&self, record: &StateRecord) -> Result<Generator> {
+        let copied = |(device, state): &(Device, Tensor)| Ok((*device, ops::copy(state)?));
+        let (mut cpu, others): (DeviceStates, DeviceStates) = record
+            .lock()
+            .iter()
+            .map(copied)
+            .collect::<Result<DeviceStates>>()?
+            .into_iter()
+            .partition(|(d, _)| d.is_cpu());
+        let state = cpu.pop().map_or_else(|| self.state.clone(), |(_, state)| state);
+        Ok(Generator::from_states(state, others))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, DeviceStates> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,6 +103,12 @@ impl Generator {
     /// # Errors
     /// Those of the device.
     pub fn state_on(&self, device: Device) -> Result<Tensor> {
+        let state = self.own_state_on(device)?;
+        self.records.iter().try_for_each(|record| record.add(device, &state))?;
+        Ok(state)
+    }
+
+    fn own_state_on(&self, device: Device) -> Result<Tensor> {
         if device.is_cpu() {
             return Ok(self.state.clone());
         }

@@ -2,11 +2,13 @@
 
 mod generator;
 
+pub(crate) use generator::StateRecord;
 pub use generator::{Generator, GeneratorScope, ThreadStream, ThreadStreamGuard, manual_seed};
 
 use crate::array::Array;
 use crate::device::Device;
 use crate::engine;
+use crate::ops::gather::select_rows;
 use crate::ops::precision::widened_dtype;
 use crate::ops::{self, check};
 use crate::panic;
@@ -104,13 +106,17 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     let help = "mean and standard deviation must broadcast";
     let shape = mean.shape().broadcast(std.shape());
     let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], help))?;
+    let dtype = mean.dtype().promote(std.dtype());
+    if !dtype.is_float() {
+        return Err(Error::dtypes("normal", [mean.dtype(), std.dtype()], "draws floats; randint() draws integers"));
+    }
     check::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
+    let deviations = if std.dtype().is_float() { std.clone() } else { ops::to_dtype(std, dtype)? };
     let std = match check::is_readable(std) {
-        true => std.clone(),
-        false => check::nan_unless(&ops::ge(std, 0)?, std)?,
+        true => deviations,
+        false => check::nan_unless(&ops::ge(std, 0)?, &deviations)?,
     };
     let device = if mean.is_free() { std.device() } else { mean.device() };
-    let dtype = mean.dtype().promote(std.dtype());
     let standard = draw("normal", shape, dtype, Distribution::Normal, (&Generator::default(), device))?;
     ops::add(mean, &ops::mul(&std, &standard)?)
 }
@@ -122,6 +128,7 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 /// mode. In lazy and captured steps such an element is NaN.
 #[tensor_method]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
+    check::floats("bernoulli", &[p])?;
     check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
     // Half precision has too few values between 0 and 1.
     let dtype = widened_dtype(&[p]).unwrap_or(p.dtype());
@@ -149,13 +156,14 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 /// Draws `samples` classes (`i64`) with probabilities proportional to the weights `[.., C]`: `[.., samples]`.
 ///
 /// Without replacement the samples are the classes with the largest ln w + G, where G has the Gumbel distribution
-/// (Efraimidis & Spirakis 2006). No class repeats, and classes of weight 0 come last.
+/// (Efraimidis & Spirakis 2006). No class repeats.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for a 0-d tensor or no class; [`Error::InvalidArgument`] for more samples than classes
-/// without replacement, and in eager mode for a weight that is negative, infinite or NaN, or weights whose sum is 0 or
-/// infinite; [`Error::DTypeMismatch`] for integers. In lazy and captured steps, the samples of such weights are C,
-/// which is no class.
+/// [`Error::ShapeMismatch`] for a 0-d tensor or no class; [`Error::DTypeMismatch`] for integers;
+/// [`Error::InvalidArgument`] for more samples than classes without replacement, for a weight that is negative, infinite
+/// or NaN, for weights whose sum is 0 or infinite, and for fewer positive weights than samples without replacement. In
+/// lazy and captured steps and on devices that defer their kernels, such weights are an [`Error::IndexOutOfBounds`] of
+/// the call that runs the kernel.
 #[doc(alias = "choice")]
 #[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
@@ -165,6 +173,12 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     };
     if !weights.dtype().is_float() {
         return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; use to_dtype()"));
+    }
+    if !replacement && samples > classes {
+        return Err(Error::invalid(
+            op,
+            format!("cannot draw {samples} of {classes} classes without replacement; draw with it, or fewer"),
+        ));
     }
     check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
     let is_readable = check::is_readable(weights);
@@ -177,23 +191,36 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
             return Err(Error::invalid(op, "the weights of each row must have a finite sum above 0"));
         }
     }
-    let drawn = draw_classes(op, &weights, samples, classes, replacement)?;
+    let positive = match replacement {
+        true => None,
+        false => Some(ops::count_nonzero(&weights, ops::over(-1).keepdims())?),
+    };
+    if let Some(positive) = positive.as_ref().filter(|_| is_readable && weights.size() > 0) {
+        let least = ops::min(positive, ..)?.try_item::<i64>()?;
+        if least < samples as i64 {
+            let reason = format!(
+                "cannot draw {samples} classes without replacement from weights of which {least} are positive; draw \
+                 with replacement, or fewer"
+            );
+            return Err(Error::invalid(op, reason));
+        }
+    }
+    let drawn = draw_classes(&weights, samples, classes, replacement)?;
     if is_readable {
         return Ok(drawn);
     }
     let has_weights = ops::logical_and(&ops::gt(&totals, 0)?, &ops::isfinite(&totals)?)?;
     let are_weights = ops::all(&ops::ge(&weights, 0)?, ops::over(-1).keepdims())?;
-    ops::where_(&ops::logical_and(&has_weights, &are_weights)?, &drawn, classes as i64)
+    let mut is_valid = ops::logical_and(&has_weights, &are_weights)?;
+    if let Some(positive) = positive {
+        is_valid = ops::logical_and(&is_valid, &ops::ge(&positive, samples as i64)?)?;
+    }
+    // The kernel that selects the classes refuses an index that is no class.
+    select_rows(op, &ops::indices(classes)?, &ops::where_(&is_valid, &drawn, classes as i64)?)
 }
 
 /// Draws for [`multinomial`] from valid weights.
-fn draw_classes(
-    op: &'static str,
-    weights: &Tensor,
-    samples: usize,
-    classes: usize,
-    replacement: bool,
-) -> Result<Tensor> {
+fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: bool) -> Result<Tensor> {
     if replacement {
         // Inverse transform sampling: the class whose interval of the cumulative sum contains a uniform value.
         let sums = ops::cumsum(weights, -1)?;
@@ -201,12 +228,6 @@ fn draw_classes(
         let shape = sums.shape().with_axis(sums.rank() - 1, samples);
         let u = uniform_on(weights.device(), shape, weights.dtype())?;
         return ops::minimum(&ops::searchsorted(&sums, &ops::mul(&u, &total)?, true)?, classes as i64 - 1);
-    }
-    if samples > classes {
-        return Err(Error::invalid(
-            op,
-            format!("cannot draw {samples} of {classes} classes without replacement; draw with it, or fewer"),
-        ));
     }
     let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
     // Ascending −ln u / w is descending ln w + G.

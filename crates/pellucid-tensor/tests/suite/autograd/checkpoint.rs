@@ -1,9 +1,10 @@
 //! Checkpoints give the same results with less memory; anomaly mode.
 
 use crate::support::leaf;
+use crate::table::devices::toy;
 use pellucid_tensor::{
-    BackwardOptions, DType, Error, GradOptions, Tensor, capture, checkpoint, detect_anomaly, grad, lazy, manual_seed,
-    ops,
+    BackwardOptions, DType, Device, Error, Generator, GradOptions, Tensor, capture, checkpoint, detect_anomaly, grad,
+    lazy, manual_seed, ops,
 };
 
 fn cubed(x: &[Tensor]) -> pellucid_tensor::Result<Vec<Tensor>> {
@@ -214,4 +215,39 @@ fn a_tracked_write_into_an_external_tensor_is_an_error() {
     let y = checkpoint(f, &[&(&x * 1.0)]).unwrap();
     let gradient = grad(&[&(y[0].sum(..) + y[1].sum(..))], &[&x], GradOptions::default()).unwrap().remove(0);
     assert_eq!(gradient.to_vec::<f64>(), [4.0, 0.0, 0.0]);
+}
+
+/// A checkpoint saves the state of the random numbers on the devices on which its function draws, and of no other.
+#[test]
+fn checkpoints_are_captured_on_every_device() {
+    for device in [Device::cpu(), toy(0), toy(1)] {
+        let generator = Generator::new(5);
+        let _random = generator.scope();
+        // The generator has states on several devices.
+        for other in [Device::cpu(), toy(0), toy(1)] {
+            ops::dropout(&Tensor::ones([2], DType::F32).to(other).unwrap(), 0.5).unwrap();
+        }
+        let x = Tensor::from([0.5f64, 1.5, -0.25, 2.0]).to(device).unwrap().requires_grad_(true);
+        let step = || {
+            let f = |x: &[Tensor]| {
+                let inner = checkpoint(|x| Ok(vec![ops::dropout(&x[0].sin(), 0.5)?]), &[&x[0]])?;
+                Ok(vec![ops::dropout(&x[0].exp(), 0.5)? + &inner[0]])
+            };
+            let y = checkpoint(f, &[&x])?.remove(0);
+            let again = GradOptions { create_graph: true, ..Default::default() };
+            let first = grad(&[&y.sum(..)], &[&x], again)?.remove(0);
+            let second = grad(&[&first.sum(..)], &[&x], GradOptions::default())?.remove(0);
+            Ok::<_, Error>(vec![y.detach(), first.detach(), second])
+        };
+        let state = generator.state_on(device).unwrap().copy();
+        let eager: Vec<Vec<f64>> = step().unwrap().iter().map(|y| y.to_vec()).collect();
+        let others: Vec<_> = generator.states().into_iter().map(|(d, s)| (d, s.to_vec::<i64>())).collect();
+        generator.state_on(device).unwrap().copy_(&state);
+        let mut captured = capture(|_: &[Tensor]| step(), &[]).unwrap();
+        let outputs = captured.launch(&[]).unwrap();
+        assert_eq!((0..3).map(|k| outputs.to_vec::<f64>(k)).collect::<Vec<_>>(), eager, "{device}");
+        // Neither the gradients nor the capture advance any state beyond the forward pass.
+        let after: Vec<_> = generator.states().into_iter().map(|(d, s)| (d, s.to_vec::<i64>())).collect();
+        assert_eq!(after, others, "{device}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Random tensors: their range and moments, and their generator streams.
 
 use crate::table::row::{Row, one, real};
-use pellucid_tensor::{DType, Error, Generator, Result, Tensor, manual_seed, ops};
+use pellucid_tensor::{DType, Error, Generator, Result, Tensor, capture, lazy, manual_seed, ops};
 
 /// Returns mean and variance.
 fn moments(x: &Tensor) -> (f64, f64) {
@@ -171,6 +171,19 @@ fn draws() -> Vec<Row> {
                 let first = ops::multinomial(&weights, 1, false)?;
                 Ok(near(&shares(&first, 2), &[0.25, 0.75]))
             })
+            .check("fewer positive weights than samples must be an error in every mode", || {
+                let weights = || Tensor::from([[1.0, 2.0, 0.5], [0.0, 3.0, 0.0]]);
+                let eager = ops::multinomial(&weights(), 2, false);
+                let deferred = lazy(|| ops::multinomial(&weights(), 2, false))?.try_to_vec::<i64>();
+                let x = weights();
+                let mut step = capture(|x: &[Tensor]| ops::multinomial(&x[0], 2, false), &[&x])?;
+                let refused = |error: Error| matches!(error, Error::IndexOutOfBounds { op: "multinomial", .. });
+                Ok(matches!(eager, Err(Error::InvalidArgument { .. }))
+                    && deferred.is_err_and(refused)
+                    && step.launch(&[&x]).is_err_and(refused)
+                    && ops::multinomial(&weights(), 1, false)?.i(1).item::<i64>() == 1
+                    && ops::multinomial(&weights(), 5, true)?.shape()[..] == [2, 5])
+            })
             .check("more elements than available must be an error", || {
                 Ok(matches!(ops::multinomial(&Tensor::from([1.0]), 2, false), Err(Error::InvalidArgument { .. })))
             })
@@ -228,7 +241,7 @@ fn dropout() -> Row {
     // Every call draws a new mask, so finite differences need the seed set before each call.
     let seeded = |p: f64| {
         move |x: &[Tensor]| {
-            manual_seed(11);
+            let _random = Generator::new(11).scope();
             one(ops::dropout(&x[0], p))
         }
     };
