@@ -351,6 +351,22 @@ impl Layout {
         if is_same { Overlap::Same } else { Overlap::Partial }
     }
 
+    /// Returns true if two elements may have the same position: a stride is not beyond the extent of the shorter strides.
+    /// Slices, transposes and diagonals of tensors without such elements have none.
+    pub fn may_repeat(&self) -> bool {
+        let strides = self.strides();
+        let steps = self.shape.iter().zip(&*strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));
+        let mut steps: SmallVec<[(usize, usize); 8]> = steps.filter(|&(_, len)| len != 1).collect();
+        steps.sort_unstable();
+        let mut extent = 0usize;
+        let is_beyond = |&(stride, len): &(usize, usize)| {
+            let is_beyond = stride > extent;
+            extent = extent.saturating_add(stride.saturating_mul(len.saturating_sub(1)));
+            is_beyond
+        };
+        self.shape.size() > 0 && !steps.iter().all(is_beyond)
+    }
+
     /// Permutes the axes: axis k of the result is axis `order[k]` of this layout.
     pub fn permute(&self, order: &[usize]) -> Layout {
         let shape = order.iter().map(|&a| self.shape[a]).collect();

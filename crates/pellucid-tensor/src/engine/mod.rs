@@ -90,11 +90,36 @@ fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> R
     Err(Error::invalid(kernel.name(), reason))
 }
 
+/// Returns an error if elements of an output may have one place in memory, since their value would depend on the order of
+/// the writes.
+#[cold]
+fn check_distinct(kernel: &Kernel, output: &Array) -> Result<()> {
+    if !output.layout().may_repeat() {
+        return Ok(());
+    }
+    let (shape, strides) = (output.shape(), output.layout().strides());
+    let reason = format!(
+        "elements of the output of shape {shape} and strides {:?} share memory; write to a tensor whose elements are \
+         distinct, for example its copy()",
+        &*strides
+    );
+    Err(Error::invalid(kernel.name(), reason))
+}
+
 /// Runs or records one kernel. The operation has checked shapes and dtypes.
+///
+/// # Errors
+/// Those of the kernel and of the device; [`Error::InvalidArgument`] for an output of which several elements share
+/// memory.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         if !array.layout().is_contiguous() && array.shape().size() > MAX_BROADCAST_SIZE {
             check_broadcast_size(kernel, array, outputs)?;
+        }
+    }
+    for output in outputs {
+        if !output.layout().is_contiguous() {
+            check_distinct(kernel, output)?;
         }
     }
     let device = device_of(inputs, outputs);

@@ -3,7 +3,9 @@
 use crate::engine::programs;
 use crate::support::bits;
 use pellucid_cpu::with_threads;
-use pellucid_tensor::{BackwardOptions, DType, Tensor, no_grad};
+use pellucid_ir::Layout;
+use pellucid_ir::kernel::{Kernel, MatMul, Params};
+use pellucid_tensor::{BackwardOptions, DType, Error, Tensor, lazy, no_grad, submit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs `f` on a stack on which a recursion over a long graph would overflow.
@@ -173,5 +175,27 @@ fn results_do_not_depend_on_the_number_of_threads() {
         for (i, (a, b)) in one.iter().zip(&many).enumerate() {
             assert!(a == b, "result {i} on {threads} threads differs from that on one thread");
         }
+    }
+}
+
+/// A kernel whose output has several elements in one place is refused: their value would depend on the order of writes.
+#[test]
+fn outputs_that_overlap_themselves_are_refused() {
+    let (a, b) = (Tensor::ones([3, 4], DType::F32), Tensor::ones([4, 5], DType::F32));
+    let memory = Tensor::zeros([64], DType::F32);
+    let matmul = Kernel::MatMul(MatMul { epilogue: None, params: Params::new() });
+    let product = |strides: [isize; 2]| {
+        let out = memory.array().view(Layout::strided([3, 5].into(), strides.into_iter().collect(), 0));
+        let run = || submit(&matmul, &[a.array(), b.array()], &[&out]);
+        let results = [run(), lazy(run)];
+        assert!(results.iter().all(|result| result.is_ok() == results[0].is_ok()));
+        results.into_iter().next().expect("there are two results")
+    };
+    for strides in [[2, 1], [0, 1], [1, 1], [5, 0], [4, 1]] {
+        assert!(matches!(product(strides), Err(Error::InvalidArgument { op: "matmul", .. })), "{strides:?}");
+    }
+    assert_eq!(memory.to_vec::<f32>()[..], [0.0; 64]);
+    for strides in [[5, 1], [1, 3], [11, 2]] {
+        product(strides).unwrap();
     }
 }
