@@ -46,6 +46,8 @@ thread_local! {
     static CURRENT: RefCell<Option<SharedList>> = const { RefCell::new(None) };
     /// The lists of this thread for devices that defer their kernels.
     static DEVICE_LISTS: RefCell<DeviceLists> = const { RefCell::new(DeviceLists(Vec::new())) };
+    /// The error of a kernel that failed at the end of a scope of [`lazy`]. The next read of this thread returns it.
+    static SCOPE_ERROR: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
 /// The lists of a thread for devices that defer their kernels.
@@ -340,7 +342,8 @@ pub fn flush() -> Result<()> {
         _ => Ok(()),
     };
     let lists = DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.clone());
-    lists.iter().map(|(_, list)| list.flush()).fold(own, Result::and)
+    let flushed = lists.iter().map(|(_, list)| list.flush()).fold(own, Result::and);
+    flushed.and_then(|()| SCOPE_ERROR.take().map_or(Ok(()), Err))
 }
 
 impl Device {
@@ -368,7 +371,7 @@ pub(super) fn report(device: Device) -> Result<()> {
 
 /// Removes the error that the next read of this thread on a device would return.
 fn take_unreported(device: Device) -> Option<Error> {
-    reporting_list(device).and_then(|list| list.take_unreported())
+    reporting_list(device).and_then(|list| list.take_unreported()).or_else(|| SCOPE_ERROR.take())
 }
 
 /// Returns the list that keeps the errors of this thread's deferred kernels on a device.
@@ -382,6 +385,7 @@ pub(super) fn first_unreported() -> Option<Error> {
     let current = CURRENT.with_borrow(|current| current.as_ref().and_then(|list| list.take_unreported()));
     current
         .or_else(|| DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().find_map(|(_, l)| l.take_unreported())))
+        .or_else(|| SCOPE_ERROR.take())
 }
 
 /// Runs `read`, which reads values of a device to print them. The errors of deferred kernels are kept, so the next call
@@ -395,20 +399,33 @@ pub(crate) fn without_report<R>(device: Device, read: impl FnOnce() -> Result<R>
     let is_lost = |error: &&Error| {
         !matches!(error, Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. })
     };
-    let kept = before.or_else(|| result.as_ref().err().filter(is_lost).cloned());
-    if let (Some(list), Some(error)) = (reporting_list(device), kept) {
-        lock(&list.unreported).get_or_insert(error);
+    match reporting_list(device) {
+        Some(list) => {
+            let kept = before.or_else(|| result.as_ref().err().filter(is_lost).cloned());
+            if let Some(error) = kept {
+                lock(&list.unreported).get_or_insert(error);
+            }
+        }
+        None => keep_scope_error(before),
     }
     result
 }
 
+/// Keeps the error of a scope of [`lazy`] for the next read of this thread, unless it has an earlier one.
+fn keep_scope_error(error: Option<Error>) {
+    if error.is_some() {
+        SCOPE_ERROR.with_borrow_mut(|kept| *kept = kept.take().or(error));
+    }
+}
+
 /// Runs the kernels that this thread has deferred on a device.
 fn flush_device(device: Device) -> Result<()> {
-    match MODE.get() {
+    let flushed = match MODE.get() {
         _ if device.is_deferred() => device_list(device).flush(),
         ExecutionMode::Lazy => current().flush(),
         _ => Ok(()),
-    }
+    };
+    flushed.and_then(|()| SCOPE_ERROR.take().map_or(Ok(()), Err))
 }
 
 /// Runs the deferred kernels that read a storage, before the storage is written. Their errors are kept for the threads
@@ -502,11 +519,24 @@ impl Drop for DeferredGuard {
 /// assert_eq!(y.item::<f32>(), 14.0);
 /// ```
 ///
-/// # Panics
-/// With the typed error, if a recorded kernel fails at the end, for example by an index out of bounds.
-#[track_caller]
+/// The error of a kernel that fails at the end of `f`, for example by an index out of bounds, is returned by the next read
+/// or [`flush`] of this thread. A result of the kernel, and of later ones, has no values.
+///
+/// ```
+/// use pellucid_tensor::{lazy, ops, Error, Tensor};
+/// let y = lazy(|| ops::take(&Tensor::from([1.0f32, 2.0]), &Tensor::from([5i64])))?;
+/// assert!(matches!(y.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 5, .. })));
+/// # Ok::<(), Error>(())
+/// ```
 pub fn lazy<R>(f: impl FnOnce() -> R) -> R {
-    crate::panic::unwrap(run_deferred(|| Ok(f())))
+    if !super::is_eager() {
+        return f();
+    }
+    let deferred = DeferredGuard::enter(ExecutionMode::Lazy);
+    let result = f();
+    let flushed = deferred.list.flush();
+    keep_scope_error(flushed.err());
+    result
 }
 
 /// Runs `f` as [`lazy`] does, and returns errors of `f` or of a recorded kernel.
