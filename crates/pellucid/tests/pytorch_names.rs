@@ -188,7 +188,7 @@ rows! {
     "torch.tanh(a)" => [a.tanh()];
     "torch.erf(a)" => [a.erf()];
     "torch.clamp(a, 0, 1)" => [a.clamp(0.0, 1.0)];
-    "torch.clamp(a, min=0)" => [a.maximum(0.0)];
+    "torch.clamp(a, min=0)" => [a.clamp(0.0, f64::INFINITY)];
     "torch.round(a)" => [a.round()];
     "torch.maximum(a, b)" => [a.maximum(&b)];
     "torch.lerp(a, b, 0.3)" => [a.lerp(&b, &Tensor::scalar(0.3, DType::F32))];

@@ -20,6 +20,8 @@ fn corners() -> Vec<(&'static str, Unary, f64, f64, f64)> {
         ("clamp, low end", |x| ops::clamp(x, -1.0, 2.0), -1.0, 1.0, 0.0),
         ("clamp, high end", |x| ops::clamp(x, -1.0, 2.0), 2.0, 1.0, 0.0),
         ("clamp, beyond", |x| ops::clamp(x, -1.0, 2.0), 2.5, 0.0, 0.0),
+        ("clamp, low end alone", |x| ops::clamp(x, -1.0, INF), -1.0, 1.0, 0.0),
+        ("clamp, high end alone", |x| ops::clamp(x, -INF, 2.0), 2.0, 1.0, 0.0),
         ("maximum, tie", |x| ops::maximum(x, 1.5), 1.5, 0.5, 0.0),
         ("minimum, tie", |x| ops::minimum(x, 1.5), 1.5, 0.5, 0.0),
         ("sign", |x| ops::sign(x), 0.0, 0.0, 0.0),
