@@ -8,15 +8,16 @@ use pellucid_ir::backend::{DenseView, READY, Storage, View};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Overlap, Result, Shape};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An array of elements of one dtype in a storage, laid out by strides. Clones and views share the storage.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Array {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
     /// True if a device was chosen for the array, or for an operand of the operation that computed it.
-    is_pinned: bool,
+    is_pinned: AtomicBool,
     device: Device,
 }
 
@@ -66,6 +67,13 @@ pub(crate) fn host_values<T>(count: usize, values: impl IntoIterator<Item = T>) 
     Ok(list)
 }
 
+impl Clone for Array {
+    #[inline]
+    fn clone(&self) -> Array {
+        self.view(self.layout.clone())
+    }
+}
+
 impl Array {
     /// Creates an array whose elements the next kernel writes. Memory is allocated by that first write.
     pub fn new(device: Device, dtype: DType, shape: Shape) -> Result<Array> {
@@ -77,7 +85,13 @@ impl Array {
     /// Creates an array of the elements of a storage from `offset` on.
     #[inline]
     pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
-        Array { storage, layout: Layout::contiguous_from(shape, offset), dtype, is_pinned: false, device }
+        Array {
+            storage,
+            layout: Layout::contiguous_from(shape, offset),
+            dtype,
+            is_pinned: AtomicBool::new(false),
+            device,
+        }
     }
 
     /// Returns the length of every axis.
@@ -113,13 +127,13 @@ impl Array {
     /// Returns true if the array must stay on its device.
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
-        self.is_pinned
+        self.is_pinned.load(Ordering::Relaxed)
     }
 
     /// Sets whether the array must stay on its device.
     #[inline]
-    pub(crate) fn set_pinned(&mut self, pinned: bool) {
-        self.is_pinned = pinned;
+    pub(crate) fn set_pinned(&self, pinned: bool) {
+        self.is_pinned.store(pinned, Ordering::Relaxed);
     }
 
     /// Returns the common device of several arrays.
@@ -182,7 +196,7 @@ impl Array {
             storage: self.storage.clone(),
             layout,
             dtype: self.dtype,
-            is_pinned: self.is_pinned,
+            is_pinned: AtomicBool::new(self.is_pinned()),
             device: self.device,
         }
     }

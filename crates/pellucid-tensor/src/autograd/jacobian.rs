@@ -1,6 +1,5 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
-use super::placement::on_device_of;
 use super::transform::{GradOptions, REDUCE_THE_VALUE, grad, track_inputs};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
@@ -34,7 +33,7 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
     let y = f(&x)?;
     let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
     if !y.requires_grad() || y.size() == 0 {
-        let zeros = on_device_of(op, &x, &ops::zeros(shape, x.dtype())?)?;
+        let zeros = ops::full_on_device_of(&x, shape, 0, x.dtype())?;
         return Ok((y, zeros));
     }
     let numbers = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;

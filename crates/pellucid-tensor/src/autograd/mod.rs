@@ -39,5 +39,5 @@ pub use transform::{GradOptions, grad, hvp, jvp, vjp};
 pub(crate) use crate::tensor::{InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors};
 pub(crate) use in_place::InPlaceWrite;
 pub(crate) use operation::{arrays_of, is_recorded, record, record_outputs, untracked, untracked_results};
-pub(crate) use placement::{copy_to, on_device_of, on_one_device};
+pub(crate) use placement::{copy_to, on_device_of, on_one_device, placed_like};
 pub(crate) use transform::collect_gradients;

@@ -224,15 +224,15 @@ pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
 
 /// Pins results to their device unless all inputs are free.
 #[inline]
-fn pin_results(inputs: &[&Tensor], outputs: &mut Arrays) {
+fn pin_results(inputs: &[&Tensor], outputs: &Arrays) {
     let pinned = inputs.iter().any(|input| !input.is_free());
-    outputs.iter_mut().for_each(|output| output.set_pinned(pinned));
+    outputs.iter().for_each(|output| output.set_pinned(pinned));
 }
 
 /// Returns the results of an operation on these inputs without history.
 #[inline]
-pub(crate) fn untracked_results(inputs: &[&Tensor], mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
-    pin_results(inputs, &mut outputs);
+pub(crate) fn untracked_results(inputs: &[&Tensor], outputs: Arrays) -> SmallVec<[Tensor; 1]> {
+    pin_results(inputs, &outputs);
     untracked(outputs)
 }
 
@@ -262,7 +262,7 @@ pub(crate) fn record<W>(
         _ => inputs.iter().map(|input| input.edge()).collect(),
     };
     let mut saves = SaveForBackward { edges: &edges, reuse, wanted: SmallVec::new() };
-    let mut outputs = {
+    let outputs = {
         let _recording_off = set_grad_enabled(false);
         forward(&what, &mut saves)?
     };
@@ -270,7 +270,7 @@ pub(crate) fn record<W>(
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked_results(inputs, outputs));
     }
-    pin_results(inputs, &mut outputs);
+    pin_results(inputs, &outputs);
     let results = build_results(outputs, |outputs, output| {
         node(what, NodeParts { edges, output, requests: &requests, inputs: arrays, outputs })
     });

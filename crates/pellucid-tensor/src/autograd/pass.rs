@@ -3,7 +3,7 @@
 use super::address_map::AddressMap;
 use super::constant::with_zero_derivative;
 use super::node_gradients::{NodeInputs, check_gradient, node_gradients};
-use super::placement::{copy_to, on_device, on_device_of};
+use super::placement::{copy_to, on_device, placed_like};
 use super::shared_storages::{SharedStorages, with_unique_storage};
 use super::targets::GradTarget;
 use crate::autocast::{autocast_dtype, autocast_off};
@@ -205,7 +205,7 @@ impl<'a> BackwardPass<'a> {
             // Only the pass owns these ones.
             None => ones_like(output)?,
             Some(g) if g.shape() == output.shape() => {
-                let gradient = to_dtype(&on_device_of(op, output, &g)?, output.dtype())?;
+                let gradient = to_dtype(&placed_like(op, output, &g)?, output.dtype())?;
                 self.shared.insert(&gradient);
                 gradient
             }

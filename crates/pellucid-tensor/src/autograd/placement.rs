@@ -46,7 +46,7 @@ fn copied(x: &Tensor, copy: Array) -> Tensor {
 /// Copies a tensor to another device, with its history, and pins it there.
 #[track_caller]
 pub(crate) fn copy_to(x: &Tensor, device: Device) -> Result<Tensor> {
-    let mut copy = x.array().copy_to_device(device)?;
+    let copy = x.array().copy_to_device(device)?;
     copy.set_pinned(true);
     Ok(copied(x, copy))
 }
@@ -97,6 +97,15 @@ fn mismatch(op: &'static str, inputs: &[&Tensor]) -> Error {
 /// [`Error::DeviceMismatch`] if the source is pinned to another device.
 pub(crate) fn on_device_of(op: &'static str, target: &Tensor, source: &Tensor) -> Result<Tensor> {
     on_device(op, target.device(), source)
+}
+
+/// Returns x as a result of an operation on `like`: on its device, and pinned if it is pinned.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] if x is pinned to another device.
+pub(crate) fn placed_like(op: &'static str, like: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let x = on_device(op, like.device(), x)?;
+    if like.is_free() || !x.is_free() { Ok(x) } else { x.to(like.device()) }
 }
 
 /// Returns x on `device`. A free tensor is copied there.

@@ -73,7 +73,9 @@ impl Array {
     /// device.
     #[track_caller]
     pub(crate) fn copy_to_device(&self, device: Device) -> Result<Array> {
-        let upload = |bytes: &[u8]| Array::from_bytes(device, self.dtype(), bytes, self.shape().clone());
+        let upload = |bytes: &[u8]| {
+            Array::from_bytes(device, self.dtype(), bytes, self.shape().clone()).map_err(|error| self.copy_error(error))
+        };
         if !is_capturing() {
             let bytes = self.to_bytes("to")?;
             return eager(|| upload(&bytes));
@@ -89,6 +91,12 @@ impl Array {
         let copy = eager(|| upload(&self.to_bytes("to")?))?;
         record_device_copy(self, &copy);
         Ok(copy)
+    }
+
+    /// Adds the operation and the shape to the error of a copy of this array to another device.
+    pub(crate) fn copy_error(&self, mut error: Error) -> Error {
+        error.set_operation("to");
+        error.with_shape(self.shape())
     }
 
     /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, else a copy.

@@ -139,7 +139,7 @@ pub(crate) fn full_on_device_of(
 ) -> Result<Tensor> {
     let value = value.into();
     representable(value, dtype)?;
-    let mut array = Array::filled(x.device(), dtype, shape.into(), value)?;
+    let array = Array::filled(x.device(), dtype, shape.into(), value)?;
     array.set_pinned(!x.is_free());
     Ok(Tensor::from(array))
 }

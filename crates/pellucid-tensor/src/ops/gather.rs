@@ -311,7 +311,12 @@ pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
             rest /= x.shape()[axis];
         }
     }
-    positions.iter().map(|p| Array::from_slice(x.device(), p, [p.len()].into()).map(Tensor::from)).collect()
+    let placed = |p: &Vec<i64>| {
+        let array = Array::from_slice(x.device(), p, [p.len()].into())?;
+        array.set_pinned(!x.is_free());
+        Ok(Tensor::from(array))
+    };
+    positions.iter().map(placed).collect()
 }
 
 /// Converts row-major positions to indices in `shape`: one `i64` tensor per axis, with the shape of the positions.

@@ -1,7 +1,7 @@
 //! Binary search in sorted rows, and histograms.
 
 use super::axes::Axes;
-use crate::autograd::on_device_of;
+use crate::autograd::placed_like;
 use crate::engine;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
@@ -191,7 +191,7 @@ fn histogram_of(
         // Cells are numbered in row-major order.
         place = ops::add(&ops::mul(&place, len as i64)?, &bin)?;
         shape.push(len);
-        all.push(on_device_of(op, &x, &edges)?);
+        all.push(edges);
     }
     // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
     let weights = weights.map_or_else(|| ops::ones([count], DType::I64), ops::ravel)?;
@@ -205,6 +205,7 @@ fn histogram_of(
             counts = ops::div(&counts, &ops::reshape(&ops::diff(edges, 1, 0)?, &along[..])?)?;
         }
     }
+    let all = all.iter().map(|edges| placed_like(op, &counts, edges)).collect::<Result<_>>()?;
     Ok((counts, all))
 }
 
@@ -212,6 +213,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
     }
+    let end = |value: f64| ops::full_on_device_of(x, (), value, x.dtype());
     let (count, low, high) = match bins {
         Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
             return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two elements"));
@@ -230,8 +232,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
                 format!("the ends of the bins must be finite and ascending, got {low} and {high}"),
             ));
         }
-        Bins::Between(count, low, high) => (count, ops::full((), low, x.dtype())?, ops::full((), high, x.dtype())?),
-        Bins::Count(count) if x.size() == 0 => (count, ops::zeros((), x.dtype())?, ops::ones((), x.dtype())?),
+        Bins::Between(count, low, high) => (count, end(low)?, end(high)?),
+        Bins::Count(count) if x.size() == 0 => (count, end(0.0)?, end(1.0)?),
         Bins::Count(count) => (count, ops::min(&x.detach(), ..)?, ops::max(&x.detach(), ..)?),
     };
     if count == 0 {

@@ -479,7 +479,7 @@ impl Tensor {
     /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
     #[doc(alias("detach_", "data"))]
     pub fn detach(&self) -> Tensor {
-        let mut array = self.array().clone();
+        let array = self.array().clone();
         array.set_pinned(!self.is_free());
         Tensor::from(array)
     }

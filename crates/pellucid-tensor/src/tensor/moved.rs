@@ -158,11 +158,13 @@ impl Tensor {
         let index = eager(|| match known {
             Some((index, array)) => {
                 array.storage().remove_idle();
-                array.refill(&bytes).inspect_err(|_| idle::add_idle_handle(array.storage()))?;
+                let filled = array.refill(&bytes).map_err(|error| self.array().copy_error(error));
+                filled.inspect_err(|_| idle::add_idle_handle(array.storage()))?;
                 Ok(index)
             }
             None => {
-                let mut array = Array::from_bytes(device, dtype, &bytes, self.shape().clone())?;
+                let copied = Array::from_bytes(device, dtype, &bytes, self.shape().clone());
+                let array = copied.map_err(|error| self.array().copy_error(error))?;
                 array.set_pinned(is_pinned);
                 moved.append(array);
                 Ok::<usize, Error>(moved.iter().count())

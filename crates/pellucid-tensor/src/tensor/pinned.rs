@@ -28,14 +28,20 @@ impl Tensor {
     /// Marks the tensor as [free](Tensor::is_free). The history does not change, and results that were computed from it
     /// stay pinned.
     pub fn free(&self) {
-        self.0.is_free.store(true, Ordering::Relaxed);
+        self.set_free(true);
     }
 
     /// Pins this tensor to its device, as [`Tensor::to`] pins its result, and returns the handle.
     #[doc(hidden)]
     pub fn pinned(self) -> Tensor {
-        self.0.is_free.store(false, Ordering::Relaxed);
+        self.set_free(false);
         self
+    }
+
+    /// Sets the mark of the tensor, and of its array, which kernels of gradients read.
+    fn set_free(&self, is_free: bool) {
+        self.0.is_free.store(is_free, Ordering::Relaxed);
+        self.array().set_pinned(!is_free);
     }
 
     /// Returns a copy of the elements on `device`, which `copy` makes if there is none of their present version.

@@ -23,7 +23,7 @@ impl Driver for ToyDriver {
         true
     }
     fn open(&self, index: usize) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(Toy { name: format!("toy:{index}"), is_deferred: index % 2 == 1, in_use: Arc::default() }))
+        Ok(Box::new(Toy { name: format!("toy:{index}"), is_deferred: index % 2 == 1, memory: Arc::default() }))
     }
 }
 
@@ -31,15 +31,28 @@ impl Driver for ToyDriver {
 struct Toy {
     name: String,
     is_deferred: bool,
+    memory: Arc<Memory>,
+}
+
+/// The memory of a device.
+struct Memory {
     /// The bytes of all buffers that have memory.
-    in_use: Arc<AtomicUsize>,
+    in_use: AtomicUsize,
+    /// The limit of these bytes.
+    cap: AtomicUsize,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { in_use: AtomicUsize::new(0), cap: AtomicUsize::new(usize::MAX) }
+    }
 }
 
 /// Memory of the device, which is allocated at the first write.
 struct ToyBuffer {
     bytes: usize,
     contents: Mutex<Option<Vec<u8>>>,
-    in_use: Arc<AtomicUsize>,
+    memory: Arc<Memory>,
 }
 
 impl Buffer for ToyBuffer {
@@ -51,7 +64,7 @@ impl Buffer for ToyBuffer {
     }
     fn discard(&self) {
         if self.lock().take().is_some() {
-            self.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.memory.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
 }
@@ -72,11 +85,18 @@ impl ToyBuffer {
         let buffer: &dyn Any = storage.buffer().as_any();
         let foreign = || Error::invalid("toy", "a storage belongs to another backend");
         let buffer: &ToyBuffer = buffer.downcast_ref().ok_or_else(foreign)?;
-        let allocate = || {
-            buffer.in_use.fetch_add(buffer.bytes, Ordering::Relaxed);
-            vec![0; buffer.bytes]
-        };
-        Ok(access(buffer.lock().get_or_insert_with(allocate)))
+        let mut contents = buffer.lock();
+        if let Some(contents) = &mut *contents {
+            return Ok(access(contents));
+        }
+        let Memory { in_use, cap } = &*buffer.memory;
+        let (requested, cap) = (buffer.bytes, cap.load(Ordering::Relaxed));
+        let before = in_use.fetch_add(requested, Ordering::Relaxed);
+        if requested > cap.saturating_sub(before) {
+            in_use.fetch_sub(requested, Ordering::Relaxed);
+            return Err(Error::OutOfMemory { op: "", shape: None, requested, in_use: before, cap });
+        }
+        Ok(access(contents.insert(vec![0; requested])))
     }
 }
 
@@ -86,7 +106,7 @@ impl Backend for Toy {
     }
 
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
-        Ok(Arc::new(Storage::new(ToyBuffer { bytes, contents: Mutex::new(None), in_use: self.in_use.clone() })))
+        Ok(Arc::new(Storage::new(ToyBuffer { bytes, contents: Mutex::new(None), memory: self.memory.clone() })))
     }
 
     fn support(&self, kernel: &Kernel, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> Support {
@@ -120,10 +140,12 @@ impl Backend for Toy {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        MemoryStats { in_use: self.in_use.load(Ordering::Relaxed), ..MemoryStats::default() }
+        MemoryStats { in_use: self.memory.in_use.load(Ordering::Relaxed), ..MemoryStats::default() }
     }
 
-    fn set_memory_cap(&self, _: usize) {}
+    fn set_memory_cap(&self, bytes: usize) {
+        self.memory.cap.store(bytes, Ordering::Relaxed);
+    }
 
     fn trim(&self) {}
 }

@@ -161,3 +161,17 @@ fn a_trainer_from_before_the_moves_uses_constant_memory() {
         }
     });
 }
+
+#[test]
+fn a_move_without_memory_names_the_operation_and_the_shape() {
+    let device = crate::toy(40);
+    let x = Tensor::zeros([16, 8], DType::F32);
+    device.set_memory_cap(256);
+    let leaf = x.copy().requires_grad_(true);
+    for error in [x.to(device).unwrap_err(), leaf.to_(device).unwrap_err()] {
+        let Error::OutOfMemory { op, shape, requested, .. } = &error else { panic!("{error}") };
+        assert_eq!((*op, shape.as_deref(), *requested), ("to", Some(x.shape()), 512));
+    }
+    device.set_memory_cap(usize::MAX);
+    assert_eq!(x.to(device).unwrap().device(), device);
+}

@@ -99,7 +99,7 @@ impl FormulaCall<'_> {
         operands: &[&Tensor],
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let arrays = arrays_of(operands);
-        let outputs = call.run_kernel(&arrays, None)?;
+        let outputs = call.run_gradient(&arrays, None)?;
         let partials = self.formula.partials(tracked, self.sum.is_some());
         let value = |read: &GradientInput| match *read {
             GradientInput::Input(i) => saved.input_array(i),

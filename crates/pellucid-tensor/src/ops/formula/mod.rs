@@ -391,9 +391,9 @@ impl<'a> FormulaCall<'a> {
 
     /// Runs the kernel of a gradient. A result is pinned to its device if an input is.
     fn run_gradient(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
-        let mut outputs = self.run_kernel(inputs, reuse)?;
+        let outputs = self.run_kernel(inputs, reuse)?;
         let pinned = inputs.iter().any(|input| input.is_pinned());
-        outputs.iter_mut().for_each(|output| output.set_pinned(pinned));
+        outputs.iter().for_each(|output| output.set_pinned(pinned));
         Ok(outputs)
     }
 

@@ -8,7 +8,7 @@ use super::{
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-    apply_one, on_device_of,
+    apply_one, placed_like,
 };
 use crate::ops;
 use crate::tensor::Tensor;
@@ -206,7 +206,7 @@ pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Te
     let rows = as_column(&ops::indices(m)?)?;
     let p = ops::to_dtype(&ops::eq(&rows, &super::as_row(&order)?)?, packed.dtype())?;
     let l = unit_lower(&block(packed, (0, 0), m, k)?)?;
-    Ok((on_device_of("lu_unpack", packed, &p)?, l, ops::triu(&block(packed, (0, 0), k, n)?, 0)?))
+    Ok((placed_like("lu_unpack", packed, &p)?, l, ops::triu(&block(packed, (0, 0), k, n)?, 0)?))
 }
 
 /// Converts pivots to `i32`, or returns an error if dtype or shape do not fit the matrices.

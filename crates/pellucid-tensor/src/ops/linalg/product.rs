@@ -18,7 +18,7 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
         return Err(Error::shapes("matrix_power", [x.shape()], "takes square matrices"));
     }
     if n == 0 {
-        let ones = ops::ones(&x.shape()[..x.rank() - 1], x.dtype())?;
+        let ones = ops::full_on_device_of(x, &x.shape()[..x.rank() - 1], 1, x.dtype())?;
         return ops::diag_embed(&ones, 0, -2, -1);
     }
     in_single!("matrix_power", [x] => matrix_power(x, n));

@@ -59,7 +59,7 @@ impl OutputGradients<'_> {
     /// Returns zeros, which are free if the gradients are.
     pub(crate) fn zeros(&self, meta: Meta, device: Device) -> Result<Tensor> {
         let first = self.values.iter().flatten().next();
-        let mut zeros = Array::filled(device, meta.dtype, meta.shape, 0.into()).map_err(|mut error| {
+        let zeros = Array::filled(device, meta.dtype, meta.shape, 0.into()).map_err(|mut error| {
             error.set_operation("zeros");
             error
         })?;

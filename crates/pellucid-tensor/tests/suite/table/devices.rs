@@ -78,6 +78,7 @@ const EXCEPTIONS: [(&str, f64); 4] = [("gelu", 8.0), ("gelu_tanh", 8.0), ("logit
 /// Checks a case on all devices.
 pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     check_on(toy(0), Agreement::Bits, row, case, report)?;
+    report.section("pins", |report| check_pins(row, case, report));
     report.section(toy(1), |report| check_on(toy(1), Agreement::Bits, row, case, report));
     #[cfg(feature = "wgpu")]
     for gpu in gpus() {
@@ -113,6 +114,58 @@ fn check_on(device: Device, agreement: Agreement, row: &Row, case: &Case, report
     });
     for (k, (got, expected)) in got?.iter().zip(&expected?).enumerate() {
         compare(&format!("gradient {k}"), (got, device), expected);
+    }
+    Ok(())
+}
+
+/// Checks the device of outputs and gradients, and whether they are free: a result is pinned if any input is, and runs on
+/// its device.
+pub fn check_pins(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
+    let (_, host) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);
+    let (cpu, gpu, count) = (Device::cpu(), toy(0), host.len());
+    let freed = |t: Tensor| {
+        t.free();
+        t
+    };
+    let all_on = |device: Device| host.iter().map(|t| t.to(device)).collect::<Result<Vec<Tensor>>>();
+    let mut calls = vec![
+        ("free inputs".to_string(), host.clone(), cpu, true),
+        ("pinned inputs".into(), all_on(cpu)?, cpu, count == 0),
+        (
+            "free inputs of another device".into(),
+            all_on(gpu)?.into_iter().map(freed).collect(),
+            if count == 0 { cpu } else { gpu },
+            true,
+        ),
+        ("pinned inputs of another device".into(), all_on(gpu)?, if count == 0 { cpu } else { gpu }, count == 0),
+    ];
+    // A write does not move its target, and some results depend on one input alone.
+    let together = !matches!(row.name, "copy_" | "lstsq" | "meshgrid");
+    for k in (0..count).filter(|_| together) {
+        let mut inputs = host.clone();
+        inputs[k] = inputs[k].to(gpu)?;
+        calls.push((format!("free inputs, but input {k} pinned to another device"), inputs, gpu, false));
+    }
+    for (label, inputs, device, is_free) in calls {
+        let mut expect = |what: String, got: &Tensor, device: Device, is_free: bool| {
+            let of = |device: Device, is_free| format!("{} on {device}", if is_free { "free" } else { "pinned" });
+            report.expect((got.device(), got.is_free()) == (device, is_free), || {
+                format!("{label}: {what} is {}, expected {}", of(got.device(), got.is_free()), of(device, is_free))
+            });
+        };
+        for (k, output) in (case.call)(&inputs)?.iter().enumerate() {
+            expect(format!("output {k}"), output, device, is_free);
+        }
+        if !floats || case.values_only || row.gradient == Gradient::Untracked {
+            continue;
+        }
+        let leaf = |(i, t): (usize, &Tensor)| t.detach().requires_grad_(case.inputs[i].is_number());
+        let leaves: Vec<Tensor> = inputs.iter().enumerate().map(leaf).collect();
+        let wanted = inputs.iter().zip(&case.inputs).filter(|(_, input)| input.is_number());
+        for (k, (gradient, (input, _))) in gradient_of(&*case.call, &leaves)?.iter().zip(wanted).enumerate() {
+            expect(format!("gradient {k}"), gradient, input.device(), input.is_free() && is_free);
+        }
     }
     Ok(())
 }

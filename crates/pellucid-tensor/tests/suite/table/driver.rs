@@ -3,6 +3,7 @@
 use super::data::{LAYOUTS, dtype_of, epsilon, operands, operands_on, round, stretched, tensor, values, with_layout};
 use super::devices;
 use super::gradients;
+use super::modes;
 use super::nd::{Nd, zip};
 use super::orders;
 use super::row::{Case, Gradient, Row, Rule};
@@ -92,6 +93,7 @@ pub fn run(rows: Vec<Row>) {
 fn all(row: &Row, case: &Case, report: &mut Report) {
     values_of_all_kinds(row, case, Device::cpu(), report);
     report.section("another device", |report| devices::check(row, case, report));
+    report.section("modes", |report| modes::check(row, case, report));
     for gpu in devices::gpus() {
         report.section(gpu, |report| {
             values_of_all_kinds(row, case, gpu, report);

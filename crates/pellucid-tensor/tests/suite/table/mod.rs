@@ -5,7 +5,8 @@
 //!
 //! - the value, in `f64` and `f32`, with broadcasting, zero-size and 0-d inputs;
 //! - equal bits for transposed, reversed, strided, offset and broadcast inputs;
-//! - equal bits on another device, and outputs and gradients on the device of the inputs;
+//! - equal bits on another device, and outputs and gradients on the device of the inputs, pinned if an input is;
+//! - the same dtypes, bits and errors in lazy, captured and deferred execution (`modes`);
 //! - every dtype, and every pair of dtypes: the dtype of the result, its value, or an error that changes nothing;
 //! - NaN, ±∞ and ±0;
 //! - gradients of first and second order against central differences: of all inputs, of each alone, of one tensor that
@@ -16,12 +17,14 @@
 //! contains the conventions at corners and limits, written by hand.
 
 mod algebra;
+mod calls;
 mod coverage;
 mod data;
 pub mod devices;
 mod driver;
 mod gradients;
 mod kinks;
+mod modes;
 mod nd;
 mod orders;
 mod points;
