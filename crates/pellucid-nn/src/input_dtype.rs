@@ -8,25 +8,25 @@ use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype};
 /// Integers and booleans are an error. Half-precision inputs are computed in `f32` with `f32` parameters, as norms need.
 /// Under [`autocast`](pellucid_tensor::autocast), operations cast all operands but `f64`.
 #[inline]
-pub(crate) fn check_input_dtype(layer: &'static str, x: &Tensor, parameter: &Tensor) -> Result<()> {
-    if x.dtype() == parameter.dtype() { Ok(()) } else { check_dtypes(layer, x.dtype(), parameter.dtype()) }
+pub(crate) fn check_input_dtype(op: &'static str, x: &Tensor, parameter: &Tensor) -> Result<()> {
+    if x.dtype() == parameter.dtype() { Ok(()) } else { check_dtypes(op, x.dtype(), parameter.dtype()) }
 }
 
 /// [`check_input_dtype`] for a layer whose parameters are optional; without one, every dtype is allowed.
 #[inline]
 pub(crate) fn check_optional_dtype<'p>(
-    layer: &'static str,
+    op: &'static str,
     x: &Tensor,
     parameters: impl IntoIterator<Item = Option<&'p Tensor>>,
 ) -> Result<()> {
     match parameters.into_iter().flatten().next() {
-        Some(parameter) => check_input_dtype(layer, x, parameter),
+        Some(parameter) => check_input_dtype(op, x, parameter),
         None => Ok(()),
     }
 }
 
 #[cold]
-fn check_dtypes(layer: &'static str, x: DType, parameter: DType) -> Result<()> {
+fn check_dtypes(op: &'static str, x: DType, parameter: DType) -> Result<()> {
     if !parameter.is_float() {
         return Ok(());
     }
@@ -35,7 +35,7 @@ fn check_dtypes(layer: &'static str, x: DType, parameter: DType) -> Result<()> {
             "the input is {x} and the parameters of the layer are {parameter}: convert the input by \
              x.to_dtype(DType::{parameter:?})"
         );
-        return Err(Error::dtypes(layer, [x, parameter], help));
+        return Err(Error::dtypes(op, [x, parameter], help));
     }
     let is_half = matches!(x, DType::F16 | DType::BF16);
     let is_double = x == DType::F64 || parameter == DType::F64;
@@ -51,5 +51,5 @@ fn check_dtypes(layer: &'static str, x: DType, parameter: DType) -> Result<()> {
         "the input is {x} and the parameters of the layer are {parameter}: convert the input by \
          x.to_dtype(DType::{parameter:?}), or the model by model.to_dtype(DType::{x:?}){literal}"
     );
-    Err(Error::dtypes(layer, [x, parameter], help))
+    Err(Error::dtypes(op, [x, parameter], help))
 }

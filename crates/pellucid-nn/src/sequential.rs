@@ -23,8 +23,8 @@ pub type BoxedLayer = Box<dyn DynLayer>;
 /// assert_eq!(layers[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a layer that can be boxed",
-    note = "a layer of `sequential!` owns its fields: derive `Clone` and `Module`, and implement `Layer`"
+    message = "`{Self}` is not a layer that can be boxed: it needs `Layer`, `Clone` and `'static`",
+    note = "a layer of `sequential!` owns its fields: `#[derive(Clone, Module)]`, and implement `Layer` (method `compute`)"
 )]
 pub trait DynLayer: Layer {
     /// Returns a clone in a box.
@@ -34,6 +34,8 @@ pub trait DynLayer: Layer {
     fn as_any(&self) -> &dyn Any;
 }
 
+// The compiler reports the note of `DynLayer` for a type that lacks one of the bounds, and not the bound alone.
+#[diagnostic::do_not_recommend]
 impl<L: Layer + Clone + 'static> DynLayer for L {
     fn boxed_clone(&self) -> BoxedLayer {
         Box::new(self.clone())

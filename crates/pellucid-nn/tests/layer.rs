@@ -578,7 +578,26 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
     let lstm = Lstm::new(8, 4);
     let state = (zeros(&[1, 3, 4]), zeros(&[1, 2, 4]));
-    let refused: [(Result<Tensor>, &str); 19] = [
+    let doubles = |shape: &[usize]| Tensor::zeros(shape, DType::F64);
+    let refused: [(Result<Tensor>, &str); 28] = [
+        (
+            Linear::new(100, 4).try_forward(&zeros(&[2, 4, 6, 6])),
+            "Flatten::new() before this layer, and make it with Linear::new(144, 4), as 4·6·6 = 144",
+        ),
+        (
+            Linear::new(96, 4).try_forward(&zeros(&[4, 3, 8])),
+            "4·3·8 = 96: for one sample, add the batch axis by unsqueeze(0)",
+        ),
+        (Linear::new(2, 4).try_forward(&doubles(&[2, 2])), "linear: dtypes f64 and f32"),
+        (Conv2d::new(1, 4, 3).try_forward(&doubles(&[1, 1, 4, 4])), "conv2d: dtypes f64 and f32"),
+        (Conv2d::new(1, 4, 3).try_forward(&zeros(&[5, 28, 28])), "unsqueeze(1)"),
+        (BatchNorm2d::new(2).try_forward(&doubles(&[1, 2, 4, 4])), "batch_norm: dtypes f64 and f32"),
+        (BatchNorm2d::new(2).try_forward(&zeros(&[2, 4, 4])), "add the batch axis by unsqueeze(0)"),
+        (
+            BatchNorm1d::new(2).try_forward(&zeros(&[2])),
+            "1 spatial axis, or [B, C]; add the batch axis by unsqueeze(0)",
+        ),
+        (lstm.try_run(&doubles(&[4, 2, 8]), None).map(|y| y.0), "lstm: dtypes f64 and f32"),
         (attention.try_forward(&zeros(&[2, 5, 6])), "the layer was made for 8; make the layer for 6"),
         (attention.try_attend(&x, &zeros(&[2, 5, 7]), &x, AttentionMasks::default()), "axis of the key has length 7"),
         (Linear::new(8, 4).try_forward(&zeros(&[2, 6])), "Linear::new(6, 4)"),

@@ -139,7 +139,7 @@ impl<'a> ProgramLowering<'a> {
     fn kernel_fn(&self, step: &formula::Step) -> Result<KernelFn> {
         let (isa, compute) = (self.isa, step.compute);
         let undefined = || {
-            let help = format!("{:?} is not defined for this dtype; cast its operands", step.op);
+            let help = format!("{} is not defined for this dtype; cast its operands", step.op);
             Error::dtypes(self.program.name, [compute.storage()], help)
         };
         Ok(match step.op {

@@ -24,11 +24,10 @@ impl Formula {
     #[track_caller]
     pub fn evaluate_row(&self, inputs: &[&[f64]], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
         let inner = &*self.inner;
-        assert_eq!(inputs.len(), inner.inputs.len(), "formula `{}`: the number of inputs is wrong", inner.name);
-        assert_eq!(params.len(), self.params(), "formula `{}`: the number of parameters is wrong", inner.name);
-        for (input, values) in inner.inputs.iter().zip(inputs) {
-            let expected = if input.per_row { 1 } else { elements };
-            assert_eq!(values.len(), expected, "formula `{}`: an input has the wrong length", inner.name);
+        self.check_counts(inputs.len(), params.len());
+        for (i, (input, values)) in inner.inputs.iter().zip(inputs).enumerate() {
+            let (given, needed) = (values.len(), if input.per_row { 1 } else { elements });
+            assert!(given == needed, "formula `{}`: input {i} needs {needed} elements, got {given}", inner.name);
         }
         let mut values: Vec<Vec<f64>> = Vec::with_capacity(inner.graph.len());
         for (id, node) in inner.graph.iter() {

@@ -355,8 +355,7 @@ impl Formula {
     #[track_caller]
     pub fn call(&self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
         let inner = &self.inner;
-        let fits = inputs.len() == inner.inputs.len() && params.len() == inner.param_names.len();
-        assert!(fits, "formula `{}`: the call has a wrong number of inputs or parameters", inner.name);
+        self.check_counts(inputs.len(), params.len());
         let result = Builder::with(|b| {
             let ids =
                 |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>();
@@ -365,6 +364,16 @@ impl Formula {
             Ok(inner.outputs.iter().map(|o| b.expr(place[o.node.index()])).collect())
         });
         result.unwrap_or_else(|reason: String| panic!("formula `{}`: {reason}", inner.name))
+    }
+
+    /// Panics unless there is one value for each input and for each parameter.
+    #[track_caller]
+    fn check_counts(&self, inputs: usize, params: usize) {
+        let counts =
+            [("inputs", inputs, self.inner.inputs.len()), ("parameters", params, self.inner.param_names.len())];
+        for (what, given, needed) in counts {
+            assert!(given == needed, "formula `{}`: needs {needed} {what}, got {given}", self.inner.name);
+        }
     }
 
     /// Returns the name, for messages and profiles.

@@ -219,17 +219,42 @@ impl fmt::Display for InstructionOperand {
     }
 }
 
+impl fmt::Display for UniformSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UniformSource::Param(i) => write!(f, "parameter {i}"),
+            UniformSource::Literal(value) => value.fmt(f),
+            UniformSource::RowLength => f.write_str("row length"),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Unary(op) => f.write_str(op.name()),
+            Op::Binary(op) => f.write_str(op.name()),
+            Op::Select => f.write_str("select"),
+            Op::MulAdd => f.write_str("mul_add"),
+            Op::Convert(to) => write!(f, "convert_to_{}", to.storage()),
+            Op::Round(dtype) => write!(f, "round_to_{dtype}"),
+            Op::Reduce(op) => f.write_str(op.name()),
+            Op::RowIndex => f.write_str("row_index"),
+        }
+    }
+}
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |items: Vec<String>| items.join(", ");
         let inputs = self.inputs.iter().map(|i| format!("{}{}", i.storage, if i.per_row { "/row" } else { "" }));
         writeln!(f, "{}({})", self.name, list(inputs.collect()))?;
         for (i, u) in self.uniforms.iter().enumerate() {
-            writeln!(f, "  u{i} = {:?} as {:?}", u.source, u.compute)?;
+            writeln!(f, "  u{i} = {} as {}", u.source, u.compute.storage())?;
         }
         for s in &self.steps {
             let args = list(s.args.iter().map(|a| a.to_string()).collect());
-            writeln!(f, "  {} = {:?}.{:?} {args}", s.into, s.op, s.compute)?;
+            writeln!(f, "  {} = {}.{} {args}", s.into, s.op, s.compute.storage())?;
         }
         let outputs = self.outputs.iter().map(|o| format!("{} as {}", o.value, o.storage));
         writeln!(f, "  store {}", list(outputs.collect()))

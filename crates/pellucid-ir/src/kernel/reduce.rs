@@ -28,6 +28,22 @@ pub enum ReduceOp {
     All,
 }
 
+impl ReduceOp {
+    /// Returns the name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            ReduceOp::ArgMax => "argmax",
+            ReduceOp::ArgMin => "argmin",
+            ReduceOp::Any => "any",
+            ReduceOp::All => "all",
+        }
+    }
+}
+
 /// `outputs = finish(op over axes of program(inputs; params), finish inputs; finish_params)`.
 ///
 /// The inputs of `program` broadcast to a common shape; the outputs have that shape with the reduced axes of length 1.

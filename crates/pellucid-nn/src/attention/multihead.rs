@@ -309,7 +309,7 @@ impl MultiheadAttention {
             InProj::Separate(weights) => weights.each_ref().map(|weight| weight.shape()[1]),
         };
         for ((name, x), made_for) in [("query", query), ("key", key), ("value", value)].into_iter().zip(widths) {
-            check_input_dtype("MultiheadAttention", x, &self.out_proj.weight)?;
+            check_input_dtype("multihead_attention", x, &self.out_proj.weight)?;
             check_width(name, x, made_for)?;
         }
         let (width, shared) = (self.heads * self.head_width(), self.kv_heads * self.head_width());

@@ -79,7 +79,7 @@ impl LearnedPositions {
 
 impl Layer for LearnedPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("LearnedPositions", x, &self.weight)?;
+        check_input_dtype("learned_positions", x, &self.weight)?;
         let longest = self.weight.shape()[0];
         let length = from_start("learnt_positions", x)?.size();
         if length > longest {

@@ -40,6 +40,24 @@ pub enum ArenaSlot {
     },
 }
 
+/// `@40, kernels 2 to 11` for a buffer in the arena from byte 40 on, as in the text of a plan.
+impl fmt::Display for ArenaSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArenaSlot::Planned => f.write_str("not recorded"),
+            ArenaSlot::Owned => f.write_str("own memory"),
+            ArenaSlot::At { offset, first, last } => write!(f, "@{offset}, kernels {first} to {last}"),
+            ArenaSlot::Parts(parts) => {
+                for (i, part) in parts.iter().enumerate() {
+                    write!(f, "{}{part}", if i == 0 { "" } else { " + " })?;
+                }
+                Ok(())
+            }
+            ArenaSlot::Elided { by } => write!(f, "not stored, inside {by}"),
+        }
+    }
+}
+
 /// The role of a planned buffer in the step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum BufferRole {
@@ -443,7 +461,7 @@ impl fmt::Display for StepPlan {
         let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &PlannedBuffer| {
             writeln!(
                 f,
-                "  {name:24} {:>8} {:20} {:>12} bytes  {:?}",
+                "  {name:24} {:>8} {:20} {:>12} bytes  {}",
                 buf.dtype.to_string(),
                 buf.shape.to_string(),
                 buf.bytes(),

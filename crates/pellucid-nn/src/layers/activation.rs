@@ -219,7 +219,7 @@ impl Default for Prelu {
 
 impl Layer for Prelu {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("Prelu", x, &self.weight)?;
+        check_input_dtype("prelu", x, &self.weight)?;
         ops::prelu(x, &self.weight)
     }
 

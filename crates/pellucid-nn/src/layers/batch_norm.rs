@@ -128,16 +128,18 @@ pub(super) fn running_statistics(channels: usize) -> Result<[Buffer; 3]> {
 impl<const N: usize> Layer for BatchNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() != N + 2 && !(N == 1 && x.rank() == 2) {
-            let help = format!(
-                "the input must have shape [B, C, ..] with {N} spatial axes{}; add axes by unsqueeze(-1), or use the layer \
-                 of this rank",
-                if N == 1 { ", or [B, C]" } else { "" }
-            );
+            let remedy = match x.rank() {
+                rank if rank + 1 == N + 2 || N == 1 && rank == 1 => "; add the batch axis by unsqueeze(0)",
+                rank if rank < N + 2 => "; add axes by unsqueeze(-1), or use the layer of this rank",
+                _ => "; use the layer of this rank, or merge axes by flatten()",
+            };
+            let axes = if N == 1 { "1 spatial axis, or [B, C]".to_string() } else { format!("{N} spatial axes") };
+            let help = format!("the input must have shape [B, C, ..] with {axes}{remedy}");
             return Err(Error::shapes("batch_norm", [x.shape()], help));
         }
         let layer = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]);
         let per_channel = [self.weight.as_deref(), self.running_mean.as_deref()];
-        check_optional_dtype(layer, x, per_channel)?;
+        check_optional_dtype("batch_norm", x, per_channel)?;
         let values = per_channel.into_iter().flatten().next();
         check_channels("batch_norm", x, values, |channels| format!("{layer}::new({channels})"))?;
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)

@@ -215,7 +215,7 @@ impl<const N: usize> Conv<N> {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
-        check_input_dtype(by_axes::<_, N>(["Conv1d", "Conv2d", "Conv3d"]), x, weight)?;
+        check_input_dtype(by_axes::<_, N>(["conv1d", "conv2d", "conv3d"]), x, weight)?;
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
             (None, Padding::Both(both)) => conv(x, weight, bias, options.padding(both)),
@@ -347,7 +347,7 @@ impl<const N: usize> ConvTranspose<N> {
 
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
-        check_input_dtype(by_axes::<_, N>(["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]), x, weight)?;
+        check_input_dtype(by_axes::<_, N>(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]), x, weight)?;
         let options = self.sliding.options().padding(self.padding).output_padding(more);
         conv(x, weight, self.bias.as_deref(), options)
     }

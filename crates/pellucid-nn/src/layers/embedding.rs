@@ -172,7 +172,7 @@ impl EmbeddingBag {
     /// Those of [`ops::embedding_bag`].
     #[panicking_form]
     pub fn try_bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
-        weights.map_or(Ok(()), |weights| check_input_dtype("EmbeddingBag", weights, &self.weight))?;
+        weights.map_or(Ok(()), |weights| check_input_dtype("embedding_bag", weights, &self.weight))?;
         let options = ops::EmbeddingBagOptions {
             offsets,
             weights,

@@ -106,7 +106,7 @@ impl<const N: usize> Layer for InstanceNorm<N> {
                 format!("the input has {given} channels, but the layer was made for {made_for}: {layer}::new({given})");
             return Err(Error::shapes(op, [x.shape()], help));
         }
-        check_optional_dtype(layer, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
+        check_optional_dtype(op, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
         let running = match (&self.running_mean, &self.running_var) {
             (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),
             _ => None,

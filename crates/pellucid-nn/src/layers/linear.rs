@@ -59,10 +59,24 @@ fn wrong_width(input: &Shape, weight: &Shape) -> Error {
     let (outputs, inputs) = (weight[0], weight[1]);
     let given = input[input.rank() - 1];
     let wrong = format!("the last axis of the input has length {given}, but the layer was made for {inputs}");
-    let sample = &input[1..];
-    let help = if sample.len() > 1 && sample.iter().product::<usize>() == inputs {
-        let factors = sample.iter().map(usize::to_string).collect::<Vec<_>>().join("·");
+    let product = |axes: &[usize]| {
+        let factors = axes.iter().map(usize::to_string).collect::<Vec<_>>().join("·");
+        (axes.iter().fold(1usize, |size, &len| size.saturating_mul(len)), factors)
+    };
+    let (size, factors) = product(&input[1..]);
+    let help = if input.rank() > 2 && size == inputs {
         format!("{wrong}; {factors} = {inputs}: put Flatten::new() before this layer")
+    } else if input.rank() == 3 && product(input).0 == inputs {
+        let factors = product(input).1;
+        format!(
+            "{wrong}; {factors} = {inputs}: for one sample, add the batch axis by unsqueeze(0), and put Flatten::new() \
+             before this layer"
+        )
+    } else if input.rank() > 3 {
+        format!(
+            "{wrong}; after convolutions or pooling put Flatten::new() before this layer, and make it with \
+             Linear::new({size}, {outputs}), as {factors} = {size}"
+        )
     } else {
         format!(
             "{wrong}; make the layer with Linear::new({given}, {outputs}), or give the input a last axis of length \
@@ -75,7 +89,7 @@ fn wrong_width(input: &Shape, weight: &Shape) -> Error {
 impl Linear {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("Linear", x, weight)?;
+        check_input_dtype("linear", x, weight)?;
         match (x.shape().last(), weight.shape().dims()) {
             (Some(&given), &[_, inputs]) if given != inputs => {
                 return Err(wrong_width(x.shape(), weight.shape()));
@@ -136,8 +150,8 @@ impl Bilinear {
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || {
-            check_input_dtype("Bilinear", a, &self.weight)?;
-            check_input_dtype("Bilinear", b, &self.weight)?;
+            check_input_dtype("bilinear", a, &self.weight)?;
+            check_input_dtype("bilinear", b, &self.weight)?;
             let [_, left, right] = self.weight.shape().dims() else { unreachable!("the weight must have three axes") };
             for (name, input, features) in [("first", a, left), ("second", b, right)] {
                 if input.shape().last() != Some(features) {

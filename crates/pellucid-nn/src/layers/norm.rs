@@ -59,7 +59,7 @@ impl LayerNorm {
 
 impl Layer for LayerNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_optional_dtype("LayerNorm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
+        check_optional_dtype("layer_norm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
         check_last_axes("layer_norm", "LayerNorm", x, &self.shape)?;
         ops::layer_norm(x, &self.shape, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
@@ -130,7 +130,7 @@ impl RmsNorm {
 
 impl Layer for RmsNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_optional_dtype("RmsNorm", x, [self.weight.as_deref()])?;
+        check_optional_dtype("rms_norm", x, [self.weight.as_deref()])?;
         check_last_axes("rms_norm", "RmsNorm", x, &self.shape)?;
         let eps = self.eps.unwrap_or_else(|| epsilon(x.dtype()));
         ops::rms_norm(x, &self.shape, self.weight.as_deref(), eps)
@@ -201,7 +201,7 @@ impl GroupNorm {
 
 impl Layer for GroupNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_optional_dtype("GroupNorm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
+        check_optional_dtype("group_norm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
         let make = |channels| format!("GroupNorm::new({}, {channels})", self.groups);
         check_channels("group_norm", x, self.weight.as_deref(), make)?;
         ops::group_norm(x, self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)

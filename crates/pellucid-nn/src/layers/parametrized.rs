@@ -245,7 +245,7 @@ impl<L: Weighted> Module for SpectralNorm<L> {
 
 impl<L: Weighted> Layer for SpectralNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("SpectralNorm", x, self.original())?;
+        check_input_dtype("spectral_norm", x, self.original())?;
         if self.training.get() {
             self.run_power_iterations(self.iterations)?;
         }

@@ -146,7 +146,7 @@ fn run_step(
         let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
-    weights.check_dtypes(cell.classes()[1], x, states)?;
+    weights.check_dtypes(cell, x, states)?;
     if x.rank() == 1 || x.rank() == 2 {
         weights.check_features(cell, cell.classes()[1], x)?;
     }

@@ -364,6 +364,11 @@ fn a_plan_prints_and_adds_up() {
     for part in ["L0:Linear", "L1:Relu", "gradient 2.weight", "logits gradient", "[8, 16]"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
+    let (loss, optimizer) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0));
+    let trainer = model.compile(&[8, 6], CompileOptions::new(&loss, &optimizer));
+    let recorded = trainer.unwrap().recorded.plan().to_string();
+    assert!(recorded.contains(" @") && recorded.contains(", kernels "), "{recorded}");
+    assert!(!recorded.contains(['{', '}']), "the text of a plan must not contain the code of a value:\n{recorded}");
     let work: usize = plan.layers.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
     let grads: usize = model.parameters().iter().map(|p| 4 * p.size()).sum();
     // The outputs of three layers, the gradients of the inputs of two layers, and the gradient of the logits.

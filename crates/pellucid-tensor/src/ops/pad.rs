@@ -175,6 +175,18 @@ pub enum PadMode {
     Circular,
 }
 
+impl PadMode {
+    /// Returns the name of PyTorch's `mode`.
+    fn name(self) -> &'static str {
+        match self {
+            PadMode::Constant(_) => "constant",
+            PadMode::Reflect => "reflect",
+            PadMode::Replicate => "replicate",
+            PadMode::Circular => "circular",
+        }
+    }
+}
+
 /// Pads x at the ends of its axes, with values that the mode determines. Negative widths crop.
 ///
 /// # Errors
@@ -243,7 +255,8 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<T
         };
         if before.max(after).max(0) as usize > most {
             let reason = format!(
-                "axis {axis} of length {len} is too short for {mode:?} padding of ({before}, {after}); pad less"
+                "axis {axis} of length {len} is too short for {} padding of ({before}, {after}); pad less",
+                mode.name()
             );
             return Err(Error::invalid("pad", reason));
         }

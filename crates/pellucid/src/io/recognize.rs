@@ -17,7 +17,14 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     Some(format!("this is {what}, not a safetensors file; {help}"))
 }
 
-const TORCH: &str = "in Python, safetensors.torch.save_file(torch.load(path, weights_only=True), new_path) writes its state dict as one";
+/// For state dicts and for whole models. PyTorch loads a whole model only without `weights_only`, and safetensors
+/// refuses tensors that share memory or are not contiguous.
+const TORCH: &str = "this Python code writes its state dict as one: import torch, safetensors.torch; \
+                     m = torch.load(path, map_location='cpu', weights_only=False); \
+                     d = m.state_dict() if hasattr(m, 'state_dict') else m; \
+                     safetensors.torch.save_file({k: v.clone(memory_format=torch.contiguous_format) for k, v in \
+                     d.items()}, new_path) (weights_only=False runs code of the file: use True for a file from others, \
+                     which then must contain a state dict, not a whole model)";
 const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) writes it as one";
 const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) writes its arrays as one";
 const ONNX: &str = "in Python, safetensors.numpy.save_file({t.name: onnx.numpy_helper.to_array(t) for t in \

@@ -125,7 +125,11 @@ fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>
         window.stride[axis] > 0 && window.dilation[axis] > 0 && extent(axis).is_some_and(|extent| extent < limit)
     };
     if !(0..3).all(is_valid) {
-        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
+        let reason = format!(
+            "stride and dilation must be positive, and the window must not overflow; got size {:?}, stride {:?} and \
+             dilation {:?}",
+            window.size, window.stride, window.dilation
+        );
         return Err(Error::invalid("conv", reason));
     }
     Ok(())

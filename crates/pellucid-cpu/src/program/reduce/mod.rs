@@ -183,7 +183,7 @@ fn check_finish(finish: &Program, result: Compute) -> Result<()> {
 fn select_action(kernel: &Reduce, wanted: Compute) -> Result<(Compute, Compute, ReduceAction)> {
     let value = kernel.program.outputs[0].compute;
     defined_action(kernel.op, value, wanted).ok_or_else(|| {
-        let rule = format!("{:?} is not defined for this dtype; cast the input", kernel.op);
+        let rule = format!("the reduction {} is not defined for this dtype; cast the input", kernel.op.name());
         Error::dtypes(kernel.program.name, [value.storage()], rule)
     })
 }

@@ -158,8 +158,26 @@ fn misuse_panics_with_a_help_text() {
     assert!(nowhere.contains("only while its formula is built"), "{nowhere}");
     let early = message(|| drop(Formula::new("f", &[Input::NUMBER], 0, |_, _| vec![Expr::gradient(0)])));
     assert!(early.contains("incoming gradient 0 does not exist here"), "{early}");
+    fn twice() -> Formula {
+        Formula::new("twice", &[Input::NUMBER], 1, |x, k| vec![k[0] * x[0]])
+    }
+    let inputs = message(|| _ = formula!(|a, b| twice().call(&[a, b], &[])[0]));
+    assert_eq!(inputs, "formula `twice`: needs 1 inputs, got 2");
+    let parameters = message(|| drop(twice().evaluate(&[&[1.0]], &[])));
+    assert_eq!(parameters, "formula `twice`: needs 1 parameters, got 0");
+    let elements = message(|| drop(twice().evaluate_row(&[&[1.0]], &[2.0], 2)));
+    assert_eq!(elements, "formula `twice`: input 0 needs 2 elements, got 1");
     // A panic does not affect the construction of the next formula.
     assert_eq!(text(formula!(|x| x + 1)), "x + 1");
+}
+
+#[test]
+fn the_text_of_a_program_names_its_operations() {
+    let program = formula! { static f(x; k) = (k * x + 0.5).exp().row_sum() }.uniform_program(DType::F32).unwrap();
+    let text = program.to_string();
+    for part in ["= parameter 0 as f32", "= 0.5 as f32", "exp.f32 ", "row_sum.f32 "] {
+        assert!(text.contains(part), "{part} must be in\n{text}");
+    }
 }
 
 #[test]

@@ -184,11 +184,18 @@ pub fn where_<'a>(
     a: impl Into<TensorOrScalar<'a>>,
     b: impl Into<TensorOrScalar<'a>>,
 ) -> Result<Tensor> {
+    let (a, b): (TensorOrScalar<'a>, TensorOrScalar<'a>) = (a.into(), b.into());
     if condition.dtype() != DType::Bool {
-        let help = "the condition must be a bool tensor; compare with ne(0)";
+        let is_mask = |x: &TensorOrScalar<'a>| x.tensor().is_some_and(|x| x.dtype() == DType::Bool);
+        let help = match is_mask(&a) || is_mask(&b) {
+            true => {
+                "the condition is no bool tensor, but another argument is: the condition comes first in \
+                 ops::where_(condition, x, y), and second in x.where_(condition, y)"
+            }
+            false => "the condition must be a bool tensor; compare with ne(0)",
+        };
         return Err(Error::dtypes("where_", [condition.dtype()], help));
     }
-    let (a, b): (TensorOrScalar<'a>, TensorOrScalar<'a>) = (a.into(), b.into());
     let filled = |x: &TensorOrScalar<'a>, like: &TensorOrScalar<'a>| -> Result<Tensor> {
         match (x, like.tensor()) {
             (TensorOrScalar::Scalar(k), Some(t)) => full((), *k, k.promote_into(t.dtype())),

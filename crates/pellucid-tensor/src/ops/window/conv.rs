@@ -1,6 +1,6 @@
 //! Convolutions and transposed convolutions.
 
-use super::{Spatial, SpatialImages, check_positive};
+use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_positive};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
@@ -189,10 +189,11 @@ impl ConvOperands {
             ));
         }
         let size = Spatial::from(&w.shape()[2..]).to_three(op, "the weight", spatial, 1)?;
-        let stride = check_positive(op, "stride", options.stride.to_three(op, "stride", spatial, 1)?)?;
-        let dilation = check_positive(op, "dilation", options.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let stride = check_positive(op, "stride", DEFAULT_IS_ONE, options.stride.to_three(op, "stride", spatial, 1)?)?;
+        let dilation =
+            check_positive(op, "dilation", DEFAULT_IS_ONE, options.dilation.to_three(op, "dilation", spatial, 1)?)?;
         let mut window =
-            Window { size: check_positive(op, "the weight's size", size)?, stride, dilation, before: [0; 3] };
+            Window { size: check_positive(op, "the kernel size", USE_ONE, size)?, stride, dilation, before: [0; 3] };
         let after = match &options.padding {
             ConvPadding::Both(both) => {
                 window.before = both.to_three(op, "padding", spatial, 0)?;
@@ -231,10 +232,24 @@ impl ConvOperands {
 }
 
 /// Returns the remedy for an input with another number of channels than the weight. If the last axis has the length of
-/// the channels, they are probably there; with several groups, the weight can have the wrong number of channels.
-fn channels_last(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
+/// the channels, they are probably there; with several groups, the weight can have the wrong number of channels. An
+/// input without a batch axis may be a batch without a channel axis.
+fn channels_remedy(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
     if groups > 1 || x.shape().last() != Some(&channels) {
-        return "; give one of them the channels of the other".into();
+        return match (x.rank() == spatial + 1, channels) {
+            (true, 1) => format!(
+                "; an input of rank {} is one sample [C, ..]: for {} samples of one channel, add the channel axis by \
+                 unsqueeze(1)",
+                x.rank(),
+                x.shape()[0]
+            ),
+            (true, _) => format!(
+                "; an input of rank {} is one sample [C, ..]: add a missing channel axis by unsqueeze(), or give one of \
+                 them the channels of the other",
+                x.rank()
+            ),
+            _ => "; give one of them the channels of the other".into(),
+        };
     }
     let lead = x.rank() - spatial - 1;
     let order: Vec<usize> = (0..lead).chain([x.rank() - 1]).chain(lead..x.rank() - 1).collect();
@@ -263,7 +278,7 @@ fn conv(
             false => {
                 format!(
                     "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}{}",
-                    channels_last(x, spatial, takes, groups)
+                    channels_remedy(x, spatial, takes, groups)
                 )
             }
         };
@@ -316,7 +331,7 @@ fn conv_transpose(
             false => {
                 format!(
                     "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}{}",
-                    channels_last(x, spatial, takes, groups)
+                    channels_remedy(x, spatial, takes, groups)
                 )
             }
         };

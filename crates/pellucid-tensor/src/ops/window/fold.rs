@@ -1,6 +1,6 @@
 //! im2col and its transpose: windows as columns, and the sum of columns in an image.
 
-use super::{Spatial, check_lengths, check_positive};
+use super::{DEFAULT_IS_ONE, Spatial, USE_ONE, check_lengths, check_positive};
 use crate::array::host_values;
 use crate::ops;
 use crate::ops::gather::scatter_add_axis;
@@ -28,9 +28,9 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
     }
     check_lengths(dims)?;
     let [size, dilation, padding, stride] = options;
-    let size = check_positive(op, "the size", size.to_three(op, "size", count, 1)?)?;
-    let dilation = check_positive(op, "dilation", dilation.to_three(op, "dilation", count, 1)?)?;
-    let stride = check_positive(op, "stride", stride.to_three(op, "stride", count, 1)?)?;
+    let size = check_positive(op, "the size", USE_ONE, size.to_three(op, "size", count, 1)?)?;
+    let dilation = check_positive(op, "dilation", DEFAULT_IS_ONE, dilation.to_three(op, "dilation", count, 1)?)?;
+    let stride = check_positive(op, "stride", DEFAULT_IS_ONE, stride.to_three(op, "stride", count, 1)?)?;
     let padding = padding.to_three(op, "padding", count, 0)?;
     (3 - count..3)
         .zip(dims)

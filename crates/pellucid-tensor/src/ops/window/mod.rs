@@ -139,10 +139,15 @@ impl SpatialImages {
     }
 }
 
-/// Returns an error unless all numbers are at least 1.
-fn check_positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
+/// Remedy for a stride or dilation of 0.
+const DEFAULT_IS_ONE: &str = "the default is 1";
+/// Remedy for a window without elements.
+const USE_ONE: &str = "use 1 for an axis on which the window has one element";
+
+/// Returns an error with the remedy `help` unless all numbers are at least 1.
+fn check_positive(op: &'static str, what: &str, help: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
     if numbers.contains(&0) {
-        Err(Error::invalid(op, format!("{what} must be at least 1, got 0; the default is 1")))
+        Err(Error::invalid(op, format!("{what} must be at least 1 on every axis, got 0; {help}")))
     } else {
         Ok(numbers)
     }

@@ -1,7 +1,7 @@
 //! Pooling: the maximum, the mean, or the p-norm of every window.
 
 use super::conv::window_sums;
-use super::{Spatial, SpatialImages, check_lengths, check_positive};
+use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_lengths, check_positive};
 use crate::array::{Array, host_values};
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
@@ -68,11 +68,12 @@ impl PoolOptions {
 
     /// Returns the window, and the number of windows along each axis.
     fn window(&self, op: &'static str, spatial: usize, dims: [usize; 3]) -> Result<(Window, [usize; 3])> {
-        let size = check_positive(op, "the size", self.size.to_three(op, "size", spatial, 1)?)?;
+        let size = check_positive(op, "the size", USE_ONE, self.size.to_three(op, "size", spatial, 1)?)?;
         check_lengths(&size)?;
         let stride = self.stride.as_ref().map_or(Ok(size), |s| s.to_three(op, "stride", spatial, 1))?;
-        let stride = check_positive(op, "stride", stride)?;
-        let dilation = check_positive(op, "dilation", self.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let stride = check_positive(op, "stride", "the default is the size of the window", stride)?;
+        let dilation =
+            check_positive(op, "dilation", DEFAULT_IS_ONE, self.dilation.to_three(op, "dilation", spatial, 1)?)?;
         let before = self.padding.to_three(op, "padding", spatial, 0)?;
         let window = Window { size, stride, dilation, before };
         let mut outputs = [0; 3];

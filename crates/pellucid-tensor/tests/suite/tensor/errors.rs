@@ -158,6 +158,43 @@ fn messages_name_a_correction() {
     );
 }
 
+/// Misread axes, windows of size 0 and exchanged arguments: the error names what the caller probably meant.
+#[test]
+fn messages_name_the_probable_mistake() {
+    let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
+    let (x, image) = (f32s(&[2, 3]), f32s(&[1, 4, 4]));
+    let mask = x.gt(0.0);
+    let reflect = ops::pad(&x, [(0, 0), (3, 0)], ops::PadMode::Reflect);
+    let pool = ops::PoolOptions::new;
+    let refusals: [(Result<Tensor, Error>, &[&str]); 12] = [
+        (
+            ops::conv2d(&f32s(&[5, 28, 28]), &f32s(&[8, 1, 3, 3]), None, Default::default()),
+            &["5 samples of one channel", "unsqueeze(1)"],
+        ),
+        (ops::conv1d(&f32s(&[5, 28]), &f32s(&[8, 1, 3]), None, Default::default()), &["unsqueeze(1)"]),
+        (ops::conv_transpose2d(&f32s(&[5, 9, 9]), &f32s(&[1, 8, 3, 3]), None, Default::default()), &["unsqueeze(1)"]),
+        (ops::conv2d(&f32s(&[5, 28, 28]), &f32s(&[8, 3, 3, 3]), None, Default::default()), &["one sample [C, ..]"]),
+        (
+            ops::conv2d(&image, &f32s(&[8, 1, 0, 3]), None, Default::default()),
+            &["conv2d: the kernel size must be at least 1 on every axis, got 0; use 1"],
+        ),
+        (ops::conv2d(&image, &f32s(&[8, 1, 3, 3]), None, ops::ConvOptions::default().stride(0)), &["the default is 1"]),
+        (ops::avg_pool2d(&image, pool(0), Default::default()), &["avg_pool2d: the size must be", "got 0; use 1"]),
+        (
+            ops::max_pool2d(&image, pool(2).stride([1, 0])).map(|y| y.0),
+            &["stride", "the default is the size of the window"],
+        ),
+        (ops::where_(&x, &mask, &x), &["the condition comes first", "where_(condition, x, y)"]),
+        (ops::where_(&x, 0.0, &mask), &["the condition comes first"]),
+        (ops::where_(&x, &x, 0.0), &["where_: dtypes f32", "compare with ne(0)"]),
+        (reflect, &["too short for reflect padding"]),
+    ];
+    for (result, parts) in refusals {
+        let text = result.expect_err(parts[0]).to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
+    }
+}
+
 /// Errors of values outside of a range name the range.
 #[test]
 fn messages_name_the_accepted_values() {
