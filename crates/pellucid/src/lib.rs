@@ -66,6 +66,16 @@ pub mod prelude {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Compiles and runs the program of the page on the first steps as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/first-steps.md")]
+struct FirstSteps;
+
+/// Compiles and runs the program of the page on deployment as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/deployment.md")]
+struct Deployment;
+
 /// Compiles and runs the programs of the page for PyTorch users as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/pytorch.md")]

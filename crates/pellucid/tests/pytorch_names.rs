@@ -8,38 +8,37 @@
 
 mod scratch;
 
-use pellucid::data::Batches;
-use pellucid::nn::graph::{GraphTrainer, InferenceModel};
-use pellucid::nn::loss::*;
-use pellucid::nn::optim::schedule::*;
-use pellucid::nn::optim::*;
-use pellucid::nn::*;
-use pellucid::prelude::*;
-use pellucid::{
-    Ellipsis, Generator, GradCheckOptions, NewAxis, checkpoint, detect_anomaly, gradcheck, gradgradcheck, hessian, hvp,
-    io, jacobian, jvp, slice, vjp,
-};
 use scratch::Scratch;
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-/// Defines `ROWS`, and a test for each group. The test runs the declarations of the group, then each row.
+/// Defines `ROWS`, `IMPORTS`, and a test for each group. The test runs the declarations of the group, then each row, with
+/// the prelude and the imports of the group alone.
 macro_rules! rows {
-    ($($group:ident { $($setup:tt)* } $($torch:literal => [$($form:tt)*];)*)*) => {
+    ($($group:ident [$($imports:tt)*] { $($setup:tt)* } $($torch:literal => [$($form:tt)*];)*)*) => {
         const ROWS: &[(&str, &str)] = &[$($(($torch, stringify!($($form)*)),)*)*];
 
-        $(#[test]
-        fn $group() -> Result<()> {
-            $($setup)*
-            $({ $($form)*; })*
-            Ok(())
+        /// The imports of each group besides the prelude.
+        const IMPORTS: &[&str] = &[$(stringify!($($imports)*)),*];
+
+        $(mod $group {
+            use super::Scratch;
+            use pellucid::prelude::*;
+            $($imports)*
+
+            #[test]
+            fn $group() -> Result<()> {
+                $($setup)*
+                $({ $($form)*; })*
+                Ok(())
+            }
         })*
     };
 }
 
 rows! {
-    creation {
+    creation [use pellucid::Generator;] {
         let (x, p) = (Tensor::randn([2, 3], DType::F32), Tensor::full([3], 0.5, DType::F32));
         let (data, weights) = (vec![0.0f32; 6], Tensor::from([0.2f32, 0.8]));
     }
@@ -69,7 +68,7 @@ rows! {
     "torch.rand(3, generator=torch.Generator().manual_seed(0))" => [ops::rand_with([3], DType::F32, &Generator::new(0))?];
     "generator.set_state(state)" => [Generator::new(0).set_state(Generator::new(1).state())?];
 
-    reads {
+    reads [] {
         let x = Tensor::randn([2, 3], DType::F32);
         let (loss, y) = (x.sum(..), Tensor::zeros([2, 3], DType::F64));
     }
@@ -93,7 +92,7 @@ rows! {
     "x is y" => [x.id() == y.id()];
     "x.data_ptr() == y.data_ptr()" => [x.storage_id() == y.storage_id()];
 
-    indexing {
+    indexing [] {
         let (x, y) = (Tensor::randn([4, 6], DType::F32), Tensor::zeros([4, 6], DType::F32));
         let (mask, rows) = (x.gt(0.0), Tensor::from([3i64, 0]));
         let (index, source) = (Tensor::zeros([4, 1], DType::I64), Tensor::ones([4, 1], DType::F32));
@@ -126,7 +125,7 @@ rows! {
     "x.narrow(1, 0, 2)" => [x.narrow(1, 0, 2)];
     "F.one_hot(labels, 3)" => [labels.one_hot(3)];
 
-    shapes {
+    shapes [] {
         let (x, y) = (Tensor::randn([2, 3, 4], DType::F32), Tensor::randn([2, 3, 4], DType::F32));
         let (row, matrix) = (Tensor::randn([1, 4], DType::F32), Tensor::randn([3, 4], DType::F32));
     }
@@ -160,7 +159,7 @@ rows! {
     "torch.meshgrid(u, v, indexing='ij')" => [ops::meshgrid(&[&row.i(0), &row.i(0)], ops::MeshgridIndexing::Ij)?];
     "F.pad(x, (1, 2))" => [x.pad([(0, 0), (0, 0), (1, 2)], ops::PadMode::Constant(0.into()))];
 
-    arithmetic {
+    arithmetic [] {
         let (mut a, b) = (Tensor::rand([2, 3], DType::F32), Tensor::rand([2, 3], DType::F32));
         let (m, n) = (a.gt(0.5), b.gt(0.5));
     }
@@ -197,7 +196,7 @@ rows! {
     "torch.equal(a, b)" => [a.equal(&b)];
     "torch.nan_to_num(a)" => [a.nan_to_num(0.0, f32::MAX, f32::MIN)];
 
-    reductions {
+    reductions [] {
         let x = Tensor::randn([2, 3, 4], DType::F32);
         let (v, counts) = (Tensor::randn([9], DType::F32), Tensor::from([1i64, 4, 1]));
     }
@@ -227,7 +226,7 @@ rows! {
     "counts.bincount()" => [counts.bincount(None, 0)];
     "torch.searchsorted(s, v)" => [v.sort(0, false).0.searchsorted(&v, false)];
 
-    linear_algebra {
+    linear_algebra [] {
         let (a, b) = (Tensor::randn([3, 3], DType::F64), Tensor::randn([3, 3], DType::F64));
         let (batch, u, v) = (Tensor::randn([5, 3, 3], DType::F64), a.i(0), b.i(0));
         let spd = a.matmul(&a.t()) + Tensor::eye(3, DType::F64);
@@ -248,7 +247,7 @@ rows! {
     "torch.cdist(a, b)" => [a.cdist(&b, 2.0)];
     "torch.trace(a)" => [a.trace()];
 
-    autograd {
+    autograd [use pellucid::{GradCheckOptions, checkpoint, detect_anomaly, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,};] {
         let x = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
         let (y, g) = (x.square(), Tensor::from([1.0f64, 0.5]));
         let f = |x: &[Tensor]| Ok(vec![x[0].sin()]);
@@ -281,7 +280,7 @@ rows! {
     "torch.func.hessian(cube)(x)" => [hessian(cube, &x)?];
     "torch.autograd.functional.hvp(cube, x, g)" => [hvp(|x| cube(&x[0]), &[&x], &[&g])?];
 
-    modules {
+    modules [use pellucid::nn::{ModuleDict, functional_call, hook};] {
         #[derive(Module)]
         struct Net {
             hidden: Linear,
@@ -330,7 +329,7 @@ rows! {
     "torchinfo.summary(model, (5, 3))" => [model.summary(&[5, 3])?];
     "model.half()" => [Linear::new(3, 4).to_dtype(DType::F16)?];
 
-    layers {
+    layers [use pellucid::nn::*;] {
         let (x, image) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 4, 8, 8], DType::F32));
         let (words, lengths) = (Tensor::from([[0i64, 2], [1, 1]]), Tensor::from([2i64, 2, 1, 1, 1]));
         let (lstm, target) = (Lstm::new(8, 6), Tensor::randn([2, 3, 8], DType::F32));
@@ -389,7 +388,7 @@ rows! {
     "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
 
-    functional {
+    functional [] {
         let (x, w) = (Tensor::randn([2, 4], DType::F32), Tensor::randn([3, 4], DType::F32));
         let (b, image) = (Tensor::zeros([3], DType::F32), Tensor::randn([1, 3, 8, 8], DType::F32));
         let (kernel, grid) = (Tensor::randn([3, 3, 3, 3], DType::F32), Tensor::zeros([1, 5, 5, 2], DType::F32));
@@ -419,7 +418,7 @@ rows! {
     "F.unfold(image, 3)" => [image.unfold(3, 1, 0, 1, 2)];
     "F.scaled_dot_product_attention(q, q, q, is_causal=True)" => [q.scaled_dot_product_attention(&q, &q, ops::AttentionOptions { causal: true, ..Default::default() })];
 
-    losses {
+    losses [use pellucid::nn::loss::*;] {
         let (logits, y) = (Tensor::randn([4, 3], DType::F32), Tensor::from([0i64, 2, 1, 1]));
         let (p, t) = (logits.sigmoid(), Tensor::rand([4, 3], DType::F32));
         let (logs, w) = (logits.log_softmax(-1), Tensor::ones([3], DType::F32));
@@ -444,7 +443,7 @@ rows! {
     "nn.TripletMarginLoss()" => [TripletMarginLoss::default().forward(&logits, &p, &t)];
     "nn.CosineEmbeddingLoss()" => [CosineEmbeddingLoss::default()];
 
-    optimizers {
+    optimizers [use pellucid::nn::optim::{schedule::*, *};] {
         let model = sequential![Linear::new(3, 4), Relu, Linear::new(4, 2)];
         let (x, head) = (Tensor::randn([5, 3], DType::F32), Linear::new(2, 2));
         model.forward(&x).sum(..).backward();
@@ -487,10 +486,11 @@ rows! {
     "with torch.autocast('cpu', dtype=torch.bfloat16):" => [let _guard = autocast(DType::BF16)];
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
     "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
+    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer)?.step(&optimizer)?];
     "averaged.update_parameters(model)" => [averaged.update()?];
     "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.try_add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];
 
-    initialisation {
+    initialisation [use pellucid::nn::init;] {
         let (w, n) = (Linear::new(8, 8).weight, Linear::new(8, 8).weight);
     }
     "nn.init.zeros_(w)" => [init::zeros_(&w)];
@@ -502,7 +502,7 @@ rows! {
     "nn.init.kaiming_normal_(w, nonlinearity='relu')" => [init::kaiming_normal_(&w, init::Fan::In, init::Nonlinearity::Relu)];
     "nn.init.orthogonal_(w)" => [init::orthogonal_(&w, 1.0)];
 
-    data_and_files {
+    data_and_files [use pellucid::{io, nn::{Checkpoint, pad_sequence}};] {
         let (x, y) = (Tensor::randn([20, 3], DType::F32), Tensor::randint(0, 2, [20]));
         let (model, folder) = (Linear::new(3, 2), Scratch::new("pytorch-names"));
         let optimizer = Sgd::new(model.parameters(), SgdOptions::default());
@@ -519,7 +519,7 @@ rows! {
     "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, path)" => [io::save_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];
     "checkpoint = torch.load(path)" => [io::load_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];
 
-    devices_and_capture {
+    devices_and_capture [use pellucid::nn::{graph::{GraphTrainer, InferenceModel}, loss::CrossEntropyLoss};] {
         let device = Device::cpu();
         let (x, y) = (Tensor::randn([4, 3], DType::F32), Tensor::randint(0, 2, [4]));
         let model = Linear::new(3, 2);
@@ -561,6 +561,22 @@ fn the_page_has_these_rows() {
         assert_eq!(row, known, "docs/pytorch.md has another row than this test");
     }
     assert_eq!(table.len(), rows.len(), "docs/pytorch.md and this test have different numbers of rows");
+}
+
+/// The page states the imports of every table.
+#[test]
+fn the_page_has_these_imports() {
+    let page = include_str!("../../../docs/pytorch.md");
+    let (_, calls) = page.split_once("\n## Calls\n").expect("the page must have the section of the tables");
+    let sections = calls.split("\n### ").skip(1);
+    let imports: Vec<String> = sections
+        .map(|section| {
+            let before = section.split("\n| PyTorch |").next().unwrap_or_default();
+            compact(before.split("```rust").nth(1).map_or("", |rest| rest.split("```").next().unwrap_or_default()))
+        })
+        .collect();
+    let expected: Vec<String> = IMPORTS.iter().map(|imports| compact(imports)).collect();
+    assert_eq!(imports, expected, "docs/pytorch.md and this test have different imports for a table");
 }
 
 /// The search of the documentation finds every class of `torch.nn` and `torch.optim` in the rows: an item or an alias
