@@ -1,7 +1,9 @@
 //! Log events, in a process of their own, since `tracing` caches for all threads whether an event is enabled.
 
-use pellucid_nn::Linear;
-use pellucid_nn::loss::{MseLoss, Reduction, infer_grad_scale};
+use pellucid_nn::graph::{GraphTrainer, InferenceModel};
+use pellucid_nn::loss::{CrossEntropyLoss, MseLoss, Reduction, infer_grad_scale};
+use pellucid_nn::optim::{Sgd, SgdOptions};
+use pellucid_nn::{Linear, Module};
 use pellucid_tensor::{DType, Tensor};
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +12,7 @@ struct Log(Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        matches!(*metadata.level(), tracing::Level::INFO | tracing::Level::WARN)
+        metadata.target().starts_with("pellucid") && *metadata.level() <= tracing::Level::DEBUG
     }
     fn event(&self, event: &tracing::Event<'_>) {
         struct Fields(String);
@@ -21,7 +23,8 @@ impl tracing::Subscriber for Log {
         }
         let mut fields = Fields(String::new());
         event.record(&mut fields);
-        self.0.lock().unwrap().push(fields.0);
+        let level = event.metadata().level();
+        self.0.lock().unwrap().push(format!("{level} {}", fields.0));
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         tracing::span::Id::from_u64(1)
@@ -32,13 +35,65 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+/// Runs `f` with a subscriber, and returns its events.
+fn events(f: impl FnOnce()) -> Vec<String> {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    tracing::subscriber::with_default(Log(log.clone()), f);
+    std::mem::take(&mut *log.lock().unwrap())
+}
+
+/// Asserts that the events are these, in order: parts of each.
+#[track_caller]
+fn assert_events(log: &[String], expected: &[&[&str]]) {
+    let fits = |(event, parts): (&String, &&[&str])| parts.iter().all(|part| event.contains(part));
+    assert!(log.len() == expected.len() && log.iter().zip(expected).all(fits), "{log:#?}");
+}
+
+#[test]
+fn recordings_and_refused_steps_are_logged() {
+    let model = Linear::new(3, 2);
+    let x = Tensor::randn([5, 3], DType::F32);
+    let mut served = InferenceModel::new(&model, &[4, 8]).unwrap();
+    let run = events(|| _ = served.run(&x).unwrap());
+    let recorded = "message recorded a forward pass; rows 8;";
+    assert_events(
+        &run,
+        &[&["DEBUG message captured a step; inputs 1; kernels 1;"], &["INFO ", recorded, "kernels 1;"]],
+    );
+    assert_events(&events(|| _ = served.run(&x).unwrap()), &[]);
+
+    let sgd = Sgd::new(model.parameters(), SgdOptions::default());
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd).recordings(1).unwrap();
+    let y = Tensor::from([0i64, 1, 1, 0, 1]);
+    let step = events(|| trainer.step(&x, &y).unwrap());
+    assert_events(
+        &step,
+        &[&["DEBUG message captured a step"], &["INFO message recorded a step; shape [5, 3]; steps 1;"]],
+    );
+    let refused = events(|| assert!(trainer.step(&x, &Tensor::from([0i64, 1, 1, 0, 2])).is_err()));
+    assert_events(&refused, &[&["INFO message refused a step; error ", "index 2"]]);
+    let other = events(|| trainer.step(&x.i(1..4), &y.i(1..4)).unwrap());
+    assert_events(&other[1..], &[&["shape [3, 3]; steps 1;"], &["DEBUG ", "dropped 1; limit 1;"]]);
+}
+
+/// A result keeps no gradient: the first call says why it is missing.
+#[test]
+fn the_missing_gradient_of_a_result_is_explained_once() {
+    let x = Tensor::from([2.0f32]).requires_grad_(true);
+    let log = events(|| {
+        let (kept, y) = (x.square(), x.exp());
+        kept.retain_grad();
+        assert!(kept.grad().is_none() && x.grad().is_none());
+        (&kept * &y).backward();
+        assert!(kept.grad().is_some() && y.grad().is_none() && y.grad().is_none());
+    });
+    assert_events(&log, &[&["WARN ", "grad() of a result of shape [1] is None", "retain_grad()"]]);
+}
+
 #[test]
 fn the_grad_scale_is_logged() {
     let (model, x, y) = (Linear::new(2, 2), Tensor::randn([4, 2], DType::F32), Tensor::zeros([4, 2], DType::F32));
-    let log = Arc::new(Mutex::new(Vec::new()));
-    tracing::subscriber::with_default(Log(log.clone()), || {
-        infer_grad_scale(&MseLoss { reduction: Reduction::Sum }, &model, &x, &y).unwrap();
-    });
-    let log = log.lock().unwrap();
-    assert!(matches!(&log[..], [event] if event.contains("kind Sum; scale 0.25; batch 4;")), "{log:?}");
+    let loss = MseLoss { reduction: Reduction::Sum };
+    let log = events(|| _ = infer_grad_scale(&loss, &model, &x, &y).unwrap());
+    assert_events(&log, &[&["INFO ", "kind Sum; scale 0.25; batch 4;"]]);
 }

@@ -3,6 +3,7 @@
 //! A [`Driver`] opens devices by their index. The CPU is always open; a GPU is opened when it is first asked for.
 
 use crate::idle::release_idle_memory;
+use crate::warning::warn;
 use pellucid_ir::backend::{Backend, DeviceKind, Driver, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
@@ -117,7 +118,7 @@ impl Device {
     }
 
     /// Returns the first GPU if there is one that is not [software](Device::is_software), else the CPU. The first call in
-    /// a process that returns the CPU reports the reason on standard error.
+    /// a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error without one.
     pub fn best() -> Device {
         static WARNED: Once = Once::new();
         let why = match Device::gpu() {
@@ -125,7 +126,7 @@ impl Device {
             Ok(gpu) => format!("{gpu} is {}, a software adapter, which is slower", gpu.adapter()),
             Err(why) => why.to_string(),
         };
-        WARNED.call_once(|| eprintln!("pellucid: {why}; using the cpu"));
+        WARNED.call_once(|| warn(format_args!("{why}; using the cpu")));
         Device::cpu()
     }
 

@@ -34,6 +34,7 @@
 //! | `display` | printing of tensors |
 //! | `capture` | [`capture`](capture()): the kernels of a function, recorded as a plan and replayed |
 //! | `panic` | panics for failed calls, at the caller's line |
+//! | `warning` | warnings for the users of a program |
 //! | `scope_stack` | settings of a thread that guards change and restore |
 #![forbid(unsafe_code)]
 
@@ -51,6 +52,7 @@ pub mod ops;
 mod panic;
 mod scope_stack;
 mod tensor;
+mod warning;
 
 pub use array::{Array, StorageId};
 pub use autocast::{Autocast, autocast, autocast_dtype, autocast_off};

@@ -578,6 +578,8 @@ impl<'f> KeptPasses<'f> {
             }
             captured => Ok(captured?),
         };
+        let kernels = step.as_ref().ok().map(|step| step.plan().launches.len());
+        tracing::info!(rows = fill.rows, length = fill.length, kernels, "recorded a forward pass");
         self.recorded.push(RecordedPass { fill, has_output_length, step });
         Ok(())
     }

@@ -184,7 +184,14 @@ impl<'f> StepCache<'f> {
         let frozen = parameters.iter().filter(|parameter| !parameter.requires_grad()).cloned().collect();
         let parameter = parameters.into_iter().next();
         self.kept.push(KeptStep { path, recording, parameter, frozen, autocast });
-        self.kept.drain(..self.kept.len().saturating_sub(self.limit));
+        let surplus = self.kept.len().saturating_sub(self.limit);
+        self.kept.drain(..surplus);
+        let mut shape = None;
+        batch.each_tensor(&mut |_, x| shape = shape.take().or_else(|| Some(x.shape().clone())));
+        tracing::info!(shape = shape.map(tracing::field::display), steps = self.kept.len(), "recorded a step");
+        if surplus > 0 {
+            tracing::debug!(dropped = surplus, limit = self.limit, "dropped the steps that were not used for longest");
+        }
     }
 
     /// Returns the step that was compiled or selected last.
@@ -197,11 +204,13 @@ impl<'f> StepCache<'f> {
 
     /// Launches the step for a batch.
     pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
-        let is_kept = self.set_batch(true, x, y, bind)?;
-        self.counted(is_kept, |cache| cache.current().launch())?;
-        let step = self.current();
-        self.results = Some((step.logits.clone(), step.loss.clone()));
-        Ok(())
+        let launched = self.set_batch(true, x, y, bind).and_then(|is_kept| {
+            self.counted(is_kept, |cache| cache.current().launch())?;
+            let step = self.current();
+            self.results = Some((step.logits.clone(), step.loss.clone()));
+            Ok(())
+        });
+        launched.inspect_err(|error| tracing::info!(%error, "refused a step"))
     }
 
     /// Checks the step for a batch.

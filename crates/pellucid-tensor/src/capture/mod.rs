@@ -410,6 +410,12 @@ impl Recordings {
         if self.kept.len() == self.options.recordings {
             self.kept.remove(0);
         }
+        tracing::debug!(
+            inputs = inputs.len(),
+            kernels = step.plan().launches.len(),
+            recordings = self.kept.len() + 1,
+            "captured a step"
+        );
         self.kept.push(step);
         Ok(self.kept.len() - 1)
     }

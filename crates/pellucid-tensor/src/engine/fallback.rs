@@ -2,6 +2,7 @@
 
 use super::stats;
 use crate::device::Device;
+use crate::warning::warn;
 use pellucid_ir::backend::{CompiledPlan, LaunchFailure, OperandMeta, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan, SlotView};
@@ -13,6 +14,8 @@ use std::sync::{Arc, Mutex};
 /// Runs one kernel on a device. The caller holds the borrow words of all operands.
 #[inline]
 pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+    #[cfg(pellucid_unoptimized)]
+    crate::warning::warn_of_unoptimized_build();
     if device.is_cpu() || is_native(device, kernel, inputs, outputs) {
         return device.backend().run(kernel, inputs, outputs);
     }
@@ -36,7 +39,7 @@ fn warn_once(device: Device, op: &'static str) {
     static WARNED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut warned = WARNED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if warned.get_or_insert_default().insert(op) {
-        eprintln!("pellucid: {device} has no kernel for `{op}`; it runs on the cpu, with copies in both directions");
+        warn(format_args!("{device} has no kernel for `{op}`; it runs on the cpu, with copies in both directions"));
     }
 }
 

@@ -35,6 +35,7 @@ use crate::array::{Array, StorageId};
 use crate::device::Device;
 use crate::engine;
 use crate::panic::{self, unwrap};
+use crate::warning::warn_of_result_without_gradient;
 use graph::is_same_node;
 use history::TensorDetails;
 use pellucid_derive::panicking_form;
@@ -323,8 +324,16 @@ impl Tensor {
     }
 
     /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
+    ///
+    /// It is `None` before a backward pass, and for a result: only leaves keep their gradients, and results after
+    /// [`retain_grad`](Tensor::retain_grad). The first such call for a result in a process is reported, to the subscriber
+    /// of `tracing` or on standard error without one.
     pub fn grad(&self) -> Option<Tensor> {
-        self.0.existing_slot().and_then(|slot| slot.get())
+        let gradient = self.0.existing_slot().and_then(|slot| slot.get());
+        if gradient.is_none() && !self.is_leaf() && !self.retains_grad() {
+            warn_of_result_without_gradient(self.shape());
+        }
+        gradient
     }
 
     /// Replaces the gradient. A backward pass from a result starts with the gradient that was set on the result, unless

@@ -71,7 +71,9 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
     let description = description.map(|(name, text)| [(name.to_string(), text.to_string())].into_iter().collect());
     let bytes = safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))?;
-    replace::replace(path, &bytes).map_err(|e| refuse(reason_of(path, &e, true)))
+    replace::replace(path, &bytes).map_err(|e| refuse(reason_of(path, &e, true)))?;
+    tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "wrote a file");
+    Ok(())
 }
 
 /// Reads all tensors of a safetensors file.
@@ -105,7 +107,9 @@ fn read(
         return Err(refuse("the path is a device or a pipe: copy its contents to a file, and load the file".into()));
     }
     let bytes = fs::read(path).map_err(failed)?;
-    parse(&bytes, check).map_err(refuse)
+    let tensors = parse(&bytes, check).map_err(refuse)?;
+    tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "read a file");
+    Ok(tensors)
 }
 
 /// Describes an error of the file system, with a correction. A file that is written does not exist if its folder does
