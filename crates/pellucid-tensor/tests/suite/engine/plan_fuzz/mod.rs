@@ -16,7 +16,7 @@ mod rng;
 
 pub use launch_bound::launch_bound;
 use operations::OPERATIONS;
-use pellucid_tensor::{DType, Device, Error, Generator, GradOptions, Shape, Tensor, capture, grad, lazy, ops};
+use pellucid_tensor::{DType, Device, Error, Generator, GradOptions, Shape, Tensor, capture_local, grad, lazy, ops};
 use rng::SplitMix64;
 use std::cell::RefCell;
 use std::fmt;
@@ -285,7 +285,7 @@ fn run_program(seed: u64, mode: PlanMode) -> Result<(Vec<Observation>, String, P
     let mut captured = match mode {
         PlanMode::Captured | PlanMode::LaunchBoundCaptured => {
             let inputs = moved(shapes.inputs(0))?;
-            Some(capture(work, &inputs.iter().collect::<Vec<_>>())?)
+            Some(capture_local(work, &inputs.iter().collect::<Vec<_>>())?)
         }
         _ => None,
     };
