@@ -169,10 +169,11 @@ fn quantiles(
         return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
     }
     axes.resolve(op, x.shape())?;
-    if engine::is_eager() && q.device() == Device::cpu() {
-        if let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p)) {
-            return Err(refused(p));
-        }
+    if engine::is_eager()
+        && q.device() == Device::cpu()
+        && let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p))
+    {
+        return Err(refused(p));
     }
     // bf16 cannot represent every rank above 256.
     in_single!(op, [x] => {
