@@ -57,9 +57,12 @@ rows! {
     "torch.arange(0, 1, 0.1)" => [Tensor::arange(0.0f32, 1.0, 0.1)];
     "torch.linspace(0, 1, 5)" => [Tensor::linspace(0.0, 1.0, 5, DType::F32)];
     "torch.eye(3)" => [Tensor::eye(3, DType::F32)];
+    "torch.tril_indices(3, 3)" => [ops::tril_indices(3, 3, 0)?];
     "torch.rand(2, 3)" => [Tensor::rand([2, 3], DType::F32)];
     "torch.randn(2, 3)" => [Tensor::randn([2, 3], DType::F32)];
-    "torch.randn_like(x)" => [Tensor::randn(x.shape(), x.dtype())];
+    "torch.randn_like(x)" => [ops::randn_like(&x)?];
+    "torch.rand_like(x)" => [ops::rand_like(&x)?];
+    "torch.randint_like(x, 0, 10)" => [x.randint_like(0, 10)];
     "torch.randint(0, 10, (2, 3))" => [Tensor::randint(0, 10, [2, 3])];
     "torch.randperm(10)" => [ops::randperm(10)?];
     "torch.bernoulli(p)" => [p.bernoulli()];
@@ -143,8 +146,14 @@ rows! {
     "x.movedim(0, 2)" => [x.movedim(0, 2)];
     "row.expand(3, -1)" => [row.expand([3, -1])];
     "torch.broadcast_to(row, (3, 4))" => [row.broadcast_to([3, 4])];
+    "torch.broadcast_tensors(x, row)" => [ops::broadcast_tensors(&[&x, &row])?];
     "torch.cat([x, y], dim=1)" => [ops::concatenate(&[&x, &y], 1)?];
     "torch.stack([x, y])" => [ops::stack(&[&x, &y], 0)?];
+    "torch.column_stack([matrix, matrix])" => [ops::column_stack(&[&matrix, &matrix])?];
+    "torch.block_diag(matrix, matrix)" => [ops::block_diag(&[&matrix, &matrix])?];
+    "torch.atleast_2d(row)" => [row.atleast_2d()];
+    "torch.cartesian_prod(u, v)" => [ops::cartesian_prod(&[&row.i(0), &row.i(0)])?];
+    "torch.combinations(v)" => [row.i(0).combinations(2, false)];
     "x.split([1, 2], dim=1)" => [x.split([1, 2], 1)];
     "x.split(2, dim=2)" => [x.split(2, 2)];
     "x.chunk(2, dim=2)" => [x.chunk(2, 2)];
@@ -189,6 +198,12 @@ rows! {
     "torch.clamp(a, 0, 1)" => [a.clamp(0.0, 1.0)];
     "torch.clamp(a, min=0)" => [a.clamp(0.0, f64::INFINITY)];
     "torch.round(a)" => [a.round()];
+    "torch.round(a, decimals=2)" => [a.around(2)];
+    "torch.signbit(a)" => [a.signbit()];
+    "torch.logit(a, eps=1e-6)" => [a.logit_with(1e-6)];
+    "numpy.cbrt(a)" => [a.cbrt()];
+    "numpy.divmod(a, b)" => [a.divmod(&b)];
+    "numpy.modf(a)" => [a.modf()];
     "torch.maximum(a, b)" => [a.maximum(&b)];
     "torch.lerp(a, b, 0.3)" => [a.lerp(&b, &Tensor::scalar(0.3, DType::F32))];
     "torch.isnan(a)" => [a.isnan()];
@@ -213,6 +228,8 @@ rows! {
     "x.prod(dim=1)" => [x.prod(1)];
     "x.gt(0).any(dim=1)" => [x.gt(0.0).any(1)];
     "torch.count_nonzero(x)" => [x.count_nonzero(..)];
+    "numpy.nanmax(x, axis=1)" => [x.nanmax(1)];
+    "numpy.ptp(x, axis=1)" => [x.ptp(1)];
     "torch.linalg.vector_norm(x, dim=-1)" => [x.norm(2.0, -1)];
     "x.logsumexp(dim=1)" => [x.logsumexp(1)];
     "x.cumsum(dim=1)" => [x.cumsum(1)];
@@ -224,6 +241,13 @@ rows! {
     "v.quantile(0.9)" => [v.quantile(0.9, .., ops::QuantileInterpolation::Linear)];
     "counts.unique(return_counts=True)" => [counts.unique(None)];
     "counts.bincount()" => [counts.bincount(None, 0)];
+    "numpy.union1d(counts, counts)" => [counts.union1d(&counts)];
+    "numpy.lexsort([v, v])" => [ops::lexsort(&[&v, &v], -1)?];
+    "numpy.argpartition(v, 2)" => [v.argpartition(2, -1)];
+    "numpy.histogram2d(v, v, bins=4)" => [v.histogram2d(&v, [ops::Bins::Count(4); 2], None, false)];
+    "numpy.interp(v, points, values)" => [v.interp(&v.sort(0, false).0, &v)];
+    "numpy.polyfit(v, v, 1)" => [v.polyfit(&v, 1)];
+    "numpy.convolve(v, v)" => [v.convolve(&v, ops::ConvolveMode::Full)];
     "torch.searchsorted(s, v)" => [v.sort(0, false).0.searchsorted(&v, false)];
 
     linear_algebra [] {
@@ -235,6 +259,8 @@ rows! {
     "torch.bmm(batch, batch)" => [batch.matmul(&batch)];
     "torch.dot(u, v)" => [u.dot(&v)];
     "torch.outer(u, v)" => [u.outer(&v)];
+    "torch.vdot(u, v)" => [u.vdot(&v)];
+    "torch.addmm(a, a, b)" => [a.addmm(&a, &b, 1.0, 1.0)];
     "torch.einsum('ij,jk->ik', a, b)" => [ops::einsum("ij,jk->ik", &[&a, &b])?];
     "torch.linalg.solve(spd, b)" => [spd.solve(&b, true)];
     "torch.linalg.inv(spd)" => [spd.inv()];
@@ -245,6 +271,7 @@ rows! {
     "torch.linalg.eigh(spd)" => [spd.eigh(false)];
     "torch.linalg.norm(a)" => [a.norm(2.0, ..)];
     "torch.cdist(a, b)" => [a.cdist(&b, 2.0)];
+    "torch.dist(a, b)" => [a.dist(&b, 2.0)];
     "torch.trace(a)" => [a.trace()];
 
     autograd [use pellucid::{GradCheckOptions, checkpoint, detect_anomaly, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,};] {
@@ -414,6 +441,7 @@ rows! {
     "F.avg_pool2d(image, 2)" => [image.avg_pool2d(ops::PoolOptions::new(2), ops::AvgPoolDivisor::default())];
     "F.adaptive_avg_pool2d(image, 1)" => [image.adaptive_avg_pool2d(&[Some(1), Some(1)])];
     "F.interpolate(image, scale_factor=2, mode='bilinear')" => [image.interpolate(ops::Resize::By(vec![2.0, 2.0]), ops::ResizeMode::Linear { align_corners: false })];
+    "F.interpolate(image, scale_factor=0.5, mode='bilinear', antialias=True)" => [image.interpolate(ops::Resize::By(vec![0.5, 0.5]), ops::ResizeMode::LinearAntialias)];
     "F.grid_sample(image, grid)" => [image.grid_sample(&grid, ops::InterpolationMode::Linear, ops::PaddingMode::Zeros, false)];
     "F.unfold(image, 3)" => [image.unfold(3, 1, 0, 1, 2)];
     "F.scaled_dot_product_attention(q, q, q, is_causal=True)" => [q.scaled_dot_product_attention(&q, &q, ops::AttentionOptions { causal: true, ..Default::default() })];
@@ -514,6 +542,7 @@ rows! {
     "for a, b in loader:" => [for batch in loader.epoch() { let [a, b] = &batch[..] else { unreachable!() }; }];
     "len(loader)" => [loader.len()];
     "nn.utils.rnn.pad_sequence([x, x], batch_first=True)" => [pad_sequence(&[&x, &x], true, 0.0)?];
+    "nn.utils.rnn.pack_sequence([x, x])" => [pad_sequence(&[&x, &x], false, 0.0)?];
     "torch.save(model.state_dict(), path)" => [io::save(&path, &model.state_dict())?];
     "model.load_state_dict(torch.load(path))" => [model.load_state_dict(&io::load(&path)?)?];
     "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, path)" => [io::save_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];

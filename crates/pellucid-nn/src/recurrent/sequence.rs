@@ -19,6 +19,7 @@ use pellucid_tensor::{Error, Result, Scalar, Tensor, ops};
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence, and for a
 /// value that the dtype cannot represent.
+#[doc(alias = "pack_sequence")]
 pub fn pad_sequence<T: AsRef<Tensor>>(
     sequences: &[T],
     batch_first: bool,

@@ -1,6 +1,7 @@
 //! Broadcasting, whose gradient is a sum.
 
 use super::IntList;
+use super::formula;
 use super::reduce::sum_to;
 use super::view::full_view;
 use crate::array::Array;
@@ -8,7 +9,7 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
 use crate::tensor::Tensor;
-use pellucid_derive::tensor_method;
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::smallvec;
 
@@ -43,6 +44,17 @@ pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
         return Ok(full_view(x));
     }
     apply_one(Expand { shape }, &[x])
+}
+
+/// Broadcasts tensors to their common shape. No copy.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the shapes do not broadcast.
+#[operation]
+pub fn broadcast_tensors<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Vec<Tensor>> {
+    let tensors: Vec<&Tensor> = tensors.iter().map(AsRef::as_ref).collect();
+    let shape = formula::broadcast("broadcast_tensors", &tensors)?;
+    tensors.iter().map(|t| broadcast_to(t, shape.clone())).collect()
 }
 
 /// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.

@@ -21,6 +21,16 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
     ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, axes)
 }
 
+/// Computes the p-norm of a − b over all elements, a 0-d tensor. a and b broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("dist", [a, b] => dist(a, b, p));
+    ops::norm(&ops::sub(a, b)?, p, ..)
+}
+
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
 ///
 /// The axes before the last two broadcast.

@@ -7,7 +7,7 @@ use crate::autograd::{
 };
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::operation;
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::{SmallVec, smallvec};
 
@@ -125,21 +125,48 @@ fn stack_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     concatenate(&columns, axis)
 }
 
-/// Reshapes the tensors to at least `rank` axes.
-fn atleast_nd(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>> {
-    let raise = |t: &&Tensor| match (t.rank(), rank) {
+/// Reshapes a tensor to at least `rank` axes.
+fn raised(t: &Tensor, rank: usize) -> Result<Tensor> {
+    match (t.rank(), rank) {
         // A vector becomes a row of a matrix, and a matrix a slice of a stack along the last axis.
         (0 | 1, 3) => ops::reshape(t, [1, t.size(), 1]),
         (2, 3) => ops::unsqueeze(t, 2),
         (0 | 1, 2) => ops::reshape(t, [1, t.size()]),
         (0, 1) => ops::reshape(t, [1]),
-        _ => Ok((*t).clone()),
-    };
-    tensors.iter().map(raise).collect()
+        _ => Ok(ops::view::full_view(t)),
+    }
 }
 
 fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> {
-    concatenate(&atleast_nd(tensors, rank)?, axis)
+    let raised = tensors.iter().map(|t| raised(t, rank)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+    concatenate(&raised, axis)
+}
+
+/// Returns x with at least one axis: a 0-d tensor becomes a vector. No copy.
+///
+/// # Errors
+/// None.
+#[tensor_method]
+pub fn atleast_1d(x: &Tensor) -> Result<Tensor> {
+    raised(x, 1)
+}
+
+/// Returns x with at least two axes: a vector becomes a row, `[1, n]`. No copy.
+///
+/// # Errors
+/// None.
+#[tensor_method]
+pub fn atleast_2d(x: &Tensor) -> Result<Tensor> {
+    raised(x, 2)
+}
+
+/// Returns x with at least three axes: a vector becomes `[1, n, 1]`, and a matrix `[n, m, 1]`. No copy.
+///
+/// # Errors
+/// None.
+#[tensor_method]
+pub fn atleast_3d(x: &Tensor) -> Result<Tensor> {
+    raised(x, 3)
 }
 
 /// Concatenates tensors horizontally: along the second axis, or along the first for vectors and 0-d tensors.
@@ -172,4 +199,43 @@ pub fn vstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
 pub fn dstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     let tensors = as_refs(tensors);
     join_raised(&tensors, 3, 2)
+}
+
+/// Stacks vectors as the columns of a matrix. Tensors with more axes are concatenated along the second axis.
+///
+/// # Errors
+/// Those of [`concatenate`].
+#[operation]
+pub fn column_stack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
+    let columns = as_refs(tensors).into_iter().map(|t| match t.rank() {
+        0 | 1 => ops::reshape(t, [t.size(), 1]),
+        _ => Ok(t.clone()),
+    });
+    concatenate(&columns.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 1)
+}
+
+/// Returns the block diagonal matrix of matrices, with zeros elsewhere. A vector is a row, and a 0-d tensor one element.
+/// Dtypes are promoted.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] for three or more axes;
+/// [`Error::OutOfMemory`].
+#[operation]
+pub fn block_diag<T: AsRef<Tensor>>(matrices: &[T]) -> Result<Tensor> {
+    let matrices = as_refs(matrices);
+    if matrices.iter().any(|m| m.rank() > 2) {
+        return Err(Error::shapes("block_diag", matrices.iter().map(|m| m.shape()), "takes matrices, vectors and 0-d"));
+    }
+    let blocks = matrices.iter().map(|m| raised(m, 2)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+    let width = blocks.iter().try_fold(0usize, |sum, block| sum.checked_add(block.shape()[1]));
+    let width = width.ok_or_else(Error::size_overflow)?;
+    let mut start = 0;
+    let rows = blocks.iter().map(|block| {
+        let [height, own] = [block.shape()[0], block.shape()[1]];
+        let zeros = |columns: usize| ops::full_on_device_of(block, [height, columns], false, block.dtype());
+        let row = concatenate(&[&zeros(start)?, block, &zeros(width - start - own)?], 1);
+        start += own;
+        row
+    });
+    concatenate(&rows.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 0)
 }

@@ -5,8 +5,11 @@
 
 mod attention;
 mod axes;
+mod blas;
 mod broadcast;
 mod check;
+mod combinatorics;
+mod convolve;
 pub(crate) mod copy;
 mod create;
 mod diagonal;
@@ -32,9 +35,11 @@ mod loss;
 mod masked;
 mod masked_reduce;
 mod matmul;
+mod nan_reduce;
 mod normalize;
 mod over_axes;
 mod pad;
+mod polyfit;
 mod polynomial;
 mod power;
 mod precision;
@@ -48,6 +53,7 @@ pub(crate) mod registry;
 mod scan;
 mod scatter_reduce;
 mod search;
+mod set_operations;
 mod signal;
 mod softmax;
 mod sort;
@@ -62,6 +68,7 @@ mod window;
 
 pub use attention::AttentionOptions;
 pub use axes::{Axes, over};
+pub use convolve::ConvolveMode;
 pub use elementwise::TensorOrScalar;
 pub use embedding::EmbeddingOptions;
 pub use embedding_bag::EmbeddingBagOptions;
@@ -101,16 +108,19 @@ registry! {
     }
     functions {
         attention: scaled_dot_product_attention;
-        broadcast: broadcast_to, expand;
+        blas: addbmm, addmm, addmv, addr, baddbmm, vdot;
+        broadcast: broadcast_tensors, broadcast_to, expand;
+        combinatorics: cartesian_prod, combinations, tril_indices, triu_indices;
+        convolve: convolve, correlate;
         copy: contiguous, copy, to_dtype;
         create: arange, eye, geomspace, linspace, logspace;
         diagonal: diag, diag_embed, diagonal, tril, triu;
-        distance: cdist, cosine_similarity, normalize, pairwise_distance, pdist, renorm;
+        distance: cdist, cosine_similarity, dist, normalize, pairwise_distance, pdist, renorm;
         dropout: alpha_dropout, dropout, feature_alpha_dropout, feature_dropout;
         einops: rearrange, reduce;
         einsum: einsum, inner, kron, tensordot;
-        elementwise: addcdiv, addcmul, airy_ai, allclose, clamp, equal, frexp, gcd, hardtanh, igamma, igammac, isclose,
-            isin, lcm, lerp, multigammaln, nan_to_num, nextafter, softshrink, where_, zeta;
+        elementwise: addcdiv, addcmul, airy_ai, allclose, around, clamp, divmod, equal, frexp, gcd, hardtanh, igamma,
+            igammac, isclose, isin, lcm, lerp, logit_with, modf, multigammaln, nan_to_num, nextafter, softshrink, where_, zeta;
         embedding: embedding;
         embedding_bag: embedding_bag;
         fill: full, full_like, ones, ones_like, zeros, zeros_like;
@@ -119,7 +129,7 @@ registry! {
         gradient: gradient;
         in_place: copy_;
         integrate: cumulative_trapezoid, trapezoid;
-        join: concatenate, dstack, hstack, stack, vstack;
+        join: atleast_1d, atleast_2d, atleast_3d, block_diag, column_stack, concatenate, dstack, hstack, stack, vstack;
         linalg: cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, cond, det, eigh, eigvalsh, geqrf,
             householder_product, inv, inv_ex, ldl_factor, ldl_factor_ex, ldl_solve, logdet, lstsq, lu, lu_factor,
             lu_factor_ex, lu_solve, lu_unpack, matrix_exp, matrix_norm, matrix_power, matrix_rank, matrix_sqrth,
@@ -134,23 +144,27 @@ registry! {
             masked_logsumexp, masked_max, masked_mean, masked_median, masked_min, masked_norm, masked_normalize,
             masked_prod, masked_softmax, masked_softmin, masked_std, masked_sum, masked_var;
         matmul: cross, dot, linear, matmul, outer, trace;
+        nan_reduce: nanargmax, nanargmin, nancumprod, nancumsum, nanmax, nanmin, nanprod, nanstd, nanvar;
         normalize: batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm;
         pad: pad;
+        polyfit: interp, polyfit, polyval;
         polynomial: chebyshev_t, chebyshev_u, chebyshev_v, chebyshev_w, hermite_h, hermite_he, laguerre_l, legendre_p,
             shifted_chebyshev_t, shifted_chebyshev_u, shifted_chebyshev_v, shifted_chebyshev_w;
         put: diagonal_scatter, index_put, masked_scatter, put, select_scatter, slice_scatter;
         quantile: median, mode, nanmedian, nanquantile, quantile;
-        random: bernoulli, multinomial, normal, rand, rand_with, randint, randn, randn_with, randperm;
+        random: bernoulli, multinomial, normal, rand, rand_like, rand_with, randint, randint_like, randn, randn_like,
+            randn_with, randperm;
         rearrange: chunk, meshgrid, movedim, ravel, repeat, roll, rot90, tensor_split, tile, unbind, unflatten, windows;
         recurrent: gru, lstm, rnn;
         reduce: all, aminmax, any, argmax, argmin, count_nonzero, logsumexp, max, mean, min, nanmean, nansum, norm,
-            prod, std, sum, var;
+            prod, ptp, std, sum, var;
         scan: cummax, cummin, cumprod, cumsum, diff, logcumsumexp;
         scatter_reduce: index_add, index_copy, index_fill, index_reduce, scatter_reduce;
-        search: bincount, bucketize, histc, histogram, histogramdd, searchsorted;
+        search: bincount, bucketize, histc, histogram, histogram2d, histogramdd, searchsorted;
+        set_operations: intersect1d, setdiff1d, setxor1d, union1d;
         signal: signal_window;
         softmax: gumbel_softmax, log_softmax, softmax, softmin;
-        sort: argsort, kthvalue, msort, sort, topk;
+        sort: argpartition, argsort, kthvalue, lexsort, msort, sort, topk;
         statistics: corrcoef, cov, std_mean, var_mean;
         unique: unique, unique_consecutive;
         update: update, update_many;

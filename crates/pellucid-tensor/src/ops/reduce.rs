@@ -77,6 +77,9 @@ over_axes! {
     /// Returns the smallest and the largest element over `axes`; NaN if one is NaN. Equal extrema share the gradient
     /// evenly.
     aminmax(x; axes) -> (Tensor, Tensor) = Ok((min(x, axes.clone())?, max(x, axes)?));
+    /// Computes the distance from the smallest to the largest element over `axes` (peak to peak); NaN if one is NaN.
+    /// Integers wrap. Equal extrema share the gradient evenly.
+    ptp(x; axes) = ops::sub(&max(x, axes.clone())?, &min(x, axes)?);
     /// Returns the index (`i64`) of the first maximum over `axes`, in row-major order over them; of the first NaN if
     /// there is one.
     argmax(x; axes) = by_kernel("argmax", ReduceOp::ArgMax, x, axes);

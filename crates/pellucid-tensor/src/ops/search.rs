@@ -157,6 +157,27 @@ pub fn histogramdd(
     histogram_of(op, &points, &lead.into(), bins, weights, density)
 }
 
+/// Computes the [`histogram`] of points (xᵢ, yᵢ). Returns the counts, and the edges along x and along y.
+///
+/// # Errors
+/// Those of [`histogram`]; [`Error::ShapeMismatch`] unless x and y are vectors of one length.
+#[tensor_method]
+pub fn histogram2d(
+    x: &Tensor,
+    y: &Tensor,
+    bins: [Bins<'_>; 2],
+    weights: Option<&Tensor>,
+    density: bool,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let op = "histogram2d";
+    if x.rank() != 1 || x.shape() != y.shape() {
+        return Err(Error::shapes(op, [x.shape(), y.shape()], "x and y must be vectors of one length"));
+    }
+    let (counts, edges) = histogram_of(op, &ops::stack(&[x, y], 1)?, x.shape(), &bins, weights, density)?;
+    let [of_x, of_y] = <[Tensor; 2]>::try_from(edges).expect("there must be edges along both dimensions");
+    Ok((counts, of_x, of_y))
+}
+
 /// Computes the histogram of points `[N, D]`, whose weights have the shape `weighed`.
 fn histogram_of(
     op: &'static str,

@@ -6,8 +6,9 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
 };
 use crate::engine;
+use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::tensor_method;
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
@@ -86,6 +87,51 @@ pub fn msort(x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(sort_prefix("argsort", x, axis, None, descending)?.1)
+}
+
+/// Returns indices along an axis by which the element at `kth` is that of the sorted axis, with no larger element before
+/// it and no smaller one after it. NaN is the largest value.
+///
+/// The indices are those of [`argsort`]. A negative `kth` counts from the end.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside of the axis.
+#[tensor_method]
+pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
+    let len = x.shape()[x.shape().axis("argpartition", axis)?] as isize;
+    if !(-len..len).contains(&kth) {
+        return Err(Error::invalid("argpartition", format!("kth = {kth} is outside of the axis of length {len}")));
+    }
+    argsort(x, axis, false)
+}
+
+/// Returns the indices that sort along an axis by several keys; the last key is the primary one. The sort is stable.
+///
+/// The keys are tensors of one shape, which the result has too.
+///
+/// ```
+/// use pellucid::{Tensor, ops};
+/// let (first, last) = (Tensor::from([2, 1, 2]), Tensor::from([7, 7, 3]));
+/// assert_eq!(ops::lexsort(&[&first, &last], -1)?.to_vec::<i64>(), [2, 1, 0]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`]; [`Error::AxisOutOfRange`].
+#[operation]
+pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
+    let keys: Vec<&Tensor> = keys.iter().map(AsRef::as_ref).collect();
+    let Some((first, others)) = keys.split_first() else {
+        return Err(Error::invalid("lexsort", "needs at least one key"));
+    };
+    if others.iter().any(|key| key.shape() != first.shape()) {
+        return Err(Error::shapes("lexsort", keys.iter().map(|key| key.shape()), "all keys must have one shape"));
+    }
+    // A stable sort by each key, the primary one last.
+    others.iter().try_fold(argsort(first, axis, false)?, |order, key| {
+        let next = argsort(&ops::take_along_axis(key, &order, axis)?, axis, false)?;
+        ops::take_along_axis(&order, &next, axis)
+    })
 }
 
 /// Returns the `k` largest (or smallest) elements along an axis in order, and their `i64` indices. NaN is the largest

@@ -92,7 +92,7 @@ unary! {
     /// Returns the smallest integer ≥ x. The gradient is zero.
     ceil(x) = x.ceil();
     /// Rounds to the nearest integer, ties to even. The gradient is zero.
-    #[doc(alias("rint", "around"))]
+    #[doc(alias = "rint")]
     round(x) = x.round_ties_even();
     /// Rounds towards zero. The gradient is zero.
     #[doc(alias = "fix")]

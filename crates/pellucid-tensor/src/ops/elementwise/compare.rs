@@ -4,6 +4,7 @@ use super::table::{binary, unary};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::formula::{Expr, ValueKind};
 use pellucid_ir::{DType, Error, Result};
 
 binary! {
@@ -46,6 +47,8 @@ unary! {
     isposinf(x) = x.eq(f64::INFINITY);
     /// Returns true where x is −∞.
     isneginf(x) = x.eq(f64::NEG_INFINITY);
+    /// Returns true where the sign bit of x is set: for negative numbers, −0.0 and −∞. The sign of a NaN is unspecified.
+    signbit(x) = Expr::literal(1.0, ValueKind::Number).copysign(x).lt(0.0);
 }
 
 /// Returns true where |a − b| ≤ atol + rtol·|b|, where both are the same infinity, and with `equal_nan` where both are

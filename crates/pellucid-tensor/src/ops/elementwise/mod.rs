@@ -11,6 +11,7 @@ pub(super) mod compare;
 mod numbers;
 mod operand;
 mod operators;
+mod parts;
 pub(super) mod special;
 mod table;
 pub(super) mod transcendental;
@@ -21,7 +22,8 @@ pub use arithmetic::{addcdiv, addcmul, clamp, lerp, nan_to_num, where_};
 pub use compare::{allclose, equal, isclose, isin};
 pub use numbers::{frexp, gcd, lcm, nextafter};
 pub use operand::TensorOrScalar;
-pub use special::{igamma, igammac, multigammaln, zeta};
+pub use parts::{around, divmod, modf};
+pub use special::{igamma, igammac, logit_with, multigammaln, zeta};
 
 use pellucid_ir::formula::Expr;
 

@@ -8,7 +8,7 @@ use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Binary, Formula};
-use pellucid_ir::{Error, Result, formula};
+use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 
 unary! {
@@ -81,6 +81,28 @@ fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor,
         return Err(Error::NoGradient { op });
     }
     map(formula, &[parameter, x], &[])
+}
+
+/// Computes ln(z / (1 − z)) of z = x limited to [eps, 1 − eps]: PyTorch's `logit` with `eps`. The derivative outside of
+/// these bounds is 0.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an eps outside of [0, ½]; [`Error::DTypeMismatch`] for a dtype that the formula is not
+/// defined for.
+#[doc(alias = "logit")]
+#[tensor_method]
+pub fn logit_with(x: &Tensor, eps: f64) -> Result<Tensor> {
+    if !(0.0..=0.5).contains(&eps) {
+        return Err(Error::invalid("logit_with", format!("eps must be in [0, 0.5], got {eps}")));
+    }
+    let formula = formula! {
+        static logit_with(x; low, high) = {
+            let z = x.clamp(low, high);
+            (z / (1.0 - z)).ln()
+        };
+        d x = (x.lt(low) | x.gt(high)).select(0.0, g / (x * (1.0 - x)));
+    };
+    map(formula, &[x], &[Scalar::Float(eps), Scalar::Float(1.0 - eps)])
 }
 
 /// Computes the Hurwitz zeta function ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0.

@@ -9,6 +9,14 @@ unary! {
     exp2(x) = x.exp2(), autocast = Single;
     /// Computes eˣ − 1, accurate near 0.
     expm1(x) = x.exp_m1(), autocast = Single;
+    /// Computes the cube root ∛x, also of negative numbers. The derivative at 0 is ∞.
+    cbrt(x) = {
+        // A step of Newton's method removes the error of the power.
+        let y = (x.abs().ln() * (1.0 / 3.0)).exp().copysign(x);
+        let root = y + (x / (y * y) - y) * (1.0 / 3.0);
+        (x.eq(0.0) | !x.is_finite()).select(x, root)
+    },
+        d x = g / (3.0 * (y * y));
     /// Computes the natural logarithm.
     ln(x) = x.ln(), autocast = Single;
     /// Computes the natural logarithm; NumPy's name for `ln`.

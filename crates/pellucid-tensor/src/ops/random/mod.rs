@@ -1,9 +1,11 @@
 //! Random tensors, drawn on the device by a counter-based generator.
 
 mod generator;
+mod like;
 
 pub(crate) use generator::StateRecord;
 pub use generator::{Generator, GeneratorScope, ThreadStream, ThreadStreamGuard, manual_seed};
+pub use like::{rand_like, randint_like, randn_like};
 
 use crate::array::Array;
 use crate::device::Device;
@@ -23,19 +25,19 @@ fn draw(
     dtype: DType,
     distribution: Distribution,
     (generator, device): (&Generator, Device),
-) -> Result<Tensor> {
+) -> Result<Array> {
     if !dtype.is_float() {
         return Err(Error::dtypes(op, [dtype], "draws floats; randint() draws integers"));
     }
     let out = Array::new(device, dtype, shape)?;
     let state = generator.state_on(device)?;
     engine::submit(&Kernel::Random(kernel::Random { distribution }), &[], &[state.array(), &out])?;
-    Ok(Tensor::from(out))
+    Ok(out)
 }
 
 /// Draws uniform values on [0, 1) on a device, from the thread's generator.
 pub(crate) fn uniform_on(device: Device, shape: Shape, dtype: DType) -> Result<Tensor> {
-    draw("rand", shape, dtype, Distribution::Uniform, (&Generator::default(), device))
+    draw("rand", shape, dtype, Distribution::Uniform, (&Generator::default(), device)).map(Tensor::from)
 }
 
 /// Draws uniform values on [0, 1) from the thread's generator (see [`manual_seed`](crate::manual_seed)).
@@ -54,7 +56,7 @@ pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
 #[operation]
 pub fn rand_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -> Result<Tensor> {
-    draw("rand", shape.into(), dtype, Distribution::Uniform, (generator, Device::cpu()))
+    draw("rand", shape.into(), dtype, Distribution::Uniform, (generator, Device::cpu())).map(Tensor::from)
 }
 
 /// Draws standard normal values from the thread's generator (see [`manual_seed`](crate::manual_seed)).
@@ -73,7 +75,7 @@ pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
 #[operation]
 pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -> Result<Tensor> {
-    draw("randn", shape.into(), dtype, Distribution::Normal, (generator, Device::cpu()))
+    draw("randn", shape.into(), dtype, Distribution::Normal, (generator, Device::cpu())).map(Tensor::from)
 }
 
 /// Draws uniform integers (`i64`) on `low..high` from the thread's generator.
@@ -83,15 +85,26 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
 #[doc(alias = "integers")]
 #[operation]
 pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
+    let shape = shape.into();
+    uniform_integers("randint", low, high, |dtype| rand(shape, dtype))
+}
+
+/// Computes uniform integers (`i64`) on `low..high` from uniform values on [0, 1), which `uniform` draws in a dtype.
+fn uniform_integers(
+    op: &'static str,
+    low: i64,
+    high: i64,
+    uniform: impl FnOnce(DType) -> Result<Tensor>,
+) -> Result<Tensor> {
     let count = i128::from(high) - i128::from(low);
     if !(1..=1 << 53).contains(&count) {
         return Err(Error::invalid(
-            "randint",
+            op,
             format!("{low}..{high} must contain between 1 and 2^53 integers; low must be below high"),
         ));
     }
     let scale = formula! { static randint(u; count) = (u * count).floor(); };
-    let u = rand(shape, DType::F64)?;
+    let u = uniform(DType::F64)?;
     let offset = super::formula::map(scale, &[&u], &[(count as f64).into()])?;
     ops::add(&ops::to_dtype(&offset, DType::I64)?, low)
 }
@@ -118,7 +131,7 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     };
     let device = if mean.is_free() { std.device() } else { mean.device() };
     let standard = draw("normal", shape, dtype, Distribution::Normal, (&Generator::default(), device))?;
-    ops::add(mean, &ops::mul(&std, &standard)?)
+    ops::add(mean, &ops::mul(&std, Tensor::from(standard))?)
 }
 
 /// Draws 1 with probability p, else 0, for every element of p. The result has no gradient.

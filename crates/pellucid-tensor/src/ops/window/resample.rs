@@ -41,6 +41,12 @@ pub enum ResizeMode {
         /// Whether the centers of the corner elements are fixed.
         align_corners: bool,
     },
+    /// Linear interpolation with a filter that widens with the scale when it shrinks: PyTorch's `bilinear` with `antialias`,
+    /// Pillow's `BILINEAR`. The edges of the image are fixed.
+    LinearAntialias,
+    /// Cubic interpolation (Keys 1981, with a = −0.5) with a filter that widens with the scale when it shrinks: PyTorch's
+    /// `bicubic` with `antialias`, Pillow's `BICUBIC`. The edges of the image are fixed.
+    CubicAntialias,
     /// The mean over the area of an output, as in adaptive average pooling.
     Area,
 }
@@ -138,17 +144,52 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMod
             }
             taps
         }
+        ResizeMode::LinearAntialias => filter_taps(len, to, scale, 1.0, |d| (1.0 - d).max(0.0))?,
+        ResizeMode::CubicAntialias => filter_taps(len, to, scale, 2.0, |d| match d {
+            d if d < 1.0 => keys_near(d, A_OF_FILTER),
+            d if d < 2.0 => keys_far(d, A_OF_FILTER),
+            _ => 0.0,
+        })?,
     };
     apply_taps(x, axis, &taps)
+}
+
+/// Returns the weights of a filter of distances below `radius`, which is stretched by the scale if the axis shrinks. The
+/// weights of an output have the sum 1.
+fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f64) -> f64) -> Result<ResampleTaps> {
+    let stretch = scale.max(1.0);
+    let support = radius * stretch;
+    let mut taps = ResampleTaps::new(((2.0 * support).ceil() as usize).saturating_add(1).min(len), to)?;
+    for o in 0..to {
+        let center = (o as f64 + 0.5) * scale;
+        let first = ((center - support + 0.5).max(0.0) as usize).min(len - 1);
+        let end = ((center + support + 0.5) as usize).clamp(first + 1, len);
+        let weight = |i: usize| filter((i as f64 + 0.5 - center).abs() / stretch);
+        let total: f64 = (first..end).map(weight).sum();
+        taps.push((first..end).map(|i| (i, weight(i) / total)));
+    }
+    Ok(taps)
 }
 
 /// The parameter a of Keys's cubic.
 const A: f64 = -0.75;
 
+/// The parameter a of Keys's cubic in filters.
+const A_OF_FILTER: f64 = -0.5;
+
+/// Computes Keys's cubic of a distance of at most 1.
+fn keys_near(d: f64, a: f64) -> f64 {
+    ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
+}
+
+/// Computes Keys's cubic of a distance from 1 to 2.
+fn keys_far(d: f64, a: f64) -> f64 {
+    ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
+}
+
 /// Returns the weights of the elements at −1, 0, 1, 2 for t in 0..1 (Keys, "Cubic convolution interpolation", 1981).
 fn cubic(t: f64) -> [f64; 4] {
-    let near = |d: f64| ((A + 2.0) * d - (A + 3.0)) * d * d + 1.0;
-    let far = |d: f64| ((A * d - 5.0 * A) * d + 8.0 * A) * d - 4.0 * A;
+    let (near, far) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
     [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 }
 

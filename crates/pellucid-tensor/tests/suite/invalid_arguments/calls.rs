@@ -115,6 +115,19 @@ fn create(c: &mut Calls) {
     c.sizes("randint", |n| ops::randint(0, 5, [n]));
     c.axes("randint", |n| ops::randint(i64::MIN, n as i64, [2]));
     c.sizes("randperm", ops::randperm);
+    c.sizes("tril_indices", |n| ops::tril_indices(n, n, 0));
+    c.sizes("tril_indices", |n| ops::tril_indices(n, 0, 0));
+    c.axes("tril_indices", |k| ops::tril_indices(3, 2, k));
+    c.axes("tril_indices", |k| ops::tril_indices(usize::MAX, 2, k));
+    c.sizes("triu_indices", |n| ops::triu_indices(n, 1, 0));
+    c.sizes("triu_indices", |n| ops::triu_indices(0, n, 0));
+    c.axes("triu_indices", |k| ops::triu_indices(2, 3, k));
+    c.axes("triu_indices", |k| ops::triu_indices(1 << 62, 1 << 62, k));
+    c.sizes("combinations", |n| ops::combinations(&v(), n, false));
+    c.sizes("combinations", |n| ops::combinations(&v(), n, true));
+    c.sizes("combinations", |n| ops::combinations(&empty(), n, true));
+    c.sizes("combinations", |n| ops::combinations(&v().i(0).expand([n.min(1 << 59)]), 2, false));
+    c.sizes("polyfit", |n| ops::polyfit(&v(), &v(), n));
     c.sizes("signal_window", |n| ops::signal_window(WindowFunction::Hann, n, true, F));
     c.sizes("signal_window", |n| ops::signal_window(WindowFunction::Kaiser { beta: 2.0 }, n, false, F));
     c.sizes("one_hot", |n| ops::one_hot(&at(), n));
@@ -244,7 +257,7 @@ macro_rules! masked_by_axes {
 fn reductions(c: &mut Calls) {
     by_axes!(c: sum, mean, var, std, max, min, argmax, argmin, any, all, prod, logsumexp, count_nonzero, aminmax, nansum,
         nanmean, cumsum, cumprod, logcumsumexp, cummax, cummin, softmax, log_softmax, softmin, median, nanmedian, mode,
-        var_mean, std_mean);
+        var_mean, std_mean, ptp, nanmax, nanmin, nanargmax, nanargmin, nanprod, nancumsum, nancumprod, nanvar, nanstd);
     masked_by_axes!(c: masked_sum, masked_prod, masked_max, masked_min, masked_argmax, masked_argmin, masked_logsumexp,
         masked_softmax, masked_log_softmax, masked_softmin, masked_cumsum, masked_cumprod, masked_mean, masked_var,
         masked_std, masked_median);
@@ -273,6 +286,10 @@ fn reductions(c: &mut Calls) {
     c.axes("gradient", |a| ops::gradient(&m(), Spacing::Step(1.0), a, 1));
     c.sizes("gradient", |n| ops::gradient(&m(), Spacing::Step(1.0), 0, n));
     c.axes("sort", |a| ops::sort(&m(), a, false));
+    c.axes("argpartition", |a| ops::argpartition(&m(), 0, a));
+    c.axes("argpartition", |k| ops::argpartition(&m(), k, 0));
+    c.axes("lexsort", |a| ops::lexsort(&[m(), m()], a));
+    c.numbers("dist", |p| ops::dist(&m(), &m(), p));
     c.axes("argsort", |a| ops::argsort(&m(), a, false));
     c.axes("topk", |a| ops::topk(&m(), 1, a, true));
     c.sizes("topk", |n| ops::topk(&m(), n, 0, true));
@@ -329,6 +346,7 @@ fn positions(c: &mut Calls) {
     c.numbers("histogram", |x| ops::histogram(&v(), Bins::Between(3, 0.0, x), None, true));
     c.sizes("histogramdd", |n| ops::histogramdd(&m(), &[Bins::Count(n); 3], None, false));
     c.sizes("histogramdd", |n| ops::histogramdd(&m(), &[Bins::Count(2), Bins::Count(n), Bins::Count(2)], None, true));
+    c.sizes("histogram2d", |n| ops::histogram2d(&v(), &v(), [Bins::Count(n), Bins::Count(2)], None, true));
     c.sizes("histc", |n| ops::histc(&v(), n, 0.0, 0.0));
     c.numbers("histc", |x| ops::histc(&v(), 3, 0.0, x));
     c.sizes("multinomial", |n| ops::multinomial(&v(), n, true));

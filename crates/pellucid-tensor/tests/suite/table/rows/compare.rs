@@ -23,6 +23,7 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(isfinite, truth(f64::is_finite)),
         unary!(isinf, truth(f64::is_infinite)),
         unary!(isposinf, truth(|x| x == f64::INFINITY)),
+        unary!(signbit, truth(f64::is_sign_negative)),
         unary!(isneginf, truth(|x| x == f64::NEG_INFINITY)),
     ];
     rows.into_iter()

@@ -43,6 +43,24 @@ pub(super) fn rows() -> Vec<Row> {
             .check("eps must be added to every difference", move || {
                 Ok((ops::pairwise_distance(&zero(), &zero(), 1.0, 0.5, false)?.to_vec::<f64>()[0] - 1.5).abs() < 1e-15)
             }),
+        Row::new("dist")
+            .case(
+                "of order 2",
+                pairs(),
+                |x| ops::dist(&x[0], &x[1], 2.0),
+                |x| Nd::scalar(norm(x[0].data.iter().zip(&x[1].data).map(|(a, b)| a - b), 2.0)),
+            )
+            .floats_only()
+            .case(
+                "of order 3, broadcast",
+                [real([2, 3]), real([3])],
+                |x| ops::dist(&x[0], &x[1], 3.0),
+                |x| Nd::scalar(norm((0..6).map(|i| x[0].data[i] - x[1].data[i % 3]), 3.0)),
+            )
+            .floats_only()
+            .check("shapes that do not broadcast must be an error", move || {
+                shape_refused(ops::dist(&zero(), &Tensor::zeros([2], DType::F64), 2.0))
+            }),
         Row::new("cdist")
             .case(
                 "of order 2",

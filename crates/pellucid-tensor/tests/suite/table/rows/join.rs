@@ -17,6 +17,20 @@ fn joined(x: &[Nd], axis: usize) -> Nd {
     })
 }
 
+/// Returns the block diagonal matrix.
+fn blocks(x: &[Nd]) -> Nd {
+    let total = |axis: usize| x.iter().map(|t| t.shape[axis]).sum();
+    let mut whole = Nd::from_fn(&[total(0), total(1)], |_| 0.0);
+    let (mut row, mut column) = (0, 0);
+    for t in x {
+        for (i, j) in (0..t.shape[0]).flat_map(|i| (0..t.shape[1]).map(move |j| (i, j))) {
+            whole.set(&[row + i, column + j], t.at(&[i, j]));
+        }
+        (row, column) = (row + t.shape[0], column + t.shape[1]);
+    }
+    whole
+}
+
 fn stacked(x: &[Nd], axis: usize) -> Nd {
     let columns: Vec<Nd> = x
         .iter()
@@ -100,6 +114,58 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .check("zero tensors must be an error", || {
                 Ok(matches!(ops::vstack(&[] as &[&Tensor]), Err(Error::InvalidArgument { .. })))
+            }),
+        Row::new("atleast_1d")
+            .case("a number", [real([])], |x| ops::atleast_1d(&x[0]), |x| x[0].reshape(&[1]))
+            .case("a matrix", [real([2, 3])], |x| ops::atleast_1d(&x[0]), |x| x[0].clone())
+            .floats_only(),
+        Row::new("atleast_2d")
+            .case("a vector", [real([3])], |x| ops::atleast_2d(&x[0]), |x| x[0].reshape(&[1, 3]))
+            .case("a number", [real([])], |x| ops::atleast_2d(&x[0]), |x| x[0].reshape(&[1, 1]))
+            .floats_only()
+            .case("a block", [real([1, 2, 3])], |x| ops::atleast_2d(&x[0]), |x| x[0].clone())
+            .floats_only(),
+        Row::new("atleast_3d")
+            .case("a matrix", [real([2, 3])], |x| ops::atleast_3d(&x[0]), |x| x[0].reshape(&[2, 3, 1]))
+            .case("a vector", [real([3])], |x| ops::atleast_3d(&x[0]), |x| x[0].reshape(&[1, 3, 1]))
+            .floats_only()
+            .case("a number", [real([])], |x| ops::atleast_3d(&x[0]), |x| x[0].reshape(&[1, 1, 1]))
+            .floats_only()
+            .check("the result must be a view", || {
+                let x = Tensor::zeros([2, 3], DType::F32);
+                Ok(ops::atleast_3d(&x)?.array().shares_storage(x.array()))
+            }),
+        Row::new("column_stack")
+            .case(
+                "a vector and a matrix",
+                [real([2]), real([2, 3])],
+                |x| ops::column_stack(&[&x[0], &x[1]]),
+                |x| joined(&[x[0].reshape(&[2, 1]), x[1].clone()], 1),
+            )
+            .case(
+                "numbers",
+                [real([]), real([])],
+                |x| ops::column_stack(&[&x[0], &x[1]]),
+                |x| stacked(x, 0).reshape(&[1, 2]),
+            )
+            .floats_only()
+            .check("zero tensors must be an error", || {
+                Ok(matches!(ops::column_stack(&[] as &[&Tensor]), Err(Error::InvalidArgument { .. })))
+            }),
+        Row::new("block_diag")
+            .case("matrices", [real([2, 3]), real([1, 1]), real([2, 1])], |x| ops::block_diag(x), blocks)
+            .case(
+                "a vector, a number and nothing",
+                [real([3]), real([]), real([2, 0])],
+                |x| ops::block_diag(x),
+                |x| blocks(&[x[0].reshape(&[1, 3]), x[1].reshape(&[1, 1]), x[2].clone()]),
+            )
+            .floats_only()
+            .check("zero tensors must be an error", || {
+                Ok(matches!(ops::block_diag(&[] as &[&Tensor]), Err(Error::InvalidArgument { .. })))
+            })
+            .check("three axes must be an error", || {
+                Ok(matches!(ops::block_diag(&[Tensor::from([[[1.0]]])]), Err(Error::ShapeMismatch { .. })))
             }),
         Row::new("dstack")
             .case("matrices", [real([2, 3]), real([2, 3])], |x| ops::dstack(&[&x[0], &x[1]]), |x| stacked(x, 2))

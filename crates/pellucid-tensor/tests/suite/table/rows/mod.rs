@@ -3,7 +3,10 @@
 mod activation;
 mod arithmetic;
 mod attention;
+mod blas;
+mod combinatorics;
 mod compare;
+mod convolve;
 mod create;
 mod diagonal;
 mod distance;
@@ -19,9 +22,12 @@ mod losses;
 mod masked;
 mod masked_reduce;
 mod matmul;
+mod nan_reduce;
 mod normalize;
 mod numbers;
 mod pad;
+mod parts;
+mod polyfit;
 mod polynomial;
 mod quantile;
 mod random;
@@ -31,6 +37,7 @@ mod reduce;
 mod scan;
 mod scatter;
 mod search;
+mod set_operations;
 mod signal;
 mod sort;
 mod special;
@@ -88,7 +95,10 @@ tables!(
     activation,
     arithmetic,
     attention,
+    blas,
+    combinatorics,
     compare,
+    convolve,
     create,
     diagonal,
     distance,
@@ -104,9 +114,12 @@ tables!(
     masked,
     masked_reduce,
     matmul,
+    nan_reduce,
     normalize,
     numbers,
     pad,
+    parts,
+    polyfit,
     polynomial,
     quantile,
     random,
@@ -116,6 +129,7 @@ tables!(
     scan,
     scatter,
     search,
+    set_operations,
     signal,
     sort,
     special,

@@ -53,6 +53,24 @@ fn seeded(call: fn() -> Result<Tensor>) -> Result<bool> {
     Ok(call()?.to_vec::<f64>() == first && next != first)
 }
 
+/// Returns a row of draws with the shape and the dtype of another tensor.
+fn like(name: &'static str, call: fn(&Tensor) -> Result<Tensor>, mean: f64, variance: f64) -> Row {
+    Row::new(name)
+        .check("shape, dtype and moments", move || {
+            manual_seed(2);
+            FLOATS.into_iter().try_fold(true, |all, dtype| {
+                let x = Tensor::zeros([N / 10, 10], dtype).requires_grad_(true);
+                let y = call(&x)?;
+                let (m, v) = moments(&y);
+                let near = (m - mean).abs() < 0.04 && (v - variance).abs() < 0.06;
+                Ok(all && near && y.dtype() == dtype && y.shape() == x.shape() && !y.requires_grad())
+            })
+        })
+        .check("integers must be an error", move || {
+            Ok(matches!(call(&Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
+        })
+}
+
 pub(super) fn rows() -> Vec<Row> {
     vec![
         Row::new("rand")
@@ -91,6 +109,25 @@ pub(super) fn rows() -> Vec<Row> {
             .check("ranges far from zero", || {
                 let low = i64::MAX - 3;
                 Ok(ops::randint(low, i64::MAX, [100])?.to_vec::<i64>().into_iter().all(|v| v >= low))
+            }),
+        like("rand_like", ops::rand_like, 0.5, 1.0 / 12.0),
+        like("randn_like", ops::randn_like, 0.0, 1.0),
+        Row::new("randint_like")
+            .check("every dtype that represents the range must be kept", || {
+                manual_seed(4);
+                DType::ALL.into_iter().filter(|&d| d != DType::Bool).try_fold(true, |all, dtype| {
+                    let y = ops::randint_like(&Tensor::zeros([100, 3], dtype), 2, 5)?;
+                    let values = y.to_vec::<i64>();
+                    let right = (2..5).all(|k| values.contains(&k)) && values.iter().all(|v| (2..5).contains(v));
+                    Ok(all && right && y.dtype() == dtype && y.shape()[..] == [100, 3])
+                })
+            })
+            .check("a range outside of the dtype must be an error, and so must an empty one", || {
+                let refused = |low, high| {
+                    let x = Tensor::zeros([2], DType::U8);
+                    Ok::<_, Error>(matches!(ops::randint_like(&x, low, high), Err(Error::InvalidArgument { .. })))
+                };
+                Ok(refused(-1, 3)? && refused(0, 257)? && refused(3, 3)? && !refused(0, 256)?)
             }),
         dropout(),
     ]

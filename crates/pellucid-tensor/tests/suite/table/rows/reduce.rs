@@ -170,6 +170,9 @@ fn extrema() -> Vec<Row> {
                 ops::min(&x, 1)?.backward();
                 Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
             }),
+        reduction("ptp", ops::ptp, |x| extremum(x, |a, b| a > b) - extremum(x, |a, b| a < b), false)
+            .rule(Rule::Numbers)
+            .check("zero elements must be an error", || refused(ops::ptp(&Tensor::zeros([0, 3], DType::F32), 0))),
         Row::new("aminmax")
             .outputs(
                 "an axis",

@@ -164,6 +164,28 @@ pub(super) fn rows() -> Vec<Row> {
                 let weights = Tensor::from([1.0, 2.0]);
                 shape_refused(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
             }),
+        Row::new("histogram2d")
+            .check("the counts must be those of histogramdd", || {
+                let (x, y) = (Tensor::from([0.5, 1.5, 2.0, 1.0]), Tensor::from([0.5, 0.0, 3.0, 4.0]));
+                let edges = Tensor::from([0.0, 1.0, 3.0]);
+                let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
+                let (counts, of_x, of_y) = ops::histogram2d(&x, &y, bins, None, false)?;
+                Ok(counts.to_vec::<f64>() == [1.0, 0.0, 1.0, 1.0]
+                    && counts.shape()[..] == [2, 2]
+                    && of_x.to_vec::<f64>() == [0.0, 1.0, 2.0]
+                    && of_y.to_vec::<f64>() == [0.0, 1.0, 3.0])
+            })
+            .check("weights must have gradients", || {
+                let (x, weights) = (Tensor::from([0.5, 1.5]), Tensor::from([1.0, 3.0]).requires_grad_(true));
+                let bins = [Bins::Between(2, 0.0, 2.0), Bins::Between(1, 0.0, 2.0)];
+                let (sums, ..) = ops::histogram2d(&x, &x, bins, Some(&weights), false)?;
+                ops::select(&sums, 0, 1)?.backward();
+                Ok(weights.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0, 1.0])
+            })
+            .check("unequal lengths must be an error", || {
+                let (x, y) = (Tensor::from([1.0]), Tensor::from([1.0, 2.0]));
+                shape_refused(ops::histogram2d(&x, &y, [Bins::Count(2); 2], None, false))
+            }),
         Row::new("histc")
             .check("elements outside of a given range must not be counted", || {
                 Ok(ops::histc(&Tensor::from([0.5, 1.0, 2.0, 3.0]), 2, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 2.0])

@@ -68,6 +68,29 @@ pub(super) fn rows() -> Vec<Row> {
                 let (up, down) = (ops::argsort(&x, 0, false)?, ops::argsort(&x, 0, true)?);
                 Ok(up.to_vec::<i64>() == [1, 3, 0, 2] && down.to_vec::<i64>() == [0, 2, 1, 3])
             }),
+        Row::new("argpartition")
+            .rule(Rule::Always(DType::I64))
+            .untracked()
+            .case("the middle", [real([2, 5])], |x| ops::argpartition(&x[0], 2, -1), |x| positions(&x[0], 1, false))
+            .check("a position outside of the axis must be an error", || {
+                let refused = |kth| Ok::<_, Error>(ops::argpartition(&Tensor::from([1.0, 2.0]), kth, 0).is_err());
+                Ok(refused(2)? && refused(-3)? && !refused(-2)?)
+            }),
+        Row::new("lexsort")
+            .rule(Rule::Always(DType::I64))
+            .untracked()
+            .case("one key", [real([2, 5])], |x| ops::lexsort(&[&x[0]], -1), |x| positions(&x[0], 1, false))
+            .check("the last key must be the primary one", || {
+                let (minor, major) =
+                    (Tensor::from([[9i64, 4, 0, 4], [1, 2, 1, 1]]), Tensor::from([[1i64, 5, 1, 4], [2, 2, 1, 2]]));
+                let order = ops::lexsort(&[&minor, &major], 1)?;
+                Ok(order.to_vec::<i64>() == [2, 0, 3, 1, 2, 0, 3, 1])
+            })
+            .check("no key must be an error", || Ok(ops::lexsort(&[] as &[Tensor], 0).is_err()))
+            .check("keys of unequal shapes must be an error", || {
+                let keys = [Tensor::from([1.0]), Tensor::from([1.0, 2.0])];
+                Ok(matches!(ops::lexsort(&keys, 0), Err(Error::ShapeMismatch { .. })))
+            }),
         Row::new("topk")
             .rules(both)
             .outputs("the largest", [real([2, 5])], top(2, -1, true), first(2, 1, true))

@@ -35,6 +35,17 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(digamma, digamma).within(0.3..=6.0).scale(2.0),
         unary!(sinc, |x| if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }),
         unary!(logit, |x| (x / (1.0 - x)).ln()).within(0.1..=0.9),
+        unary!(cbrt, f64::cbrt).within(0.2..=3.0).gradient(Third).ulps(2.0).check("the whole range", || {
+            let x = [1e300, -8.0, 5e-324, f64::MAX, -1e-310, 0.1, 27.0, -0.0, f64::MIN_POSITIVE];
+            let y = ops::cbrt(&Tensor::from(x))?.to_vec::<f64>();
+            let single = x.map(|v| v as f32);
+            let z = ops::cbrt(&Tensor::from(single))?.to_vec::<f32>();
+            let near = |i: usize| (y[i] - x[i].cbrt()).abs() <= 2.0 * f64::EPSILON * y[i].abs();
+            let near_single = |i: usize| {
+                z[i] == single[i].cbrt() || (z[i] - single[i].cbrt()).abs() <= 2.0 * f32::EPSILON * z[i].abs()
+            };
+            Ok((0..x.len()).all(|i| near(i) && near_single(i)) && y[7].is_sign_negative())
+        }),
         unary!(deg2rad, f64::to_radians),
         unary!(rad2deg, f64::to_degrees),
         unary!(entr, |x| match x {

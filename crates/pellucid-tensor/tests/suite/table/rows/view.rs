@@ -1,7 +1,7 @@
 //! Views: the same elements with other shapes.
 
 use crate::table::nd::{Nd, with};
-use crate::table::row::{Row, argument_refused, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 fn matrix() -> Tensor {
@@ -126,6 +126,19 @@ fn permutation_rows() -> Vec<Row> {
 
 fn broadcasts() -> Vec<Row> {
     vec![
+        Row::new("broadcast_tensors")
+            .outputs(
+                "three",
+                [real([2, 1]), real([3]), real([])],
+                |x| ops::broadcast_tensors(x),
+                |x| x.iter().map(|t| t.broadcast(&[2, 3])).collect(),
+            )
+            .rules([Rule::Any, Rule::Any, Rule::Any])
+            .floats_only()
+            .check("no tensor", || Ok(ops::broadcast_tensors(&[] as &[Tensor])?.is_empty()))
+            .check("shapes that do not broadcast must be an error", || {
+                Ok(matches!(ops::broadcast_tensors(&[matrix(), matrix().t()]), Err(Error::ShapeMismatch { .. })))
+            }),
         Row::new("broadcast_to")
             .case(
                 "in the middle",

@@ -39,12 +39,27 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: ResizeMo
             let element = |k: i64| (k as f64).clamp(0.0, last) as usize;
             (at.floor() as i64 - 1..=at.floor() as i64 + 2).map(|k| (element(k), keys(at - k as f64))).collect()
         }
+        ResizeMode::LinearAntialias => filtered(o, len, scale, |d| (1.0 - d.abs()).max(0.0)),
+        ResizeMode::CubicAntialias => filtered(o, len, scale, |d| match d.abs() {
+            d if d <= 1.0 => 1.5 * d.powi(3) - 2.5 * d.powi(2) + 1.0,
+            d if d < 2.0 => -0.5 * (d.powi(3) - 5.0 * d.powi(2) + 8.0 * d - 4.0),
+            _ => 0.0,
+        }),
         ResizeMode::Area => {
             let overlaps = |i: &usize| (i + 1) * to > o * len && i * to < (o + 1) * len;
             let all: Vec<usize> = (0..len).filter(overlaps).collect();
             all.iter().map(|&i| (i, 1.0 / all.len() as f64)).collect()
         }
     }
+}
+
+/// Returns the normalised weights of a filter around the center of output o, which is as wide as `scale` elements if there
+/// are fewer outputs.
+fn filtered(o: usize, len: usize, scale: f64, filter: impl Fn(f64) -> f64) -> WeightedElements {
+    let center = (o as f64 + 0.5) * scale;
+    let weights: Vec<f64> = (0..len).map(|i| filter((i as f64 + 0.5 - center) / scale.max(1.0))).collect();
+    let total: f64 = weights.iter().sum();
+    weights.into_iter().map(|w| w / total).enumerate().collect()
 }
 
 /// Returns the output lengths and scales of the spatial axes.
@@ -103,6 +118,8 @@ pub(super) fn rows() -> Vec<Row> {
         ("linear, corners", corners),
         ("cubic", cubic),
         ("cubic, corners", cubic_corners),
+        ("linear, antialias", ResizeMode::LinearAntialias),
+        ("cubic, antialias", ResizeMode::CubicAntialias),
         ("area", area),
     ] {
         row = case(row, &format!("{label}: more"), &[1, 2, 3], to(&[7]), mode);

@@ -1,0 +1,115 @@
+//! Parts of numbers: rounding to decimals, quotient with remainder, integral with fractional part.
+
+use super::operand::TensorOrScalar;
+use crate::ops;
+use crate::ops::copy::copy;
+use crate::ops::formula::map;
+use crate::ops::over_axes::as_float;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Result, Scalar, formula};
+
+/// Rounds to `decimals` decimals, ties to even: NumPy's `around`, PyTorch's `round` with `decimals`. A negative number
+/// rounds to tens, hundreds, .. The gradient is zero.
+///
+/// The result is the quotient (or product) of an integer and a power of 10. Numbers without such decimals do not change,
+/// and nor do infinities. Integers are rounded exactly.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let x = Tensor::from([3.14159, -2.5, 1e300]);
+/// assert_eq!(x.around(2).to_vec::<f64>(), [3.14, -2.5, 1e300]);
+/// assert_eq!(Tensor::from([14, 15, 25, -26]).around(-1).to_vec::<i64>(), [10, 20, 20, -30]);
+/// ```
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias("round", "decimals"))]
+#[tensor_method]
+pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return around_integers(x, decimals);
+    }
+    // The dtype of the computation, the smallest number whose magnitude implies an integer, and the largest power of 10.
+    let (whole, most) = if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
+    let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(most)));
+    match decimals {
+        decimals if decimals > most => copy(x),
+        0.. => {
+            let decimals = formula! {
+                static around(x; scale, whole) = {
+                    let scaled = x * scale;
+                    scaled.abs().lt(whole).select(scaled.round_ties_even() / scale, x)
+                };
+                d x = g * 0.0;
+            };
+            map(decimals, &[x], &[scale, whole.into()])
+        }
+        decimals if decimals < -most => {
+            let zeros = formula! {
+                static around(x) = x.is_finite().select(x * 0.0, x);
+                d x = g * 0.0;
+            };
+            map(zeros, &[x], &[])
+        }
+        _ => {
+            let tens = formula! {
+                static around(x; scale) = x.is_finite().select((x / scale).round_ties_even() * scale, x);
+                d x = g * 0.0;
+            };
+            map(tens, &[x], &[scale])
+        }
+    }
+}
+
+/// Rounds integers to a multiple of a power of 10; 0 if the power exceeds the range of the dtype.
+fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
+    if decimals >= 0 {
+        return copy(x);
+    }
+    match 10i64.checked_pow(decimals.unsigned_abs()) {
+        Some(scale) if x.dtype() != DType::Bool && x.dtype().represents(Scalar::Int(scale)) => {
+            let tens = formula! {
+                static around(x; scale) = {
+                    let (quotient, rest) = (x.floor_div(scale), x.rem(scale));
+                    let is_odd = quotient.rem(2).ne(0);
+                    // rest > scale/2, without an overflow of 2·rest.
+                    let half = scale - rest;
+                    let rounds_up = rest.gt(half) | (rest.eq(half) & is_odd);
+                    rounds_up.select(quotient + 1, quotient) * scale
+                };
+            };
+            map(tens, &[x], &[Scalar::Int(scale)])
+        }
+        _ => ops::zeros_like(x),
+    }
+}
+
+/// Returns the quotient ⌊a / b⌋ and the remainder a − b·⌊a / b⌋, as Python's `divmod` (see [`floor_div`](ops::floor_div)
+/// and [`rem`](ops::rem)). b is a tensor or a scalar.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch).
+#[tensor_method]
+pub fn divmod<'a>(a: &Tensor, b: impl Into<TensorOrScalar<'a>>) -> Result<(Tensor, Tensor)> {
+    match (&b, b.tensor()) {
+        (_, Some(b)) => Ok((ops::floor_div(a, b)?, ops::rem(a, b)?)),
+        (&TensorOrScalar::Scalar(b), None) => Ok((ops::floor_div(a, b)?, ops::rem(a, b)?)),
+        _ => unreachable!("an operand that is no scalar must be a tensor"),
+    }
+}
+
+/// Returns the fractional and the integral part, both with the sign of x. The fractional part of ±∞ is ±0, and of NaN
+/// both parts are NaN. The gradient of the fractional part is g, and that of the integral part zero. Integers give `f32`.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[tensor_method]
+pub fn modf(x: &Tensor) -> Result<(Tensor, Tensor)> {
+    let x = as_float(x)?;
+    let fraction = formula! {
+        static modf(x) = x.abs().eq(f64::INFINITY).select(0.0, x - x.trunc()).copysign(x);
+        d x = g;
+    };
+    Ok((map(fraction, &[&x], &[])?, ops::trunc(&x)?))
+}

@@ -1,0 +1,82 @@
+//! Reductions over the elements that are not NaN. Integers have no NaN, so they are reduced as without `nan`.
+
+use super::axes::Axes;
+use super::over_axes::over_axes;
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::Result;
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) over zero elements.";
+
+    /// Returns the largest element over `axes` that is not NaN; NaN if all are NaN. Equal maxima share the gradient
+    /// evenly.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// let x = Tensor::from([[1.0, f64::NAN], [3.0, 2.0]]);
+    /// assert_eq!(x.nanmax(1).to_vec::<f64>(), [1.0, 3.0]);
+    /// ```
+    nanmax(x; axes) = extremum(x, axes, f64::NEG_INFINITY, |x, axes| ops::max(x, axes));
+    /// Returns the smallest element over `axes` that is not NaN; NaN if all are NaN. Equal minima share the gradient
+    /// evenly.
+    nanmin(x; axes) = extremum(x, axes, f64::INFINITY, |x, axes| ops::min(x, axes));
+    /// Returns the index (`i64`) of the first maximum over `axes` that is not NaN, in row-major order over them; 0 if
+    /// all are NaN, where NumPy raises an error.
+    nanargmax(x; axes) = position(x, axes, |x, axes| nanmax(x, axes), |x, axes| ops::argmax(x, axes));
+    /// Returns the index (`i64`) of the first minimum over `axes` that is not NaN, in row-major order over them; 0 if
+    /// all are NaN, where NumPy raises an error.
+    nanargmin(x; axes) = position(x, axes, |x, axes| nanmin(x, axes), |x, axes| ops::argmin(x, axes));
+}
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); for cumulative ones \
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) for several axes.";
+
+    /// Computes the product over `axes` of the elements that are not NaN; 1 if all are NaN.
+    nanprod(x; axes) = ops::prod(&without_nan(x, 1)?, axes), autocast = Single;
+    /// Computes the cumulative sum along an axis, or (`..`) over all elements, with NaN as 0.
+    nancumsum(x; axis) = ops::cumsum(&without_nan(x, 0)?, axis), autocast = Single;
+    /// Computes the cumulative product along an axis, or (`..`) over all elements, with NaN as 1.
+    nancumprod(x; axis) = ops::cumprod(&without_nan(x, 1)?, axis), autocast = Single;
+}
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
+              [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.";
+
+    /// Computes the variance over `axes` of the N elements that are not NaN, Σ (x − mean)² / (N − ddof); NaN of none.
+    ///
+    /// Options are those of [`var`](ops::var).
+    nanvar(x: floats; axes) = ops::masked_var(x, &ops::logical_not(&ops::isnan(x)?)?, axes), autocast = Single;
+    /// Computes the standard deviation over `axes` of the elements that are not NaN, the square root of [`nanvar`].
+    nanstd(x: floats; axes) = ops::masked_std(x, &ops::logical_not(&ops::isnan(x)?)?, axes), autocast = Single;
+}
+
+type Reduction = fn(&Tensor, Axes) -> Result<Tensor>;
+
+/// Replaces NaN by a number.
+fn without_nan(x: &Tensor, number: i64) -> Result<Tensor> {
+    if x.dtype().is_float() { ops::masked_fill(x, &ops::isnan(x)?, number) } else { Ok(x.clone()) }
+}
+
+/// Computes an extremum, for which `neutral` replaces NaN.
+fn extremum(x: &Tensor, axes: Axes, neutral: f64, extremum: Reduction) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return extremum(x, axes);
+    }
+    let nan = ops::isnan(x)?;
+    let y = extremum(&ops::masked_fill(x, &nan, neutral)?, axes.clone())?;
+    ops::where_(&ops::all(&nan, axes)?, f64::NAN, &y)
+}
+
+/// Returns the first position of an extremum. NaN equals no extremum, also if all numbers are infinite.
+fn position(x: &Tensor, axes: Axes, extremum: Reduction, of_integers: Reduction) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return of_integers(x, axes);
+    }
+    let x = x.detach();
+    let best = extremum(&x, axes.clone().keepdims())?;
+    ops::argmax(&ops::eq(&x, &best)?, axes)
+}

@@ -1,0 +1,53 @@
+//! Random tensors with the shape, dtype and device of another tensor.
+
+use super::{draw, uniform_integers};
+use crate::ops;
+use crate::ops::random::Generator;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::Distribution;
+use pellucid_ir::{DType, Error, Result, Scalar};
+
+/// Draws uniform values on [0, 1) with x's shape, dtype and device, from the thread's generator.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] if the dtype is not a float.
+#[tensor_method]
+pub fn rand_like(x: &Tensor) -> Result<Tensor> {
+    drawn_like("rand_like", x, x.dtype(), Distribution::Uniform)
+}
+
+/// Draws standard normal values with x's shape, dtype and device, from the thread's generator.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] if the dtype is not a float.
+#[tensor_method]
+pub fn randn_like(x: &Tensor) -> Result<Tensor> {
+    drawn_like("randn_like", x, x.dtype(), Distribution::Normal)
+}
+
+/// Draws uniform integers on `low..high` with x's shape, dtype and device, from the thread's generator. The dtype may be
+/// a float.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an empty range, one of more than 2⁵³ values, or one that x's dtype cannot represent.
+#[tensor_method]
+pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
+    let (op, dtype) = ("randint_like", x.dtype());
+    let lost = [low, high.saturating_sub(1)].into_iter().find(|&end| !dtype.represents(Scalar::Int(end)));
+    if let Some(end) = lost.filter(|_| low < high) {
+        return Err(Error::invalid(
+            op,
+            format!("{end} cannot be stored in the tensor's dtype {dtype}; use a wider one"),
+        ));
+    }
+    let numbers = uniform_integers(op, low, high, |dtype| drawn_like(op, x, dtype, Distribution::Uniform))?;
+    ops::to_dtype(&numbers, dtype)
+}
+
+/// Draws on x's device. The result is free if x is.
+fn drawn_like(op: &'static str, x: &Tensor, dtype: DType, distribution: Distribution) -> Result<Tensor> {
+    let mut array = draw(op, x.shape().clone(), dtype, distribution, (&Generator::default(), x.device()))?;
+    array.set_pinned(!x.is_free());
+    Ok(Tensor::from(array))
+}
