@@ -12,12 +12,12 @@ use pellucid_ir::{DType, Error, Result, Scalar, formula};
 
 /// The factors β of the addend and α of the product.
 #[derive(Clone, Copy)]
-struct Factors {
+struct ProductFactors {
     beta: Scalar,
     alpha: Scalar,
 }
 
-impl Factors {
+impl ProductFactors {
     /// Returns true if the addend has no effect, as NaN neither.
     fn ignores_addend(self) -> bool {
         self.beta.to_f64() == 0.0
@@ -28,7 +28,7 @@ impl Factors {
 fn add_product(
     op: &'static str,
     [x, a, b]: [&Tensor; 3],
-    factors: Factors,
+    factors: ProductFactors,
     product: fn(&Tensor, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let promoted = [x, a, b].iter().map(|t| t.dtype()).fold(x.dtype(), DType::promote);
@@ -74,7 +74,7 @@ fn check_ranks(op: &'static str, tensors: [&Tensor; 3], ranks: [usize; 2], help:
 /// [`Error::DTypeMismatch`] for bool.
 #[tensor_method(autocast = Half)]
 pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let factors = Factors { beta, alpha };
+    let factors = ProductFactors { beta, alpha };
     check_ranks("addmm", [x, a, b], [2, 2], "takes two matrices; baddbmm() takes batches, addmv() a vector")?;
     add_product("addmm", [x, a, b], factors, ops::matmul)
 }
@@ -86,7 +86,7 @@ pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha:
 /// [`Error::DTypeMismatch`] for bool.
 #[tensor_method(autocast = Half)]
 pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let factors = Factors { beta, alpha };
+    let factors = ProductFactors { beta, alpha };
     check_ranks("addmv", [x, a, v], [2, 1], "takes a matrix and a vector; addmm() takes two matrices")?;
     add_product("addmv", [x, a, v], factors, ops::matmul)
 }
@@ -97,7 +97,7 @@ pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha:
 /// [`Error::ShapeMismatch`] unless u and v are vectors and x broadcasts to their outer product.
 #[tensor_method]
 pub fn addr(x: &Tensor, u: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let factors = Factors { beta, alpha };
+    let factors = ProductFactors { beta, alpha };
     check_ranks("addr", [x, u, v], [1, 1], "takes two vectors; ravel() them first")?;
     add_product("addr", [x, u, v], factors, |u, v| ops::outer(u, v))
 }
@@ -116,7 +116,7 @@ pub fn baddbmm(
     beta: impl Into<Scalar>,
     alpha: impl Into<Scalar>,
 ) -> Result<Tensor> {
-    let factors = Factors { beta, alpha };
+    let factors = ProductFactors { beta, alpha };
     check_batches("baddbmm", [x, a, b])?;
     add_product("baddbmm", [x, a, b], factors, ops::matmul)
 }
@@ -130,7 +130,7 @@ pub fn baddbmm(
 /// Those of [`baddbmm`].
 #[tensor_method(autocast = Half)]
 pub fn addbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let factors = Factors { beta, alpha };
+    let factors = ProductFactors { beta, alpha };
     check_batches("addbmm", [x, a, b])?;
     add_product("addbmm", [x, a, b], factors, |a, b| {
         let ([batch, n, k], m) = ([a.shape()[0], a.shape()[1], a.shape()[2]], b.shape()[2]);

@@ -108,6 +108,7 @@ positive = inside(0, mp.inf)
 unit = inside(0, 1)
 near_one = inside(-1, 1)
 ln = lambda x: mp.log(x) if x > 0 else fail()
+clip = lambda x: min(max(x, mp.mpf(1) / 5), mp.mpf(4) / 5)
 root = lambda x: mp.sqrt(x) if x >= 0 else fail()
 POINT_ZERO = ["0"]
 
@@ -167,6 +168,7 @@ UNARY = {
     "lgamma": (lambda x: mp.loggamma(x).real if x > 0 else mp.log(abs(mp.gamma(x))), ["0", "1", "2", "-1"]),
     "digamma": (digamma(0), ["0", "1", "-1"]),
     "sinc": (lambda x: sinc(mp.pi * x), ["0", "1"]),
+    "logit_with(0.2)": (lambda x: mp.log(clip(x) / (1 - clip(x))), ["0.1", "0.5", "0.9"]),
     "logit": (unit(lambda x: mp.log(x / (1 - x))), ["0", "0.5", "1"]),
     "deg2rad": (lambda x: x * mp.pi / 180, ["0"]),
     "rad2deg": (lambda x: x * 180 / mp.pi, ["0"]),
@@ -179,9 +181,11 @@ UNARY = {
     "floor": (mp.floor, ["2"]),
     "ceil": (mp.ceil, ["2"]),
     "round": (mp.nint, ["2.5"]),
+    "around(1)": (lambda x: mp.nint(10 * x) / 10, ["0.33"]),
     "trunc": (lambda x: mp.floor(x) if x > 0 else mp.ceil(x), ["0", "2"]),
     "frac": (lambda x: x - (mp.floor(x) if x > 0 else mp.ceil(x)), ["0", "2"]),
     "sqrt": (root, ["0", "1"]),
+    "cbrt": (lambda x: mp.sign(x) * mp.cbrt(abs(x)), ["1", "-8"]),
     "rsqrt": (lambda x: 1 / root(x), ["0", "1"]),
     "reciprocal": (lambda x: 1 / x, ["0", "1"]),
     "square": (lambda x: x**2, ["0"]),
