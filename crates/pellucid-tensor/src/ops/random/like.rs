@@ -47,7 +47,7 @@ pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
 
 /// Draws on x's device. The result is free if x is.
 fn drawn_like(op: &'static str, x: &Tensor, dtype: DType, distribution: Distribution) -> Result<Tensor> {
-    let mut array = draw(op, x.shape().clone(), dtype, distribution, (&Generator::default(), x.device()))?;
+    let array = draw(op, x.shape().clone(), dtype, distribution, (&Generator::default(), x.device()))?;
     array.set_pinned(!x.is_free());
     Ok(Tensor::from(array))
 }
