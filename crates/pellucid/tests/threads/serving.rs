@@ -91,7 +91,7 @@ fn steps_of_one_closure_share_what_they_read() {
     let weight = Tensor::randn([8, 3], DType::F32);
     let forward = |inputs: &[Tensor]| inputs[0].matmul(&weight);
     let x = batch(4).0;
-    let expected = bits(&forward(&[x.clone()]));
+    let expected = bits(&forward(std::slice::from_ref(&x)));
     let steps: Vec<Captured<'_>> = (0..3).map(|_| capture(forward, &[&x]).unwrap()).collect();
     thread::scope(|scope| {
         for mut step in steps {

@@ -42,7 +42,7 @@ fn parts(unique: Unique) -> Vec<Tensor> {
 
 fn bags(mode: ScatterReduceOp) -> Row {
     call("embedding_bag", [real([4, 2]), class([5], 4), class([1], 3)], move |x| {
-        let zero = x[2].narrow(0, 0, 1) * 0;
+        let zero = ops::zeros_like(&x[2].narrow(0, 0, 1))?;
         let offsets = ops::concatenate(&[&zero, &x[2]], 0)?;
         let options = EmbeddingBagOptions { mode, offsets: Some(&offsets), ..Default::default() };
         one(ops::embedding_bag(&x[0], &x[1], options))

@@ -11,6 +11,7 @@
 
 mod launch_bound;
 mod operations;
+#[allow(clippy::duplicate_mod, reason = "the benchmark compiles this folder without the other module")]
 #[path = "../random/rng.rs"]
 mod rng;
 

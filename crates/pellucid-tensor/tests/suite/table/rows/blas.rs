@@ -28,7 +28,7 @@ fn column(v: &Nd) -> Nd {
 fn with_checks(row: Row, one: fn(Tensor, Tensor, Tensor, f64) -> Result<Tensor>, ranks: [usize; 2]) -> Row {
     let operand = |rank: usize, values: [f64; 2], second: bool| {
         let shapes: [&[usize]; 3] = if second { [&[2], &[2, 1], &[1, 2, 1]] } else { [&[2], &[1, 2], &[1, 1, 2]] };
-        Tensor::new(&values, shapes[rank - 1])
+        Tensor::new(values, shapes[rank - 1])
     };
     row.check("with a factor of 0, NaN must have no effect", move || {
         let (a, b) = (operand(ranks[0], [1.0, 2.0], false), operand(ranks[1], [3.0, 4.0], true));

@@ -53,7 +53,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(q.to_vec::<i64>() == [2, -3, 2] && r.to_vec::<i64>() == [1, 2, 0] && q.dtype() == DType::I64)
             })
             .check("shapes that do not broadcast must be an error", || {
-                shape_refused(ops::divmod(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0; 3])))
+                shape_refused(ops::divmod(&Tensor::from([1.0, 2.0]), Tensor::from([1.0; 3])))
             }),
         Row::new("modf")
             .rules([Rule::Floats, Rule::Floats])
