@@ -523,7 +523,7 @@ impl Drop for DeferredGuard {
 /// or [`flush`] of this thread. A result of the kernel, and of later ones, has no values.
 ///
 /// ```
-/// use pellucid_tensor::{lazy, ops, Error, Tensor};
+/// use pellucid::{lazy, ops, Error, Tensor};
 /// let y = lazy(|| ops::take(&Tensor::from([1.0f32, 2.0]), &Tensor::from([5i64])))?;
 /// assert!(matches!(y.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 5, .. })));
 /// # Ok::<(), Error>(())
