@@ -59,6 +59,11 @@ fn all() -> Vec<Row> {
         created("randn_with", || ops::randn_with([3], DType::F16, &Default::default())),
         created("randint", || ops::randint(-3, 5, [4])),
         created("randperm", || ops::randperm(7)),
+        created("tril_indices", || ops::tril_indices(3, 4, 1)),
+        created("triu_indices", || ops::triu_indices(3, 4, -1)),
+        untracked("rand_like", [real([2, 3])], |x| one(ops::rand_like(&x[0]))),
+        untracked("randn_like", [real([2, 3])], |x| one(ops::randn_like(&x[0]))),
+        untracked("randint_like", [real([2, 3])], |x| one(ops::randint_like(&x[0], 0, 2))),
         created("full", || ops::full([2], 3, DType::I16)),
         created("zeros", || ops::zeros([2], DType::U8)),
         created("ones", || ops::ones([2], DType::Bool)),
@@ -102,10 +107,19 @@ fn all() -> Vec<Row> {
             let bins = [Bins::Edges(&edges), Bins::Between(3, -1.0, 1.0)];
             ops::histogramdd(&x[0], &bins, Some(&x[1]), false).map(lists)
         }),
+        untracked("histogram2d", [real([5]), real([5])], |x| {
+            let bins = [Bins::Count(2), Bins::Between(3, -1.0, 1.0)];
+            let (counts, of_x, of_y) = ops::histogram2d(&x[0], &x[1], bins, None, false)?;
+            Ok(vec![counts, of_x, of_y])
+        }),
         untracked("histc", [real([6])], |x| one(ops::histc(&x[0], 3, -1.0, 1.0))),
         untracked("histc", [real([6])], |x| one(ops::histc(&x[0], 3, 0.0, 0.0))),
         untracked("unique", [real([6])], |x| ops::unique(&x[0], None).map(parts)),
         untracked("unique_consecutive", [real([3, 2])], |x| ops::unique_consecutive(&x[0], Some(0)).map(parts)),
+        untracked("union1d", [real([6]), real([2])], |x| one(ops::union1d(&x[0], &x[1]))),
+        untracked("intersect1d", [real([6]), class([3], 2)], |x| one(ops::intersect1d(&x[0], &x[1]))),
+        untracked("setdiff1d", [real([6]), class([3], 2)], |x| one(ops::setdiff1d(&x[0], &x[1]))),
+        untracked("setxor1d", [real([6]), class([3], 2)], |x| one(ops::setxor1d(&x[0], &x[1]))),
         untracked("gcd", [class([2, 3], 9), class([3], 7)], |x| one(ops::gcd(&x[0], &x[1]))),
         untracked("lcm", [class([2, 3], 9), class([3], 7)], |x| one(ops::lcm(&x[0], &x[1]))),
         untracked("nextafter", [real([2, 3]), real([3])], |x| one(ops::nextafter(&x[0], &x[1]))),

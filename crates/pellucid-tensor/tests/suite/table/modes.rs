@@ -9,7 +9,7 @@ use super::row::{Case, Gradient, Row, Rule, one};
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, capture_local, lazy, ops};
 
 /// Operations that read values on the host to know the shape of their result, so that a captured step cannot have them.
-const READS_VALUES: [&str; 18] = [
+const READS_VALUES: [&str; 22] = [
     "bincount",
     "chebyshev_t",
     "chebyshev_u",
@@ -17,15 +17,19 @@ const READS_VALUES: [&str; 18] = [
     "chebyshev_w",
     "hermite_h",
     "hermite_he",
+    "intersect1d",
     "laguerre_l",
     "legendre_p",
     "masked_scatter",
     "masked_select",
     "nonzero",
+    "setdiff1d",
+    "setxor1d",
     "shifted_chebyshev_t",
     "shifted_chebyshev_u",
     "shifted_chebyshev_v",
     "shifted_chebyshev_w",
+    "union1d",
     "unique",
     "unique_consecutive",
 ];
