@@ -1,6 +1,7 @@
 //! The kernel family [`Conv`]: convolutions and their derivatives.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
+use crate::dtype::DType;
 use crate::error::Result;
 
 /// The array that a [`Conv`] computes from the two others.
@@ -33,7 +34,8 @@ impl ConvPart {
 /// the three arrays, so each [`ConvPart`] is a derivative of the others, and its derivatives belong to the same family.
 ///
 /// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
-/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`. The order of accumulation
+/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`, and the output
+/// may have dtype `f32`, which is then not rounded. The order of accumulation
 /// depends on the shapes alone: channels, then taps, in blocks of a fixed length. Where the shapes make it faster,
 /// Winograd convolution is used (Winograd 1980; Lavin and Gray 2016). It is also exact for small integers, but its
 /// rounding errors are relative to the largest elements near a window, not only those in it. An input that is not
@@ -47,6 +49,14 @@ pub struct Conv {
     pub groups: usize,
     /// The array that is computed.
     pub part: ConvPart,
+}
+
+impl Conv {
+    /// Returns true if the kernel computes an output of dtype `output` from two inputs of these dtypes.
+    pub fn permits(&self, inputs: [DType; 2], output: DType) -> bool {
+        let wide = matches!(inputs[0], DType::F16 | DType::BF16) && output == DType::F32;
+        inputs[0] == inputs[1] && inputs[0] != DType::Bool && (output == inputs[0] || wide)
+    }
 }
 
 impl Family for Conv {

@@ -2,6 +2,7 @@
 
 use super::family::flops_per_element;
 use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::shape::Shape;
@@ -10,8 +11,9 @@ use std::sync::Arc;
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
 ///
-/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the
-/// product have one dtype. The order of accumulation depends on m, n and k alone.
+/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A and B have one dtype, and so has
+/// the product, except for an epilogue that reads the `f32` product of `f16` or `bf16` factors
+/// ([`product_dtype`](MatMul::product_dtype)). The order of accumulation depends on m, n and k alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct MatMul {
     /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
@@ -19,6 +21,18 @@ pub struct MatMul {
     pub epilogue: Option<Arc<Program>>,
     /// The run-time parameters of the epilogue.
     pub params: Params,
+}
+
+impl MatMul {
+    /// Returns the dtype to which the product is rounded before the epilogue: that of the factors. An epilogue whose
+    /// first input is `f32` reads the product of `f16` or `bf16` factors as it was accumulated, in `f32`.
+    pub fn product_dtype(&self, factors: DType) -> DType {
+        let read = self.epilogue.as_ref().and_then(|program| program.inputs.first()).map(|input| input.storage);
+        match (factors, read) {
+            (DType::F16 | DType::BF16, Some(DType::F32)) => DType::F32,
+            _ => factors,
+        }
+    }
 }
 
 impl Family for MatMul {

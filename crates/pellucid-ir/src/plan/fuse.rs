@@ -620,7 +620,7 @@ fn fuse_epilogue(
     stored: &[bool],
 ) -> Result<Launch, FusionRefusal> {
     let (program, params) = map_of(b)?;
-    let (layout, dtype) = (Layout::contiguous(maker.space.clone()), a.inputs[0].dtype);
+    let (layout, dtype) = (Layout::contiguous(maker.space.clone()), product.product_dtype(a.inputs[0].dtype));
     let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
     let whole = fused.splice.load(0, dtype);
     let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));

@@ -12,6 +12,7 @@ use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Signature;
 use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::{SmallVec, smallvec};
@@ -73,10 +74,17 @@ impl Operation for MatrixProduct {
     }
 }
 
-/// Submits the kernel into a new array. Its epilogue adds the bias block by block.
+/// Submits the kernel into a new array. Its epilogue adds the bias block by block. In half precision it reads the product
+/// in `f32`, so that the sum is rounded once.
 fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
     let added = formula!(|product, bias| product + bias);
-    let epilogue = bias.map(|bias| added.uniform_program(bias.dtype()).cloned()).transpose()?;
+    let program = |bias: &Array| match bias.dtype() {
+        half @ (DType::F16 | DType::BF16) => {
+            added.program(&Signature::new([DType::F32, half], DType::F32).storing([half])).cloned()
+        }
+        dtype => added.uniform_program(dtype).cloned(),
+    };
+    let epilogue = bias.map(program).transpose()?;
     let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
     let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("a matrix product must have one output");
     let out = Array::new(device, out.dtype, out.shape)?;
@@ -142,13 +150,21 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
         return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "booleans have no matrix product; use to_dtype()"));
     }
     let dtype = precision::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
+    // A bias that is added after the product, to the rounded product, would round half precision twice.
+    if let Some(bias) = bias.filter(|bias| matches!(dtype, DType::F16 | DType::BF16) && !is_epilogue(bias, dtype, b)) {
+        let [a, b, wide] = [
+            ops::to_dtype(a, dtype)?,
+            ops::to_dtype(b, dtype)?,
+            ops::to_dtype(bias, bias.dtype().promote(DType::F32))?,
+        ];
+        let [a, b] = [ops::to_dtype(&a, DType::F32)?, ops::to_dtype(&b, DType::F32)?];
+        return ops::to_dtype(&matmul_with(&a, &b, Some(&wide))?, dtype.promote(bias.dtype()));
+    }
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
     let (inside, after) = match bias {
-        Some(bias) if bias.dtype() == dtype && b.rank() == 2 && bias.shape()[..] == y.shape()[1..] => {
-            (Some(bias), None)
-        }
+        Some(bias) if is_epilogue(bias, dtype, b) => (Some(bias), None),
         other => (None, other),
     };
     // A batch of rows times one matrix is computed as one product with more rows, for every layout: products with
@@ -168,6 +184,11 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
         None => Ok(product),
         Some(bias) => ops::add(product, bias),
     }
+}
+
+/// Returns true if the kernel of a product by B can add the bias: a vector over the columns of one matrix.
+fn is_epilogue(bias: &Tensor, dtype: DType, b: &Tensor) -> bool {
+    bias.dtype() == dtype && b.rank() == 2 && bias.shape()[..] == b.shape()[1..]
 }
 
 /// Computes the inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
@@ -214,12 +235,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
             "the last axis of the input has length {given}, but the weight [out, in] needs {wanted}; reshape the input, \
                  or transpose the weight if it is [in, out]"
         )),
-        _ if weight.rank() == 1 => {
-            if bias.is_some() {
-                in_single!("linear", [x, weight; bias] => matmul_with(x, weight, bias));
-            }
-            matmul_with(x, weight, bias)
-        }
+        _ if weight.rank() == 1 => matmul_with(x, weight, bias),
         _ if weight.rank() == 2 => {
             let outputs = weight.shape()[0];
             if let Some(bias) = bias

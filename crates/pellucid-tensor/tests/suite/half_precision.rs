@@ -5,8 +5,8 @@
 
 use crate::support::bits;
 use pellucid_tensor::ops::{
-    self, AvgPoolDivisor, CovOptions, EmbeddingBagOptions, PaddingMode, PoolOptions, Reduction, Resize, ResizeMode,
-    ScatterReduceOp, Spacing,
+    self, AvgPoolDivisor, ConvOptions, CovOptions, EmbeddingBagOptions, PaddingMode, PoolOptions, Reduction, Resize,
+    ResizeMode, ScatterReduceOp, Spacing,
 };
 use pellucid_tensor::ops::{
     BatchNormOptions, CrossEntropyOptions, InterpolationMode, NllLossOptions, PoissonNllLossOptions,
@@ -182,6 +182,19 @@ fn products() -> Vec<(&'static str, Domain, Call)> {
         ("einsum with a sum before the product", Any, |x| ops::einsum("ij,kl->il", &[&x[0], &x[1]])),
         ("multi_dot", Any, |x| ops::multi_dot(&[&x[0], &ops::t(&x[1])?, &x[2]])),
         ("matrix_power", Near, |x| ops::matrix_power(&ops::narrow(&x[0], 1, 0, 4)?, 5)),
+        ("linear", Near, |x| ops::linear(&x[0], &x[1], Some(&ops::select(&x[2], 1, 0)?))),
+        ("linear with a bias that broadcasts", Near, |x| {
+            ops::linear(&x[0], &x[1], Some(&ops::reshape(&ops::select(&x[2], 1, 0)?, [4, 1])?))
+        }),
+        ("conv2d", Near, |x| {
+            let bias = ops::narrow(&ops::select(&x[1], 0, 0)?, 0, 0, 2)?;
+            let weight = ops::reshape(&ops::narrow(&x[2], 1, 0, 4)?, [2, 1, 2, 4])?;
+            ops::conv2d(&image(&x[0])?, &weight, Some(&bias), ConvOptions::default())
+        }),
+        ("conv_transpose1d", Near, |x| {
+            let bias = ops::narrow(&ops::select(&x[1], 0, 0)?, 0, 0, 3)?;
+            ops::conv_transpose1d(&x[0], &ops::reshape(&x[2], [4, 3, 2])?, Some(&bias), ConvOptions::default())
+        }),
         ("linear of one output", Any, |x| {
             ops::linear(&x[0], &ops::select(&x[1], 0, 0)?, Some(&ops::select(&ops::select(&x[1], 0, 1)?, 0, 0)?))
         }),

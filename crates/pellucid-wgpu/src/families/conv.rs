@@ -16,7 +16,7 @@ use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::kernel::{Conv, ConvPart};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{Error, Result};
 
 /// The largest coordinate. Shaders compute coordinates modulo 2³².
 const MAX_COORDINATE: usize = i32::MAX as usize / 2;
@@ -30,7 +30,7 @@ impl GpuFamily for Conv {
         let [x, w, y] = sorted(self.part, operands);
         let (window, groups) = (&self.window, self.groups);
         let shapes = [x.shape(), w.shape(), y.shape()];
-        if x.dtype != w.dtype || x.dtype != y.dtype || x.dtype == DType::Bool {
+        if !self.permits([0, 1].map(|k| operands.inputs[k].dtype), operands.outputs[0].dtype) {
             let help = "x, w and y must have the same numeric dtype";
             return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], help));
         }
@@ -216,7 +216,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
             op: "conv",
             sizes,
             batch: vec![self.kernel.groups],
-            dtype: self.x.dtype,
+            dtype: result.array.dtype,
             inputs: factors.into(),
             outputs: vec![result],
             epilogue: None,

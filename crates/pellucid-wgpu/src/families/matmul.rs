@@ -47,7 +47,7 @@ impl GpuFamily for MatMul {
             let help = "the inputs of the epilogue must broadcast to the shape of the product";
             return Err(Error::shapes("matmul", [bad.shape(), &shape], help));
         }
-        let product = DeviceArray { layout: outputs[0].layout, ..*a };
+        let product = DeviceArray { layout: outputs[0].layout, dtype: self.product_dtype(a.dtype), ..*a };
         let program_inputs: Vec<DeviceArray<'_>> = [product].into_iter().chain(others.iter().copied()).collect();
         check_dtypes(program, &program_inputs, outputs)
     }
@@ -64,7 +64,7 @@ impl GpuFamily for MatMul {
             op: "matmul",
             sizes: [m, n, k],
             batch: batch.to_vec(),
-            dtype: inputs[0].dtype,
+            dtype: self.product_dtype(inputs[0].dtype),
             inputs: factors.into_iter().chain(others).collect(),
             outputs: outputs.iter().map(|array| matrices(array, batch, [m, n])).collect(),
             epilogue: self.epilogue.as_deref(),

@@ -57,7 +57,7 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
     if out.shape().size() == 0 {
         return Ok(());
     }
-    let compute = match out.dtype {
+    let compute = match a.dtype {
         DType::F16 | DType::BF16 => DType::F32,
         DType::U8 | DType::I8 | DType::I16 => DType::I32,
         other => other,
@@ -94,13 +94,13 @@ impl CpuFamily for Conv {
 /// Returns an error unless the operands fit [`run_conv`].
 ///
 /// # Errors
-/// Returns an error unless the dtypes are equal and numeric, the shapes fit the window and the groups, and stride and
+/// Returns an error unless the dtypes are those that [`Conv`] permits, the shapes fit the window and the groups, and stride and
 /// dilation are positive.
 fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
     let [x, w, y] = sort_x_w_y(kernel.part, a, b, out);
     let (window, groups) = (&kernel.window, kernel.groups);
     let shapes = || [x.shape(), w.shape(), y.shape()];
-    if x.dtype != w.dtype || x.dtype != y.dtype || x.dtype == DType::Bool {
+    if !kernel.permits([a.dtype, b.dtype], out.dtype) {
         return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], "x, w and y must have the same numeric dtype"));
     }
     let fits = shapes().iter().all(|s| s.rank() == 5)

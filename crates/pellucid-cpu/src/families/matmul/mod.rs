@@ -1,7 +1,8 @@
 //! `MatMul`: batched matrix products with an optional epilogue.
 //!
 //! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32` and `i64`. Half-precision factors are converted to
-//! `f32` and small integers to `i32`; the product is rounded or wrapped once, at the end.
+//! `f32` and small integers to `i32`; the product is rounded or wrapped once, at the end. An epilogue that reads the
+//! `f32` product of half-precision factors runs before this rounding.
 
 mod weights;
 
@@ -34,7 +35,7 @@ impl CpuFamily for MatMul {
         let map = Map { program: program.clone(), params: self.params.clone() };
         let dense = Layout::contiguous(out.shape().clone());
         // `check` does not read the address of an operand.
-        let product = Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype };
+        let product = Operand { base: std::ptr::null_mut(), layout: &dense, dtype: self.product_dtype(a.dtype) };
         let operands: Operands<'_> = [product].into_iter().chain(inputs[2..].iter().copied()).collect();
         map.check(&operands, outputs)
     }
@@ -56,6 +57,14 @@ pub(crate) fn run_matmul(
     let Some(program) = &kernel.epilogue else {
         return multiply(a, b, Ok(out), None, weight);
     };
+    if kernel.product_dtype(a.dtype) != a.dtype {
+        let wide = [a, b].map(|factor| DenseArray::of_input(factor, DType::F32));
+        let [wide_a, wide_b] = wide;
+        let (wide_a, wide_b) = (wide_a?, wide_b?);
+        let inputs: Operands<'_> =
+            [wide_a.operand(), wide_b.operand()].into_iter().chain(inputs[2..].iter().copied()).collect();
+        return run_matmul(kernel, &inputs, outputs, None);
+    }
     // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
     // same dtype that shares no memory with an input of the epilogue, if there is one.
     let map = Map { program: program.clone(), params: kernel.params.clone() };

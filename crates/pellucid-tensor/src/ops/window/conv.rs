@@ -7,11 +7,12 @@ use crate::autograd::{
 };
 use crate::engine;
 use crate::ops;
+use crate::ops::formula::map_in;
 use crate::ops::precision;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
-use pellucid_ir::{DType, Error, Result, Shape};
+use pellucid_ir::{DType, Error, Result, Shape, formula};
 use smallvec::smallvec;
 
 /// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] with respect to one argument. The inputs
@@ -26,11 +27,15 @@ struct Convolution {
     part: ConvPart,
     /// The shape of the result.
     shape: Shape,
+    /// The dtype of the inputs.
+    factors: DType,
+    /// The dtype of the result: that of the inputs, or `f32` for a result in half precision that is rounded later.
+    dtype: DType,
 }
 
 impl Convolution {
     fn by(&self, part: ConvPart, shape: Shape) -> Convolution {
-        Convolution { part, shape, ..self.clone() }
+        Convolution { part, shape, dtype: self.factors, ..self.clone() }
     }
 }
 
@@ -45,7 +50,7 @@ impl Operation for Convolution {
                 saves.input(i);
             }
         }
-        let out = Array::new(device, inputs[0].dtype(), self.shape.clone())?;
+        let out = Array::new(device, self.dtype, self.shape.clone())?;
         let (x, y) = match self.part {
             ConvPart::Output => (inputs[0].shape(), &self.shape),
             ConvPart::Input => (&self.shape, inputs[1].shape()),
@@ -64,7 +69,7 @@ impl Operation for Convolution {
     ) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, one copy serves both.
-        let g = ops::contiguous(&grads.get(0)?)?;
+        let g = ops::contiguous(&ops::to_dtype(&grads.get(0)?, self.factors)?)?;
         // The roles of the two inputs, in the order x, w, y.
         let parts = match self.part {
             Output => [Input, Weight],
@@ -219,15 +224,25 @@ impl ConvOperands {
         if bias.shape()[..] != [channels] {
             return Err(Error::shapes(op, [y.shape(), bias.shape()], "the bias needs one value per output channel"));
         }
-        if bias.dtype() != y.dtype() {
+        if bias.dtype() != self.w.dtype() {
             return Err(Error::dtypes(
                 op,
-                [y.dtype(), bias.dtype()],
+                [self.w.dtype(), bias.dtype()],
                 "the bias needs the dtype of the input; use to_dtype()",
             ));
         }
         let shape: Shape = std::iter::once(channels).chain(std::iter::repeat_n(1, self.images.spatial)).collect();
-        ops::add(&y, &ops::reshape_to(bias, &shape)?)
+        let added = formula! { static add_bias(y, bias) = y + bias; };
+        map_in(added, &[&y, &ops::reshape_to(bias, &shape)?], &[], Some(bias.dtype()))
+    }
+
+    /// Returns the dtype of the sum before the bias is added: `f32` in half precision, because the result is rounded
+    /// once.
+    fn sum_dtype(&self, bias: Option<&Tensor>) -> DType {
+        match self.w.dtype() {
+            DType::F16 | DType::BF16 if bias.is_some() => DType::F32,
+            dtype => dtype,
+        }
     }
 }
 
@@ -298,7 +313,14 @@ fn conv(
         };
         shape[2 + a] = free / window.stride[a] + 1;
     }
-    let operation = Convolution { window, groups, part: ConvPart::Output, shape: shape.into() };
+    let operation = Convolution {
+        window,
+        groups,
+        part: ConvPart::Output,
+        shape: shape.into(),
+        factors: start.w.dtype(),
+        dtype: start.sum_dtype(bias),
+    };
     start.add_bias(op, &apply_one(operation, &[&images.x, &start.w])?, bias)
 }
 
@@ -357,7 +379,14 @@ fn conv_transpose(
             None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the whole output")),
         }
     }
-    let operation = Convolution { window, groups, part: ConvPart::Input, shape: shape.into() };
+    let operation = Convolution {
+        window,
+        groups,
+        part: ConvPart::Input,
+        shape: shape.into(),
+        factors: start.w.dtype(),
+        dtype: start.sum_dtype(bias),
+    };
     start.add_bias(op, &apply_one(operation, &[&start.w, &images.x])?, bias)
 }
 
@@ -413,7 +442,14 @@ pub(crate) fn window_sums(x: &Tensor, window: Window, outputs: [usize; 3]) -> Re
     let planes: usize = shape[..lead].iter().product();
     let flat = |count, dims: &[usize]| -> Shape { [count, 1].iter().chain(dims).copied().collect() };
     let ones = ops::ones(flat(1, &window.size), x.dtype())?;
-    let operation = Convolution { window, groups: 1, part: ConvPart::Output, shape: flat(planes, &outputs) };
+    let operation = Convolution {
+        window,
+        groups: 1,
+        part: ConvPart::Output,
+        shape: flat(planes, &outputs),
+        factors: x.dtype(),
+        dtype: x.dtype(),
+    };
     let sums = apply_one(operation, &[&ops::reshape_to(x, &flat(planes, &shape[lead..]))?, &ones])?;
     ops::reshape_to(&sums, &shape[..lead].iter().chain(&outputs).copied().collect())
 }
