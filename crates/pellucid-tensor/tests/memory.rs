@@ -274,3 +274,25 @@ fn filling_a_buffer_step_by_step_allocates_nothing_per_step() {
     );
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), vec![steps as f32; width]);
 }
+
+/// The differences of all pairs of rows would have 512 times the size of the distances.
+#[test]
+fn distances_of_all_pairs_do_not_store_the_differences() {
+    let _turn = lock_statistics();
+    let (count, width) = (160, 512);
+    let (x, y) = (wave([count, width]).requires_grad_(true), wave([count, width]).mul(0.5));
+    type Distance = fn(&Tensor, &Tensor) -> Tensor;
+    let calls: [(&str, Distance); 4] = [
+        ("cdist of order 1", |x, y| x.cdist(y, 1.0)),
+        ("cdist of order 2", |x, y| x.cdist(y, 2.0)),
+        ("cdist of order 3", |x, y| y.cdist(x, 3.0)),
+        ("pdist of order 2", |x, _| x.pdist(2.0)),
+    ];
+    for (name, call) in calls {
+        x.zero_grad();
+        let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
+        call(&x, &y).sum(..).backward();
+        let (now, bytes) = (Device::cpu().memory_stats().peak, 4 * (count * count).max(count * width));
+        assert!(now <= peak.max(before + 16 * bytes), "{name}: the peak grew from {peak} to {now} bytes");
+    }
+}

@@ -1,14 +1,17 @@
 //! Distances between vectors, and normalisation of vectors to a length.
 
-use super::axes::over;
+use super::axes::{check_reduction_rank, over};
 use crate::array::host_values;
 use crate::ops;
 use crate::ops::check;
+use crate::ops::formula::{apply_rows, broadcast, map, map_sum};
+use crate::ops::power;
 use crate::ops::precision;
 use crate::ops::precision::in_single;
+use crate::ops::reduce::root_formula;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, formula};
 
 /// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
 ///
@@ -33,7 +36,9 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
 ///
-/// The axes before the last two broadcast.
+/// The axes before the last two broadcast. The differences are reduced as they are computed: besides inputs and result,
+/// the operation and its gradient store a few arrays of the shape of the result, except that the gradient of order ∞
+/// stores `[.., N, M, D]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
@@ -43,13 +48,41 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
     }
     check_order("cdist", p)?;
+    check::floats("cdist", &[a, b])?;
     in_single!("cdist", [a, b] => cdist(a, b, p));
     let (a, b) = (precision::cast_operand("cdist", a)?, precision::cast_operand("cdist", b)?);
-    ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
+    distances(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?, p)
+}
+
+/// Computes the p-norms of a − b over the last axis, without the differences. a and b broadcast.
+fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    let shape = broadcast("cdist", &[a, b])?;
+    check_reduction_rank("cdist", &shape)?;
+    let last = shape.rank() - 1;
+    let axis = std::iter::once(last).collect();
+    let kept = match p {
+        f64::INFINITY if shape[last] == 0 => return ops::norm(&ops::sub(a, b)?, p, -1),
+        f64::INFINITY => {
+            apply_rows(formula! { static distance_max(a, b) = (a - b).abs().row_max(); }, &[a, b], &[], axis)?
+        }
+        p => {
+            let power = power::difference_power(p);
+            let params = [p.into()];
+            map_sum(power, &[a, b], &params[..power.params()], axis, None)?
+        }
+    };
+    let kept = ops::squeeze(&kept, -1)?;
+    match p {
+        0.0 | 1.0 | f64::INFINITY => Ok(kept),
+        2.0 => map(root_formula(), &[&kept], &[]),
+        p => map(power::root(), &[&kept], &[(1.0 / p).into()]),
+    }
 }
 
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
+///
+/// They are elements of [`cdist`] of x and itself, so the operation and its gradient store a few arrays `[N, N]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for
@@ -60,15 +93,16 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
     }
     check_order("pdist", p)?;
+    check::floats("pdist", &[x])?;
     in_single!("pdist", [x] => pdist(x, p));
     let x = &precision::cast_operand("pdist", x)?;
     let count = x.shape()[0];
     let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
     let pairs = usize::try_from(pairs).map_err(|_| Error::size_overflow())?;
-    let each = || (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| (i, j)));
-    let (a, b) = (host_values(pairs, each().map(|p| p.0))?, host_values(pairs, each().map(|p| p.1))?);
-    let rows = |index: &[i64]| ops::index_select(x, 0, &ops::from_host(index, [index.len()])?);
-    ops::norm(&ops::sub(&rows(&a)?, &rows(&b)?)?, p, -1)
+    let each = (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| i * count as i64 + j));
+    let upper = ops::from_host(&host_values(pairs, each)?, [pairs])?;
+    let all = distances(&ops::unsqueeze(x, 1)?, &ops::unsqueeze(x, 0)?, p)?;
+    ops::index_select(&ops::ravel(&all)?, 0, &upper)
 }
 
 /// Returns an error for an order p that gives no distance.

@@ -15,8 +15,36 @@ pub(super) fn absolute_power(p: f64) -> &'static Formula {
     }
     formula! {
         static power(x; p) = x.abs().pow(p);
-        d x = g * away_from_zero(x, |u| p * (u.abs().pow(p - 1.0) * u.signum()));
+        d x = g * absolute_power_slope(x, p);
     }
+}
+
+/// Returns the formula of |a − b|ᵖ, with a and b as inputs and p as parameter (unless p is 0, 1
+/// or 2), and the derivatives of
+/// [`absolute_power`]; p is not infinite. For p = 0 it is 1 where a and b differ.
+pub(super) fn difference_power(p: f64) -> &'static Formula {
+    if p == 0.0 {
+        return formula! { static distance_count(a, b) = (a - b).eq(0.0).select(0.0, 1.0); };
+    }
+    if p == 1.0 {
+        return formula! { static distance_sum(a, b) = (a - b).abs(); };
+    }
+    if p == 2.0 {
+        return formula! { static distance_square(a, b) = { let d = a - b; d * d }; };
+    }
+    if p % 2.0 == 0.0 {
+        return formula! { static distance_power(a, b; p) = (a - b).pow(p); };
+    }
+    formula! {
+        static distance_power(a, b; p) = (a - b).abs().pow(p);
+        d a = g * absolute_power_slope(a - b, p);
+        d b = -(g * absolute_power_slope(a - b, p));
+    }
+}
+
+/// Returns the derivative of |x|ᵖ by x, and 0 at 0.
+fn absolute_power_slope(x: Expr, p: Expr) -> Expr {
+    away_from_zero(x, |u| p * (u.abs().pow(p - 1.0) * u.signum()))
 }
 
 /// Returns the formula of xᵖ with the derivatives of [`absolute_power`] at 0; NaN for x < 0 and a fractional p.
