@@ -165,7 +165,7 @@ const YIELDS: usize = 4;
 
 /// The longest sleep. A release reads the mask of the list without a fence after it has freed a word, and so may miss a
 /// kernel that joins the list at the same time.
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
 /// The sleep of a thread.
 #[derive(Debug, Default)]
@@ -175,7 +175,7 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Sleeps until another thread calls [`Parker::unpark`] or a short time has passed.
+    /// Sleeps until another thread calls `unpark` or a short time has passed.
     pub fn park(&self) {
         let is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         let sleep = self.condvar.wait_timeout_while(is_woken, LONGEST_SLEEP, |is_woken| !*is_woken);

@@ -10,7 +10,7 @@
 
 use super::{Arena, Launch, Plan, Slot, SlotRole, SlotView};
 use crate::dtype::DType;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RecurrentPart};
 use crate::shape::Layout;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -152,14 +152,45 @@ impl WrittenMemory {
 
     /// Describes the first read of a launch that precedes the write; otherwise adds the outputs of the launch.
     fn run(&mut self, launch: &Launch) -> Option<String> {
+        if launch.kernel == Kernel::Copy {
+            return self.copy(&launch.inputs[0], &launch.outputs[0]);
+        }
         let states = &launch.outputs[..launch.kernel.info().state_outputs];
-        if let Some(fault) = launch.inputs.iter().chain(states).find_map(|o| self.unwritten(o)) {
+        let read = (0..launch.inputs.len()).map(|k| read_part(launch, k));
+        if let Some(fault) = read.chain(states.iter().cloned()).find_map(|o| self.unwritten(&o)) {
             return Some(fault);
         }
-        for o in &launch.outputs {
-            if let Some(written) = &mut self.slots[o.slot] {
-                byte_ranges(o).for_each(|range| written.insert(range));
-            }
+        launch.outputs.iter().for_each(|o| self.add(o));
+        None
+    }
+
+    fn add(&mut self, output: &SlotView) {
+        if let Some(written) = &mut self.slots[output.slot] {
+            byte_ranges(output).for_each(|range| written.insert(range));
+        }
+    }
+
+    /// Adds the elements of `to` whose source is written. A copy may read elements that no kernel uses later, if its
+    /// source has others that are written.
+    fn copy(&mut self, from: &SlotView, to: &SlotView) -> Option<String> {
+        let Some(fault) = self.unwritten(from) else {
+            self.add(to);
+            return None;
+        };
+        let written = self.slots[from.slot].as_ref()?;
+        if !written.intersects(&extent(&from.layout, from.dtype)) {
+            return Some(fault);
+        }
+        if from.layout.shape().size() > MOST_ELEMENTS {
+            self.add(to);
+            return None;
+        }
+        let bytes = |view: &SlotView, at: usize| at * view.dtype.size()..(at + 1) * view.dtype.size();
+        let pairs = from.layout.positions().zip(to.layout.positions());
+        let defined: Vec<_> =
+            pairs.filter(|&(x, _)| written.contains(&bytes(from, x))).map(|(_, y)| bytes(to, y)).collect();
+        if let Some(written) = &mut self.slots[to.slot] {
+            defined.into_iter().for_each(|range| written.insert(range));
         }
         None
     }
@@ -172,6 +203,19 @@ impl WrittenMemory {
         let is_covered = written.contains(&extent(&operand.layout, operand.dtype));
         let gap = if is_covered { None } else { byte_ranges(operand).find(|range| !written.contains(range)) };
         gap.map(|gap| format!("reads bytes {} to {} of slot {slot} before they are written", gap.start, gap.end))
+    }
+}
+
+/// Returns the part of input `k` that the kernel reads: all of it, except for the last columns of the gates of a GRU,
+/// which a [`Recurrent`](crate::kernel::Recurrent) kernel only writes.
+fn read_part(launch: &Launch, k: usize) -> SlotView {
+    let input = launch.inputs[k].clone();
+    match &launch.kernel {
+        Kernel::Recurrent(recurrent) if recurrent.part == RecurrentPart::States && k == 0 => {
+            let columns = launch.inputs[1].layout.shape()[0];
+            SlotView { layout: input.layout.slice(2, 0, 1, columns), ..input }
+        }
+        _ => input,
     }
 }
 
@@ -203,6 +247,11 @@ impl ByteRanges {
         let last = self.0.partition_point(|r| r.start <= range.end);
         let joined = self.0[first..last].iter().fold(range, |a, b| a.start.min(b.start)..a.end.max(b.end));
         self.0.splice(first..last, [joined]);
+    }
+
+    fn intersects(&self, range: &Range<usize>) -> bool {
+        let at = self.0.partition_point(|r| r.end <= range.start);
+        self.0.get(at).is_some_and(|r| r.start < range.end)
     }
 
     fn contains(&self, range: &Range<usize>) -> bool {

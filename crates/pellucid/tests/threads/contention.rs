@@ -16,7 +16,7 @@ const READERS: usize = 8;
 const STEPS: usize = 200;
 
 /// The number of passes after which a reader gives up, for each step of the trainer.
-const PASSES: usize = 100;
+const PASSES: usize = 1000;
 
 /// Runs `STEPS` steps beside readers. The bound on the passes of a reader is one on the work that it gets done while the
 /// trainer waits, and so on the trainer's share: no clock is read.

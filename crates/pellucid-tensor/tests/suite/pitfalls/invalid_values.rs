@@ -308,9 +308,11 @@ fn invalid_values_make_a_captured_step_nan() {
         let draw = |inputs: &[Tensor]| ops::multinomial(&inputs[0], 1, replacement).unwrap();
         let mut captured = capture(draw, &[&Tensor::from([[1.0, 1.0], [0.0, 1.0]])]).unwrap();
         for wrong in [[0.0, 0.0], [-1.0, 3.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
-            let drawn = captured.launch(&[&Tensor::from([wrong, [0.0, 1.0]])]).unwrap().to_vec::<i64>(0);
-            assert_eq!(drawn, [2, 1], "the sample of the invalid weights {wrong:?} must be the number of classes");
+            let launched = captured.launch(&[&Tensor::from([wrong, [0.0, 1.0]])]).map(|outputs| outputs.len());
+            assert!(matches!(launched, Err(Error::IndexOutOfBounds { .. })), "the weights {wrong:?} must be refused");
         }
+        let drawn = captured.launch(&[&Tensor::from([[1.0, 0.0], [0.0, 1.0]])]).unwrap().to_vec::<i64>(0);
+        assert_eq!(drawn, [0, 1], "valid weights after refused ones");
     }
 
     let table = Tensor::from([[1.0], [10.0], [100.0]]).requires_grad_(true);

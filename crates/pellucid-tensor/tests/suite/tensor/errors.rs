@@ -233,7 +233,7 @@ fn messages_name_the_accepted_values() {
         (conv(&[1, 5, 5, 3], &[2, 3, 1, 1], Default::default()), &["if it is the channels, use permute([0, 3, 1, 2])"]),
         (
             conv(&[1, 3, 5, 5], &[2, 3, 1, 1], ops::ConvOptions::default().stride(0)),
-            &["stride must be at least 1, got 0"],
+            &["stride must be at least 1 on every axis, got 0; the default is 1"],
         ),
         (
             ops::conv_transpose2d(
