@@ -16,7 +16,7 @@ impl Trained {
         let _random = Generator::new(3).scope();
         let model = sequential![Linear::new(3, 8), Relu, Linear::new(8, 1)];
         model.to(device).unwrap();
-        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() });
         let table = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1], [-0.3, 0.8, -0.9], [0.0, 0.4, 0.7]]);
         Trained { model, optimizer, table: table.to(device).unwrap() }
     }
@@ -32,7 +32,7 @@ impl Trained {
 
     fn state(&self) -> Vec<Vec<u8>> {
         let state = self.optimizer.state().into_iter().map(|(_, t)| t).chain(self.model.state_dict().into_values());
-        state.map(|t| t.to_bytes().unwrap()).collect()
+        state.map(|t| t.to_bytes()).collect()
     }
 }
 
