@@ -26,10 +26,45 @@ pub fn erf(x: f32) -> f32 {
     if t > 0.927_734_375 { far.copysign(x) } else { near }
 }
 
-/// Returns erfc x = 1 − erf x, computed in `f64` and rounded once.
+/// Returns erfc x = 1 − erf x, accurate for large x.
+///
+/// (1 + 2a)·e^(a²)·erfc a − 1 with a = |x| is a polynomial in q = (a − 2)/(a + 2), in the form of Shepherd &
+/// Laframboise (1981) with the minimax polynomial of N. Juffa (2020). The rounding errors of q, of the quotient by
+/// 1 + 2a and of a² are compensated.
 #[inline(always)]
 pub fn erfc(x: f32) -> f32 {
-    double::erfc(x as f64) as f32
+    let a = x.abs();
+    // Beyond 10.1 the result is 0 or 2.
+    let a = if a > 10.1 { 10.1 } else { a };
+    let r = 1.0 / (a + 2.0);
+    let q = (-4.0f32).mul_add(r, 1.0);
+    let rest = q.mul_add(-a, (q + 1.0).mul_add(-2.0, a));
+    let q = r.mul_add(rest, q);
+    let p = polynomial(
+        q,
+        [
+            2.769_784_0e-1,
+            -9.276_398_3e-2,
+            -1.660_313_6e-1,
+            1.640_553_9e-1,
+            -5.420_466_1e-2,
+            -8.059_919_8e-3,
+            8.632_274_3e-3,
+            1.313_553_4e-3,
+            -1.230_752_1e-3,
+            -4.011_392_6e-4,
+        ],
+    );
+    let r = 1.0 / 2.0f32.mul_add(a, 1.0);
+    let scaled = p.mul_add(r, r);
+    let rest = scaled.mul_add(-a, 0.5).mul_add(2.0, p - scaled);
+    let scaled = rest.mul_add(r, scaled);
+    let s = a * a;
+    let error = (-a).mul_add(a, s);
+    // The product is rounded once if it is subnormal.
+    let tail = scaled.mul_add(error, scaled) * exp(-s);
+    let tail = if x.abs() > 10.06 { 0.0 } else { tail };
+    if x < 0.0 { 2.0 - tail } else { tail }
 }
 
 /// Returns erf⁻¹ x, computed in `f64` and rounded once.

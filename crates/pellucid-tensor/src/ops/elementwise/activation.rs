@@ -30,10 +30,11 @@ unary! {
     /// Computes λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
-    /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016).
-    gelu(x) = 0.5 * x * (1.0 + (x * FRAC_1_SQRT_2).erf());
-    /// Computes the tanh approximation of `gelu`: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
-    gelu_tanh(x) = 0.5 * x * (1.0 + (0.7978845608028654 * (x + 0.044715 * x * x * x)).tanh());
+    /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small.
+    gelu(x) = 0.5 * x * (x * -FRAC_1_SQRT_2).erfc();
+    /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
+    /// which is accurate where the factor is small.
+    gelu_tanh(x) = x * (1.5957691216057308 * (x + 0.044715 * x * x * x)).sigmoid();
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish.
     #[doc(alias = "swish")]
     silu(x) = x * x.sigmoid();
@@ -62,8 +63,12 @@ unary! {
     hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
     /// Computes x·hardsigmoid(x) (Howard et al. 2019).
     hardswish(x) = x.gt(-3.0).select(x.lt(3.0).select(x * (x + 3.0) / 6.0, x), x.is_nan().select(x, 0.0));
-    /// Computes x − tanh x.
-    tanhshrink(x) = x - x.tanh();
+    /// Computes x − tanh x, accurate near 0. The derivative is tanh² x.
+    tanhshrink(x) = x.abs().lt(1.0).select(tanhshrink_near_zero(x.min(1.0).max(-1.0)), x - x.tanh()),
+        d x = {
+            let t = x.tanh();
+            g * (t * t)
+        };
     /// Returns x where |x| > λ, else 0.
     hardshrink(x; lambda) = x.abs().le(lambda).select(0.0, x);
     /// Returns x where x > t, else v.
@@ -73,6 +78,33 @@ unary! {
 /// Returns min(x, 0) with the derivative 1 at 0, that from the left.
 fn negative_part(x: Expr) -> Expr {
     x.gt(0.0).select(0.0, x)
+}
+
+/// Returns x − tanh x for |x| ≤ 1, without cancellation.
+///
+/// Lambert's continued fraction tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)) gives x·q/(1 + q). It is evaluated as
+/// one quotient of polynomials in x², whose coefficients are positive.
+fn tanhshrink_near_zero(x: Expr) -> Expr {
+    // q = t·n/d; the fraction ends with 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
+    let (mut n, mut d) = (vec![1.0], vec![19.0]);
+    for k in (1..9).rev() {
+        // t/(c + t·n/d) = t·d/(c·d + t·n)
+        let mut sum: Vec<f64> = d.iter().map(|d| f64::from(2 * k + 1) * d).collect();
+        sum.resize(sum.len().max(n.len() + 1), 0.0);
+        for (sum, n) in sum[1..].iter_mut().zip(&n) {
+            *sum += n;
+        }
+        (n, d) = (d, sum);
+    }
+    let t = x * x;
+    let unit = d[0];
+    let polynomial = |c: &[f64]| {
+        let mut c = c.iter().rev().map(|c| c / unit);
+        let high = [c.next(), c.next()].map(Option::unwrap_or_default);
+        c.fold(t * high[0] + high[1], |y, c| y * t + c)
+    };
+    let (n, d) = (t * polynomial(&n), polynomial(&d));
+    x * (n / (d + n))
 }
 
 /// Limits x to [low, high]; the derivative is 0 at both bounds. NaN stays NaN.

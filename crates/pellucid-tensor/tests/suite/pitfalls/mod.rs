@@ -9,6 +9,7 @@ mod extreme_values;
 mod gradients;
 mod invalid_values;
 mod out_of_bounds;
+mod range;
 mod zero_elements;
 
 use pellucid_tensor::Tensor;
