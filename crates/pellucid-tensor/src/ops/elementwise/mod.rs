@@ -27,6 +27,12 @@ pub use special::{igamma, igammac, logit_with, multigammaln, zeta};
 
 use pellucid_ir::formula::Expr;
 
+/// Returns ln(x / (1 − x)). Near ½ the quotient is near 1; its difference to 1 is computed without cancellation.
+fn log_odds(x: Expr) -> Expr {
+    let near_half = (x - 0.5).abs().lt(0.25);
+    near_half.select(((2.0 * x - 1.0) / (1.0 - x)).ln_1p(), (x / (1.0 - x)).ln())
+}
+
 /// Computes the derivative of y = sin(t)/t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 −
 /// ..))), which is free of cancellation in every derivative; 21 terms are exact up to order 12.
 fn slope_of_sin_over(t: Expr, y: Expr) -> Expr {

@@ -96,11 +96,8 @@ pub fn logit_with(x: &Tensor, eps: f64) -> Result<Tensor> {
         return Err(Error::invalid("logit_with", format!("eps must be in [0, 0.5], got {eps}")));
     }
     let formula = formula! {
-        static logit_with(x; low, high) = {
-            let z = x.clamp(low, high);
-            (z / (1.0 - z)).ln()
-        };
-        d x = (x.lt(low) | x.gt(high)).select(0.0, g / (x * (1.0 - x)));
+        static logit_with(x; low, high) = super::log_odds(x.clamp(low, high));
+        d x = (x.lt(low) | x.gt(high)).select(0.0, g / x + g / (1.0 - x));
     };
     map(formula, &[x], &[Scalar::Float(eps), Scalar::Float(1.0 - eps)])
 }

@@ -76,12 +76,7 @@ unary! {
     },
         d x = g * std::f64::consts::PI * super::slope_of_sin_over(x * std::f64::consts::PI, y);
     /// Computes ln(x / (1 − x)), the inverse of `sigmoid`, accurate near ½.
-    logit(x) = {
-        // Near ½, the quotient is near 1: its difference to 1 is exact.
-        let near_half = (x - 0.5).abs().lt(0.25);
-        near_half.select(((2.0 * x - 1.0) / (1.0 - x)).ln_1p(), (x / (1.0 - x)).ln())
-    },
-        d x = g / x + g / (1.0 - x);
+    logit(x) = super::log_odds(x), d x = g / x + g / (1.0 - x);
     /// Converts degrees to radians.
     #[doc(alias = "radians")]
     deg2rad(x) = x * (std::f64::consts::PI / 180.0);

@@ -83,3 +83,24 @@ fn a_bias_is_added_before_the_product_is_rounded() {
         }
     }
 }
+
+#[test]
+fn log_odds_are_accurate_near_one_half() {
+    for k in 3..22 {
+        let d = 0.5f64.powi(k);
+        for x in [0.5 - d, 0.5 + d] {
+            let exact = ((2.0 * x - 1.0) / (1.0 - x)).ln_1p();
+            let t = Tensor::from([x as f32]);
+            assert_relative(&format!("logit({x})"), &t.logit(), exact, 8.0 * 1.2e-7);
+            assert_relative(&format!("logit_with({x})"), &t.logit_with(0.1), exact, 8.0 * 1.2e-7);
+        }
+    }
+}
+
+#[test]
+fn log_ndtr_keeps_its_tail() {
+    for x in [6.0f64, 9.0, 12.0, 13.0] {
+        let exact = -0.5 * libm::erfc(x * std::f64::consts::FRAC_1_SQRT_2);
+        assert_relative(&format!("log_ndtr({x})"), &Tensor::from([x as f32]).log_ndtr(), exact, 1e-4);
+    }
+}
