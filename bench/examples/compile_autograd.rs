@@ -6,8 +6,8 @@ fn main() -> Result<()> {
     manual_seed(0);
     let x = Tensor::randn([8], DType::F64).requires_grad_(true);
     let y = (x.sin() * &x).sum(..);
-    let first = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() })?;
-    let second = grad(&[&first[0].sum(..)], &[&x], GradOptions::default())?;
-    assert_eq!(second[0].shape().dims(), [8]);
+    let first = grad_one(&y, &x, GradOptions { create_graph: true, ..Default::default() })?;
+    let second = grad_one(&first.sum(..), &x, GradOptions::default())?;
+    assert_eq!(second.shape().dims(), [8]);
     Ok(())
 }

@@ -35,14 +35,14 @@ fn conv(each: usize, groups: usize) -> Run {
     Run::new(Work::Flops(flops), move || {
         x.zero_grad();
         w.zero_grad();
-        x.conv2d(&w, None, ConvOptions::default().padding(1).groups(groups)).sum(..).backward();
+        x.conv2d(&w, None, ConvOptions { padding: 1.into(), groups, ..Default::default() }).sum(..).backward();
     })
 }
 
 fn conv_forward() -> Run {
     let (x, w) = (Tensor::randn([64, 64, 14, 14], DType::F32), Tensor::randn([64, 64, 3, 3], DType::F32));
     Run::new(Work::Flops(2.0 * (64 * 64 * 14 * 14) as f64 * (64 * 9) as f64), move || {
-        black_box(x.conv2d(&w, None, ConvOptions::default().padding(1)));
+        black_box(x.conv2d(&w, None, ConvOptions { padding: 1.into(), ..Default::default() }));
     })
 }
 

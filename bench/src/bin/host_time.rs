@@ -43,8 +43,8 @@ fn measure(name: &str, device: Device, mut step: impl FnMut()) {
 fn measure_training(name: &str, model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor) {
     let device = x.device();
     let y = Tensor::new((0..x.shape()[0] as i64).map(|i| i % 10).collect::<Vec<_>>(), [x.shape()[0]]);
-    let y = y.to(device).expect("the device works");
-    model.to(device).expect("the model fits");
+    let y = y.to(device);
+    model.to_(device).expect("the model fits");
     let step = |x: &Tensor, y: &Tensor| {
         optimizer.zero_grad();
         let loss = ops::cross_entropy(&model.forward(x), y, Default::default()).expect("the classes fit");
@@ -65,7 +65,7 @@ fn main() {
     println!("{device}: {}", device.adapter());
     let wave = |shape: &[usize]| {
         let values: Vec<f32> = (0..shape.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
-        Tensor::new(values, shape).to(device).expect("the batch fits")
+        Tensor::new(values, shape).to(device)
     };
     let mlp = sequential![Linear::new(16, 16), Relu, Linear::new(16, 16), Relu, Linear::new(16, 10)];
     let sgd = Sgd::new(mlp.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).expect("valid options");

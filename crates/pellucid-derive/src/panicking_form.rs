@@ -38,6 +38,11 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let summary = format!("Returns the result of [`{name}`](Self::{name}), or its error.");
 
     let (fallible, generics, inputs) = (&sig.ident, &sig.generics, &sig.inputs);
+    let mut passed = inputs.clone();
+    if let Some(FnArg::Receiver(receiver)) = passed.first_mut() {
+        // Only the fallible form changes a `mut self`.
+        receiver.mutability = None;
+    }
     let where_clause = &generics.where_clause;
     let result = &sig.output;
     Ok(quote! {
@@ -46,7 +51,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         #(#aliases)*
         #(#shared)*
         #[track_caller]
-        #vis fn #name #generics (#inputs) -> #output #where_clause {
+        #vis fn #name #generics (#passed) -> #output #where_clause {
             unwrap(#path #fallible(#(#arguments),*))
         }
 

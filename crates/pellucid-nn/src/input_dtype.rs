@@ -49,7 +49,7 @@ fn check_dtypes(op: &'static str, x: DType, parameter: DType) -> Result<()> {
     };
     let help = format!(
         "the input is {x} and the parameters of the layer are {parameter}: convert the input by \
-         x.to_dtype(DType::{parameter:?}), or the model by model.to_dtype(DType::{x:?}){literal}"
+         x.to_dtype(DType::{parameter:?}), or the model by model.to_dtype_(DType::{x:?}){literal}"
     );
     Err(Error::dtypes(op, [x, parameter], help))
 }

@@ -80,7 +80,7 @@ impl<L> Lazy<L> {
         // Initial values are computed even while the first call is only traced.
         let layer = eager(|| {
             let layer = init::in_dtype(self.dtype, || (self.make)(input.shape()))?;
-            layer.to(input.device())?;
+            layer.to_(input.device())?;
             Ok(layer)
         })
         .map_err(|e| call::with_failed_path(self, e))?;

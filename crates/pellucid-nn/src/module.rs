@@ -6,7 +6,7 @@ use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::tree::ModelTree;
 use crate::visit::{ModulePart, PartInfo, Visitor, class};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor, unwrap};
+use pellucid_tensor::{DType, Device, Error, IntoDevice, Layout, Result, Tensor, unwrap};
 use std::any::type_name;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -136,6 +136,27 @@ pub trait Module: Send + Sync {
         parts(&self).set_training(false);
     }
 
+    /// Moves all parameters and buffers to `device`, as [`to_`](Module::to_) does, and returns the model. The device may be
+    /// a name, such as `"gpu"`.
+    ///
+    /// ```
+    /// use pellucid::nn::{Linear, Module};
+    /// use pellucid::Device;
+    /// let model = Linear::new(2, 3).to(Device::best())?;
+    /// assert!(model.parameters().iter().all(|p| p.device() == Device::best()));
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`to_`](Module::to_); [`Error::DeviceUnavailable`] for a name without a device.
+    fn to(self, device: impl IntoDevice) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        self.to_(device.into_device()?)?;
+        Ok(self)
+    }
+
     /// Moves all parameters and buffers to `device` in place, with their gradients. They stay the same tensors, so
     /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
     ///
@@ -143,7 +164,7 @@ pub trait Module: Send + Sync {
     /// use pellucid::nn::{Linear, Module};
     /// use pellucid::Device;
     /// let model = Linear::new(2, 3);
-    /// model.to(Device::best())?;
+    /// model.to_(Device::best())?;
     /// assert!(model.parameters().iter().all(|p| p.device() == Device::best()));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
@@ -151,8 +172,8 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built, or the parameter or buffer that cannot be
     /// moved: [`Tensor::to_`] lists the reasons. If a tensor cannot be moved to any device, nothing is moved.
-    fn to(&self, device: Device) -> Result<()> {
-        parts(&self).to(device)
+    fn to_(&self, device: Device) -> Result<()> {
+        parts(&self).to_(device)
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay the
@@ -163,7 +184,7 @@ pub trait Module: Send + Sync {
     /// use pellucid::nn::{Layer, Linear, Module};
     /// use pellucid::{DType, Tensor};
     /// let model = Linear::new(2, 3);
-    /// model.to_dtype(DType::F64)?;
+    /// model.to_dtype_(DType::F64)?;
     /// assert_eq!(model.forward(&Tensor::from([[1.0, 2.0]])).dtype(), DType::F64);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
@@ -172,8 +193,8 @@ pub trait Module: Send + Sync {
     /// [`Error::DTypeMismatch`] if `dtype` is not a float. [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is
     /// not built, or the parameter or buffer that cannot be converted: [`Tensor::to_dtype_`] lists the reasons. If a
     /// tensor cannot be converted to any dtype, nothing is converted.
-    fn to_dtype(&self, dtype: DType) -> Result<()> {
-        parts(&self).to_dtype(dtype)
+    fn to_dtype_(&self, dtype: DType) -> Result<()> {
+        parts(&self).to_dtype_(dtype)
     }
 
     /// Returns an independent copy: parameters and buffers with the same values, which training of the original does not
@@ -413,11 +434,11 @@ impl dyn ModuleParts + '_ {
         });
     }
 
-    fn to(&self, device: Device) -> Result<()> {
-        self.replace_elements("to", |tensor| tensor.device() != device, |tensor| tensor.to_(device))
+    fn to_(&self, device: Device) -> Result<()> {
+        self.replace_elements("to", |tensor| tensor.device() != device, |tensor| tensor.try_to_(device))
     }
 
-    fn to_dtype(&self, dtype: DType) -> Result<()> {
+    fn to_dtype_(&self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
             return Err(Error::dtypes(
                 "to_dtype",
@@ -426,7 +447,7 @@ impl dyn ModuleParts + '_ {
             ));
         }
         let changes = |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype() != dtype;
-        self.replace_elements("to_dtype", changes, |tensor| tensor.to_dtype_(dtype))
+        self.replace_elements("to_dtype", changes, |tensor| tensor.try_to_dtype_(dtype))
     }
 
     /// Calls `replace` with every parameter and buffer for which `changes` is true, after all were checked.

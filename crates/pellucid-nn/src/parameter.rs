@@ -65,7 +65,7 @@ impl Parameter {
     }
 
     /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The parameter does not change;
-    /// [`Module::to_dtype`](crate::Module::to_dtype) of the model converts it in place.
+    /// [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -148,7 +148,7 @@ impl Buffer {
     }
 
     /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The buffer does not change;
-    /// [`Module::to_dtype`](crate::Module::to_dtype) of the model converts it in place.
+    /// [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

@@ -298,6 +298,6 @@ fn prepare_entries<'a>(
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.
     let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
-    let writes = found.map(|(own, value)| Ok((own.clone(), value?.to(own.device())?))).collect::<Result<_>>()?;
+    let writes = found.map(|(own, value)| Ok((own.clone(), value?.try_to(own.device())?))).collect::<Result<_>>()?;
     Ok((StateLoad::of_writes(writes), IncompatibleKeys { missing, unexpected }))
 }

@@ -350,7 +350,7 @@ fn frozen_parameters_get_no_gradient() {
     assert!(model.1.weight.grad().is_none());
     model.unfreeze();
     assert!(model.parameters().iter().all(|p| p.requires_grad()));
-    model.to(Device::cpu()).unwrap();
+    model.to_(Device::cpu()).unwrap();
 }
 
 #[test]

@@ -464,7 +464,7 @@ fn a_moved_model_keeps_its_tensors() {
         model.parameters().iter().map(|p| p.tensor().id()).chain(buffers).collect()
     };
     let before = (ids(&model), model.state_dict());
-    model.to(Device::best()).unwrap();
+    model.to_(Device::best()).unwrap();
     assert_eq!(ids(&model), before.0);
     model.forward(&Tensor::from([[1.0f32, 2.0], [3.0, -1.0]])).sum(..).backward();
     sgd.step();

@@ -265,6 +265,62 @@ impl FromStr for Device {
     }
 }
 
+/// A value that names a device: a [`Device`], or a string such as `"gpu"` or `"wgpu:1"`.
+///
+/// ```
+/// use pellucid::{Device, Tensor};
+/// let x = Tensor::from([1.0f32, 2.0]).to("cpu");
+/// assert!(x.device() == "cpu" && x.device() == Device::cpu());
+/// assert!(x.try_to("abacus").is_err());
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a device",
+    note = "pass a `Device`, or a string such as \"cpu\", \"gpu\" or \"gpu:1\""
+)]
+pub trait IntoDevice {
+    /// Returns the device.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`] if this build or this machine has no device of the name.
+    fn into_device(self) -> Result<Device>;
+}
+
+impl IntoDevice for Device {
+    #[inline]
+    fn into_device(self) -> Result<Device> {
+        Ok(self)
+    }
+}
+
+impl IntoDevice for &str {
+    fn into_device(self) -> Result<Device> {
+        self.parse()
+    }
+}
+
+impl IntoDevice for &String {
+    fn into_device(self) -> Result<Device> {
+        self.parse()
+    }
+}
+
+/// Compares the device with a name, which may be that of its driver (`wgpu:0`) or, for the devices of the first
+/// available driver of GPUs, `gpu:0`. A name without an index has index 0. No device is opened.
+impl PartialEq<str> for Device {
+    fn eq(&self, name: &str) -> bool {
+        let Ok((driver, index)) = split_name(name) else { return false };
+        let of_driver = |driver: &str| registry().driver(driver).is_ok_and(|found| found.name() == self.open.driver);
+        index == self.open.index
+            && (driver == self.open.driver || self.is_gpu() && driver == "gpu" && of_driver(driver))
+    }
+}
+
+impl PartialEq<&str> for Device {
+    fn eq(&self, name: &&str) -> bool {
+        self == *name
+    }
+}
+
 impl PartialEq for Device {
     #[inline]
     fn eq(&self, other: &Device) -> bool {

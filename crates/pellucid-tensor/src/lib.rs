@@ -58,7 +58,7 @@ pub use array::{Array, StorageId};
 pub use autocast::{Autocast, autocast, autocast_dtype, autocast_off};
 pub use autograd::{
     AnomalyMode, Arrays, BackwardOptions, GradCheckOptions, GradOptions, Operation, apply, apply_one, checkpoint,
-    detect_anomaly, grad, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,
+    detect_anomaly, grad, grad_one, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,
 };
 #[doc(hidden)]
 pub use autograd::{CallLocationGuard, note_call_location};
@@ -66,7 +66,7 @@ pub use capture::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, LocalCaptured, Outputs, Placement, capture,
     capture_local, capture_local_with, capture_with, placeholder, storages_written_since, trace, traced,
 };
-pub use device::Device;
+pub use device::{Device, IntoDevice};
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
 #[doc(hidden)]
 pub use engine::HookList;

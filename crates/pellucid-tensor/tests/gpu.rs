@@ -40,7 +40,7 @@ fn a_chain_of_ten_operations_with_its_gradient_takes_at_most_four_launches() {
         [y.detach(), x.grad().unwrap()]
     };
     let expected = run(&wave([3, 5]).requires_grad_(true));
-    let x = wave([3, 5]).to(device).unwrap().requires_grad_(true);
+    let x = wave([3, 5]).to(device).requires_grad_(true);
     let before = deferred_stats();
     let found = run(&x);
     drop(chain(&x).exp());
@@ -61,14 +61,14 @@ fn the_best_device_is_never_a_software_adapter() {
 #[test]
 fn long_integer_programs_run_on_the_cpu() {
     let Some(device) = gpu() else { return };
-    let [a, b] = [[12i64, 18, -7], [18, 27, 14]].map(|values| Tensor::from(values).to(device).unwrap());
+    let [a, b] = [[12i64, 18, -7], [18, 27, 14]].map(|values| Tensor::from(values).to(device));
     assert_eq!(a.gcd(&b).to_vec::<i64>(), [6, 9, 7]);
 }
 
 #[test]
 fn values_from_before_a_failed_kernel_stay() {
     let Some(device) = gpu() else { return };
-    let x = wave([3, 4]).to(device).unwrap();
+    let x = wave([3, 4]).to(device);
     let before = &x * 2.0;
     let failed = x.i(vec![9i64]);
     let after = &failed + 1.0;
@@ -86,10 +86,10 @@ fn writes_before_an_impossible_allocation_happen() {
     }
     // A device of its own, because another test compares the memory in use.
     let device: Device = "wgpu:2".parse().unwrap();
-    let w = wave([1, 2]).to(device).unwrap();
+    let w = wave([1, 2]).to(device);
     w.copy_(&(&w + 1.0));
     let y = &w * 3.0;
-    let wide = wave([1, 1 << 17]).to(device).unwrap();
+    let wide = wave([1, 1 << 17]).to(device);
     let huge = wide.unsqueeze(2) + &wide;
     assert!(huge.exp().sum(..).try_to_vec::<f32>().is_err());
     assert_near(&w, &(wave([1, 2]) + 1.0));
@@ -106,7 +106,7 @@ fn ended_threads_leave_no_memory() {
     let device: Device = "wgpu:1".parse().unwrap();
     let work = || {
         std::thread::spawn(move || {
-            let x = wave([64, 64]).to(device).unwrap();
+            let x = wave([64, 64]).to(device);
             x.eval();
             drop(&x + 1.0);
             &x * 2.0
@@ -127,7 +127,7 @@ fn ended_threads_leave_no_memory() {
 #[test]
 fn ten_thousand_steps_without_a_read_use_constant_memory() {
     let Some(device) = gpu() else { return };
-    let (x, w) = (wave([4, 3]).to(device).unwrap(), wave([3, 2]).to(device).unwrap().requires_grad_(true));
+    let (x, w) = (wave([4, 3]).to(device), wave([3, 2]).to(device).requires_grad_(true));
     let step = || {
         w.zero_grad();
         x.matmul(&w).square().sum(..).backward();
@@ -147,7 +147,7 @@ fn ten_thousand_steps_without_a_read_use_constant_memory() {
 #[test]
 fn threads_share_a_device() {
     let Some(device) = gpu() else { return };
-    let w = wave([4, 4]).to(device).unwrap();
+    let w = wave([4, 4]).to(device);
     let expected: Vec<Tensor> = (0..4).map(|k| chain(&(wave([4, 4]) * k as f64)).matmul(&wave([4, 4]))).collect();
     std::thread::scope(|s| {
         for (k, expected) in expected.iter().enumerate() {
@@ -164,7 +164,7 @@ fn threads_share_a_device() {
 #[test]
 fn an_index_out_of_bounds_is_an_error_of_the_read() {
     let Some(device) = gpu() else { return };
-    let x = wave([3, 2]).to(device).unwrap();
+    let x = wave([3, 2]).to(device);
     let bad = Tensor::from([1i64, 7]);
     for _ in 0..3 {
         let y = x.index_select(0, &bad).sum(..) * 2.0;
@@ -178,8 +178,8 @@ fn an_index_out_of_bounds_is_an_error_of_the_read() {
 #[test]
 fn replayed_steps_equal_eager_ones_in_every_bit() {
     let Some(device) = gpu() else { return };
-    let x = wave([8, 4]).to(device).unwrap();
-    let start = || wave([4, 3]).to(device).unwrap().requires_grad_(true);
+    let x = wave([8, 4]).to(device);
+    let start = || wave([4, 3]).to(device).requires_grad_(true);
     let step = |w: &Tensor| {
         w.zero_grad();
         let loss = x.dropout(0.3).matmul(w).tanh().square().mean(..);

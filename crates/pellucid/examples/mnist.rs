@@ -26,8 +26,7 @@ fn main() -> Result<()> {
     let mut batches = Batches::new(&[&mnist.train.images, &mnist.train.labels], BATCH).shuffled(seed).drop_last();
 
     // The parameters are moved to the device; the batches, which are host values, follow them.
-    let model = classifier();
-    model.to(device)?;
+    let model = classifier().to(device)?;
 
     // The optimizer: AdamW, with a learning rate that decreases over the training.
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() });
@@ -41,11 +40,10 @@ fn main() -> Result<()> {
         model.train();
         let progress = Progress::new(format!("epoch {epoch}"), batches.len());
         let mut total = 0.0;
-        for batch in batches.epoch() {
-            let [images, labels] = &batch[..] else { unreachable!("a batch must contain images and labels") };
+        for [images, labels] in batches.epoch() {
             schedule.set(&optimizer, step);
             optimizer.zero_grad();
-            let loss = cross_entropy(&model.forward(images), labels);
+            let loss = cross_entropy(&model.forward(&images), &labels);
             loss.backward();
             optimizer.step();
 
@@ -66,8 +64,7 @@ fn main() -> Result<()> {
     io::save(&path, &model.state_dict())?;
     let state = io::load(&path);
     fs::remove_file(&path).expect("removing the file that was saved must succeed");
-    let reader = classifier();
-    reader.to(device)?;
+    let reader = classifier().to(device)?;
     reader.load_state_dict(&state?)?;
     reader.eval();
     model.eval();

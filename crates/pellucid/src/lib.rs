@@ -57,7 +57,7 @@ pub mod prelude {
     };
     pub use crate::{
         BackwardOptions, DType, Device, Ellipsis, Error, GradOptions, NewAxis, Result, Tensor, autocast, capture,
-        enable_grad, formula, grad, lazy, manual_seed, no_grad, ops, slice,
+        enable_grad, formula, grad, grad_one, lazy, manual_seed, no_grad, ops, slice,
     };
 }
 

@@ -46,6 +46,11 @@ fn the_forms_of_the_page_exist() -> Result<()> {
         "`loss.try_forward(&x, &y)`" => nn::loss::MseLoss::default().try_forward(&x, &y)?;
         "`model.try_parameters()`" => model.try_parameters()?;
         "`model.try_state_dict()`" => model.try_state_dict()?;
+        "`x.try_to(\"gpu\")`, `leaf.try_to_(device)`, `leaf.try_to_dtype_(dtype)`" => {
+            x.try_to("cpu")?;
+            x.copy().try_to_(Device::cpu())?;
+            x.copy().try_to_dtype_(DType::F64)?;
+        };
         "`init::try_kaiming_normal(..)`" => init::try_kaiming_normal([2, 2], init::Fan::In, init::Nonlinearity::Relu)?;
         "`AdamW::try_new(parameters, options)`" => AdamW::try_new(parameters, options)?;
         "`optimizer.try_set_lr(0.1)`" => optimizer.try_set_lr(0.1)?;

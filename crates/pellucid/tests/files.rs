@@ -311,10 +311,10 @@ fn batches_cover_the_data_set() {
     let x = Tensor::arange(0i64, 10, 1);
     let y = x.mul(10).reshape([10, 1]);
     let mut batches = Batches::new(&[&x, &y], 4);
-    let plain: Vec<Vec<i64>> = batches.epoch().map(|b| b[0].to_vec()).collect();
+    let plain: Vec<Vec<i64>> = batches.epoch().map(|[x, _]| x.to_vec()).collect();
     assert_eq!(plain, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
     // A write into a batch does not change the data set.
-    let first = batches.epoch().next().unwrap().swap_remove(0);
+    let [first, _] = batches.epoch().next().unwrap();
     first.set(.., 7i64);
     assert_eq!((first.to_vec::<i64>(), x.to_vec::<i64>()), (vec![7; 4], (0..10).collect()));
 
@@ -322,10 +322,10 @@ fn batches_cover_the_data_set() {
     let mut again = shuffled.clone();
     for _ in 0..2 {
         let mut seen = Vec::new();
-        for (batch, twin) in shuffled.epoch().zip(again.epoch()) {
-            let (a, b) = (batch[0].to_vec::<i64>(), batch[1].to_vec::<i64>());
+        for ([a, b], [twin, _]) in shuffled.epoch().zip(again.epoch()) {
+            let (a, b) = (a.to_vec::<i64>(), b.to_vec::<i64>());
             assert!(a.iter().zip(&b).all(|(a, b)| a * 10 == *b));
-            assert_eq!(a, twin[0].to_vec::<i64>());
+            assert_eq!(a, twin.to_vec::<i64>());
             seen.extend(a);
         }
         assert_ne!(seen, (0..10).collect::<Vec<_>>());
@@ -351,10 +351,10 @@ fn batches_cover_the_data_set() {
     // A loaded position is that of the next epoch, even if an iterator still exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();
-    let rest: Vec<Vec<i64>> = second.map(|batch| batch[0].to_vec()).collect();
+    let rest: Vec<Vec<i64>> = second.map(|[x, _]| x.to_vec()).collect();
     for batches in [&mut broken, &mut shuffled] {
         assert_eq!((position(batches), batches.clone().epoch().len()), ((4, 1), 2));
-        assert_eq!(batches.epoch().map(|batch| batch[0].to_vec()).collect::<Vec<Vec<i64>>>(), rest);
+        assert_eq!(batches.epoch().map(|[x, _]| x.to_vec()).collect::<Vec<Vec<i64>>>(), rest);
         assert_eq!(position(batches), (5, 0));
     }
 
@@ -375,7 +375,7 @@ fn batches_cover_the_data_set() {
         }
     }
     assert!(matches!(Batches::try_new(&[&x], 0), Err(Error::InvalidArgument { .. })));
-    assert!(matches!(Batches::try_new(&[] as &[&Tensor], 1), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Batches::try_new(&[] as &[&Tensor; 0], 1), Err(Error::InvalidArgument { .. })));
 }
 
 #[cfg(feature = "data")]

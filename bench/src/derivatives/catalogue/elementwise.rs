@@ -109,13 +109,13 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
         "hermite_he" [Unit] x, random => ops::hermite_he(&x[0], &random.indices(&x[0].shape()[..], 5));
         "laguerre_l" [Unit] x, random => ops::laguerre_l(&x[0], &random.indices(&x[0].shape()[..], 5));
         "legendre_p" [Unit] x, random => ops::legendre_p(&x[0], &random.indices(&x[0].shape()[..], 5));
-        "a formula of one input" [Positive] x, _ => Ok(ops::map(
-            formula!(|x; k| (k * x).sin() * x.ln() + x.sqrt()), &[&x[0]], &[1.5.into()])?.remove(0));
-        "a formula of three inputs" [Any, Any, Positive] x, _ => Ok(ops::map(
-            formula!(|a, b, c| (a * b).tanh() / c + (a - c).exp() * b), &[&x[0], &x[1], &x[2]], &[])?.remove(0));
-        "a formula of six inputs" [Any, Any, Any, Any, Any, Positive] x, _ => Ok(ops::map(
+        "a formula of one input" [Positive] x, _ => ops::map(
+            formula!(|x; k| (k * x).sin() * x.ln() + x.sqrt()), &[&x[0]], &[1.5.into()]);
+        "a formula of three inputs" [Any, Any, Positive] x, _ => ops::map(
+            formula!(|a, b, c| (a * b).tanh() / c + (a - c).exp() * b), &[&x[0], &x[1], &x[2]], &[]);
+        "a formula of six inputs" [Any, Any, Any, Any, Any, Positive] x, _ => ops::map(
             formula!(|a, b, c, d, e, f| (a * b - c).sin() * (d + e * a).tanh() / f),
-            &[&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]], &[])?.remove(0));
+            &[&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]], &[]);
     }
     all.push(CatalogueOperation::new(OperationFamily::Elementwise, "mul of a broadcast row", &[Any, Any], |x, _| {
         let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[3])?);

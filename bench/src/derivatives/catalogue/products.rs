@@ -51,7 +51,7 @@ fn networks() -> Vec<CatalogueOperation> {
     entries! { Products;
         "conv1d" [Any, Any, Any] (x, random) => {
             let [x, weight, bias] = heads(x, [&[1, 2, 4], &[2, 2, 2], &[2]])?;
-            let options = ConvOptions::default().stride(1 + random.below(2)).padding(random.below(2));
+            let options = ConvOptions { stride: (1 + random.below(2)).into(), padding: random.below(2).into(), ..Default::default() };
             ops::conv1d(&x, &weight, Some(&bias), options)
         };
         "conv1d of two images" [Any, Any] (x, _) => {
@@ -62,11 +62,11 @@ fn networks() -> Vec<CatalogueOperation> {
         };
         "conv2d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 3, 3])?, fit(&x[1], &[2, 1, 2, 2])?);
-            ops::conv2d(&x, &weight, None, ConvOptions::default().padding(ConvPadding::Same))
+            ops::conv2d(&x, &weight, None, ConvOptions { padding: ConvPadding::Same, ..Default::default() })
         };
         "conv2d in groups" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 2, 2, 3])?, fit(&x[1], &[2, 1, 2, 2])?);
-            ops::conv2d(&x, &weight, None, ConvOptions::default().groups(2).dilation(1))
+            ops::conv2d(&x, &weight, None, ConvOptions { groups: 2, dilation: 1.into(), ..Default::default() })
         };
         "conv3d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 2, 2, 2])?, fit(&x[1], &[1, 1, 1, 2, 2])?);
@@ -74,7 +74,7 @@ fn networks() -> Vec<CatalogueOperation> {
         };
         "conv_transpose1d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 2, 3])?, fit(&x[1], &[2, 1, 2])?);
-            ops::conv_transpose1d(&x, &weight, None, ConvOptions::default().stride(2))
+            ops::conv_transpose1d(&x, &weight, None, ConvOptions { stride: 2.into(), ..Default::default() })
         };
         "conv_transpose2d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 2, 2])?, fit(&x[1], &[1, 2, 2, 2])?);

@@ -71,11 +71,11 @@ fn norms() -> Vec<CatalogueOperation> {
         "prelu" [Apart, Any] (x, _) => ops::prelu(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[3])?);
         "a formula of rows" [Apart] (x, random) => {
             let x = ranked(&x[0])?;
-            Ok(ops::map_rows(formula!(|x| x.exp() * x / (x * x + 1.0).row_sum()), &[&x], &[], axis(&x, random))?.remove(0))
+            ops::map_rows(formula!(|x| x.exp() * x / (x * x + 1.0).row_sum()), &[&x], &[], axis(&x, random))
         };
         "a formula of rows of two inputs" [Any, Positive] (x, _) => {
             let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[2, 3])?);
-            Ok(ops::map_rows(formula!(|a, b| (a * b).row_sum().sin() + a / b.row_sum()), &[&a, &b], &[], -1)?.remove(0))
+            ops::map_rows(formula!(|a, b| (a * b).row_sum().sin() + a / b.row_sum()), &[&a, &b], &[], -1)
         };
     }
 }

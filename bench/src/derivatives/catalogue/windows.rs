@@ -8,17 +8,17 @@ use pellucid::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, PoolOptions,
 pub(super) fn operations() -> Vec<CatalogueOperation> {
     entries! { Windows;
         "avg_pool1d" [Any] (x, _) => {
-            ops::avg_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions::new(2).stride(1), AvgPoolDivisor::Window)
+            ops::avg_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions { stride: Some(1.into()), ..PoolOptions::new(2) }, AvgPoolDivisor::Window)
         };
         "avg_pool2d" [Any] (x, _) => {
-            ops::avg_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, PoolOptions::new(2).padding(1), AvgPoolDivisor::Inside)
+            ops::avg_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, PoolOptions { padding: 1.into(), ..PoolOptions::new(2) }, AvgPoolDivisor::Inside)
         };
         "avg_pool3d" [Any] (x, _) => {
-            ops::avg_pool3d(&fit(&x[0], &[1, 2, 2, 3])?, PoolOptions::new(2).stride(1), AvgPoolDivisor::Number(3.0))
+            ops::avg_pool3d(&fit(&x[0], &[1, 2, 2, 3])?, PoolOptions { stride: Some(1.into()), ..PoolOptions::new(2) }, AvgPoolDivisor::Number(3.0))
         };
-        "max_pool1d" [Apart] (x, _) => Ok(ops::max_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions::new(2).stride(1))?.0);
+        "max_pool1d" [Apart] (x, _) => Ok(ops::max_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions { stride: Some(1.into()), ..PoolOptions::new(2) })?.0);
         "max_pool2d" [Apart] (x, _) => {
-            Ok(ops::max_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, PoolOptions::new(2).stride(1))?.0)
+            Ok(ops::max_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, PoolOptions { stride: Some(1.into()), ..PoolOptions::new(2) })?.0)
         };
         "max_pool3d" [Apart] (x, _) => Ok(ops::max_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, PoolOptions::new(2))?.0);
         "max_unpool1d" [Apart] (x, _) => {

@@ -22,7 +22,7 @@ pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> R
         let angle = position * (-2.0 * log_base * pair / width).exp();
         (angle.sin(), angle.cos())
     });
-    let waves = ops::map(f, &[&position, &pair], &[10_000f64.ln().into(), (width as f64).into()])?;
+    let waves = ops::map_all(f, &[&position, &pair], &[10_000f64.ln().into(), (width as f64).into()])?;
     let table = ops::flatten(&ops::stack(&[&waves[0], &waves[1]], -1)?, -2, -1)?;
     ops::to_dtype(&ops::narrow(&table, -1, 0, width)?, dtype)
 }

@@ -68,7 +68,7 @@ impl Rotary {
             let angle = position * (-log_base * pair / half).exp();
             (angle.cos(), angle.sin())
         });
-        let turn = ops::map(f, &[&position, &pair], &[self.base.ln().into(), (half as f64).into()])?;
+        let turn = ops::map_all(f, &[&position, &pair], &[self.base.ln().into(), (half as f64).into()])?;
         let [cos, sin] = [ops::to_dtype(&turn[0], x.dtype())?, ops::to_dtype(&turn[1], x.dtype())?];
         let (a, b) = match self.pairs {
             RotaryPairing::Neighbours => {
@@ -78,7 +78,7 @@ impl Rotary {
             RotaryPairing::Halves => (ops::narrow(x, -1, 0, half)?, ops::narrow(x, -1, half, half)?),
         };
         let f = formula!(|a, b, cos, sin| (a * cos - b * sin, a * sin + b * cos));
-        let turned = ops::map(f, &[&a, &b, &cos, &sin], &[])?;
+        let turned = ops::map_all(f, &[&a, &b, &cos, &sin], &[])?;
         match self.pairs {
             RotaryPairing::Neighbours => ops::flatten(&ops::stack(&[&turned[0], &turned[1]], -1)?, -2, -1),
             RotaryPairing::Halves => ops::concatenate(&[&turned[0], &turned[1]], -1),

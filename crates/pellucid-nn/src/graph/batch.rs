@@ -256,12 +256,12 @@ fn detached(_: &str, tensor: &Tensor) -> Result<Tensor> {
 
 /// Returns the tensor, or its copy on `device` if it is free and elsewhere. A captured step could not copy it.
 pub(super) fn placed_on(device: Device, tensor: &Tensor) -> Result<Tensor> {
-    if tensor.is_free() && tensor.device() != device { tensor.to(device) } else { Ok(tensor.clone()) }
+    if tensor.is_free() && tensor.device() != device { tensor.try_to(device) } else { Ok(tensor.clone()) }
 }
 
 /// Returns a buffer of zeros on a device.
 pub(super) fn zeros_on(device: Device, shape: &Shape, dtype: DType) -> Result<Tensor> {
-    ops::zeros(shape, dtype)?.to(device)
+    ops::zeros(shape, dtype)?.try_to(device)
 }
 
 impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelWithBatch<P, X> {

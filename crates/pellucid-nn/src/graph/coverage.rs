@@ -72,8 +72,8 @@ impl FrozenParameters {
                 "the {given} parameters of the optimizer belong to another model, or were replaced in this model: make \
                  the optimizer with the parameters() of this model"
             ),
-            _ => "make the optimizer with all parameters() of the model, freeze() the others, or call \
-                  allow_untrained_parameters() if other optimizers update them"
+            _ => "make the optimizer with all parameters() of the model, freeze() the others, or set \
+                  allow_untrained_parameters if other optimizers update them"
                 .into(),
         };
         Err(Error::UntrainedParameters { op, parameters: untrained, help })
@@ -86,7 +86,7 @@ impl FrozenParameters {
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         let help = "these parameters were frozen when the step was recorded: make the optimizer with these parameters \
-                    (frozen parameters are skipped) and compile again, or call allow_untrained_parameters()";
+                    (frozen parameters are skipped) and compile again, or set allow_untrained_parameters";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }

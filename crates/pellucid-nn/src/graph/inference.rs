@@ -621,7 +621,7 @@ fn filled(x: &Tensor, fill: FilledShape) -> Result<Tensor> {
     let (shape, mut x) = (fill.of(x.shape()), x.clone());
     let more = |x: &Tensor, axis: usize| shape[axis] - x.shape()[axis];
     if x.rank() > 1 && more(&x, 1) > 0 {
-        let zeros = ops::zeros(x.shape().with_axis(1, more(&x, 1)), x.dtype())?.to(x.device())?;
+        let zeros = ops::zeros(x.shape().with_axis(1, more(&x, 1)), x.dtype())?.try_to(x.device())?;
         x = ops::concatenate(&[&x, &zeros], 1)?;
     }
     match more(&x, 0) {

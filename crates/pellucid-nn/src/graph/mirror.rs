@@ -12,7 +12,7 @@
 //! | [`collect_params_from_plan`] | [`StepPlan::gradient`], [`PlannedBuffer::pin`](super::plan::PlannedBuffer::pin) |
 //! | [`record_step_graph`], [`record_step_graph_with`] | [`RecordedStep::training`] |
 //! | [`record_eval_graph`] | [`RecordedStep::evaluation`] |
-//! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`], [`RecordedStep::eager`] |
+//! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`]; [`EagerStep`](super::EagerStep), also from a closure |
 //! | [`TrainGraph`], of an exec by `TrainGraph::from(exec)`; `x_buf`, `y_buf`, `exec` | [`TrainingStep`] and its fields ([`TrainGraphNames`]) |
 //! | a loss that falls, and Σ Δθ·g < 0 | [`GraphTrainer::check_step`](super::GraphTrainer::check_step) |
 //! | [`Sequential::compile`], [`CompileOptions`] | [`GraphTrainer`](super::GraphTrainer) |
@@ -148,27 +148,32 @@ impl<'f> TrainGraphNames<'f> for TrainGraph<'f> {
     }
 }
 
-/// Returns the plan of a step with this model for inputs of these shapes and dtypes; see [`StepPlan::new`].
+/// Returns the plan of a step with this model for inputs of these shapes and dtypes; see [`StepPlan::new`]. Without a
+/// loss, it is the softmax cross-entropy; without `lt_bytes`, a matrix product has 8 MiB of scratch.
 ///
 /// # Errors
 /// Those of [`StepPlan::new`].
 pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     model: &M,
     inputs: &X,
-    loss: LossKind,
-    lt_bytes: usize,
+    loss: impl Into<Option<LossKind>>,
+    lt_bytes: impl Into<Option<usize>>,
 ) -> Result<CapturePlan> {
-    Ok(StepPlan { max_scratch: lt_bytes, ..StepPlan::new(model, inputs, loss)? })
+    let loss = loss.into().unwrap_or(LossKind::SoftmaxCrossEntropy);
+    let max_scratch = lt_bytes.into().unwrap_or(DEFAULT_MAX_SCRATCH);
+    Ok(StepPlan { max_scratch, ..StepPlan::new(model, inputs, loss)? })
 }
 
 /// Returns the plan of a step with this layer, usually a [`Sequential`], for inputs of this shape and of the layer's
-/// [input dtype](Layer::input_dtype).
+/// [input dtype](Layer::input_dtype). `None` means the defaults of [`make_plan`].
 ///
 /// ```
 /// use pellucid::nn::graph::mirror::{LayerNames, LossKind, LossNames, PlanNames, make_plan_for_sequential};
 /// use pellucid::nn::{Linear, Relu, sequential};
 /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
 /// let plan = make_plan_for_sequential(&model, &[64, 784], LossKind::SoftmaxCrossEntropy, 8 << 20)?;
+/// let by_default = make_plan_for_sequential(&model, &[64, 784], None, None)?;
+/// assert_eq!((&by_default.loss.target, by_default.lt_bytes()), (&plan.loss.target, plan.lt_bytes()));
 /// let first = &plan.per_layer()[0];
 /// assert_eq!(first.name, "L0:Linear");
 /// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
@@ -183,8 +188,8 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 pub fn make_plan_for_sequential<L: Layer + ?Sized>(
     model: &L,
     input_shape: &[usize],
-    loss: LossKind,
-    lt_bytes: usize,
+    loss: impl Into<Option<LossKind>>,
+    lt_bytes: impl Into<Option<usize>>,
 ) -> Result<CapturePlan> {
     make_plan(model, &ops::zeros(input_shape, model.input_dtype())?, loss, lt_bytes)
 }
@@ -306,31 +311,22 @@ pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     pub lt_bytes: usize,
     /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
+    /// Whether a parameter may require a gradient although the optimizer does not update it, as in a GAN. By default
+    /// such a parameter is an error.
+    pub allow_untrained_parameters: bool,
 }
 
 impl<'f, L: ?Sized, O: ?Sized> CompileOptions<'f, L, O> {
-    /// Returns options with 8 MiB of scratch, on the default stream. Others are set as fields:
-    /// `CompileOptions { stream, ..CompileOptions::new(&loss, &optimizer) }`.
+    /// Returns options with 8 MiB of scratch, on the default stream, without untrained parameters. Others are set as
+    /// fields: `CompileOptions { stream, ..CompileOptions::new(&loss, &optimizer) }`.
     pub fn new(loss: &'f L, optimizer: &'f O) -> Self {
-        CompileOptions { loss, optimizer, lt_bytes: DEFAULT_MAX_SCRATCH, stream: None }
-    }
-
-    /// Returns these options for a step that may leave parameters untrained, as in a GAN.
-    #[must_use]
-    pub fn allow_untrained_parameters(self) -> CompileSettings<'f, L, O> {
-        CompileSettings { options: self, allow_untrained_parameters: true }
-    }
-}
-
-/// [`CompileOptions`] with the settings of their methods.
-pub struct CompileSettings<'f, L: ?Sized, O: ?Sized> {
-    options: CompileOptions<'f, L, O>,
-    allow_untrained_parameters: bool,
-}
-
-impl<'f, L: ?Sized, O: ?Sized> From<CompileOptions<'f, L, O>> for CompileSettings<'f, L, O> {
-    fn from(options: CompileOptions<'f, L, O>) -> Self {
-        CompileSettings { options, allow_untrained_parameters: false }
+        CompileOptions {
+            loss,
+            optimizer,
+            lt_bytes: DEFAULT_MAX_SCRATCH,
+            stream: None,
+            allow_untrained_parameters: false,
+        }
     }
 }
 
@@ -360,7 +356,7 @@ impl Sequential {
     /// # Errors
     /// [`Error::Layer`] names a layer that rejects its input, whose output shape depends on values, or that cannot be
     /// captured; [`Error::UntrainedParameters`] names parameters that require a gradient and do not belong to the
-    /// optimizer, unless [`CompileOptions::allow_untrained_parameters`] was called; those of [`record_step_graph`]. On
+    /// optimizer, unless [`CompileOptions::allow_untrained_parameters`] is set; those of [`record_step_graph`]. On
     /// error, parameters, gradients and optimizer are unchanged.
     ///
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
@@ -368,10 +364,9 @@ impl Sequential {
     pub fn compile<'f, L: Loss + ?Sized + 'f, O: Optimizer + ?Sized + 'f>(
         &'f self,
         input_shape: &[usize],
-        options: impl Into<CompileSettings<'f, L, O>>,
+        options: CompileOptions<'f, L, O>,
     ) -> Result<TrainGraph<'f>> {
-        let CompileSettings { options, allow_untrained_parameters } = options.into();
-        let CompileOptions { loss, optimizer, lt_bytes, stream } = options;
+        let CompileOptions { loss, optimizer, lt_bytes, stream, allow_untrained_parameters } = options;
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
         let setup = TrainingSetup {
             model: ModelWithBatch::with_buffers(self, &inputs)?,

@@ -44,15 +44,6 @@ pub struct StepOptions<'f> {
     pub allow_untrained_parameters: bool,
 }
 
-impl StepOptions<'_> {
-    /// Returns these options with [`allow_untrained_parameters`](StepOptions#structfield.allow_untrained_parameters)
-    /// set.
-    #[must_use]
-    pub fn allow_untrained_parameters(self) -> Self {
-        StepOptions { allow_untrained_parameters: true, ..self }
-    }
-}
-
 impl Default for StepOptions<'_> {
     fn default() -> Self {
         StepOptions {

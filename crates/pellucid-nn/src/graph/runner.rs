@@ -55,14 +55,34 @@ impl<'f> StepRunner<'f> {
     }
 }
 
-/// A step that runs eagerly: on a device without capture, which is logged, or on an eager stream ([`Stream::eager`]).
+/// A step that runs eagerly: on a device without capture, which is logged, on an eager stream ([`Stream::eager`]), or
+/// because it was created from a closure.
+///
+/// ```
+/// use pellucid::nn::graph::EagerStep;
+/// let mut launches = 0;
+/// let mut step = EagerStep::new(|| {
+///     launches += 1;
+///     Ok(())
+/// });
+/// step.launch()?;
+/// step.launch()?;
+/// drop(step);
+/// assert_eq!(launches, 2);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
 pub struct EagerStep<'f> {
     /// The closure. The mutex is never locked: it only makes the step `Sync`, since a call needs exclusive access.
     step: Mutex<StepClosure<'f>>,
     reason: String,
 }
 
-impl EagerStep<'_> {
+impl<'f> EagerStep<'f> {
+    /// Creates a step that calls `step` at each launch.
+    pub fn new(step: impl FnMut() -> Result<()> + Send + 'f) -> EagerStep<'f> {
+        EagerStep { step: Mutex::new(Box::new(step)), reason: "it was created from a closure".into() }
+    }
+
     /// Returns the reason why the step is not captured.
     pub fn reason(&self) -> &str {
         &self.reason

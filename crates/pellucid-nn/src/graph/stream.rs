@@ -52,9 +52,9 @@ impl Default for Stream {
 /// [`stop`](Timer::stop).
 ///
 /// ```
-/// use pellucid::nn::graph::{Stream, Timer};
-/// let stream = Stream::default();
-/// let mut timer = Timer::start(&stream)?;
+/// use pellucid::nn::graph::Timer;
+/// let mut timer = Timer::new(None);
+/// timer.start()?;
 /// // Launches on the stream are measured.
 /// let milliseconds = timer.stop()?;
 /// assert_eq!(timer.ms()?, milliseconds); // at any later time
@@ -63,30 +63,41 @@ impl Default for Stream {
 #[derive(Debug)]
 pub struct Timer {
     stream: Stream,
-    start: Instant,
+    /// The start of the interval, once [`start`](Timer::start) was called.
+    start: Option<Instant>,
     /// The length of the interval, once it is closed.
     elapsed: Option<Duration>,
 }
 
 impl Timer {
-    /// Waits for all launched work, then starts the interval.
+    /// Creates a timer for a stream. `None` means the default stream of the CPU.
+    pub fn new(stream: impl Into<Option<Stream>>) -> Timer {
+        Timer { stream: stream.into().unwrap_or_default(), start: None, elapsed: None }
+    }
+
+    /// Waits for all launched work, then starts the interval. A second call starts a new interval.
     ///
     /// # Errors
     /// Those of [`Stream::synchronize`].
-    pub fn start(stream: &Stream) -> Result<Timer> {
-        stream.synchronize()?;
-        Ok(Timer { stream: stream.clone(), start: Instant::now(), elapsed: None })
+    pub fn start(&mut self) -> Result<()> {
+        self.stream.synchronize()?;
+        (self.start, self.elapsed) = (Some(Instant::now()), None);
+        Ok(())
     }
 
     /// Waits for all launched work, ends the interval and returns its length in milliseconds. A second call returns the
     /// same length.
     ///
     /// # Errors
-    /// Those of [`Stream::synchronize`]; then the interval is still open.
+    /// [`Error::InvalidArgument`] before [`start`](Timer::start); those of [`Stream::synchronize`], after which the
+    /// interval is still open.
     pub fn stop(&mut self) -> Result<f64> {
+        let Some(start) = self.start else {
+            return Err(Error::invalid("Timer", "the interval has no beginning; call start() before stop()"));
+        };
         if self.elapsed.is_none() {
             self.stream.synchronize()?;
-            self.elapsed = Some(self.start.elapsed());
+            self.elapsed = Some(start.elapsed());
         }
         self.ms()
     }

@@ -9,7 +9,8 @@ use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
-use pellucid_tensor::{CacheStats, Result, Tensor, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{CacheStats, Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -73,12 +74,13 @@ where
         self
     }
 
-    /// Sets the maximum number of recorded steps (shapes and paths), 8 by default. The least recently used step is dropped first, and is
-    /// recorded again when it is needed.
+    /// Sets the maximum number of recorded steps (shapes and paths), 8 by default. The least recently used step is
+    /// dropped first, and is recorded again when it is needed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
-    pub fn recordings(mut self, limit: usize) -> Result<Self> {
+    #[panicking_form]
+    pub fn try_recordings(mut self, limit: usize) -> Result<Self> {
         self.steps.set_limit(limit).map(|()| self)
     }
 

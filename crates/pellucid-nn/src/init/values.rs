@@ -54,7 +54,7 @@ pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Resul
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
     let params = [low.into(), (high - low).into()];
-    Ok(ops::map(formula!(|u; low, width| low + u * width), &[&u], &params)?.remove(0))
+    ops::map(formula!(|u; low, width| low + u * width), &[&u], &params)
 }
 
 pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<Tensor> {
@@ -65,7 +65,7 @@ pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result
         ));
     }
     let z = ops::randn_with(shape, dtype, &generator())?;
-    Ok(ops::map(formula!(|z; mean, std| mean + z * std), &[&z], &[mean.into(), std.into()])?.remove(0))
+    ops::map(formula!(|z; mean, std| mean + z * std), &[&z], &[mean.into(), std.into()])
 }
 
 pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low: f64, high: f64) -> Result<Tensor> {
@@ -81,7 +81,7 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
         (mean + (first + u * (last - first)).erfinv() * scale).max(low).min(high)
     });
     let params = [mean, low, high, std * SQRT_2].map(Into::into);
-    ops::to_dtype(&ops::map(quantile, &[&u], &params)?[0], dtype)
+    ops::to_dtype(&ops::map(quantile, &[&u], &params)?, dtype)
 }
 
 /// Returns uniform values with mean 0 and this standard deviation.

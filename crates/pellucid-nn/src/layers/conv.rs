@@ -100,7 +100,12 @@ impl<const N: usize> ConvSettings<N> {
     }
 
     fn options(&self) -> ops::ConvOptions {
-        ops::ConvOptions::default().stride(self.stride).dilation(self.dilation).groups(self.groups)
+        ops::ConvOptions {
+            stride: self.stride.into(),
+            dilation: self.dilation.into(),
+            groups: self.groups,
+            ..Default::default()
+        }
     }
 
     /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound. Each number of
@@ -218,8 +223,10 @@ impl<const N: usize> Conv<N> {
         check_input_dtype(by_axes::<_, N>(["conv1d", "conv2d", "conv3d"]), x, weight)?;
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
-            (None, Padding::Both(both)) => conv(x, weight, bias, options.padding(both)),
-            (None, Padding::Same) => conv(x, weight, bias, options.padding(ops::ConvPadding::Same)),
+            (None, Padding::Both(both)) => conv(x, weight, bias, ops::ConvOptions { padding: both.into(), ..options }),
+            (None, Padding::Same) => {
+                conv(x, weight, bias, ops::ConvOptions { padding: ops::ConvPadding::Same, ..options })
+            }
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
                 Err(Error::invalid("conv", "padding \"same\" requires stride 1"))
             }
@@ -348,7 +355,8 @@ impl<const N: usize> ConvTranspose<N> {
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
         check_input_dtype(by_axes::<_, N>(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]), x, weight)?;
-        let options = self.sliding.options().padding(self.padding).output_padding(more);
+        let (padding, output_padding) = (self.padding.into(), more.into());
+        let options = ops::ConvOptions { padding, output_padding, ..self.sliding.options() };
         conv(x, weight, self.bias.as_deref(), options)
     }
 

@@ -104,7 +104,7 @@ impl<L: Weighted> WeightNorm<L> {
     pub fn try_weight(&self) -> Result<Tensor> {
         let v = self.direction();
         let scaled = formula!(|v, g: per_row| v * (g / (v * v).row_sum().sqrt()));
-        Ok(ops::map_rows(scaled, &[v, &self.length], &[], &axes_but_first(v)[..])?.remove(0))
+        ops::map_rows(scaled, &[v, &self.length], &[], &axes_but_first(v)[..])
     }
 }
 

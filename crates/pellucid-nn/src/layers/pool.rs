@@ -28,13 +28,13 @@ macro_rules! windows {
         impl<const N: usize> $name<N> {
             /// Sets the stride, by default the window size.
             pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> $name<N> {
-                self.pool = self.pool.stride(stride.into().0);
+                self.pool.stride = Some(stride.into().0.into());
                 self
             }
 
             /// Rounds output lengths up: a last window that exceeds the input counts if it starts inside.
             pub fn ceil(mut self) -> $name<N> {
-                self.pool = self.pool.ceil();
+                self.pool.ceil = true;
                 self
             }
         }
@@ -68,12 +68,12 @@ impl<const N: usize> MaxPool<N> {
 
     /// Sets the padding, at most half the window size; it counts as −∞.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> MaxPool<N> {
-        MaxPool { pool: self.pool.padding(padding.into().0) }
+        MaxPool { pool: PoolOptions { padding: padding.into().0.into(), ..self.pool } }
     }
 
     /// Sets the dilation, the distance between elements of a window.
     pub fn dilation(self, dilation: impl Into<PerAxis<N>>) -> MaxPool<N> {
-        MaxPool { pool: self.pool.dilation(dilation.into().0) }
+        MaxPool { pool: PoolOptions { dilation: dilation.into().0.into(), ..self.pool } }
     }
 
     /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes, which
@@ -101,7 +101,7 @@ impl<const N: usize> AvgPool<N> {
 
     /// Sets the padding, at most half the window size.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> AvgPool<N> {
-        AvgPool { pool: self.pool.padding(padding.into().0), ..self }
+        AvgPool { pool: PoolOptions { padding: padding.into().0.into(), ..self.pool }, ..self }
     }
 
     /// Sets the divisor of sums; by default the window size including padding.

@@ -94,7 +94,7 @@ impl AveragedModel {
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
             if a.device() != p.device() {
                 // A captured step only references the averages.
-                eager(|| a.to_(p.device()))?;
+                eager(|| a.try_to_(p.device()))?;
             }
             ops::update(formula, &[a], &[p, &self.count], &[rest.into()])?;
         }
@@ -131,7 +131,7 @@ impl AveragedModel {
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
-            ops::copy_(p, &a.tensor().to(p.device())?)?;
+            ops::copy_(p, &a.tensor().try_to(p.device())?)?;
         }
         self.aside = Some(own);
         Ok(())
@@ -149,7 +149,7 @@ impl AveragedModel {
             )
         })?;
         let _guard = no_grad();
-        self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, &own.to(p.device())?))
+        self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, &own.try_to(p.device())?))
     }
 
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.

@@ -51,9 +51,9 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
             return Err(Error::invalid(op, reason));
         }
     }
-    let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?.remove(0);
+    let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?;
     for gradient in gradients(parameters) {
-        let scale = factor_for_gradient(&scale.to(gradient.device())?, &gradient)?;
+        let scale = factor_for_gradient(&scale.try_to(gradient.device())?, &gradient)?;
         ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&scale], &[])?;
     }
     Ok(norm)
@@ -82,7 +82,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
         [one] => Ok(one.clone()),
         [first, rest @ ..] => {
             // The parameters may be on several devices.
-            let rest: Vec<Tensor> = rest.iter().map(|norm| norm.to(first.device())).collect::<Result<_>>()?;
+            let rest: Vec<Tensor> = rest.iter().map(|norm| norm.try_to(first.device())).collect::<Result<_>>()?;
             ops::norm(&ops::stack(&[first].into_iter().chain(&rest).collect::<Vec<_>>(), 0)?, order, ..)
         }
     }

@@ -13,7 +13,7 @@ pub(super) fn free_buffer(values: Tensor) -> Buffer {
 
 /// Moves a free tensor to `device` in place; it stays free.
 pub(super) fn move_free(tensor: &Tensor, device: Device) -> Result<()> {
-    tensor.to_(device)?;
+    tensor.try_to_(device)?;
     tensor.free();
     Ok(())
 }

@@ -74,9 +74,9 @@ impl Rule for LambOptions {
         let (p, m, v, b2) = (at.parameter()?, at.state(0), at.state(1), self.betas.1);
         at.keep(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
         let params = [self.eps.into(), self.weight_decay.into()];
-        let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?.remove(0);
+        let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?;
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);
-        let rate = ops::map(trust, &[&norms.0, &norms.1, lr], &[])?.remove(0);
+        let rate = ops::map(trust, &[&norms.0, &norms.1, lr], &[])?;
         at.write(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
     }
 }

@@ -85,7 +85,7 @@ impl MuonOptions {
         let is_tall = u.shape().dims()[0] > u.shape().dims()[1];
         let u = rounded(u)?;
         let norm = rounded(&ops::norm(&full(&u)?, 2.0, ..)?)?;
-        let mut x = ops::map(formula!(|u, norm; eps| u / norm.max(eps)), &[&u, &norm], &[self.eps.into()])?.remove(0);
+        let mut x = ops::map(formula!(|u, norm; eps| u / norm.max(eps)), &[&u, &norm], &[self.eps.into()])?;
         if is_tall {
             x = ops::t(&x)?;
         }
@@ -94,10 +94,9 @@ impl MuonOptions {
             let before = full(&x)?;
             let gram = full(&rounded(&ops::matmul(&before, &ops::t(&before)?)?)?)?;
             let twice = ops::matmul(&gram, &gram)?;
-            let mixed =
-                ops::map(formula!(|y, z; b, c| b * y + c * z), &[&gram, &twice], &[b.into(), c.into()])?.remove(0);
+            let mixed = ops::map(formula!(|y, z; b, c| b * y + c * z), &[&gram, &twice], &[b.into(), c.into()])?;
             let moved = ops::matmul(&full(&rounded(&mixed)?)?, &before)?;
-            x = rounded(&ops::map(formula!(|x, y; a| a * x + y), &[&before, &moved], &[a.into()])?.remove(0))?;
+            x = rounded(&ops::map(formula!(|x, y; a| a * x + y), &[&before, &moved], &[a.into()])?)?;
         }
         if is_tall { ops::t(&x) } else { Ok(x) }
     }
@@ -141,8 +140,7 @@ impl Rule for MuonOptions {
         let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);
         at.keep(mix, &[0], &[&g, momentum], &[])?;
         let velocity = at.state(0);
-        let u =
-            if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])?.remove(0) } else { velocity.clone() };
+        let u = if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])? } else { velocity.clone() };
         let shrunk = formula!(shrunk |p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
         let s = self.adjust_lr.factor(u.shape().dims());
         let x = ops::to_dtype(&self.orthogonal(&u)?, u.dtype())?;

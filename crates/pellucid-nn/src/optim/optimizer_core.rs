@@ -297,7 +297,7 @@ impl OptimizerContents {
         for (member, parameter) in members.iter().zip(parameters) {
             let device = parameter.device();
             if let Some(kept) = &member.kept {
-                kept.state.iter().map(|(_, b)| b).chain(&kept.master).try_for_each(|buffer| buffer.to_(device))?;
+                kept.state.iter().map(|(_, b)| b).chain(&kept.master).try_for_each(|buffer| buffer.try_to_(device))?;
             }
         }
         for (index, group) in groups.iter().enumerate() {

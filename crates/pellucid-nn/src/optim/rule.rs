@@ -268,9 +268,7 @@ impl<'a> UpdateContext<'a> {
         let sign = if self.flip { -1.0 } else { 1.0 };
         let gradient = ops::to_dtype(self.gradient, self.parameter.dtype())?;
         match self.scale {
-            Some(scale) => {
-                Ok(ops::map(formula!(|g, s; sign| sign * (g * s)), &[&gradient, scale], &[sign.into()])?.remove(0))
-            }
+            Some(scale) => ops::map(formula!(|g, s; sign| sign * (g * s)), &[&gradient, scale], &[sign.into()]),
             None if self.flip => ops::neg(&gradient),
             None => Ok(gradient),
         }

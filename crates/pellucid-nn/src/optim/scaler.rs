@@ -266,7 +266,7 @@ impl GradScaler {
         let mut finite: Option<Tensor> = None;
         for gradient in gradients(parameters) {
             // The parameters may be on several devices.
-            let own = ops::all(&ops::isfinite(&gradient)?, ..)?.to(self.found_inf.device())?;
+            let own = ops::all(&ops::isfinite(&gradient)?, ..)?.try_to(self.found_inf.device())?;
             finite = Some(match finite {
                 Some(others) => ops::logical_and(&others, &own)?,
                 None => own,

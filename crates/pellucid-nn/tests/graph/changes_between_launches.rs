@@ -17,7 +17,9 @@ fn step_of<'f>(
     optimizer: &'f dyn Optimizer,
     stream: Option<Stream>,
 ) -> TrainGraph<'f> {
-    let mut step = model.compile(&[BATCH, 6], CompileOptions { loss, optimizer, lt_bytes: 0, stream }).unwrap();
+    let mut step = model
+        .compile(&[BATCH, 6], CompileOptions { lt_bytes: 0, stream, ..CompileOptions::new(loss, optimizer) })
+        .unwrap();
     launch(&mut step, 0);
     step
 }
@@ -157,7 +159,7 @@ fn loaded_or_moved_parameters_are_the_same_tensors() {
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
     let mut step = step_of(&model, &loss, &optimizer, None);
     model.load_state_dict(&other.state_dict()).unwrap();
-    model.to(Device::cpu()).unwrap();
+    model.to_(Device::cpu()).unwrap();
     for seed in 1..4 {
         launch(&mut step, seed);
         by_hand(&other, &hand, seed);

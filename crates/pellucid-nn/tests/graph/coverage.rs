@@ -108,7 +108,7 @@ fn an_optimizer_of_another_model_is_refused() {
         let (model, other, loss) = (mlp(), mlp(), CrossEntropyLoss::default());
         let optimizer = sgd(&other, 0.1, 0.9);
         let all = ["0.weight", "0.bias", "2.weight", "2.bias"];
-        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: stream.clone() };
+        let options = CompileOptions { lt_bytes: 0, stream: stream.clone(), ..CompileOptions::new(&loss, &optimizer) };
         assert_eq!(untrained(model.compile(&[BATCH, 6], options)), all);
         let trainer = || {
             GraphTrainer::new(&model, &loss, &optimizer)
@@ -149,7 +149,8 @@ fn untrained_parameters_are_named_or_allowed() {
     let moved = || -> Vec<bool> {
         model.state_dict().into_iter().zip(&before).map(|((_, v), (_, old))| v.to_bytes() != *old).collect()
     };
-    let mut step = model.compile(&[BATCH, 6], options().allow_untrained_parameters()).unwrap();
+    let mut step =
+        model.compile(&[BATCH, 6], CompileOptions { allow_untrained_parameters: true, ..options() }).unwrap();
     step.set_batch(&x, &y).unwrap();
     step.launch().unwrap();
     assert_eq!(moved(), [false, false, true, true]);
@@ -162,7 +163,7 @@ fn untrained_parameters_are_named_or_allowed() {
     trainer.step(&x, &y).unwrap();
     assert_eq!(moved(), [false, false, true, true]);
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let options = StepOptions::default().allow_untrained_parameters();
+    let options = StepOptions { allow_untrained_parameters: true, ..Default::default() };
     record_step_graph_with(&model, &loss, &some, &plan, &x, &y, options).unwrap();
 }
 

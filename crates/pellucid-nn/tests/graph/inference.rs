@@ -292,7 +292,7 @@ fn a_converted_model_is_recorded_again() {
     let mut inference = InferenceModel::new(&model, &[2]).unwrap();
     let x = Tensor::randn([2, 4], DType::F32);
     let first = inference.run(&x).unwrap();
-    model.to_dtype(DType::F64).unwrap();
+    model.to_dtype_(DType::F64).unwrap();
     let text = inference.run(&x).unwrap_err().to_string();
     assert!(text.contains("f32 and f64") && text.contains("to_dtype"), "{text}");
     let converted = inference.run(&x.to_dtype(DType::F64)).unwrap();

@@ -16,7 +16,7 @@ fn compiled<'f>(
     shape: &[usize],
     stream: Option<Stream>,
 ) -> TrainGraph<'f> {
-    model.compile(shape, CompileOptions { loss, optimizer, lt_bytes: 8 << 20, stream }).unwrap()
+    model.compile(shape, CompileOptions { stream, ..CompileOptions::new(loss, optimizer) }).unwrap()
 }
 
 #[test]

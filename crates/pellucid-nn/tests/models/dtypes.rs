@@ -57,14 +57,14 @@ fn every_layer_refuses_a_float_of_another_dtype() {
             let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             assert!(text.contains(": dtypes") && operation.chars().all(is_name), "{class}: {text}");
             assert!(text.contains("f64 and f32") && text.contains("x.to_dtype(DType::F32)"), "{text}");
-            assert!(text.contains("model.to_dtype(DType::F64)") && text.contains("1.0f32"), "{text}");
+            assert!(text.contains("model.to_dtype_(DType::F64)") && text.contains("1.0f32"), "{text}");
         }
         for (name, value) in layer.state_dict() {
             assert_eq!(bytes(&value), bytes(&before[&name]), "{class}: a refused call must not change {name}");
         }
         // The remedies of the text.
         assert_eq!(layer.forward(&x(DType::F64).to_dtype(DType::F32)).dtype(), DType::F32, "{class}");
-        layer.to_dtype(DType::F64).unwrap();
+        layer.to_dtype_(DType::F64).unwrap();
         assert_eq!(layer.forward(&x(DType::F64)).dtype(), DType::F64, "{class}");
         assert!(layer.try_forward(&x(DType::F32)).is_err(), "{class}");
     }
@@ -87,7 +87,7 @@ fn layers_of_several_inputs_refuse_them_too() {
 #[test]
 fn a_part_of_a_model_is_named() {
     let model = sequential![Linear::new(2, 3), Relu, Linear::new(3, 1)];
-    model[2].to_dtype(DType::F64).unwrap();
+    model[2].to_dtype_(DType::F64).unwrap();
     let text = error_text(model.try_forward(&Tensor::ones([1, 2], DType::F32)));
     assert!(text.starts_with("2 (Linear): linear: dtypes f32 and f64"), "{text}");
 }
@@ -117,7 +117,7 @@ fn a_model_is_converted_in_place() {
     run().sum(..).backward();
     let before = model.state_dict();
     let ids: Vec<_> = model.parameters().iter().map(|p| p.id()).collect();
-    model.to_dtype(DType::F64).unwrap();
+    model.to_dtype_(DType::F64).unwrap();
     for ((name, parameter), id) in model.named_parameters().iter().zip(&ids) {
         assert_eq!((parameter.dtype(), parameter.id()), (DType::F64, *id), "{name}");
         assert_eq!(parameter.to_vec::<f64>(), before[name].to_dtype(DType::F64).to_vec::<f64>(), "{name}");
@@ -132,12 +132,12 @@ fn a_model_is_converted_in_place() {
     run().sum(..).backward();
     assert_ne!(tied.weight.grad().unwrap().to_vec::<f64>(), grad);
     // And back, without a loss.
-    model.to_dtype(DType::F32).unwrap();
+    model.to_dtype_(DType::F32).unwrap();
     for (name, value) in model.named_parameters() {
         assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
     }
-    assert!(matches!(model.to_dtype(DType::I64), Err(Error::DTypeMismatch { .. })));
-    let text = error_text(sequential![Linear::lazy(1)].to_dtype(DType::F64));
+    assert!(matches!(model.to_dtype_(DType::I64), Err(Error::DTypeMismatch { .. })));
+    let text = error_text(sequential![Linear::lazy(1)].to_dtype_(DType::F64));
     assert!(text.contains("build()"), "{text}");
 }
 
@@ -145,7 +145,7 @@ fn a_model_is_converted_in_place() {
 fn a_gradient_of_an_earlier_forward_computation_is_converted() {
     let model = Linear::new(2, 1).without_bias();
     let y = model.forward(&Tensor::from([[2.0f32, 3.0]]));
-    model.to_dtype(DType::F64).unwrap();
+    model.to_dtype_(DType::F64).unwrap();
     y.backward();
     assert_eq!(model.weight.grad().unwrap().to_vec::<f64>(), [2.0, 3.0]);
 }
@@ -161,11 +161,11 @@ fn a_captured_step_is_recorded_again_after_a_conversion() {
     };
     let sum = || model.weight.to_dtype(DType::F64).sum(..).item::<f64>();
     launch(3.0 * sum());
-    model.to_dtype(DType::F64).unwrap();
+    model.to_dtype_(DType::F64).unwrap();
     let _off = no_grad();
     ops::copy_(&model.weight, &Tensor::from([[0.1, 0.2]])).unwrap();
     launch(0.9);
-    model.to_dtype(DType::F32).unwrap();
+    model.to_dtype_(DType::F32).unwrap();
     ops::copy_(&model.weight, &Tensor::from([[1.0, 2.0]])).unwrap();
     launch(9.0);
 }
@@ -174,14 +174,14 @@ fn a_captured_step_is_recorded_again_after_a_conversion() {
 fn results_and_views_are_not_converted_in_place() {
     let x = Tensor::ones([2, 2], DType::F32).requires_grad_(true);
     let y = &x * 2.0;
-    assert!(error_text(y.to_dtype_(DType::F64)).contains("to_dtype_"));
-    assert!(matches!(x.to_dtype_(DType::I64), Err(Error::DTypeMismatch { .. })));
+    assert!(error_text(y.try_to_dtype_(DType::F64)).contains("to_dtype_"));
+    assert!(matches!(x.try_to_dtype_(DType::I64), Err(Error::DTypeMismatch { .. })));
     let base = Tensor::ones([2, 2], DType::F32);
     let row = base.select(0, 0);
-    assert!(error_text(row.to_dtype_(DType::F64)).contains("view"));
+    assert!(error_text(row.try_to_dtype_(DType::F64)).contains("view"));
     assert_eq!((x.dtype(), base.dtype()), (DType::F32, DType::F32));
     // A tensor that is free stays free.
-    base.to_dtype_(DType::F64).unwrap();
+    base.to_dtype_(DType::F64);
     assert!(base.is_free() && base.dtype() == DType::F64 && row.dtype() == DType::F32);
 }
 
@@ -201,7 +201,7 @@ fn optimizers_refuse_converted_parameters() {
     };
     lbfgs.try_step_with(&mut || closure(DType::F32)).unwrap();
     adam.step();
-    model.to_dtype(DType::F64).unwrap();
+    model.to_dtype_(DType::F64).unwrap();
     let before = model.state_dict();
     closure(DType::F64);
     for text in [

@@ -164,12 +164,12 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
         let x = reference.get("x").detach();
         let state = layer.state_dict();
         let run = |device: Device| -> Vec<Tensor> {
-            layer.to(device).unwrap();
+            layer.to_(device).unwrap();
             layer.load_state_dict(&state).unwrap();
             pellucid_tensor::manual_seed(5);
             layer.zero_grad();
             let x = if x.dtype().is_float() { x.detach().requires_grad_(true) } else { x.clone() };
-            let y = layer.forward(&x.to(device).unwrap());
+            let y = layer.forward(&x.to(device));
             assert_eq!(y.device(), device, "the output must be on the device of the layer");
             let mut all = vec![y.clone()];
             if y.requires_grad() {
@@ -179,7 +179,7 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
                 all.extend(gradients.inspect(|g| assert_eq!(g.device(), device, "a gradient must be on the device")));
             }
             all.extend(layer.state_dict().into_values());
-            all.iter().map(|t| t.detach().to(Device::cpu()).unwrap().copy()).collect()
+            all.iter().map(|t| t.detach().to(Device::cpu()).copy()).collect()
         };
         let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();
         let on_cpu = run(Device::cpu());

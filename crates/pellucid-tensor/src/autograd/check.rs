@@ -1,6 +1,6 @@
 //! Numerical checks of first and second derivatives by central differences.
 
-use super::transform::{GradOptions, grad};
+use super::transform::{GradOptions, grad, grad_one};
 use crate::grad_mode::enable_grad;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -130,7 +130,7 @@ fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
     let seed = ops::to_dtype(&Tensor::new(one_hot, y.shape().clone()), y.dtype())?;
     let options =
         GradOptions { grad_outputs: vec![Some(seed)], retain_graph: true, allow_unused: true, ..Default::default() };
-    grad(&[y], &[x], options)?[0].try_to_vec()
+    grad_one(y, x, options)?.try_to_vec()
 }
 
 /// Computes, for every element of one input, the central difference of every element of every output.

@@ -1,6 +1,6 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
-use super::transform::{GradOptions, REDUCE_THE_VALUE, grad, track_inputs};
+use super::transform::{GradOptions, REDUCE_THE_VALUE, grad_one, track_inputs};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -20,7 +20,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::DTypeMismatch`] if x is not a float.
+/// Those of `f` and of [`grad`](super::grad); [`Error::DTypeMismatch`] if x is not a float.
 pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     jacobian_as("jacobian", f, x)
 }
@@ -41,7 +41,7 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
         let seed = ops::to_dtype(&ops::eq(&numbers, k as i64)?, y.dtype())?;
         let retain_graph = k + 1 < y.size();
         let options = GradOptions { grad_outputs: vec![Some(seed)], create_graph, retain_graph, allow_unused: true };
-        Ok(grad(&[&y], &[&x], options)?.remove(0))
+        grad_one(&y, &x, options)
     };
     let rows: Vec<Tensor> = (0..y.size()).map(row).collect::<Result<_>>()?;
     let matrix = ops::stack(&rows, 0)?;
@@ -61,7 +61,7 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
+/// Those of `f` and of [`grad`](super::grad); [`Error::NotAScalar`] if f's value has more than one element;
 /// [`Error::DTypeMismatch`] if x is not a float.
 pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let mut value = None;
@@ -71,7 +71,7 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
             return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone(), help: REDUCE_THE_VALUE });
         }
         let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
-        let first = grad(&[&y], &[x], options)?.remove(0);
+        let first = grad_one(&y, x, options)?;
         value = Some(y);
         Ok(first)
     };

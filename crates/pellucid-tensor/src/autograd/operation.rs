@@ -1,9 +1,10 @@
 //! The trait `Operation`, and `apply`, which runs and records operations.
 
 use super::anomaly::note_forward_location;
-use super::placement::on_one_device;
+use super::placement::{copy_to, on_one_device};
 use crate::array::Array;
 use crate::autocast::autocast_off;
+use crate::device::Device;
 use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
 use crate::tensor::{
     Derivative, Edge, GraphNode, InputGradients, NeedsInputGrad, NodeParts, OutputGradients, SaveForBackward,
@@ -80,6 +81,13 @@ pub trait Operation: Send + Sync + 'static {
     fn is_view(&self) -> bool {
         false
     }
+
+    /// Returns true if `forward` runs on the CPU only, for example because it reads its inputs on the host. Inputs on
+    /// another device are then copied to the CPU with their history, and the outputs are copied back. A captured step on
+    /// another device refuses such an operation.
+    fn runs_on_cpu(&self) -> bool {
+        false
+    }
 }
 
 impl<O: Operation> Derivative for O {
@@ -149,6 +157,11 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
             &refs
         }
     };
+    if let Some(device) = inputs.first().map(|input| input.device()).filter(|device| !device.is_cpu())
+        && op.operation().runs_on_cpu()
+    {
+        return apply_on_cpu(op, inputs, device);
+    }
     let arrays = arrays_of(inputs);
     let is_view = op.operation().is_view();
     let outputs = if is_recorded(inputs) {
@@ -169,6 +182,14 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
         outputs.iter().for_each(|output| output.mark_untracked_view(inputs[0]));
     }
     Ok(outputs)
+}
+
+/// Applies an operation to copies of its inputs on the CPU, and returns copies of its outputs on `device`.
+fn apply_on_cpu(op: &mut dyn AppliedOperation, inputs: &[&Tensor], device: Device) -> Result<SmallVec<[Tensor; 1]>> {
+    let on_cpu: SmallVec<[Tensor; 4]> =
+        inputs.iter().map(|input| copy_to(input, Device::cpu())).collect::<Result<_>>()?;
+    let outputs = apply_object(op, &on_cpu.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
+    outputs.iter().map(|output| copy_to(output, device)).collect()
 }
 
 /// Runs the forward computation of an operation, which must have an output.

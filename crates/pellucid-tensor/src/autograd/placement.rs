@@ -105,7 +105,7 @@ pub(crate) fn on_device_of(op: &'static str, target: &Tensor, source: &Tensor) -
 /// [`Error::DeviceMismatch`] if x is pinned to another device.
 pub(crate) fn placed_like(op: &'static str, like: &Tensor, x: &Tensor) -> Result<Tensor> {
     let x = on_device(op, like.device(), x)?;
-    if like.is_free() || !x.is_free() { Ok(x) } else { x.to(like.device()) }
+    if like.is_free() || !x.is_free() { Ok(x) } else { x.try_to(like.device()) }
 }
 
 /// Returns x on `device`. A free tensor is copied there.

@@ -1,4 +1,4 @@
-//! Function transforms: `grad`, `vjp`, `jvp`, `hvp`. They do not change `.grad`.
+//! Function transforms: `grad`, `grad_one`, `vjp`, `jvp`, `hvp`. They do not change `.grad`.
 //!
 //! `grad` refuses an input that the graph does not reach, because it is usually a mistake. A transform of a function
 //! returns zeros instead: the derivative of a function by an input that it does not use is zero.
@@ -95,6 +95,23 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Re
     }
     let edges: Vec<Edge> = inputs.iter().map(|t| t.edge()).collect();
     Ok(gradients.into_iter().map(|g| with_zero_derivative(g, &edges)).collect())
+}
+
+/// Computes the gradient of one output with respect to one input, as [`grad`] does.
+///
+/// ```
+/// use pellucid::{grad_one, GradOptions, Tensor};
+/// let x = Tensor::from([2.0f64]).requires_grad_(true);
+/// let first = grad_one(&x.pow(3.0), &x, GradOptions { create_graph: true, ..Default::default() })?;
+/// let second = grad_one(&first, &x, GradOptions::default())?;
+/// assert_eq!((first.item::<f64>(), second.item::<f64>()), (12.0, 12.0)); // 3x² and 6x
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`grad`].
+pub fn grad_one(output: &Tensor, input: &Tensor, options: GradOptions) -> Result<Tensor> {
+    grad(&[output], &[input], options).map(|mut gradients| gradients.swap_remove(0))
 }
 
 /// Computes gradients as [`grad`] does, for use within a backward pass. A gradient that depends on no input is an

@@ -5,11 +5,12 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
     copy_to,
 };
-use crate::device::Device;
+use crate::device::IntoDevice;
 use crate::engine;
 use crate::grad_mode::no_grad;
+use crate::panic::unwrap;
 use crate::tensor::Tensor;
-use pellucid_derive::tensor_method;
+use pellucid_derive::{panicking_form, tensor_method};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
@@ -96,7 +97,7 @@ impl Tensor {
     /// use pellucid::{Device, Tensor};
     /// let device = Device::best();
     /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
-    /// let y = x.to(device)? * 3.0;
+    /// let y = x.to(device) * 3.0; // or a name: x.to("gpu")
     /// y.sum(..).backward();
     /// assert_eq!(y.device(), device);
     /// assert_eq!(x.grad().unwrap().device(), x.device());
@@ -105,10 +106,12 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) for a copy between devices inside a captured step;
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) for a name without a device;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and other errors of the device.
+    #[panicking_form]
     #[doc(alias("cuda", "cpu"))]
-    #[track_caller]
-    pub fn to(&self, device: Device) -> Result<Tensor> {
+    pub fn try_to(&self, device: impl IntoDevice) -> Result<Tensor> {
+        let device = device.into_device()?;
         if self.device() != device {
             return copy_to(self, device);
         }
@@ -123,7 +126,7 @@ impl Tensor {
     /// use pellucid::{DType, Tensor};
     /// let weight = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     /// let handle = weight.clone();
-    /// weight.to_dtype_(DType::F64)?;
+    /// weight.to_dtype_(DType::F64);
     /// assert_eq!(handle.to_vec::<f64>(), [1.0, 2.0]);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
@@ -132,8 +135,8 @@ impl Tensor {
     /// [`Error::DTypeMismatch`] if the tensor requires a gradient and `dtype` is not a float. If the tensor has another
     /// dtype, [`Error::InvalidArgument`] for a result (use [`Tensor::to_dtype`]), for a view, for a tensor with views and
     /// a layout that is not contiguous, and inside a captured step; errors of the device.
-    #[track_caller]
-    pub fn to_dtype_(&self, dtype: DType) -> Result<()> {
+    #[panicking_form]
+    pub fn try_to_dtype_(&self, dtype: DType) -> Result<()> {
         if self.dtype() == dtype {
             return Ok(());
         }

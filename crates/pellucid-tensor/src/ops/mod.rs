@@ -168,7 +168,7 @@ registry! {
         statistics: corrcoef, cov, std_mean, var_mean;
         unique: unique, unique_consecutive;
         update: update, update_many;
-        user: map, map_rows;
+        user: map, map_all, map_rows, map_rows_all;
         view: flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
             transpose, unsqueeze;
         window: adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,

@@ -66,7 +66,7 @@ fn leaf_with_options(data: Tensor, options: TensorOptions) -> Result<Tensor> {
         leaf = to_dtype(&leaf, dtype)?;
     }
     if let Some(device) = device {
-        leaf = leaf.to(device)?;
+        leaf = leaf.try_to(device)?;
     }
     // The identity of a view would link the leaf to the storage's other views.
     let leaf = leaf.detach();

@@ -2,9 +2,11 @@
 
 use super::{Tensor, TensorInner};
 use crate::array::Array;
-use crate::device::Device;
+use crate::device::{Device, IntoDevice};
 use crate::engine::{self, eager};
 use crate::idle::{self, is_idle};
+use crate::panic::unwrap;
+use pellucid_derive::panicking_form;
 use pellucid_ir::{DType, Error, Layout, Result};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -88,7 +90,7 @@ impl Tensor {
     /// use pellucid::{Device, Tensor};
     /// let weight = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     /// let handle = weight.clone();
-    /// weight.to_(Device::best())?;
+    /// weight.to_(Device::best());
     /// assert_eq!(handle.device(), Device::best());
     /// # Ok::<(), pellucid::Error>(())
     /// ```
@@ -96,15 +98,16 @@ impl Tensor {
     /// # Errors
     /// If the tensor is on another device: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view, for a
     /// tensor with views and a layout that is not contiguous, and inside a captured step; errors of the device.
-    #[track_caller]
-    pub fn to_(&self, device: Device) -> Result<()> {
+    #[panicking_form]
+    pub fn try_to_(&self, device: impl IntoDevice) -> Result<()> {
+        let device = device.into_device()?;
         if self.device() == device {
             let _ = self.clone().pinned();
             return Ok(());
         }
         self.check_movable("to_")?;
         let gradient = match self.grad_untracked() {
-            Some(gradient) if gradient.device() != device => Some(gradient.detach().to(device)?),
+            Some(gradient) if gradient.device() != device => Some(gradient.detach().try_to(device)?),
             _ => None,
         };
         self.replace_elements(device, self.dtype(), true, || self.array().to_bytes("to"))?;

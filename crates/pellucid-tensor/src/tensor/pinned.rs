@@ -16,7 +16,7 @@ impl Tensor {
     /// ```
     /// use pellucid::{Device, Tensor};
     /// let x = Tensor::from([1.0f32, 2.0]);
-    /// let y = x.to(Device::cpu())?;
+    /// let y = x.to(Device::cpu());
     /// assert!(x.is_free() && !y.is_free() && !(&x * &y).is_free());
     /// # Ok::<(), pellucid::Error>(())
     /// ```

@@ -146,7 +146,11 @@ fn windows() -> Vec<(&'static str, Domain, Call)> {
     vec![
         ("avg_pool2d", Any, |x| ops::avg_pool2d(&image(&x[0])?, PoolOptions::new(3), AvgPoolDivisor::Window)),
         ("avg_pool2d, divided by the elements inside", Any, |x| {
-            ops::avg_pool2d(&image(&x[0])?, PoolOptions::new(3).stride(1).padding(1), AvgPoolDivisor::Inside)
+            ops::avg_pool2d(
+                &image(&x[0])?,
+                PoolOptions { stride: Some(1.into()), padding: 1.into(), ..PoolOptions::new(3) },
+                AvgPoolDivisor::Inside,
+            )
         }),
         ("lp_pool1d", Positive, |x| ops::lp_pool1d(&x[0], 2.0, PoolOptions::new(3))),
         ("adaptive_avg_pool1d", Any, |x| ops::adaptive_avg_pool1d(&x[0], &[Some(2)])),

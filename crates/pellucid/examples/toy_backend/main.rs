@@ -12,9 +12,7 @@ use pellucid::prelude::*;
 
 fn main() -> Result<()> {
     Device::register(backend::ToyDriver)?;
-    let device: Device = "toy:0".parse()?;
-    let model = sequential![Linear::new(2, 16), Relu, Linear::new(16, 1)];
-    model.to(device)?;
+    let model = sequential![Linear::new(2, 16), Relu, Linear::new(16, 1)].to("toy:0")?;
     let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..SgdOptions::default() });
     // Host values are free: the operations of the model copy them to its device.
     let x = Tensor::rand([64, 2], DType::F32);

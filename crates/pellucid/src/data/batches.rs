@@ -4,7 +4,8 @@ use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Splits tensors that share their first axis, the samples, into batches, which are copies.
+/// Splits K tensors that share their first axis, the samples, into batches, which are copies. A batch is an array of K
+/// tensors. K is the length of the list of [`new`](Batches::new); a type without it, `Batches`, has inputs and targets.
 ///
 /// ```
 /// use pellucid::data::Batches;
@@ -14,8 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// let labels = Tensor::from([0i64, 1, 2, 3, 4]);
 /// let mut batches = Batches::new(&[&inputs, &labels], 2).shuffled(7);
 /// for epoch in 0..3 {
-///     for batch in batches.epoch() {
-///         let [x, y] = &batch[..] else { unreachable!() };
+///     for [x, y] in batches.epoch() {
 ///         assert_eq!(x.shape().dims(), [y.size(), 2]);
 ///     }
 /// }
@@ -35,20 +35,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// let mut epoch = batches.epoch();
 /// epoch.next();
 /// let state = batches.state_dict();
-/// let rest: Vec<Vec<i64>> = epoch.map(|batch| batch[0].to_vec()).collect();
+/// let rest: Vec<Vec<i64>> = epoch.map(|[x]| x.to_vec()).collect();
 ///
 /// let mut resumed = Batches::new(&[&x], 3).shuffled(0);
 /// resumed.load_state_dict(&state)?;
 /// assert_eq!(resumed.position(), BatchPosition { epoch: 0, batch: 1 });
-/// assert_eq!(resumed.epoch().map(|batch| batch[0].to_vec()).collect::<Vec<Vec<i64>>>(), rest);
+/// assert_eq!(resumed.epoch().map(|[x]| x.to_vec()).collect::<Vec<Vec<i64>>>(), rest);
 /// assert_eq!(resumed.position(), BatchPosition { epoch: 1, batch: 0 });
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "DataLoader")]
 #[doc(alias = "TensorDataset")]
 #[derive(Debug)]
-pub struct Batches {
-    tensors: Vec<Tensor>,
+pub struct Batches<const K: usize = 2> {
+    tensors: [Tensor; K],
     samples: usize,
     size: usize,
     drop_last: bool,
@@ -89,14 +89,14 @@ fn lock(progress: &Mutex<BatchProgress>) -> MutexGuard<'_, BatchProgress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Batches {
+impl<const K: usize> Batches<K> {
     /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
     /// The list has tensors or references.
     ///
     /// # Panics
     /// With the errors of [`try_new`](Batches::try_new).
     #[track_caller]
-    pub fn new<T: AsRef<Tensor>>(tensors: &[T], size: usize) -> Batches {
+    pub fn new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Self {
         unwrap(Batches::try_new(tensors, size))
     }
 
@@ -105,11 +105,11 @@ impl Batches {
     /// # Errors
     /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
     /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
-    pub fn try_new<T: AsRef<Tensor>>(tensors: &[T], size: usize) -> Result<Batches> {
-        Batches::of_tensors(tensors.iter().map(|t| t.as_ref().detach()).collect(), size)
+    pub fn try_new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Result<Self> {
+        Batches::of_tensors(tensors.each_ref().map(|t| t.as_ref().detach()), size)
     }
 
-    fn of_tensors(tensors: Vec<Tensor>, size: usize) -> Result<Batches> {
+    fn of_tensors(tensors: [Tensor; K], size: usize) -> Result<Self> {
         let op = "batches";
         let Some(first) = tensors.first() else {
             return Err(Error::invalid(op, "the list of tensors must have at least one tensor"));
@@ -140,14 +140,14 @@ impl Batches {
     /// Shuffles the samples in every epoch, seeded by `seed`.
     #[doc(alias = "shuffle")]
     #[must_use]
-    pub fn shuffled(self, seed: u64) -> Batches {
+    pub fn shuffled(self, seed: u64) -> Self {
         lock(&self.progress).seed = Some(seed);
         self
     }
 
     /// Drops a last batch that is not full. All batches then have the same shape, as a captured step needs.
     #[must_use]
-    pub fn drop_last(self) -> Batches {
+    pub fn drop_last(self) -> Self {
         Batches { drop_last: true, ..self }
     }
 
@@ -173,7 +173,7 @@ impl Batches {
     /// # Panics
     /// With the error of [`try_epoch`](Batches::try_epoch).
     #[track_caller]
-    pub fn epoch(&mut self) -> impl ExactSizeIterator<Item = Vec<Tensor>> + use<> {
+    pub fn epoch(&mut self) -> impl ExactSizeIterator<Item = [Tensor; K]> + use<K> {
         unwrap(self.try_epoch())
     }
 
@@ -182,7 +182,7 @@ impl Batches {
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train
     /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
-    pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = Vec<Tensor>> + use<>> {
+    pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = [Tensor; K]> + use<K>> {
         if self.is_empty() {
             let help = match self.samples {
                 0 => "; the data set is empty: check how it was loaded",
@@ -250,8 +250,8 @@ impl Batches {
 }
 
 /// A clone continues at the same position, with progress of its own.
-impl Clone for Batches {
-    fn clone(&self) -> Batches {
+impl<const K: usize> Clone for Batches<K> {
+    fn clone(&self) -> Self {
         let BatchProgress { seed, position, .. } = *lock(&self.progress);
         let progress = Arc::new(Mutex::new(BatchProgress { seed, position, iterators: 0, current: None }));
         Batches { tensors: self.tensors.clone(), progress, ..*self }
@@ -259,7 +259,7 @@ impl Clone for Batches {
 }
 
 /// The state is that of [`Batches::state_dict`].
-impl Stateful for Batches {
+impl<const K: usize> Stateful for Batches<K> {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())
     }
@@ -304,8 +304,8 @@ impl Stateful for Batches {
 }
 
 /// The iterator over the batches of an epoch, which advances the position of its loader.
-struct EpochBatches {
-    tensors: Vec<Tensor>,
+struct EpochBatches<const K: usize> {
+    tensors: [Tensor; K],
     /// The order of the samples, if it is shuffled.
     order: Option<Vec<i64>>,
     samples: usize,
@@ -316,7 +316,7 @@ struct EpochBatches {
     progress: Arc<Mutex<BatchProgress>>,
 }
 
-impl EpochBatches {
+impl<const K: usize> EpochBatches<K> {
     /// Changes the progress of the loader, unless it belongs to a later iterator or was loaded.
     fn update(&self, change: impl FnOnce(&mut BatchProgress)) {
         let mut progress = lock(&self.progress);
@@ -326,10 +326,10 @@ impl EpochBatches {
     }
 }
 
-impl Iterator for EpochBatches {
-    type Item = Vec<Tensor>;
+impl<const K: usize> Iterator for EpochBatches<K> {
+    type Item = [Tensor; K];
 
-    fn next(&mut self) -> Option<Vec<Tensor>> {
+    fn next(&mut self) -> Option<[Tensor; K]> {
         if self.next == self.end {
             self.update(BatchProgress::end_epoch);
             return None;
@@ -341,7 +341,7 @@ impl Iterator for EpochBatches {
             Some(order) => ops::index_select(tensor, 0, &Tensor::new(&order[start..end], [end - start])),
         };
         // Samples come from a range or a permutation, so the indices are in bounds.
-        let batch = self.tensors.iter().map(|tensor| unwrap(part(tensor))).collect();
+        let batch = self.tensors.each_ref().map(|tensor| unwrap(part(tensor)));
         self.next += 1;
         self.update(|progress| progress.position.batch = self.next);
         Some(batch)
@@ -352,9 +352,9 @@ impl Iterator for EpochBatches {
     }
 }
 
-impl ExactSizeIterator for EpochBatches {}
+impl<const K: usize> ExactSizeIterator for EpochBatches<K> {}
 
-impl Drop for EpochBatches {
+impl<const K: usize> Drop for EpochBatches<K> {
     fn drop(&mut self) {
         self.update(BatchProgress::end_epoch);
     }

@@ -25,7 +25,7 @@ const VERSION: &str = "1";
 /// struct Run {
 ///     model: Linear,
 ///     optimizer: AdamW,
-///     batches: Batches,
+///     batches: Batches<1>,
 /// }
 ///
 /// impl Run {

@@ -100,10 +100,10 @@ impl TrainingRun for MlpRun {
 
     fn train(&mut self, end: u64, after: &mut dyn FnMut(&MlpRun)) {
         while self.steps < end {
-            for batch in self.batches.epoch() {
-                let noise = ops::randn_with(batch[0].shape(), DType::F32, &self.noise).unwrap();
+            for [x, y] in self.batches.epoch() {
+                let noise = ops::randn_with(x.shape(), DType::F32, &self.noise).unwrap();
                 self.optimizer.zero_grad();
-                let loss = cross_entropy(&self.model.forward(&(&batch[0] + noise * 0.1)), &batch[1]);
+                let loss = cross_entropy(&self.model.forward(&(x + noise * 0.1)), &y);
                 loss.backward();
                 self.optimizer.step();
                 self.schedule.step(&self.optimizer);
@@ -172,11 +172,11 @@ impl TrainingRun for CnnRun {
 
     fn train(&mut self, end: u64, after: &mut dyn FnMut(&CnnRun)) {
         while self.steps < end {
-            for batch in self.batches.epoch() {
+            for [x, y] in self.batches.epoch() {
                 self.optimizer.zero_grad();
                 let loss = {
                     let _half = autocast(DType::F16);
-                    cross_entropy(&self.model.forward(&batch[0]), &batch[1])
+                    cross_entropy(&self.model.forward(&x), &y)
                 };
                 self.scaler.scale(&loss).backward();
                 self.scaler.step(&self.optimizer).unwrap();
@@ -229,8 +229,8 @@ impl TrainingRun for CapturedRun {
 
     fn train(&mut self, end: u64, after: &mut dyn FnMut(&CapturedRun)) {
         while self.steps < end {
-            for batch in self.batches.epoch() {
-                self.trainer.step(&batch[0], &batch[1]).unwrap();
+            for [x, y] in self.batches.epoch() {
+                self.trainer.step(&x, &y).unwrap();
                 self.schedule.step(self.trainer.optimizer());
                 self.steps += 1;
                 after(self);

@@ -251,7 +251,7 @@ impl<'a> SampleCheck<'a> {
                 let leaf = if self.run.strided { strided(&copied).map_err(refuse)? } else { copied };
                 #[cfg(feature = "wgpu")]
                 let leaf = match self.run.engine {
-                    Engine::On(device) => leaf.to(device).map_err(refuse)?,
+                    Engine::On(device) => leaf.try_to(device).map_err(refuse)?,
                     _ => leaf,
                 };
                 leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(refuse)?;

@@ -48,7 +48,7 @@ fn an_input_on_another_device_is_refused_at_launch() {
         let mut step = capture(|inputs: &[Tensor]| (&inputs[0].exp() + 1.0) * &weight, &[&x]).unwrap();
         let expected = step.launch(&[&x]).unwrap().to_vec::<f32>(0);
         for other in [Device::cpu(), toy(1 - index)] {
-            let moved = x.to(other).unwrap();
+            let moved = x.to(other);
             let error = step.launch(&[&moved]).map(drop).unwrap_err();
             assert!(matches!(error, Error::InputMismatch { index: 0, .. }), "{error}");
             let text = error.to_string();
@@ -88,7 +88,7 @@ fn gradient_scaling_and_class_weights_are_captured_on_every_device() {
     let train = |device: Device| {
         let model =
             init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
-        model.to(device).unwrap();
+        model.to_(device).unwrap();
         let optimizer = Adam::new(model.parameters(), AdamOptions::default());
         let scaler = Arc::new(GradScaler::new(GradScalerOptions::default()));
         let weight = Some(Tensor::from([1.0f32, 2.0, 0.5]));
@@ -118,14 +118,14 @@ fn a_trainer_follows_a_model_that_moves() {
     let train = |devices: [Device; 4]| {
         let model =
             init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
-        model.to(devices[0]).unwrap();
+        model.to_(devices[0]).unwrap();
         let optimizer = Adam::new(model.parameters(), AdamOptions::default());
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
         trainer.compile(&[6, 4]).unwrap();
         let x: Vec<f32> = (0..24).map(|i| (i as f32 * 0.7).sin()).collect();
         let (x, y) = (Tensor::new(x, [6, 4]), Tensor::from([0i64, 1, 2, 2, 1, 0]));
         let losses = devices.map(|device| {
-            model.to(device).unwrap();
+            model.to_(device).unwrap();
             trainer.step(&x, &y).unwrap();
             assert_eq!(trainer.current().unwrap().loss.device(), device);
             trainer.current().unwrap().loss.item::<f32>().to_bits()
@@ -142,7 +142,8 @@ fn a_trainer_follows_a_model_that_moves() {
 fn a_timer_waits_for_deferred_work() {
     let device = toy(1);
     let x = pinned(&[1.0, 2.0], device);
-    let mut timer = Timer::start(&Stream::new(device)).unwrap();
+    let mut timer = Timer::new(Stream::new(device));
+    timer.start().unwrap();
     let before = deferred_stats().runs;
     let y = x.exp() + 1.0;
     assert_eq!(deferred_stats().runs, before);
@@ -156,11 +157,11 @@ fn a_timer_waits_for_deferred_work() {
 #[test]
 fn a_batch_that_is_pinned_to_another_device_is_refused() {
     let model = sequential![Linear::new(4, 3)];
-    model.to(toy(0)).unwrap();
+    model.to_(toy(0)).unwrap();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default());
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
     let (x, y) = (Tensor::ones([2, 4], DType::F32), Tensor::from([0i64, 1]));
-    let other = |t: &Tensor| t.to(toy(1)).unwrap();
+    let other = |t: &Tensor| t.to(toy(1));
     // Before and after the first step.
     for held in 0..2 {
         for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
@@ -175,10 +176,10 @@ fn a_batch_that_is_pinned_to_another_device_is_refused() {
 fn a_model_on_a_device_is_built_and_summarized_there() {
     let device = toy(1);
     let model = sequential![Linear::new(4, 8), Relu, Linear::lazy(3)];
-    model.layers()[0].to(device).unwrap();
+    model.layers()[0].to_(device).unwrap();
     assert_eq!(model.output_shape(&[5, 4]).unwrap().dims(), [5, 3]);
     assert!(model.parameters().iter().all(|p| p.device() == device), "lazy layers follow the device of their input");
-    model.to(device).unwrap();
+    model.to_(device).unwrap();
     assert_eq!(model.summary(&[5, 4]).unwrap().parameters, 4 * 8 + 8 + 8 * 3 + 3);
     assert_eq!(model.forward(&Tensor::ones([5, 4], DType::F32)).device(), device);
 }

@@ -15,7 +15,7 @@ struct DeviceRun {
 impl DeviceRun {
     fn new(device: Device) -> DeviceRun {
         let model = sequential![Linear::new(6, 16), BatchNorm1d::new(16), Relu, Dropout::new(0.4), Linear::new(16, 3)];
-        model.to(device).unwrap();
+        model.to_(device).unwrap();
         let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.compile(&[8, 6]).unwrap();
@@ -94,7 +94,7 @@ fn states_of_a_generator_on_a_device() {
         let generator = Generator::new(5);
         let draw = || {
             let _scope = generator.scope();
-            let drawn = ops::dropout(&Tensor::ones([64], DType::F32).to(device).unwrap(), 0.5).unwrap();
+            let drawn = ops::dropout(&Tensor::ones([64], DType::F32).to(device), 0.5).unwrap();
             drawn.to_vec::<f32>()
         };
         draw();

@@ -34,7 +34,7 @@ impl RandomProgram {
     fn new(device: Device) -> RandomProgram {
         let state = |k: usize| {
             let values: Vec<f32> = (0..12).map(|i| ((i + 12 * k) as f32 * 0.37).sin()).collect();
-            let state = Tensor::new(values, [4, 3]).to(device).unwrap();
+            let state = Tensor::new(values, [4, 3]).to(device);
             // The state has memory before the list starts.
             state.try_to_vec::<f32>().unwrap();
             state
@@ -45,7 +45,7 @@ impl RandomProgram {
     /// Runs one random operation. The index of one that indexes is `index`.
     fn step(&mut self, random: &mut Xorshift, index: Option<i64>) -> Result<(), Error> {
         let [a, b] = [0; 2].map(|_| self.states[random.below(3)].clone());
-        let rows = Tensor::from([random.below(4) as i64, index.unwrap_or(1)]).to(self.device)?;
+        let rows = Tensor::from([random.below(4) as i64, index.unwrap_or(1)]).try_to(self.device)?;
         let kind = random.below(8);
         match (index.map(|_| kind % 3), kind) {
             (Some(0), _) => a.copy_(&(&a + ops::index_select(&b, 0, &rows)?.sum(..))),
@@ -135,14 +135,14 @@ impl Rows {
         let layer = Embedding::new(4, 2);
         let weights: Vec<f32> = (0..8).map(|i| (i as f32).sin()).collect();
         layer.parameters()[0].detach().copy_(&Tensor::new(weights, [4, 2]));
-        layer.to(device).unwrap();
+        layer.to_(device).unwrap();
         let optimizer = optimizer(layer.parameters());
         Rows { layer, optimizer }
     }
 
     fn step(&self, row: i64) -> Result<(), Error> {
         self.optimizer.zero_grad();
-        let rows = Tensor::from([row, 1]).to(self.layer.parameters()[0].device())?;
+        let rows = Tensor::from([row, 1]).try_to(self.layer.parameters()[0].device())?;
         let loss = self.layer.try_forward(&rows)?.square().sum(..);
         loss.try_backward_with(Default::default())?;
         self.optimizer.try_step()
@@ -202,10 +202,10 @@ fn a_bad_index_on_one_thread_does_not_reach_another_thread() {
 #[test]
 fn a_skipped_write_leaves_the_old_values() {
     each_device(23, |device| {
-        let x = Tensor::new(vec![1.0f32, 2.0, 3.0, 4.0], [4]).to(device).unwrap();
-        let other = Tensor::from([5.0f32, 6.0]).to(device).unwrap();
+        let x = Tensor::new(vec![1.0f32, 2.0, 3.0, 4.0], [4]).to(device);
+        let other = Tensor::from([5.0f32, 6.0]).to(device);
         for _ in 0..3 {
-            let bad = ops::index_select(&other, 0, &Tensor::from([2i64]).to(device).unwrap()).unwrap();
+            let bad = ops::index_select(&other, 0, &Tensor::from([2i64]).to(device)).unwrap();
             x.set((1..2,), &bad);
             assert!(matches!(flush(), Err(Error::IndexOutOfBounds { .. })));
             assert_eq!(x.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0]);

@@ -23,9 +23,9 @@ fn a_parameter_may_move_between_forward_and_backward() {
     for device in gpus(14) {
         for (from, to) in [(Device::cpu(), device), (device, Device::cpu())] {
             let (weight, optimizer) = model();
-            weight.to_(from).unwrap();
+            weight.to_(from);
             let loss = weight.square().sum(..);
-            weight.to_(to).unwrap();
+            weight.to_(to);
             loss.backward();
             assert_eq!(gradient(&weight), (to, vec![2.0, 4.0]));
             optimizer.step();
@@ -41,14 +41,14 @@ fn gradients_of_a_parameter_that_moves_are_added() {
         let on_cpu = weight.square().sum(..);
         let again = BackwardOptions { retain_graph: true, ..Default::default() };
         on_cpu.backward_with(again.clone());
-        weight.to_(device).unwrap();
+        weight.to_(device);
         on_cpu.backward_with(again.clone());
         assert_eq!(gradient(&weight), (device, vec![4.0, 8.0]));
         // One pass with contributions from both devices.
         let on_device = (&*weight * 3.0).sum(..);
-        (on_cpu.to(device).unwrap() + on_device).backward_with(again.clone());
+        (on_cpu.to(device) + on_device).backward_with(again.clone());
         assert_eq!(gradient(&weight), (device, vec![9.0, 15.0]));
-        weight.to_(Device::cpu()).unwrap();
+        weight.to_(Device::cpu());
         assert_eq!(gradient(&weight), (Device::cpu(), vec![9.0, 15.0]));
         // The parameter was on this device in the forward computation, and is there again.
         on_cpu.backward();
@@ -61,7 +61,7 @@ fn gradients_of_a_moved_leaf_have_every_order() {
     for device in gpus(14) {
         let x = Tensor::from([1.5f32]).requires_grad_(true);
         let y = x.cube();
-        x.to_(device).unwrap();
+        x.to_(device);
         let options = GradOptions { create_graph: true, ..GradOptions::default() };
         let mut derivative = y.sum(..);
         for (order, expected) in [3.0 * 2.25, 6.0 * 1.5, 6.0, 0.0].into_iter().enumerate() {
@@ -77,7 +77,7 @@ fn constant_gradients_of_inputs_on_several_devices_are_differentiable() {
         let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
         let y = pinned(&[3.0, 4.0], device).detach().requires_grad_(true);
         let options = GradOptions { create_graph: true, ..GradOptions::default() };
-        let sum = x.to(device).unwrap().sum(..) + y.sum(..);
+        let sum = x.to(device).sum(..) + y.sum(..);
         for first in grad(&[&sum], &[&x, &y], options).unwrap() {
             let second = grad(&[&first.sum(..)], &[&x, &y], GradOptions { retain_graph: true, ..Default::default() });
             let second: Vec<(Device, Vec<f32>)> = second.unwrap().iter().map(|g| (g.device(), g.to_vec())).collect();
@@ -154,7 +154,7 @@ fn a_gradient_that_the_user_sets_is_on_the_device_of_its_tensor() {
         let x = pinned(&[1.0, 2.0], device).detach().requires_grad_(true);
         x.set_grad(Some(Tensor::from([3.0f32, 4.0])));
         assert_eq!(gradient(&x), (device, vec![3.0, 4.0]));
-        x.to_(Device::cpu()).unwrap();
+        x.to_(Device::cpu());
         x.set_grad(Some(Tensor::from([5.0f32, 6.0])));
         (&x * 2.0).sum(..).backward();
         assert_eq!(gradient(&x), (Device::cpu(), vec![7.0, 8.0]));
@@ -170,12 +170,12 @@ fn a_checkpoint_refuses_inputs_that_have_moved() {
     for device in gpus(14) {
         let weight = Parameter::new(Tensor::from([1.0f32, 2.0]));
         let y = checkpoint(|inputs: &[Tensor]| Ok(vec![inputs[0].square()]), &[&weight]).unwrap().remove(0);
-        weight.to_(device).unwrap();
+        weight.to_(device);
         let error = y.sum(..).try_backward_with(BackwardOptions::default()).unwrap_err();
         let text = format!("moved from cpu to {device} after the forward computation; call backward() before the move");
         assert!(error.to_string().contains(&text), "{error}");
         // Where it was, the checkpoint is valid again.
-        weight.to_(Device::cpu()).unwrap();
+        weight.to_(Device::cpu());
         let y = checkpoint(|inputs: &[Tensor]| Ok(vec![inputs[0].square()]), &[&weight]).unwrap().remove(0);
         y.sum(..).backward();
         assert_eq!(gradient(&weight), (Device::cpu(), vec![2.0, 4.0]));

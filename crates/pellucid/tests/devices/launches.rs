@@ -31,8 +31,8 @@ fn counted(counter: &WorkCounter<'_>, step: &dyn Fn() -> Vec<Tensor>) -> u64 {
 
 fn training_step(counter: &WorkCounter<'_>, model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor) -> u64 {
     let y = Tensor::new((0..x.shape()[0] as i64).map(|i| i % 10).collect::<Vec<_>>(), [x.shape()[0]]);
-    let y = y.to(x.device()).unwrap();
-    model.to(x.device()).unwrap();
+    let y = y.to(x.device());
+    model.to_(x.device()).unwrap();
     counted(counter, &|| {
         optimizer.zero_grad();
         let loss = ops::cross_entropy(&model.forward(x), &y, Default::default()).unwrap();
@@ -57,7 +57,7 @@ const WORK: [(&str, u64, u64, u64); 6] = [
 fn count_work(device: Device, counter: &WorkCounter<'_>) -> [u64; 6] {
     let wave = |shape: &[usize]| {
         let values: Vec<f32> = (0..shape.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
-        Tensor::new(values, shape).to(device).unwrap()
+        Tensor::new(values, shape).to(device)
     };
     let mlp = sequential![Linear::new(784, 256), Relu, Linear::new(256, 128), Relu, Linear::new(128, 10)];
     let sgd = Sgd::new(mlp.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
@@ -76,7 +76,7 @@ fn count_work(device: Device, counter: &WorkCounter<'_>) -> [u64; 6] {
     let adam = Adam::new(cnn.parameters(), AdamOptions::default());
     let x = wave(&[16, 32]);
     let norm = LayerNorm::new(32);
-    norm.to(device).unwrap();
+    norm.to_(device).unwrap();
     let chain = |finish: &dyn Fn(Tensor) -> Tensor| {
         let x = x.detach().requires_grad_(true);
         let (a, half) = (x.tanh(), &x * 0.5);

@@ -30,7 +30,7 @@ fn toy(index: usize) -> Device {
 
 /// Returns a tensor that is pinned to a device.
 fn pinned(values: &[f32], device: Device) -> Tensor {
-    Tensor::from(values).to(device).unwrap()
+    Tensor::from(values).to(device)
 }
 
 /// Returns the GPUs of this index: two toy devices, of which one defers its kernels, and a device of `wgpu`. Without an

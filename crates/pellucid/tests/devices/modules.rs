@@ -37,7 +37,7 @@ fn a_model_trains_alike_on_every_device() {
     let on_cpu = model();
     let expected = train(&on_cpu, &optimizer(&on_cpu), 8);
     let moved = model();
-    moved.to(toy(0)).unwrap();
+    moved.to_(toy(0)).unwrap();
     assert!(moved.parameters().iter().all(|p| p.device() == toy(0) && !p.is_free()));
     assert!(moved.buffers().iter().all(|b| b.device() == toy(0)));
     let losses = train(&moved, &optimizer(&moved), 8);
@@ -53,7 +53,7 @@ fn optimizers_stay_attached_to_a_model_that_moves() {
     let optimizer = AdamW::new(moving.parameters(), options());
     let mut losses = Vec::new();
     for device in [Device::cpu(), toy(0), Device::cpu()] {
-        moving.to(device).unwrap();
+        moving.to_(device).unwrap();
         assert!(moving.parameters().iter().all(|p| p.grad().is_none_or(|g| g.device() == device)));
         losses.extend(train(&moving, &optimizer, 3));
         let state = optimizer.state();
@@ -66,7 +66,7 @@ fn optimizers_stay_attached_to_a_model_that_moves() {
 fn copies_functional_calls_and_conversions_stay_on_the_device() {
     let (model, x) = (model(), Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]));
     let expected = model.deep_copy().unwrap().forward(&x).to_vec::<f32>();
-    model.to(toy(0)).unwrap();
+    model.to_(toy(0)).unwrap();
     let copy = model.deep_copy().unwrap();
     assert!(copy.parameters().iter().all(|p| p.device() == toy(0) && !p.is_free()));
     assert!(difference(&copy.forward(&x).to_vec::<f32>(), &expected) < 1e-5);
@@ -76,13 +76,13 @@ fn copies_functional_calls_and_conversions_stay_on_the_device() {
     assert_eq!(loss.device(), toy(0));
     loss.backward();
     assert!(model.parameters().iter().all(|p| p.grad().unwrap().device() == toy(0)));
-    let pinned = given.iter().map(|(name, value)| (name.clone(), value.to(Device::cpu()).unwrap()));
+    let pinned = given.iter().map(|(name, value)| (name.clone(), value.to(Device::cpu())));
     let refused = functional_call(&model, &pinned.collect(), |_| ()).unwrap_err().to_string();
     assert!(refused.contains("`0.weight`") && refused.contains("toy"), "{refused}");
     // A conversion and a move in any order.
     for (device, dtype) in [(toy(0), DType::F64), (Device::cpu(), DType::F32), (toy(0), DType::F64)] {
-        copy.to_dtype(dtype).unwrap();
-        copy.to(device).unwrap();
+        copy.to_dtype_(dtype).unwrap();
+        copy.to_(device).unwrap();
         assert!(copy.parameters().iter().all(|p| (p.device(), p.dtype()) == (device, dtype)));
         let y = copy.forward(&x.to_dtype(dtype));
         assert_eq!(y.dtype(), dtype);
@@ -93,9 +93,9 @@ fn copies_functional_calls_and_conversions_stay_on_the_device() {
 #[test]
 fn a_model_may_span_devices() {
     let (a, b) = (Linear::new(3, 4), Linear::new(4, 1));
-    a.to(toy(0)).unwrap();
-    b.to(toy(1)).unwrap();
-    let forward = |x: &Tensor| b.forward(&a.forward(x).relu().to(toy(1)).unwrap());
+    a.to_(toy(0)).unwrap();
+    b.to_(toy(1)).unwrap();
+    let forward = |x: &Tensor| b.forward(&a.forward(x).relu().to(toy(1)));
     let parameters: Vec<Parameter> = a.parameters().into_iter().chain(b.parameters()).collect();
     let optimizer = AdamW::new(parameters.clone(), AdamWOptions { lr: 0.05, ..Default::default() });
     let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]);
@@ -124,11 +124,11 @@ fn a_model_may_span_devices() {
 #[test]
 fn a_view_or_a_result_is_not_moved_in_place() {
     let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).requires_grad_(true);
-    assert!((&x * 2.0).to_(toy(0)).is_err());
+    assert!((&x * 2.0).try_to_(toy(0)).is_err());
     let view = x.detach().select(0, 0);
-    assert!(view.to_(toy(0)).is_err());
+    assert!(view.try_to_(toy(0)).is_err());
     let handle = x.clone();
-    x.to_(toy(0)).unwrap();
+    x.to_(toy(0));
     assert_eq!((handle.device(), handle.to_vec::<f32>()), (toy(0), vec![1.0, 2.0, 3.0, 4.0]));
 }
 
@@ -136,7 +136,7 @@ fn a_view_or_a_result_is_not_moved_in_place() {
 fn the_memory_of_a_moved_model_is_released() {
     let model = Linear::new(256, 1024);
     let before = Device::cpu().memory_stats().in_use;
-    model.to(toy(0)).unwrap();
+    model.to_(toy(0)).unwrap();
     let after = Device::cpu().memory_stats().in_use;
     assert!(before >= after + 1024 * 1024, "{before} {after}");
 }
@@ -145,7 +145,7 @@ fn the_memory_of_a_moved_model_is_released() {
 fn checkpoints_autocast_and_gradient_scaling_work_across_devices() {
     let train = |device: Device| {
         let model = Arc::new(model());
-        model.to(device).unwrap();
+        model.to_(device).unwrap();
         let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.05, ..Default::default() });
         let scaler = GradScaler::new(GradScalerOptions::default());
         let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]);
@@ -173,12 +173,11 @@ fn checkpoints_autocast_and_gradient_scaling_work_across_devices() {
 
 #[test]
 fn a_captured_training_step_equals_the_eager_one_on_a_gpu() {
-    let x =
-        Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1], [-0.3, 0.8, -0.9], [0.0, 0.4, 0.7]]).to(toy(0)).unwrap();
-    let y = Tensor::from([[1.0f32], [0.0], [0.5], [-1.0]]).to(toy(0)).unwrap();
+    let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1], [-0.3, 0.8, -0.9], [0.0, 0.4, 0.7]]).to(toy(0));
+    let y = Tensor::from([[1.0f32], [0.0], [0.5], [-1.0]]).to(toy(0));
     let parts = || {
         let model = model();
-        model.to(toy(0)).unwrap();
+        model.to_(toy(0)).unwrap();
         let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() });
         (model, optimizer)
     };

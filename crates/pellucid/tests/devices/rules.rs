@@ -41,10 +41,10 @@ fn devices_are_found_by_name() {
 fn host_values_are_free_until_they_are_moved() {
     let x = Tensor::from([1.0f32, 2.0]);
     assert!(x.is_free() && (&x + 1.0).is_free() && x.detach().is_free());
-    let y = x.to(Device::cpu()).unwrap();
+    let y = x.to(Device::cpu());
     assert!(x.is_free() && !y.is_free());
     assert_eq!(x.storage_id(), y.storage_id(), "a move to the same device must share the storage");
-    assert_eq!(y.to(Device::cpu()).unwrap().id(), y.id(), "a pinned tensor must be returned as it is");
+    assert_eq!(y.to(Device::cpu()).id(), y.id(), "a pinned tensor must be returned as it is");
     assert!(!(&x + &y).is_free() && !y.detach().is_free() && !y.t().is_free());
     y.free();
     assert!(y.is_free() && (&x + &y).is_free());
@@ -55,7 +55,7 @@ fn host_values_are_free_until_they_are_moved() {
 fn free_inputs_follow_pinned_inputs() {
     let (cpu, gpu) = (Device::cpu(), toy(0));
     let free = Tensor::from([1.0f32, 2.0]);
-    let on_cpu = free.to(cpu).unwrap();
+    let on_cpu = free.to(cpu);
     let on_gpu = pinned(&[3.0, 4.0], gpu);
     let free_on_gpu = pinned(&[5.0, 6.0], gpu);
     free_on_gpu.free();
@@ -118,10 +118,10 @@ fn gradients_are_on_the_device_of_their_tensor() {
     let (cpu, first, second) = (Device::cpu(), toy(0), toy(1));
     for free in [true, false] {
         let x = Tensor::from([1.0f32, 2.0, 3.0]);
-        let x = if free { x } else { x.to(cpu).unwrap().detach() }.requires_grad_(true);
-        let y = x.to(first).unwrap();
+        let x = if free { x } else { x.to(cpu).detach() }.requires_grad_(true);
+        let y = x.to(first);
         let weight = pinned(&[2.0, 3.0, 4.0], first).detach().requires_grad_(true);
-        let z = (&y * &weight).to(second).unwrap().square().sum(..);
+        let z = (&y * &weight).to(second).square().sum(..);
         assert_eq!(z.device(), second);
         z.backward();
         let (gx, gw) = (x.grad().unwrap(), weight.grad().unwrap());
@@ -152,7 +152,7 @@ fn derivatives_of_a_move_have_every_order() {
     let gpu = toy(0);
     let x = Tensor::from([1.5f32]).requires_grad_(true);
     let options = GradOptions { create_graph: true, ..GradOptions::default() };
-    let mut y = x.to(gpu).unwrap();
+    let mut y = x.to(gpu);
     y = &y * &y * &y;
     let expected = [3.0 * 2.25, 6.0 * 1.5, 6.0];
     for (order, expected) in expected.into_iter().enumerate() {
@@ -165,7 +165,7 @@ fn derivatives_of_a_move_have_every_order() {
 fn moves_are_refused_inside_a_captured_step() {
     let gpu = toy(0);
     let x = pinned(&[1.0, 2.0], Device::cpu());
-    let error = capture(|inputs: &[Tensor]| inputs[0].to(gpu).unwrap_or_else(|_| inputs[0].clone()) + 1.0, &[&x]);
+    let error = capture(|inputs: &[Tensor]| inputs[0].try_to(gpu).unwrap_or_else(|_| inputs[0].clone()) + 1.0, &[&x]);
     assert!(error.is_ok());
     let error = capture(
         |inputs: &[Tensor]| {

@@ -13,7 +13,7 @@ fn classifier(device: Device) -> Sequential {
     let model = init::from_generator(&Generator::new(1), || {
         sequential![Linear::new(6, 16), BatchNorm1d::new(16), Relu, Dropout::new(0.4), Linear::new(16, 3)]
     });
-    model.to(device).unwrap();
+    model.to_(device).unwrap();
     model
 }
 

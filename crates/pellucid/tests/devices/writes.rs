@@ -18,23 +18,23 @@ fn a_write_of_no_elements_does_not_count() {
     ];
     for device in gpus(15).into_iter().chain([Device::cpu()]) {
         for (name, write) in writes {
-            let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).to(device).unwrap().detach();
-            let weight = Tensor::ones([2, 2], DType::F32).to(device).unwrap().detach().requires_grad_(true);
+            let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).to(device).detach();
+            let weight = Tensor::ones([2, 2], DType::F32).to(device).detach().requires_grad_(true);
             let y = (&x * &weight).sum(..);
             write(&x);
             y.try_backward_with(BackwardOptions::default()).unwrap_or_else(|error| panic!("{name}, {device}: {error}"));
             assert_eq!(weight.grad().unwrap().to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0], "{name}, {device}");
         }
         // A tensor without elements.
-        let x = Tensor::zeros([0], DType::F32).to(device).unwrap().detach();
-        let weight = Tensor::zeros([0], DType::F32).to(device).unwrap().detach().requires_grad_(true);
+        let x = Tensor::zeros([0], DType::F32).to(device).detach();
+        let weight = Tensor::zeros([0], DType::F32).to(device).detach().requires_grad_(true);
         let y = (&x * &weight).sum(..);
         x.copy_(&Tensor::from(1.0f32));
         y.try_backward_with(BackwardOptions::default())
             .unwrap_or_else(|error| panic!("no elements, {device}: {error}"));
         // A write of one element counts.
-        let x = Tensor::from([1.0f32, 2.0]).to(device).unwrap().detach();
-        let weight = Tensor::ones([2], DType::F32).to(device).unwrap().detach().requires_grad_(true);
+        let x = Tensor::from([1.0f32, 2.0]).to(device).detach();
+        let weight = Tensor::ones([2], DType::F32).to(device).detach().requires_grad_(true);
         let y = (&x * &weight).sum(..);
         x.set(0, 5.0);
         let error = y.try_backward_with(BackwardOptions::default());
@@ -49,8 +49,8 @@ fn a_recorded_write_into_a_moved_tensor_with_views_is_refused() {
         let x = Tensor::from([1.0f32, 2.0]);
         let view = x.reshape([2, 1]);
         let tracked = Tensor::from([3.0f32, 4.0]).requires_grad_(true);
-        x.to_(device).unwrap();
-        let source = tracked.to(device).unwrap();
+        x.to_(device);
+        let source = tracked.to(device);
         let error = x.try_set(.., &source).unwrap_err();
         assert!(error.to_string().contains("moved to another device"), "{error}");
         assert!(view.try_set(0, 5.0 * &tracked.i(..1)).is_err());
@@ -62,7 +62,7 @@ fn a_recorded_write_into_a_moved_tensor_with_views_is_refused() {
         assert_eq!([x.to_vec::<f32>(), view.to_vec::<f32>()], [[3.0, 4.0], [1.0, 2.0]]);
         // A tensor without views takes recorded writes after a move.
         let x = Tensor::from([1.0f32, 2.0]);
-        x.to_(device).unwrap();
+        x.to_(device);
         x.set(.., &source);
         (&x * &x).sum(..).backward();
         assert_eq!(tracked.grad().unwrap().to_vec::<f32>(), [6.0, 8.0]);

@@ -90,7 +90,7 @@ fn public_types_are_send_and_sync() {
         Average,
         Lbfgs,
     ];
-    both![Batches, BatchPosition, Mnist, Digits, train::Progress];
+    both![Batches<3>, BatchPosition, Mnist, Digits, train::Progress];
 }
 
 /// A call of a step needs exclusive access, so threads share it through a mutex.

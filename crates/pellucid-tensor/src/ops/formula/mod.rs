@@ -184,7 +184,7 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         return Err(Error::invalid(formula.name(), reason));
     }
     if formula.is_row() && !rows {
-        return Err(Error::invalid(formula.name(), "has row reductions; apply it with map_rows()"));
+        return Err(Error::invalid(formula.name(), "has row reductions; apply it with map_rows() or map_rows_all()"));
     }
     Ok(())
 }

@@ -117,7 +117,7 @@ impl Generator {
             return Ok(state.clone());
         }
         // The state is created in eager mode, so that it continues from launch to launch if a captured step draws first.
-        let state = engine::eager(|| start_of(&self.state)?.to(device))?;
+        let state = engine::eager(|| start_of(&self.state)?.try_to(device))?;
         others.push((device, state.clone()));
         Ok(state)
     }
@@ -188,9 +188,9 @@ impl Generator {
         for (device, _) in states {
             self.state_on(*device)?;
         }
-        let start = start_of(&cpu.to(Device::cpu())?)?;
+        let start = start_of(&cpu.try_to(Device::cpu())?)?;
         let value =
-            |(device, own): (Device, Tensor)| Ok((own, ops::copy(given(device).unwrap_or(&start))?.to(device)?));
+            |(device, own): (Device, Tensor)| Ok((own, ops::copy(given(device).unwrap_or(&start))?.try_to(device)?));
         self.states().into_iter().map(value).collect()
     }
 
@@ -550,5 +550,5 @@ fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     let [a, b, c] = MIX.map(|m| m as i64);
     let params = [add, mask(30), mask(27), mask(31), a, b, c].map(Into::into);
     let first = Tensor::from([1i64, 0]);
-    ops::to_dtype(&ops::map(formula, &[state, &first], &params)?.remove(0), DType::I64)
+    ops::to_dtype(&ops::map(formula, &[state, &first], &params)?, DType::I64)
 }

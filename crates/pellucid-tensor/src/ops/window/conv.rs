@@ -117,9 +117,9 @@ impl<T: Into<Spatial>> From<T> for ConvPadding {
 /// ```
 /// use pellucid::{DType, Tensor, ops::{ConvOptions, ConvPadding}};
 /// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
-/// assert_eq!(x.conv2d(&w, None, ConvOptions::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
-/// assert_eq!(x.conv2d(&w, None, ConvOptions::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);
-/// let same = ConvOptions::default().groups(2).padding(ConvPadding::Same);
+/// assert_eq!(x.conv2d(&w, None, ConvOptions { groups: 2, ..Default::default() }).shape().dims(), [1, 6, 6, 6]);
+/// assert_eq!(x.conv2d(&w, None, ConvOptions { groups: 2, stride: 2.into(), padding: 1.into(), ..Default::default() }).shape().dims(), [1, 6, 4, 4]);
+/// let same = ConvOptions { groups: 2, padding: ConvPadding::Same, ..Default::default() };
 /// assert_eq!(x.conv2d(&w, None, same).shape().dims(), [1, 6, 8, 8]);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -140,33 +140,6 @@ impl Default for ConvOptions {
     fn default() -> ConvOptions {
         let one = Spatial::from(1);
         ConvOptions { stride: one.clone(), padding: 0.into(), dilation: one, groups: 1, output_padding: 0.into() }
-    }
-}
-
-impl ConvOptions {
-    /// Sets the stride.
-    pub fn stride(self, stride: impl Into<Spatial>) -> ConvOptions {
-        ConvOptions { stride: stride.into(), ..self }
-    }
-
-    /// Sets the padding.
-    pub fn padding(self, padding: impl Into<ConvPadding>) -> ConvOptions {
-        ConvOptions { padding: padding.into(), ..self }
-    }
-
-    /// Sets the dilation.
-    pub fn dilation(self, dilation: impl Into<Spatial>) -> ConvOptions {
-        ConvOptions { dilation: dilation.into(), ..self }
-    }
-
-    /// Sets the number of groups of channels.
-    pub fn groups(self, groups: usize) -> ConvOptions {
-        ConvOptions { groups, ..self }
-    }
-
-    /// Sets the number of additional outputs of a transposed convolution.
-    pub fn output_padding(self, output_padding: impl Into<Spatial>) -> ConvOptions {
-        ConvOptions { output_padding: output_padding.into(), ..self }
     }
 }
 

@@ -23,8 +23,8 @@ use smallvec::smallvec;
 /// use pellucid::{DType, Tensor, ops::PoolOptions};
 /// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
 /// assert_eq!(x.max_pool2d(PoolOptions::new(2)).0.shape().dims(), [1, 4, 3, 3]);
-/// assert_eq!(x.max_pool2d(PoolOptions::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);
-/// assert_eq!(x.max_pool2d(PoolOptions::new([3, 2]).stride(1).padding([1, 0])).0.shape().dims(), [1, 4, 7, 6]);
+/// assert_eq!(x.max_pool2d(PoolOptions { ceil: true, ..PoolOptions::new(2) }).0.shape().dims(), [1, 4, 4, 4]);
+/// assert_eq!(x.max_pool2d(PoolOptions { stride: Some(1.into()), padding: [1, 0].into(), ..PoolOptions::new([3, 2]) }).0.shape().dims(), [1, 4, 7, 6]);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolOptions {
@@ -44,26 +44,6 @@ impl PoolOptions {
     /// Creates windows of this size, next to each other.
     pub fn new(size: impl Into<Spatial>) -> PoolOptions {
         PoolOptions { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
-    }
-
-    /// Sets the stride.
-    pub fn stride(self, stride: impl Into<Spatial>) -> PoolOptions {
-        PoolOptions { stride: Some(stride.into()), ..self }
-    }
-
-    /// Sets the padding.
-    pub fn padding(self, padding: impl Into<Spatial>) -> PoolOptions {
-        PoolOptions { padding: padding.into(), ..self }
-    }
-
-    /// Sets the dilation.
-    pub fn dilation(self, dilation: impl Into<Spatial>) -> PoolOptions {
-        PoolOptions { dilation: dilation.into(), ..self }
-    }
-
-    /// Allows a last window that extends beyond the padded input.
-    pub fn ceil(self) -> PoolOptions {
-        PoolOptions { ceil: true, ..self }
     }
 
     /// Returns the window, and the number of windows along each axis.

@@ -36,7 +36,7 @@ fn a_rational_function_in_twelve_orders() {
     let x = leaf(xs);
     let all = derivatives(|x| x / (x * x + 1.0), &x, 8);
     let formula = pellucid_tensor::formula!(|x| x / (1 + x * x));
-    let fused = derivatives(|x| ops::map(formula, &[x], &[]).unwrap().remove(0), &x, 12);
+    let fused = derivatives(|x| ops::map(formula, &[x], &[]).unwrap(), &x, 12);
     for n in 0..=12 {
         let exact = xs.map(|x: f64| {
             // x − i in polar coordinates.
@@ -174,7 +174,7 @@ fn formulas_of_many_inputs_are_differentiable() {
         });
         let inputs: Vec<Tensor> = (0..n).map(|i| leaf([1.0 + 0.01 * i as f64, 0.9])).collect();
         let inputs: Vec<&Tensor> = inputs.iter().collect();
-        let y = ops::map(&formula, &inputs, &[]).unwrap().remove(0);
+        let y = ops::map(&formula, &inputs, &[]).unwrap();
         let total = y.to_vec::<f64>();
         // ∂ᵏ/∂x₀…∂xₖ₋₁ is the product of the other inputs.
         let orders = if n <= 6 { n } else { 3 };
@@ -193,14 +193,14 @@ fn formulas_of_many_inputs_are_differentiable() {
 fn a_formula_of_too_many_inputs_is_an_error() {
     let formula = Formula::new("wide", &[Input::NUMBER; 65], 0, |x, _| vec![x[0] + x[64]]);
     let inputs = vec![leaf([1.0]); 65];
-    let error = ops::map(&formula, &inputs.iter().collect::<Vec<_>>(), &[]).unwrap_err().to_string();
+    let error = ops::map_all(&formula, &inputs.iter().collect::<Vec<_>>(), &[]).unwrap_err().to_string();
     assert!(error.contains("wide") && error.contains("65") && error.contains("split"), "{error}");
     let outputs = |x: &[Expr], _: &[Expr]| vec![x[0]; 130];
     let formula = Formula::new("tall", &[Input::NUMBER], 0, outputs);
-    let error = ops::map(&formula, &[&leaf([1.0])], &[]).unwrap_err().to_string();
+    let error = ops::map_all(&formula, &[&leaf([1.0])], &[]).unwrap_err().to_string();
     assert!(error.contains("tall") && error.contains("261"), "{error}");
     assert_eq!(
-        ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(),
+        ops::map_all(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(),
         130,
         "the formula must be accepted for an untracked input"
     );
@@ -277,7 +277,7 @@ fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
         let e = x.exp();
         e / e.row_sum()
     });
-    let fused = gradients(&|x| ops::map_rows(fused, &[x], &[], -1).unwrap().remove(0))?;
+    let fused = gradients(&|x| ops::map_rows(fused, &[x], &[], -1).unwrap())?;
     let composed = gradients(&|x| {
         let e = x.exp();
         &e / e.sum(ops::over(-1).keepdims())
@@ -318,7 +318,7 @@ fn sums_of_gradients(
 fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
     let row = ops::over(-1).keepdims();
     let formula = pellucid_tensor::formula!(|x, y| x.row_sum().sin() * y);
-    let fused = |x: &[&Tensor]| ops::map_rows(formula, x, &[], -1).unwrap();
+    let fused = |x: &[&Tensor]| ops::map_rows_all(formula, x, &[], -1).unwrap();
     let composed = |x: &[&Tensor]| {
         let shape = x[0].shape().broadcast(x[1].shape()).unwrap();
         vec![x[0].broadcast_to(shape.clone()).sum(row.clone()).sin() * x[1].broadcast_to(shape)]
@@ -351,7 +351,7 @@ fn wide_row_formulas_are_correct_or_errors() -> Result<()> {
     };
     let formula = Formula::new("wide", &vec![Input::NUMBER; inputs], 0, body);
     let row = ops::over(-1).keepdims();
-    let fused = |x: &[&Tensor]| ops::map_rows(&formula, x, &[], -1).unwrap();
+    let fused = |x: &[&Tensor]| ops::map_rows_all(&formula, x, &[], -1).unwrap();
     let composed = |x: &[&Tensor]| -> Vec<Tensor> {
         let term = |i: usize, o: usize| (x[i] * x[(i + o) % inputs]).sum(row.clone()) * x[i];
         (0..outputs).map(|o| (0..inputs).map(|i| term(i, o)).reduce(|a, b| a + b).unwrap()).collect()
@@ -375,7 +375,8 @@ fn wide_row_formulas_are_correct_or_errors() -> Result<()> {
         let term = |i: i32| (x[0] * (f64::from(i) * 0.01 + 0.5)).sin().row_sum();
         vec![(0..130).map(|i| term(i) * term(i)).reduce(|a, b| a + b).unwrap() * x[0]]
     });
-    let error = sums_of_gradients(&|x| ops::map_rows(&many, x, &[], -1).unwrap(), &[&[2]], 3).unwrap_err().to_string();
+    let error =
+        sums_of_gradients(&|x| ops::map_rows_all(&many, x, &[], -1).unwrap(), &[&[2]], 3).unwrap_err().to_string();
     assert!(error.contains("many_sums") && error.contains("order 3"), "{error}");
     Ok(())
 }

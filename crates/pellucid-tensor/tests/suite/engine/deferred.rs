@@ -130,7 +130,7 @@ fn uploads_bound_the_memory_of_a_list() {
 fn a_device_may_defer_all_its_kernels() {
     let device = toy(1);
     assert!(device.is_deferred() && !toy(0).is_deferred() && !Device::cpu().is_deferred());
-    let x = wave([5]).to(device).unwrap();
+    let x = wave([5]).to(device);
     let (work, y) = work_of(|| chain(&x) + 1.0);
     assert_eq!(work.launches, 0, "nothing reads the result yet");
     let expected = bits(&[chain(&wave([5])) + 1.0]);
@@ -156,8 +156,8 @@ fn a_device_may_defer_all_its_kernels() {
 #[test]
 fn writes_of_other_threads_come_after_deferred_reads() {
     let device = toy(1);
-    let start = || Tensor::from([1.0f32, 2.0]).to(device).unwrap();
-    let nine = Tensor::from([9.0f32, 9.0]).to(device).unwrap();
+    let start = || Tensor::from([1.0f32, 2.0]).to(device);
+    let nine = Tensor::from([9.0f32, 9.0]).to(device);
     let x = start();
     let before = &x * 10.0;
     std::thread::scope(|s| s.spawn(|| x.copy_(&nine)).join().unwrap());
@@ -183,7 +183,7 @@ fn writes_of_other_threads_come_after_deferred_reads() {
 /// A copy of an output is deferred too. It has the values of its launch, also if the next launch comes first.
 #[test]
 fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
-    let x = Tensor::from([1.0f32, 2.0]).to(toy(1)).unwrap();
+    let x = Tensor::from([1.0f32, 2.0]).to(toy(1));
     let total = x.detach().copy();
     let mut step = capture(
         |_: &[Tensor]| {
@@ -211,8 +211,8 @@ fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
 #[test]
 fn threads_that_share_a_device_do_not_share_errors() {
     let device = toy(1);
-    let x = wave([3]).to(device).unwrap();
-    let bad = Tensor::from([7i64]).to(device).unwrap();
+    let x = wave([3]).to(device);
+    let bad = Tensor::from([7i64]).to(device);
     let broken = x.index_select(0, &bad);
     std::thread::scope(|s| {
         let other = s.spawn(|| bits(&[&x * 2.0 + 1.0])).join().unwrap();
@@ -228,16 +228,16 @@ fn threads_that_share_a_device_do_not_share_errors() {
 fn no_error_of_a_deferred_kernel_is_lost() {
     let bad = Tensor::from([7i64]);
     let failing = |device: Device| {
-        let [w, x] = [wave([2]).to(device).unwrap(), wave([2]).to(device).unwrap()];
+        let [w, x] = [wave([2]).to(device), wave([2]).to(device)];
         w.copy_(&(&w + x.index_select(0, &bad).sum(..)));
         (w, x)
     };
     let (w, _x) = failing(toy(1));
-    wave([2]).to(toy(1)).unwrap().to_(toy(0)).unwrap();
+    wave([2]).to(toy(1)).to_(toy(0));
     assert!(matches!(w.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { .. })), "a move runs the list");
     assert_eq!(w.to_vec::<f32>(), wave([2]).to_vec::<f32>());
     let (_w, x) = failing(toy(1));
-    std::thread::scope(|s| s.spawn(|| x.copy_(&wave([2]).to(toy(1)).unwrap())).join().unwrap());
+    std::thread::scope(|s| s.spawn(|| x.copy_(&wave([2]).to(toy(1)))).join().unwrap());
     assert!(matches!(flush(), Err(Error::IndexOutOfBounds { .. })), "a write runs the list that reads its target");
     assert!(flush().is_ok());
     lazy(|| {
@@ -250,7 +250,7 @@ fn no_error_of_a_deferred_kernel_is_lost() {
 
 #[test]
 fn a_read_on_another_thread_does_not_take_the_error_of_this_one() {
-    let x = wave([2]).to(toy(1)).unwrap();
+    let x = wave([2]).to(toy(1));
     let y = &x + 10.0;
     let failed = x.index_select(0, &Tensor::from([7i64]));
     let after = &failed + 1.0;

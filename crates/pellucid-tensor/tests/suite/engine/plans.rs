@@ -64,7 +64,7 @@ fn gradients_of_reductions_over_axes_of_any_length_are_equal_on_launch_bound_dev
                 vec![y.detach(), first[0].detach(), second[0].clone()]
             };
             let expected = bits(&step(&x));
-            let on_device = x.to(launch_bound()).unwrap();
+            let on_device = x.to(launch_bound());
             assert_eq!(bits(&lazy(|| step(&x))), expected, "{name} {shape:?}, lazy");
             assert_eq!(bits(&step(&on_device)), expected, "{name} {shape:?}, launch-bound");
             for x in [&x, &on_device] {
@@ -94,7 +94,7 @@ fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
         }),
     ];
     let x = Tensor::from([[0.3f32, -1.2, 2.5], [0.7, 0.1, -0.4]]);
-    let on_device = x.to(launch_bound()).unwrap();
+    let on_device = x.to(launch_bound());
     for (name, apply) in cases {
         let step = |x: &Tensor| {
             let x = x.detach().requires_grad_(true);

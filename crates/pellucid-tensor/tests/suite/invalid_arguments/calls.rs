@@ -392,17 +392,17 @@ fn positions(c: &mut Calls) {
 macro_rules! pools {
     ($c:ident: $($spatial:literal, $max:ident, $avg:ident, $lp:ident, $unpool:ident, $amax:ident, $aavg:ident;)*) => {$(
         $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(n)));
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(n).padding(n / 4).stride(1)));
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(2).stride(n).ceil()));
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(2).dilation(n)));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions { padding: (n / 4).into(), stride: Some(1.into()), ..PoolOptions::new(n) }));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions { stride: Some(n.into()), ceil: true, ..PoolOptions::new(2) }));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions { dilation: n.into(), ..PoolOptions::new(2) }));
         $c.sizes(stringify!($avg), |n| {
-            ops::$avg(&image($spatial), PoolOptions::new(n).padding(n / 2), AvgPoolDivisor::Inside)
+            ops::$avg(&image($spatial), PoolOptions { padding: (n / 2).into(), ..PoolOptions::new(n) }, AvgPoolDivisor::Inside)
         });
         $c.sizes(stringify!($avg), |n| {
-            ops::$avg(&image($spatial), PoolOptions::new(2).stride(n).ceil(), AvgPoolDivisor::Window)
+            ops::$avg(&image($spatial), PoolOptions { stride: Some(n.into()), ceil: true, ..PoolOptions::new(2) }, AvgPoolDivisor::Window)
         });
         $c.numbers(stringify!($avg), |x| ops::$avg(&image($spatial), PoolOptions::new(2), AvgPoolDivisor::Number(x)));
-        $c.sizes(stringify!($lp), |n| ops::$lp(&image($spatial), 2.0, PoolOptions::new(n).ceil()));
+        $c.sizes(stringify!($lp), |n| ops::$lp(&image($spatial), 2.0, PoolOptions { ceil: true, ..PoolOptions::new(n) }));
         $c.numbers(stringify!($lp), |p| ops::$lp(&image($spatial), p, PoolOptions::new(2)));
         $c.sizes(stringify!($unpool), |n| {
             ops::$unpool(&image($spatial), &image($spatial).to_dtype(DType::I64), &[n; $spatial])
@@ -420,32 +420,32 @@ macro_rules! pools {
 macro_rules! convolutions {
     ($c:ident: $($spatial:literal, $conv:ident, $transpose:ident;)*) => {$(
         $c.sizes(stringify!($conv), |n| {
-            let options = ConvOptions::default().padding(n);
+            let options = ConvOptions { padding: n.into(), ..Default::default() };
             ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($conv), |n| {
-            let options = ConvOptions::default().padding(n).dilation(n).stride(n);
+            let options = ConvOptions { padding: n.into(), dilation: n.into(), stride: n.into(), ..Default::default() };
             ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($conv), |n| {
-            let options = ConvOptions::default().dilation(n).padding(ops::ConvPadding::Same);
+            let options = ConvOptions { dilation: n.into(), padding: ops::ConvPadding::Same, ..Default::default() };
             ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($conv), |n| {
-            let options = ConvOptions::default().groups(n);
+            let options = ConvOptions { groups: n, ..Default::default() };
             ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($transpose), |n| {
-            let options = ConvOptions::default().stride(n).output_padding(n - 1);
+            let options = ConvOptions { stride: n.into(), output_padding: (n - 1).into(), ..Default::default() };
             ops::$transpose(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($transpose), |n| {
-            let options = ConvOptions::default().dilation(n).padding(n);
+            let options = ConvOptions { dilation: n.into(), padding: n.into(), ..Default::default() };
             ops::$transpose(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($transpose), |n| {
             let w = Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F);
-            ops::$transpose(&image($spatial), &w, None, ConvOptions::default().groups(n))
+            ops::$transpose(&image($spatial), &w, None, ConvOptions { groups: n, ..Default::default() })
         });
     )*};
 }

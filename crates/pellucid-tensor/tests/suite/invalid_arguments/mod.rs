@@ -122,7 +122,7 @@ fn in_a_child(test: &str) {
 }
 
 /// Operations with such parameters that are not called: they take a user formula, which errors name.
-const OF_A_FORMULA: [&str; 2] = ["map_rows", "update_many"];
+const OF_A_FORMULA: [&str; 3] = ["map_rows", "map_rows_all", "update_many"];
 
 #[test]
 fn every_operation_with_a_size_parameter_is_called() {

@@ -6,7 +6,7 @@ use pellucid_tensor::{DType, Result, Tensor};
 use std::rc::Rc;
 
 /// Operations that run a user formula; their errors name the formula.
-const OF_THE_USER: [&str; 4] = ["map", "map_rows", "update", "update_many"];
+const OF_THE_USER: [&str; 6] = ["map", "map_all", "map_rows", "map_rows_all", "update", "update_many"];
 
 /// Operations whose rows compute their inputs by other operations: symmetric matrices, regular matrices, signs.
 const COMPOSED: [&str; 31] = [

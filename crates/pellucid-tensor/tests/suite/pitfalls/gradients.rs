@@ -292,13 +292,13 @@ fn log_softmax_at_large_logits() {
 #[test]
 fn max_pool_with_stride_other_than_kernel() {
     let x = Tensor::from([[[1.0, 5.0, 2.0, 4.0, 3.0]]]).requires_grad_(true);
-    let (y, positions) = x.max_pool1d(PoolOptions::new(3).stride(1));
+    let (y, positions) = x.max_pool1d(PoolOptions { stride: Some(1.into()), ..PoolOptions::new(3) });
     assert_eq!((y.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![5.0, 5.0, 4.0], vec![1, 1, 3]));
     assert_eq!(gradients(&y, Tensor::from([[[1.0, 10.0, 100.0]]]), [&x]), [[0.0, 11.0, 0.0, 100.0, 0.0]]);
-    let (y, _) = x.max_pool1d(PoolOptions::new(2).stride(3));
+    let (y, _) = x.max_pool1d(PoolOptions { stride: Some(3.into()), ..PoolOptions::new(2) });
     assert_eq!(gradients(&y, Tensor::from([[[1.0, 10.0]]]), [&x]), [[0.0, 1.0, 0.0, 10.0, 0.0]]);
     let plane = Tensor::from([[[[1.0, 2.0, 3.0], [4.0, 9.0, 6.0], [7.0, 8.0, 5.0]]]]).requires_grad_(true);
-    let (y, _) = plane.max_pool2d(PoolOptions::new(2).stride(1));
+    let (y, _) = plane.max_pool2d(PoolOptions { stride: Some(1.into()), ..PoolOptions::new(2) });
     assert_eq!(y.to_vec::<f64>(), [9.0; 4]);
     let weights = Tensor::from([[[[1.0, 10.0], [100.0, 1000.0]]]]);
     assert_eq!(gradients(&y, weights, [&plane]), [[0.0, 0.0, 0.0, 0.0, 1111.0, 0.0, 0.0, 0.0, 0.0]]);

@@ -126,10 +126,10 @@ fn windows_stay_inside() {
         assert!(ops::unfold(&image, size, 1, 0, 1, 1).is_err());
         assert!(ops::windows(&image, 2, size, 1).is_err());
     }
-    assert!(ops::max_pool1d(&image, PoolOptions::new(2).dilation(usize::MAX)).is_err());
+    assert!(ops::max_pool1d(&image, PoolOptions { dilation: usize::MAX.into(), ..PoolOptions::new(2) }).is_err());
     // A window that begins in the padding, and one that extends beyond the end, use only the elements inside.
     let line = Tensor::from([[[-1.0, -2.0, -3.0]]]);
-    let (values, positions) = line.max_pool1d(PoolOptions::new(2).padding(1).ceil());
+    let (values, positions) = line.max_pool1d(PoolOptions { padding: 1.into(), ceil: true, ..PoolOptions::new(2) });
     assert_eq!((values.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![-1.0, -2.0], vec![0, 1]));
 }
 
@@ -143,12 +143,14 @@ fn an_index_into_an_empty_tensor_is_checked() {
 fn a_stride_beyond_the_image_costs_nothing() {
     let x = Tensor::from([[[1.0f32, 2.0, 3.0]]]).requires_grad_(true);
     let far = 1 << 30;
-    let y = ops::avg_pool1d(&x, PoolOptions::new(2).stride(far), Default::default()).unwrap();
+    let y = ops::avg_pool1d(&x, PoolOptions { stride: Some(far.into()), ..PoolOptions::new(2) }, Default::default())
+        .unwrap();
     let w = Tensor::from([[[2.0f32, 3.0]]]);
-    let z = ops::conv1d(&x, &w, None, ops::ConvOptions::default().stride(far)).unwrap();
+    let z = ops::conv1d(&x, &w, None, ops::ConvOptions { stride: far.into(), ..Default::default() }).unwrap();
     (y + z).sum(..).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.5, 3.5, 0.0]);
     let one = x.narrow(2, 0, 1);
-    let up = ops::conv_transpose1d(&one, &w, None, ops::ConvOptions::default().stride(far)).unwrap();
+    let up =
+        ops::conv_transpose1d(&one, &w, None, ops::ConvOptions { stride: far.into(), ..Default::default() }).unwrap();
     assert_eq!(up.to_vec::<f32>(), [2.0, 3.0]);
 }

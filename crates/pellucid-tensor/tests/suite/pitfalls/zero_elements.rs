@@ -76,7 +76,7 @@ fn norm_pools_of_windows_of_zeros() {
 #[test]
 fn norm_pools_of_infinite_order() {
     let x = leaf([1.0, -5.0, 2.0, 4.0, 3.0]);
-    let pooled = |p: f64| x.reshape([1, 1, 5]).lp_pool1d(p, PoolOptions::new(2).ceil());
+    let pooled = |p: f64| x.reshape([1, 1, 5]).lp_pool1d(p, PoolOptions { ceil: true, ..PoolOptions::new(2) });
     assert_eq!(pooled(f64::INFINITY).to_vec::<f64>(), [1.0, 4.0, 3.0]);
     assert_eq!(pooled(f64::NEG_INFINITY).to_vec::<f64>(), [-5.0, 2.0, 3.0]);
     let ones = || Tensor::ones([1, 1, 3], DType::F64);

@@ -146,7 +146,7 @@ fn calls_agree_in_all_modes_and_keep_their_device() {
 #[test]
 fn derivatives_of_pinned_inputs_are_pinned() {
     for device in [Device::cpu(), toy(0), toy(1)] {
-        let x = Tensor::from([1.0, 2.0]).to(device).unwrap().requires_grad_(true);
+        let x = Tensor::from([1.0, 2.0]).to(device).requires_grad_(true);
         let v = Tensor::from([1.0, -1.0]);
         let square = |x: &Tensor| Ok(x.square());
         let options = || GradOptions { grad_outputs: vec![Some(v.clone())], ..Default::default() };

@@ -95,7 +95,7 @@ fn check_on(device: Device, agreement: Agreement, row: &Row, case: &Case, report
     if on_cpu.is_empty() {
         return Ok(());
     }
-    let moved: Vec<Tensor> = on_cpu.iter().map(|t| t.to(device)).collect::<Result<_>>()?;
+    let moved: Vec<Tensor> = on_cpu.iter().map(|t| t.try_to(device)).collect::<Result<_>>()?;
     let mut compare = |what: &str, (got, on): (&Tensor, Device), expected: &Tensor| {
         report.expect(got.device() == on, || format!("{what} is on {}, expected {on}", got.device()));
         let agrees = got.shape() == expected.shape() && agreement.holds(got, expected);
@@ -128,7 +128,7 @@ pub fn check_pins(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
         t.free();
         t
     };
-    let all_on = |device: Device| host.iter().map(|t| t.to(device)).collect::<Result<Vec<Tensor>>>();
+    let all_on = |device: Device| host.iter().map(|t| t.try_to(device)).collect::<Result<Vec<Tensor>>>();
     let mut calls = vec![
         ("free inputs".to_string(), host.clone(), cpu, true),
         ("pinned inputs".into(), all_on(cpu)?, cpu, count == 0),
@@ -144,7 +144,7 @@ pub fn check_pins(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let together = !matches!(row.name, "broadcast_tensors" | "copy_" | "lstsq" | "meshgrid");
     for k in (0..count).filter(|_| together) {
         let mut inputs = host.clone();
-        inputs[k] = inputs[k].to(gpu)?;
+        inputs[k] = inputs[k].try_to(gpu)?;
         calls.push((format!("free inputs, but input {k} pinned to another device"), inputs, gpu, false));
     }
     for (label, inputs, device, is_free) in calls {

@@ -289,7 +289,7 @@ fn special(row: &Row, device: Device, report: &mut Report) -> Result<()> {
     };
     for &dtype in floats(device) {
         let lists: Vec<Nd> = lists.iter().map(|l| l.map(|x| round(x, dtype))).collect();
-        let tensors: Vec<Tensor> = lists.iter().map(|l| tensor(l, dtype).to(device)).collect::<Result<_>>()?;
+        let tensors: Vec<Tensor> = lists.iter().map(|l| tensor(l, dtype).try_to(device)).collect::<Result<_>>()?;
         let Some(expected) = row.rules[0].result(dtype) else { return Ok(()) };
         let output = (case.call)(&tensors)?.remove(0);
         let reference = (case.reference)(&lists).remove(0);
@@ -324,7 +324,7 @@ fn non_finite_elements(row: &Row, case: &Case, device: Device, report: &mut Repo
             let tensors: Vec<Tensor> = values
                 .iter()
                 .zip(&case.inputs)
-                .map(|(v, i)| tensor(v, dtype_of(i, dtype)).to(device))
+                .map(|(v, i)| tensor(v, dtype_of(i, dtype)).try_to(device))
                 .collect::<Result<_>>()?;
             report.section(format!("{plants:?} in input {input}"), |report| {
                 compare(row, case, &values, &tensors, report)

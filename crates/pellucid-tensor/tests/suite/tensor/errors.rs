@@ -178,7 +178,15 @@ fn messages_name_the_probable_mistake() {
             ops::conv2d(&image, &f32s(&[8, 1, 0, 3]), None, Default::default()),
             &["conv2d: the kernel size must be at least 1 on every axis, got 0; use 1"],
         ),
-        (ops::conv2d(&image, &f32s(&[8, 1, 3, 3]), None, ops::ConvOptions::default().stride(0)), &["the default is 1"]),
+        (
+            ops::conv2d(
+                &image,
+                &f32s(&[8, 1, 3, 3]),
+                None,
+                ops::ConvOptions { stride: 0.into(), ..Default::default() },
+            ),
+            &["the default is 1"],
+        ),
         (ops::avg_pool2d(&image, pool(0), Default::default()), &["avg_pool2d: the size must be", "got 0; use 1"]),
         (
             ops::max_pool2d(&image, pool(2).stride([1, 0])).map(|y| y.0),
@@ -232,7 +240,7 @@ fn messages_name_the_accepted_values() {
         (ops::full_like(&Tensor::from([1i64]), f64::INFINITY), &["full_like: inf", "use a float dtype"]),
         (conv(&[1, 5, 5, 3], &[2, 3, 1, 1], Default::default()), &["if it is the channels, use permute([0, 3, 1, 2])"]),
         (
-            conv(&[1, 3, 5, 5], &[2, 3, 1, 1], ops::ConvOptions::default().stride(0)),
+            conv(&[1, 3, 5, 5], &[2, 3, 1, 1], ops::ConvOptions { stride: 0.into(), ..Default::default() }),
             &["stride must be at least 1 on every axis, got 0; the default is 1"],
         ),
         (
@@ -240,7 +248,7 @@ fn messages_name_the_accepted_values() {
                 &f32s(&[1, 3, 5, 5]),
                 &f32s(&[3, 2, 1, 1]),
                 None,
-                ops::ConvOptions::default().stride(2).output_padding(3),
+                ops::ConvOptions { stride: 2.into(), output_padding: 3.into(), ..Default::default() },
             ),
             &["got output_padding 3, stride 2 and dilation 1"],
         ),
@@ -256,7 +264,9 @@ fn messages_name_the_accepted_values() {
         let text = result.expect_err(parts[0]).to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
-    let grouped = conv(&[1, 4, 5, 6], &[2, 3, 1, 1], ops::ConvOptions::default().groups(2)).unwrap_err().to_string();
+    let grouped = conv(&[1, 4, 5, 6], &[2, 3, 1, 1], ops::ConvOptions { groups: 2, ..Default::default() })
+        .unwrap_err()
+        .to_string();
     assert!(grouped.contains("needs 6") && !grouped.contains("permute"), "{grouped}");
 }
 

@@ -92,7 +92,11 @@ impl PoolConfig {
 
     fn pool(&self) -> PoolOptions {
         let of = |all: [usize; 3]| all[3 - self.spatial..].to_vec();
-        let pool = PoolOptions::new(of(self.size)).stride(of(self.stride)).padding(of(self.padding));
+        let pool = PoolOptions {
+            stride: Some(of(self.stride).into()),
+            padding: of(self.padding).into(),
+            ..PoolOptions::new(of(self.size))
+        };
         let pool = pool.dilation(of(self.dilation));
         if self.ceil { pool.ceil() } else { pool }
     }
@@ -220,7 +224,8 @@ fn max_pools_with_every_accepted_window() {
     }
     let values = Lcg(6).values(8 * 4 * 9, 50);
     let x = Tensor::new(&values[..], [8, 4, 3, 3]);
-    let (y, _) = ops::max_pool2d(&x, PoolOptions::new(13).stride(1).padding(6)).unwrap();
+    let (y, _) =
+        ops::max_pool2d(&x, PoolOptions { stride: Some(1.into()), padding: 6.into(), ..PoolOptions::new(13) }).unwrap();
     let most = values.chunks(9).map(|plane| plane.iter().copied().fold(f64::NEG_INFINITY, f64::max));
     assert_within(&y, &most.flat_map(|most| [most; 9]).collect::<Vec<_>>(), 0.0);
 }

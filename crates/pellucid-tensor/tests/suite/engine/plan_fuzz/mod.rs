@@ -274,7 +274,7 @@ fn comparable_bits(tensors: &[Tensor]) -> Result<Vec<Vec<u8>>, Error> {
 fn run_program(seed: u64, mode: PlanMode) -> Result<(Vec<Observation>, String, PlanCoverage), Error> {
     let shapes = ProgramShapes::random(&mut SplitMix64::new(seed));
     let _random = Generator::new(seed).scope();
-    let moved = |tensors: Vec<Tensor>| tensors.iter().map(|t| t.to(mode.device())).collect::<Result<Vec<_>, _>>();
+    let moved = |tensors: Vec<Tensor>| tensors.iter().map(|t| t.try_to(mode.device())).collect::<Result<Vec<_>, _>>();
     let states = moved(shapes.states.iter().enumerate().map(|(k, of)| wave(of, 3, k)).collect())?;
     let notes = RefCell::new(Default::default());
     let work = |inputs: &[Tensor]| {

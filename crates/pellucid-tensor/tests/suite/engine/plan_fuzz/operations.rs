@@ -44,7 +44,7 @@ pub(super) const OPERATIONS: &[(&str, PlanOperation)] = &[
     ("a formula of two results", |r| {
         let ((a, b), k) = (r.pair()?, r.rng.number());
         let both = formula!(|a, b; k| ((a * k + b).tanh(), a.max(b) - k));
-        ops::map(both, &[&a, &b], &[k.into()]).ok()
+        ops::map_all(both, &[&a, &b], &[k.into()]).ok()
     }),
     // Reductions.
     ("a reduction", |r| r.over_axes(&REDUCTIONS)),
@@ -137,7 +137,7 @@ pub(super) const OPERATIONS: &[(&str, PlanOperation)] = &[
     ("a formula of rows", |r| {
         let x = r.float()?;
         let axis = r.axis(&x)?;
-        ops::map_rows(formula!(|x| (x.exp() * x / (x * x + 1.0).row_sum(), x - x.row_max())), &[&x], &[], axis).ok()
+        ops::map_rows_all(formula!(|x| (x.exp() * x / (x * x + 1.0).row_sum(), x - x.row_max())), &[&x], &[], axis).ok()
     }),
     // Other kernels.
     ("a scan", |r| {

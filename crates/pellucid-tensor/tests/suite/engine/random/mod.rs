@@ -94,12 +94,12 @@ impl ProgramState {
 
     /// Returns the state on a device. The generator draws on the CPU.
     fn on(self, device: Device) -> ProgramState {
-        let leaf = |x: &Tensor| x.detach().to(device).unwrap().requires_grad_(true);
+        let leaf = |x: &Tensor| x.detach().to(device).requires_grad_(true);
         let total = leaf(&self.total);
-        total.set_grad(self.total.grad().map(|gradient| gradient.to(device).unwrap()));
+        total.set_grad(self.total.grad().map(|gradient| gradient.to(device)));
         ProgramState {
-            states: self.states.map(|state| state.to(device).unwrap()),
-            index: self.index.to(device).unwrap(),
+            states: self.states.map(|state| state.to(device)),
+            index: self.index.to(device),
             weight: leaf(&self.weight),
             total,
             generator: self.generator,
@@ -246,7 +246,7 @@ fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<
         ExecutionMode::OnDevice(index) => {
             let program_state = program_state.on(toy(index));
             for i in 0..STEPS {
-                let inputs: Vec<Tensor> = config.inputs(i).iter().map(|x| x.to(toy(index)).unwrap()).collect();
+                let inputs: Vec<Tensor> = config.inputs(i).iter().map(|x| x.to(toy(index))).collect();
                 let (outputs, run) = execute_step(seed, &program_state, &inputs);
                 *counts = run.counts.clone();
                 log.replace(run.log.join("\n"));

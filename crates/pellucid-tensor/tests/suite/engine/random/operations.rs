@@ -46,7 +46,7 @@ pub const OPERATIONS: &[(&str, RandomOperation)] = &[
     ("a formula of two results", |r| {
         let ((a, b), k) = (r.pair()?, r.rng.number());
         let both = formula!(|a, b; k| ((a * k + b).tanh(), a.max(b) - k));
-        ops::map(both, &[&a, &b], &[k.into()]).ok()
+        ops::map_all(both, &[&a, &b], &[k.into()]).ok()
     }),
     // Reductions and rows.
     ("a reduction", |r| {
@@ -109,7 +109,7 @@ pub const OPERATIONS: &[(&str, RandomOperation)] = &[
         let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
         let image = ops::unsqueeze(&x, 0).ok()?;
         match r.rng.below(2) {
-            0 => two(ops::max_pool1d(&image, PoolOptions::new(2).stride(1))),
+            0 => two(ops::max_pool1d(&image, PoolOptions { stride: Some(1.into()), ..PoolOptions::new(2) })),
             _ => one(ops::conv1d(&image, &ops::narrow(&image, 2, 0, 1).ok()?, None, ConvOptions::default())),
         }
     }),

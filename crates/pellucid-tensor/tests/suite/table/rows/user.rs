@@ -6,7 +6,7 @@ use crate::table::special::sigmoid;
 use pellucid_tensor::{DType, Error, Scalar, Tensor, formula, lazy, ops};
 
 fn scaled_swish(x: &Tensor, beta: f64) -> pellucid_tensor::Result<Tensor> {
-    Ok(ops::map(formula!(|x; beta| x * (beta * x).sigmoid()), &[x], &[beta.into()])?.remove(0))
+    ops::map(formula!(|x; beta| x * (beta * x).sigmoid()), &[x], &[beta.into()])
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -18,13 +18,6 @@ pub(super) fn rows() -> Vec<Row> {
             |x| x[0].map(|v| v * sigmoid(1.5 * v)),
         )
         .floats_only()
-        .outputs(
-            "two inputs, two outputs",
-            [real([2, 3]), real([3])],
-            |x| ops::map(formula!(|a, b| (a * b, (a - b).sin())), &[&x[0], &x[1]], &[]),
-            |x| vec![zip(x, |v| v[0] * v[1]), zip(x, |v| (v[0] - v[1]).sin())],
-        )
-        .floats_only()
         .gradient(Third)
         .check("a wrong number of inputs must be an error", || {
             let x = Tensor::from([1.0]);
@@ -33,24 +26,27 @@ pub(super) fn rows() -> Vec<Row> {
         .check("a formula with row reductions must be an error", || {
             let x = Tensor::from([1.0]);
             Ok(matches!(ops::map(formula!(|a| a.row_sum()), &[&x], &[]), Err(Error::InvalidArgument { .. })))
+        })
+        .check("a formula with several outputs must be an error that names map_all", || {
+            let error = ops::map(formula!(|a| (a, a * a)), &[&Tensor::from([1.0])], &[]).unwrap_err();
+            Ok(matches!(error, Error::InvalidArgument { .. }) && error.to_string().contains("map_all()"))
         });
+    let map_all = Row::new("map_all")
+        .outputs(
+            "two inputs, two outputs",
+            [real([2, 3]), real([3])],
+            |x| ops::map_all(formula!(|a, b| (a * b, (a - b).sin())), &[&x[0], &x[1]], &[]),
+            |x| vec![zip(x, |v| v[0] * v[1]), zip(x, |v| (v[0] - v[1]).sin())],
+        )
+        .floats_only()
+        .gradient(Third);
     let share = |row: &[f64]| row.iter().map(|v| v / row.iter().sum::<f64>()).collect();
     let map_rows = Row::new("map_rows")
-        .outputs(
+        .case(
             "shares of the row",
             [real([2, 3])],
             |x| ops::map_rows(formula!(|x| x / x.row_sum()), &[&x[0]], &[], -1),
-            move |x| vec![x[0].rows(&[1], share)],
-        )
-        .floats_only()
-        .outputs(
-            "a value per row",
-            [real([2, 3])],
-            |x| ops::map_rows(formula!(|x| ((x * x).row_sum(), x - x.row_mean())), &[&x[0]], &[], 0),
-            |x| {
-                let mean = x[0].fold(&[0], |r| r.iter().sum::<f64>() / r.len() as f64);
-                vec![x[0].fold(&[0], |r| r.iter().map(|v| v * v).sum()), zip(&[x[0].clone(), mean], |v| v[0] - v[1])]
-            },
+            move |x| x[0].rows(&[1], share),
         )
         .floats_only()
         .within(0.3..=2.0)
@@ -58,8 +54,26 @@ pub(super) fn rows() -> Vec<Row> {
         .check("an invalid axis must be an error", || {
             let x = Tensor::from([1.0]);
             Ok(matches!(ops::map_rows(formula!(|a| a.row_sum()), &[&x], &[], 1), Err(Error::AxisOutOfRange { .. })))
+        })
+        .check("a formula with several outputs must be an error that names map_rows_all", || {
+            let two = formula!(|a| (a.row_sum(), a));
+            let error = ops::map_rows(two, &[&Tensor::from([1.0])], &[], 0).unwrap_err();
+            Ok(matches!(error, Error::InvalidArgument { .. }) && error.to_string().contains("map_rows_all()"))
         });
-    vec![map, map_rows, update(), update_many()]
+    let map_rows_all = Row::new("map_rows_all")
+        .outputs(
+            "a value per row",
+            [real([2, 3])],
+            |x| ops::map_rows_all(formula!(|x| ((x * x).row_sum(), x - x.row_mean())), &[&x[0]], &[], 0),
+            |x| {
+                let mean = x[0].fold(&[0], |r| r.iter().sum::<f64>() / r.len() as f64);
+                vec![x[0].fold(&[0], |r| r.iter().map(|v| v * v).sum()), zip(&[x[0].clone(), mean], |v| v[0] - v[1])]
+            },
+        )
+        .floats_only()
+        .within(0.3..=2.0)
+        .ulps(32.0);
+    vec![map, map_all, map_rows, map_rows_all, update(), update_many()]
 }
 
 fn update() -> Row {

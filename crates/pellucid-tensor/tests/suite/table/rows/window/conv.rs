@@ -33,7 +33,12 @@ const SPACE: ConvConfig = ConvConfig {
 
 impl ConvConfig {
     fn options(&self) -> ConvOptions {
-        let options = ConvOptions::default().stride(self.stride).dilation(self.dilation).groups(self.groups);
+        let options = ConvOptions {
+            stride: self.stride.into(),
+            dilation: self.dilation.into(),
+            groups: self.groups,
+            ..Default::default()
+        };
         let options = if self.same { options.padding(ConvPadding::Same) } else { options.padding(self.padding) };
         options.output_padding(self.more)
     }
@@ -131,10 +136,10 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         shape_refused(call(&filled(3, 4), &filled(2, 2), None, ConvOptions::default()))
     })
     .check("zero groups must be an error", move || {
-        shape_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().groups(0)))
+        shape_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions { groups: 0, ..Default::default() }))
     })
     .check("an indivisible number of groups must be an error", move || {
-        shape_refused(call(&filled(3, 4), &filled(3, 2), None, ConvOptions::default().groups(2)))
+        shape_refused(call(&filled(3, 4), &filled(3, 2), None, ConvOptions { groups: 2, ..Default::default() }))
     })
     .check("a bias of another length must be an error", move || {
         let bias = Tensor::ones([5], DType::F64);
@@ -144,20 +149,35 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         shape_refused(call(&Tensor::ones([2], DType::F64), &filled(2, 2), None, ConvOptions::default()))
     })
     .check("a stride of 0 must be an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().stride(0)))
+        argument_refused(call(
+            &filled(2, 4),
+            &filled(2, 2),
+            None,
+            ConvOptions { stride: 0.into(), ..Default::default() },
+        ))
     })
     .check("a dilation of 0 must be an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().dilation(0)))
+        argument_refused(call(
+            &filled(2, 4),
+            &filled(2, 2),
+            None,
+            ConvOptions { dilation: 0.into(), ..Default::default() },
+        ))
     })
     .check("a wrong number of values must be an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().stride([1, 1, 1, 1])))
+        argument_refused(call(
+            &filled(2, 4),
+            &filled(2, 2),
+            None,
+            ConvOptions { stride: [1, 1, 1, 1].into(), ..Default::default() },
+        ))
     })
     .check("\"same\" with a stride", move || {
         argument_refused(call(
             &filled(2, 4),
             &filled(2, 2),
             None,
-            ConvOptions::default().stride(2).padding(ConvPadding::Same),
+            ConvOptions { stride: 2.into(), padding: ConvPadding::Same, ..Default::default() },
         ))
     })
     .check("unequal dtypes must be an error", move || {
@@ -168,7 +188,8 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         argument_refused(call(&filled(2, 4), &filled(2, 0), None, ConvOptions::default()))
     })
     .check("an extreme padding must be an error", move || {
-        Ok(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().padding(usize::MAX)).is_err())
+        Ok(call(&filled(2, 4), &filled(2, 2), None, ConvOptions { padding: usize::MAX.into(), ..Default::default() })
+            .is_err())
     })
 }
 
@@ -263,10 +284,15 @@ fn with_transposed_checks(row: Row, call: Call, spatial: usize) -> Row {
             Ok(y.i(0).isnan().all(..).item::<bool>() && !y.i(1).isnan().any(..).item::<bool>())
         })
         .check("an output padding of at least the stride must be an error", move || {
-            argument_refused(call(&ones(3), &ones(2), None, ConvOptions::default().stride(2).output_padding(2)))
+            argument_refused(call(
+                &ones(3),
+                &ones(2),
+                None,
+                ConvOptions { stride: 2.into(), output_padding: 2.into(), ..Default::default() },
+            ))
         })
         .check("a padding that gives length 0 must be an error", move || {
-            shape_refused(call(&ones(1), &ones(2), None, ConvOptions::default().padding(1)))
+            shape_refused(call(&ones(1), &ones(2), None, ConvOptions { padding: 1.into(), ..Default::default() }))
         })
 }
 

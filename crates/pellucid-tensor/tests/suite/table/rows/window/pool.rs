@@ -20,7 +20,8 @@ const DENSE: WindowGeometry = WindowGeometry { padding: &[1, 1], dilation: &[1, 
 
 impl WindowGeometry {
     fn pool(&self) -> PoolOptions {
-        let pool = PoolOptions::new(self.size).padding(self.padding).dilation(self.dilation);
+        let pool =
+            PoolOptions { padding: self.padding.into(), dilation: self.dilation.into(), ..PoolOptions::new(self.size) };
         // The default stride is the window size.
         let pool = if self.stride == self.size { pool } else { pool.stride(self.stride) };
         if self.ceil { pool.ceil() } else { pool }
@@ -43,7 +44,7 @@ fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, PoolOptions) ->
     })
     .check("a size of 0 must be an error", move || argument_refused(call(&ones(spatial, 3), PoolOptions::new(0))))
     .check("a stride of 0 must be an error", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).stride(0)))
+        argument_refused(call(&ones(spatial, 3), PoolOptions { stride: Some(0.into()), ..PoolOptions::new(2) }))
     })
     .check("a window larger than the axis must be an error", move || {
         argument_refused(call(&ones(spatial, 3), PoolOptions::new(4)))
@@ -56,10 +57,13 @@ fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, PoolOptions) ->
         Ok(call(&ones(spatial, 3), PoolOptions::new(usize::MAX)).is_err())
     })
     .check("an extreme stride", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions::new(3).stride(usize::MAX).ceil()))
+        argument_refused(call(
+            &ones(spatial, 3),
+            PoolOptions { stride: Some(usize::MAX.into()), ceil: true, ..PoolOptions::new(3) },
+        ))
     })
     .check("an extreme dilation must be an error", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions::new(3).dilation(1 << 63)))
+        argument_refused(call(&ones(spatial, 3), PoolOptions { dilation: (1 << 63).into(), ..PoolOptions::new(3) }))
     })
 }
 
@@ -93,13 +97,13 @@ fn max_case(
 fn with_max_checks(row: Row, call: fn(&Tensor, PoolOptions) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
     row.rules([Rule::Any, Rule::Always(DType::I64)])
         .check("a dilation of 0 must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).dilation(0)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions { dilation: 0.into(), ..PoolOptions::new(2) }))
         })
         .check("a padding of more than half a window must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(2)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions { padding: 2.into(), ..PoolOptions::new(2) }))
         })
         .check("an extreme padding must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(usize::MAX)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions { padding: usize::MAX.into(), ..PoolOptions::new(2) }))
         })
         .check("integers must keep their dtype", move || {
             let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), PoolOptions::new(2))?;
@@ -199,7 +203,11 @@ fn avg_case(
 fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
     row.scale(2.0)
         .check("a dilation must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).dilation(2), AvgPoolDivisor::Window))
+            argument_refused(call(
+                &ones(spatial, 3),
+                PoolOptions { dilation: 2.into(), ..PoolOptions::new(2) },
+                AvgPoolDivisor::Window,
+            ))
         })
         .check("integers must give floats, booleans must be an error", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
@@ -211,10 +219,18 @@ fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2), AvgPoolDivisor::Number(0.0)))
         })
         .check("a padding of more than half a window must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(2), AvgPoolDivisor::Window))
+            argument_refused(call(
+                &ones(spatial, 3),
+                PoolOptions { padding: 2.into(), ..PoolOptions::new(2) },
+                AvgPoolDivisor::Window,
+            ))
         })
         .check("an extreme padding must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(usize::MAX), AvgPoolDivisor::Window))
+            argument_refused(call(
+                &ones(spatial, 3),
+                PoolOptions { padding: usize::MAX.into(), ..PoolOptions::new(2) },
+                AvgPoolDivisor::Window,
+            ))
         })
 }
 
@@ -285,10 +301,10 @@ fn with_norm_checks(row: Row, call: Norm, spatial: usize) -> Row {
         .ulps(16.0)
         .check("p = 0 must be an error", move || argument_refused(call(&ones(spatial, 3), 0.0, PoolOptions::new(2))))
         .check("padding must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions::new(2).padding(1)))
+            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions { padding: 1.into(), ..PoolOptions::new(2) }))
         })
         .check("dilation must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions::new(2).dilation(2)))
+            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions { dilation: 2.into(), ..PoolOptions::new(2) }))
         })
         .check("integers and booleans must give floats", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
