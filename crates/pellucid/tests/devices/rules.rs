@@ -169,7 +169,7 @@ fn moves_are_refused_inside_a_captured_step() {
     assert!(error.is_ok());
     let error = capture(
         |inputs: &[Tensor]| {
-            assert!(matches!(inputs[0].to(gpu), Err(Error::ReadInCapture { .. })));
+            assert!(matches!(inputs[0].try_to(gpu), Err(Error::ReadInCapture { .. })));
             &inputs[0] + 1.0
         },
         &[&x],

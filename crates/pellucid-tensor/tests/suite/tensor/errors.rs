@@ -189,7 +189,7 @@ fn messages_name_the_probable_mistake() {
         ),
         (ops::avg_pool2d(&image, pool(0), Default::default()), &["avg_pool2d: the size must be", "got 0; use 1"]),
         (
-            ops::max_pool2d(&image, pool(2).stride([1, 0])).map(|y| y.0),
+            ops::max_pool2d(&image, ops::PoolOptions { stride: Some([1, 0].into()), ..pool(2) }).map(|y| y.0),
             &["stride", "the default is the size of the window"],
         ),
         (ops::where_(&x, &mask, &x), &["the condition comes first", "where_(condition, x, y)"]),

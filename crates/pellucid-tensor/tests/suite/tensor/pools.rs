@@ -92,13 +92,13 @@ impl PoolConfig {
 
     fn pool(&self) -> PoolOptions {
         let of = |all: [usize; 3]| all[3 - self.spatial..].to_vec();
-        let pool = PoolOptions {
+        PoolOptions {
             stride: Some(of(self.stride).into()),
             padding: of(self.padding).into(),
+            dilation: of(self.dilation).into(),
+            ceil: self.ceil,
             ..PoolOptions::new(of(self.size))
-        };
-        let pool = pool.dilation(of(self.dilation));
-        if self.ceil { pool.ceil() } else { pool }
+        }
     }
 
     /// Returns the shape of two images with two channels.

@@ -33,14 +33,13 @@ const SPACE: ConvConfig = ConvConfig {
 
 impl ConvConfig {
     fn options(&self) -> ConvOptions {
-        let options = ConvOptions {
+        ConvOptions {
             stride: self.stride.into(),
+            padding: if self.same { ConvPadding::Same } else { self.padding.into() },
             dilation: self.dilation.into(),
             groups: self.groups,
-            ..Default::default()
-        };
-        let options = if self.same { options.padding(ConvPadding::Same) } else { options.padding(self.padding) };
-        options.output_padding(self.more)
+            output_padding: self.more.into(),
+        }
     }
 
     /// Returns the padding before and after axis `a`.

@@ -20,11 +20,14 @@ const DENSE: WindowGeometry = WindowGeometry { padding: &[1, 1], dilation: &[1, 
 
 impl WindowGeometry {
     fn pool(&self) -> PoolOptions {
-        let pool =
-            PoolOptions { padding: self.padding.into(), dilation: self.dilation.into(), ..PoolOptions::new(self.size) };
-        // The default stride is the window size.
-        let pool = if self.stride == self.size { pool } else { pool.stride(self.stride) };
-        if self.ceil { pool.ceil() } else { pool }
+        PoolOptions {
+            // The default stride is the window size.
+            stride: (self.stride != self.size).then(|| self.stride.into()),
+            padding: self.padding.into(),
+            dilation: self.dilation.into(),
+            ceil: self.ceil,
+            ..PoolOptions::new(self.size)
+        }
     }
 }
 
