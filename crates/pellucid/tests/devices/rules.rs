@@ -3,6 +3,9 @@
 use crate::backend::ToyDriver;
 use crate::{pinned, toy};
 use pellucid::prelude::*;
+use pellucid::{
+    Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 
 /// Computes x += y.
 fn add_in_place(x: &Tensor, y: &Tensor) -> Result<()> {
@@ -35,6 +38,87 @@ fn devices_are_found_by_name() {
         assert!(matches!(error, Error::DeviceUnavailable { .. }), "{name}: {error}");
     }
     assert!(matches!(Device::register(ToyDriver), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn devices_are_given_and_compared_by_name() {
+    let (first, second) = (toy(0), toy(1));
+    let x = Tensor::from([1.0f32, 2.0]).to("toy:0");
+    assert!(x.device() == "toy:0" && x.device() == "toy" && x.device() != "toy:1" && x.device() != "cpu");
+    assert!(x.to(&String::from("cpu")).device() == "cpu" && Device::cpu() == "cpu:0" && Device::cpu() != "gpu");
+    for name in ["", "toy:x", "abacus", "cpu:1"] {
+        assert!(first != name && Device::cpu() != name, "{name}");
+        assert!(matches!(x.try_to(name), Err(Error::DeviceUnavailable { .. })), "{name}");
+        assert!(matches!(x.try_to_(name), Err(Error::DeviceUnavailable { .. })), "{name}");
+        assert!(matches!(Linear::new(1, 1).to(name), Err(Error::DeviceUnavailable { .. })), "{name}");
+    }
+    if cfg!(not(feature = "wgpu")) {
+        assert!(first == "gpu" && first == "gpu:0" && second == "gpu:1" && second != "gpu");
+    }
+    let moved = Tensor::from([1.0f32]);
+    moved.to_("toy:1");
+    assert_eq!(moved.device(), second);
+}
+
+#[test]
+fn a_model_moves_and_is_returned() {
+    let model = sequential![Linear::new(2, 3), Relu, BatchNorm1d::new(3)].to("toy:0").unwrap();
+    assert!(model.parameters().iter().all(|p| p.device() == toy(0)));
+    assert!(model.buffers().iter().all(|b| b.device() == toy(0)));
+    // A reference moves the model in place.
+    let returned = (&model).to(toy(1)).unwrap();
+    assert!(returned.parameters().iter().all(|p| p.device() == toy(1)));
+    model.to_(Device::cpu()).unwrap();
+    assert!(model.parameters().iter().all(|p| p.device() == "cpu"));
+}
+
+/// An operation of the user that reads its input on the host.
+struct SortedOnHost;
+
+impl Operation for SortedOnHost {
+    fn name(&self) -> &'static str {
+        "sorted_on_host"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        let x = Tensor::from(inputs[0].clone());
+        assert!(x.device().is_cpu(), "the operation is marked to run on the CPU");
+        let mut values = x.try_to_vec::<f32>()?;
+        values.sort_by(f32::total_cmp);
+        Ok([Tensor::try_new(values, x.shape())?.array().clone()].into_iter().collect())
+    }
+
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let (x, gradient) = (saved.input(0)?, grads.get(0)?);
+        let (_, order) = ops::sort(&x, 0, false)?;
+        Ok([Some(ops::scatter_add(&ops::zeros_like(&x)?, &order, &gradient, 0)?)].into_iter().collect())
+    }
+
+    fn runs_on_cpu(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_operation_of_the_user_may_run_on_the_cpu_only() {
+    let weight = [1.0f32, 10.0, 100.0];
+    let mut results = Vec::new();
+    for device in [Device::cpu(), toy(0), toy(1)] {
+        let x = Tensor::from([3.0f32, 1.0, 2.0]).to(device).detach().requires_grad_(true);
+        let y = apply_one(SortedOnHost, &[&x]).unwrap();
+        assert!(y.device() == device && y.is_free() == x.is_free());
+        (&y * Tensor::from(weight).to(device)).sum(..).backward();
+        let gradient = x.grad().unwrap();
+        assert_eq!(gradient.device(), device);
+        results.push((y.to_vec::<f32>(), gradient.to_vec::<f32>()));
+        if !device.is_cpu() {
+            let refused = capture(|inputs: &[Tensor]| apply_one(SortedOnHost, &[&inputs[0]]), &[&x.detach()]);
+            assert!(matches!(refused.map(drop), Err(Error::ReadInCapture { .. })));
+        }
+    }
+    assert_eq!(results[0], (vec![1.0, 2.0, 3.0], vec![100.0, 1.0, 10.0]));
+    assert!(results.iter().all(|result| *result == results[0]));
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub(crate) struct PublicFn {
     pub(crate) panics: bool,
     /// The return type is a `Result`.
     pub(crate) returns_result: bool,
+    /// The first parameter is `self` by value.
+    pub(crate) consumes: bool,
 }
 
 /// Reads the public functions of a source file: `pub fn`, and the functions of public traits.
@@ -50,11 +52,13 @@ pub(crate) fn public_functions(text: &str) -> Vec<PublicFn> {
             }
             let result = signature.rsplit_once("-> ").map_or("", |(_, result)| result);
             let returns_result = result.starts_with("Result<") || result.starts_with("crate::Result<");
+            let consumes = ["(self", "(mut self"].iter().any(|start| signature.contains(start));
             if generated && let Some(short) = name.strip_prefix("try_") {
-                let short = PublicFn { owner: owner.into(), name: short.into(), panics: true, returns_result: false };
-                found.push(short);
+                let (owner, name) = (owner.to_string(), short.to_string());
+                found.push(PublicFn { owner, name, panics: true, returns_result: false, consumes });
             }
-            found.push(PublicFn { owner: owner.into(), name, panics: panics && !generated, returns_result });
+            let (owner, panics) = (owner.to_string(), panics && !generated);
+            found.push(PublicFn { owner, name, panics, returns_result, consumes });
         }
         if !code.is_empty() && !code.starts_with("//") {
             (panics, generated) = (false, false);
@@ -100,7 +104,7 @@ pub(crate) fn exceptions(functions: &[PublicFn], ops: &[String]) -> Vec<String> 
     };
     let mut found = Vec::new();
     for function in functions.iter().filter(|f| !f.name.starts_with("try_") && !f.name.starts_with('$')) {
-        let PublicFn { owner, name, panics, returns_result } = function;
+        let PublicFn { owner, name, panics, returns_result, .. } = function;
         if *returns_result && !owner.is_empty() {
             found.push(format!("returns {owner}::{name}"));
         }

@@ -92,6 +92,18 @@ fn failures_follow_one_rule() {
     );
 }
 
+/// Options have one style: a struct of public fields, which is written `Options { field, ..Default::default() }`.
+#[test]
+fn options_are_structs_without_setters() {
+    let mut setters = Vec::new();
+    for (name, text) in files(&["rs"]).iter().filter(|(name, _)| name.starts_with("crates/")) {
+        let methods = failures::public_functions(text).into_iter();
+        let methods = methods.filter(|method| method.consumes && method.owner.ends_with("Options"));
+        setters.extend(methods.map(|method| format!("{name}: {}::{}", method.owner, method.name)));
+    }
+    assert!(setters.is_empty(), "options have public fields and no methods that set them: {setters:#?}");
+}
+
 #[test]
 fn links_and_paths_in_documents_exist() {
     let files = files(&["rs", "md", "py", "txt"]);
@@ -195,6 +207,9 @@ fn the_checks_find_what_they_look_for() {
                   ) -> Result<()> {\n    }\n    /// # Errors\n    #[panicking_form]\n    pub fn try_new() -> Result<T> {\n    }\n}\n\
                   pub trait Step {\n    fn launch(&self) -> Result<()>;\n}\n/// # Panics\npub fn seed() {}\n";
     let rule = failures::exceptions(&failures::public_functions(source), &[]);
+    let setter =
+        failures::public_functions("impl StepOptions {\n    pub fn stride(mut self, n: usize) -> Self {\n    }\n}\n");
+    assert!(setter.len() == 1 && setter[0].consumes && setter[0].owner == "StepOptions");
     assert_eq!(rule, ["panics Layer::wide", "returns Layer::run", "returns Step::launch", "panics seed"]);
     assert_eq!(links::links("[a](b.md) and [c](d.rs#e)\n```\n[f](g)\n```\n"), [(1, "b.md"), (1, "d.rs#e")]);
     assert_eq!(links::quoted_paths("`a/b.rs` `a/` `x/y` `a/{b,c}.rs`"), [(1, "a/b.rs"), (1, "a/")]);

@@ -35,8 +35,8 @@ pub(super) fn rows() -> Vec<Row> {
         .outputs(
             "two inputs, two outputs",
             [real([2, 3]), real([3])],
-            |x| ops::map_all(formula!(|a, b| (a * b, (a - b).sin())), &[&x[0], &x[1]], &[]),
-            |x| vec![zip(x, |v| v[0] * v[1]), zip(x, |v| (v[0] - v[1]).sin())],
+            |x| ops::map_all(formula!(|a, b| (a * b, a.exp() + b.exp())), &[&x[0], &x[1]], &[]),
+            |x| vec![zip(x, |v| v[0] * v[1]), zip(x, |v| v[0].exp() + v[1].exp())],
         )
         .floats_only()
         .gradient(Third);
