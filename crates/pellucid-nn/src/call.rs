@@ -97,6 +97,21 @@ impl<'a> CalledModule<'a> {
     fn of<M: Module + ?Sized>(module: &'a &'a M) -> CalledModule<'a> {
         CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), parts: parts(module) }
     }
+
+    /// Returns the name of the module's type. A pointer has that of the module that it points to.
+    fn class(&self) -> &'static str {
+        let own = class(self.type_name);
+        if !["Box", "Arc"].contains(&own) {
+            return own;
+        }
+        let mut pointee = None;
+        self.parts.walk(&mut |_, part| {
+            if let ModulePart::Module(info) = part {
+                pointee.get_or_insert(info.class());
+            }
+        });
+        pointee.unwrap_or(own)
+    }
 }
 
 /// Calls a module while calls are observed.
@@ -109,7 +124,7 @@ fn call_observed(
     compute: Compute<'_>,
 ) -> Result<Tensor> {
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return ModelTrace::record_call(module.id, class(module.type_name), is_activation, inputs[0], compute);
+        return ModelTrace::record_call(module.id, module.class(), is_activation, inputs[0], compute);
     }
     call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.parts, error))
 }

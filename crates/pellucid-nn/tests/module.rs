@@ -8,6 +8,7 @@ use pellucid_nn::{
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, capture, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 fn vector(values: &[f32]) -> Tensor {
     Tensor::new(values, [values.len()])
@@ -386,6 +387,12 @@ fn an_error_names_the_path_of_its_layer() {
     assert!(matches!(Linear::new(2, 3).try_forward(&ones(4)), Err(Error::ShapeMismatch { .. })));
     // A zero-sized layer is identified by its box; an unbuilt lazy layer has no parts.
     assert_eq!(named(sequential![Linear::new(3, 3), Refusing].try_forward(&ones(3))).0, "1 (Refusing)");
+    // A boxed model has the name of the layer in the box.
+    let boxed: Box<dyn Layer> = Box::new(Refusing);
+    assert_eq!(named(boxed.output_shape(&[2, 3])).0, "Refusing");
+    assert_eq!(named(Arc::new(Refusing).output_shape(&[2, 3])).0, "Refusing");
+    let boxed: Box<dyn Layer> = Box::new(Relu);
+    assert!(boxed.summary(&[2, 3]).unwrap().to_string().contains("Relu"));
     let lazy = sequential![Relu, Linear::lazy(3)];
     assert_eq!(named(lazy.try_forward(&Tensor::from(1.0f32))).0, "1 (Lazy)");
     // Modules of several inputs.

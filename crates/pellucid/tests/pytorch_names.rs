@@ -434,6 +434,7 @@ rows! {
     "F.dropout(x, 0.5)" => [x.dropout(0.5)];
     "F.normalize(x, dim=-1)" => [x.normalize(2.0, -1, 1e-12)];
     "F.cosine_similarity(x, x, dim=-1)" => [x.cosine_similarity(&x, -1, 1e-8)];
+    "F.bilinear(x, x, kernels, b)" => [x.bilinear(&x, &Tensor::ones([3, 4, 4], DType::F32), Some(&b))];
     "F.linear(x, w, b)" => [x.linear(&w, Some(&b))];
     "F.layer_norm(x, (4,), gamma, beta)" => [x.layer_norm(4, Some(&gamma), Some(&beta), 1e-5)];
     "F.embedding(words, w)" => [w.embedding(&words, Default::default())];

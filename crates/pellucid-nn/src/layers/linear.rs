@@ -152,18 +152,7 @@ impl Bilinear {
         call::call(self, &[a, b], || {
             check_input_dtype("bilinear", a, &self.weight)?;
             check_input_dtype("bilinear", b, &self.weight)?;
-            let [_, left, right] = self.weight.shape().dims() else { unreachable!("the weight must have three axes") };
-            for (name, input, features) in [("first", a, left), ("second", b, right)] {
-                if input.shape().last() != Some(features) {
-                    let help = format!(
-                        "the {name} input must have {features} features on its last axis, or the layer be made with \
-                         other sizes"
-                    );
-                    return Err(Error::shapes("bilinear", [a.shape(), b.shape()], help));
-                }
-            }
-            let y = ops::einsum("...i,kij,...j->...k", &[a, &self.weight, b])?;
-            self.bias.as_ref().map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
+            ops::bilinear(a, b, &self.weight, self.bias.as_deref())
         })
     }
 }

@@ -251,6 +251,35 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     }
 }
 
+/// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
+/// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the last axes of a and c have the lengths of the last two axes of W;
+/// [`Error::DTypeMismatch`]; those of the addition.
+#[tensor_method]
+pub fn bilinear(a: &Tensor, c: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let &[_, left, right] = weight.shape().dims() else {
+        let help = "the weight is [out, n, m]";
+        return Err(Error::shapes("bilinear", [a.shape(), c.shape(), weight.shape()], help));
+    };
+    for (name, input, features) in [("first", a, left), ("second", c, right)] {
+        if input.shape().last() != Some(&features) {
+            let help = format!(
+                "the {name} input must have {features} features on its last axis, as the weight {} has",
+                weight.shape()
+            );
+            return Err(Error::shapes("bilinear", [a.shape(), c.shape()], help));
+        }
+    }
+    in_single!("bilinear", [a, c, weight; bias] => bilinear(a, c, weight, bias));
+    let y = ops::einsum("...i,kij,...j->...k", &[a, weight, c])?;
+    match bias {
+        None => Ok(y),
+        Some(bias) => ops::add(&y, bias),
+    }
+}
+
 /// Computes the sum of the main diagonal of a matrix.
 ///
 /// # Errors

@@ -143,7 +143,7 @@ registry! {
         masked_reduce: masked_argmax, masked_argmin, masked_cumprod, masked_cumsum, masked_log_softmax,
             masked_logsumexp, masked_max, masked_mean, masked_median, masked_min, masked_norm, masked_normalize,
             masked_prod, masked_softmax, masked_softmin, masked_std, masked_sum, masked_var;
-        matmul: cross, dot, linear, matmul, outer, trace;
+        matmul: bilinear, cross, dot, linear, matmul, outer, trace;
         nan_reduce: nanargmax, nanargmin, nancumprod, nancumsum, nanmax, nanmin, nanprod, nanstd, nanvar;
         normalize: batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm;
         pad: pad;

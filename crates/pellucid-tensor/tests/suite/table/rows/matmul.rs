@@ -118,6 +118,57 @@ pub(super) fn rows() -> Vec<Row> {
             };
             Ok(bits(&dense)? == bits(&columns)?)
         });
+    let double_sum = |x: &[Nd]| {
+        let [outputs, left, right] = [0, 1, 2].map(|axis| x[2].shape[axis]);
+        let leading = |t: &Nd| t.shape[..t.shape.len() - 1].to_vec();
+        let shape = [broadcast_shape(&[&leading(&x[0]), &leading(&x[1])]), vec![outputs]].concat();
+        let stretch = |t: &Nd, last: usize| t.broadcast(&[&shape[..shape.len() - 1], &[last]].concat());
+        let (a, c) = (stretch(&x[0], left), stretch(&x[1], right));
+        Nd::from_fn(&shape, |ix| {
+            let (k, row) = (ix[ix.len() - 1], &ix[..ix.len() - 1]);
+            let pairs = (0..left).flat_map(|i| (0..right).map(move |j| (i, j)));
+            let term = |(i, j): (usize, usize)| {
+                a.at(&[row, &[i]].concat()) * x[2].at(&[k, i, j]) * c.at(&[row, &[j]].concat())
+            };
+            pairs.map(term).sum::<f64>() + x.get(3).map_or(0.0, |bias| bias.data[k])
+        })
+    };
+    let bilinear = Row::new("bilinear")
+        .case(
+            "biased",
+            [real([2, 3]), real([2, 4]), real([2, 3, 4]), real([2])],
+            |x| ops::bilinear(&x[0], &x[1], &x[2], Some(&x[3])),
+            double_sum,
+        )
+        .floats_only()
+        .case(
+            "leading axes that broadcast, without a bias",
+            [real([2, 1, 3]), real([2, 2]), real([3, 3, 2])],
+            |x| ops::bilinear(&x[0], &x[1], &x[2], None),
+            double_sum,
+        )
+        .floats_only()
+        .case(
+            "no sample",
+            [real([0, 3]), real([0, 4]), real([2, 3, 4]), real([2])],
+            |x| ops::bilinear(&x[0], &x[1], &x[2], Some(&x[3])),
+            double_sum,
+        )
+        .floats_only()
+        .within(0.3..=2.0)
+        .check("a weight of rank 2 must be an error", || {
+            mismatch(ops::bilinear(&zeros([3]), &zeros([3]), &zeros([3, 3]), None))
+        })
+        .check("an input of another width must be an error", || {
+            mismatch(ops::bilinear(&zeros([2, 3]), &zeros([2, 3]), &zeros([2, 3, 4]), None))
+        })
+        .check("half precision must be rounded once", || {
+            // The product is 2049, which f16 does not represent; with the bias it is 1.
+            let half = |values: &[f64], shape: &[usize]| Tensor::new(values, shape).to_dtype(DType::F16);
+            let (a, c, bias) = (half(&[2048.0, 1.0], &[1, 2]), half(&[1.0], &[1, 1]), half(&[-2048.0], &[1]));
+            let y = ops::bilinear(&a, &c, &half(&[1.0, 1.0], &[1, 2, 1]), Some(&bias))?;
+            Ok(y.dtype() == DType::F16 && y.item::<f64>() == 1.0)
+        });
     let trace = Row::new("trace")
         .case("a rectangle", [real([2, 3])], |x| ops::trace(&x[0]), |x| Nd::scalar(x[0].at(&[0, 0]) + x[0].at(&[1, 1])))
         .floats_only()
@@ -157,6 +208,7 @@ pub(super) fn rows() -> Vec<Row> {
         rule(dot, Rule::NoTruth),
         rule(outer, Rule::Any),
         rule(linear, Rule::NoTruth),
+        rule(bilinear, Rule::NoTruth),
     ];
     rows.extend(more);
     rows
