@@ -447,9 +447,10 @@ def table(operations, operands):
 PAGE = """# Derivatives at special points
 
 The derivatives of orders 1 to 4 at zeros, ties, bounds, poles and the ends of the range. The test
-`table::points` computes them in eager mode, in `f64` and `f32`, and compares them with this page. It fails for an
-elementwise operation without a row. The page is written by
-[points.py](../crates/pellucid-tensor/tests/suite/table/points.py), which differentiates the functions in 300 digits.
+`table::points` computes them in eager mode, in `f64` and `f32`, and compares them with this page. It runs `gradcheck`
+and `gradgradcheck` at the points that are neither kinks nor jumps, and fails for an elementwise operation without a
+row. The page is written by [points.py](../crates/pellucid-tensor/tests/suite/table/points.py), which differentiates
+the functions in 300 digits.
 
 A value is the limit of the derivative at the point, from the inside of the domain. Where the limits from both sides
 differ, the last column states the convention:

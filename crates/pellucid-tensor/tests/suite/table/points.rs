@@ -5,8 +5,11 @@
 use super::driver::Report;
 use super::row::{Gradient, Row};
 use super::rows;
-use pellucid_tensor::{DType, GradOptions, Result, Tensor, capture, formula, grad_one, hessian, lazy, ops};
-use std::collections::HashSet;
+use pellucid_tensor::{
+    DType, GradCheckOptions, GradOptions, Result, Tensor, capture, formula, grad_one, gradcheck, gradgradcheck,
+    hessian, lazy, ops,
+};
+use std::collections::{HashMap, HashSet};
 
 type Call = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
 
@@ -15,6 +18,8 @@ struct Point {
     operation: String,
     at: Vec<f64>,
     orders: Vec<Vec<f64>>,
+    /// The derivatives are the limits from both sides.
+    is_smooth: bool,
 }
 
 fn page() -> Vec<Point> {
@@ -29,7 +34,9 @@ fn page() -> Vec<Point> {
     let line = |line: &str| {
         let cells: Vec<&str> = line.split('|').collect();
         let operation = cells[1].trim().trim_matches('`').to_string();
-        Point { operation, at: numbers(cells[2]), orders: cells[3..7].iter().map(|c| numbers(c)).collect() }
+        let orders: Vec<Vec<f64>> = cells[3..7].iter().map(|c| numbers(c)).collect();
+        let is_smooth = cells[7].trim().is_empty() && orders.iter().flatten().all(|v| v.is_finite());
+        Point { operation, at: numbers(cells[2]), orders, is_smooth }
     };
     text.lines().filter(|l| l.starts_with("| `")).map(line).collect()
 }
@@ -201,6 +208,47 @@ fn derivatives_at_special_points_are_those_of_the_page() {
         }
     }
     report.finish();
+}
+
+/// Points of the page where the function jumps or its domain ends, although the derivatives have limits.
+const JUMPS_AND_ENDS: [(&str, &[f64]); 11] = [
+    ("sign", &[0.0]),
+    ("angle", &[0.0]),
+    ("floor", &[2.0]),
+    ("ceil", &[2.0]),
+    ("round", &[2.5]),
+    ("trunc", &[2.0]),
+    ("frac", &[2.0]),
+    ("floor_div", &[2.0, 2.0]),
+    ("igamma(1, x)", &[0.0]),
+    ("igamma(2, x)", &[0.0]),
+    ("igammac(3, x)", &[0.0]),
+];
+
+/// The central differences of both checks read the function on both sides of the point.
+#[test]
+fn gradgradcheck_holds_at_smooth_special_points() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let mut report = Report::default();
+    let mut rows = rows::all();
+    let mut known: HashMap<String, Call> = HashMap::new();
+    let mut checked = 0;
+    let is_continuous = |point: &Point| !JUMPS_AND_ENDS.contains(&(&point.operation[..], &point.at[..]));
+    for point in page().into_iter().filter(|point| point.is_smooth && is_continuous(point)) {
+        let call = known.entry(point.operation.clone());
+        let call = call.or_insert_with(|| call_of(&point.operation, &mut rows).expect("every operation has a call"));
+        let leaves: Vec<Tensor> = point.at.iter().map(|&x| Tensor::from(x).requires_grad_(true)).collect();
+        let inputs: Vec<&Tensor> = leaves.iter().collect();
+        report.section(format!("{} at {:?}", point.operation, point.at), |report| {
+            let f = |x: &[Tensor]| Ok(vec![call(x)?]);
+            checked += 1;
+            report.section("first order", |_| gradcheck(f, &inputs, GradCheckOptions::default()));
+            report.section("second order", |_| gradgradcheck(f, &inputs, GradCheckOptions::default()));
+            Ok(())
+        });
+    }
+    report.finish();
+    assert!(checked >= 200, "the page must have at least 200 smooth points, but has {checked}");
 }
 
 #[test]
