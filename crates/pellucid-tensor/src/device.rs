@@ -292,17 +292,17 @@ impl IntoDevice for Device {
     }
 }
 
-impl IntoDevice for &str {
-    fn into_device(self) -> Result<Device> {
-        self.parse()
-    }
+/// Implements [`IntoDevice`] for strings.
+macro_rules! device_names {
+    ($($name:ty),*) => {$(
+        impl IntoDevice for $name {
+            fn into_device(self) -> Result<Device> {
+                self.parse()
+            }
+        }
+    )*};
 }
-
-impl IntoDevice for &String {
-    fn into_device(self) -> Result<Device> {
-        self.parse()
-    }
-}
+device_names!(&str, &String, String);
 
 /// Compares the device with a name, which may be that of its driver (`wgpu:0`) or, for the devices of the first
 /// available driver of GPUs, `gpu:0`. A name without an index has index 0. No device is opened.
