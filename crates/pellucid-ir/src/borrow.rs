@@ -10,6 +10,7 @@
 
 mod waiting;
 
+use waiting::Words;
 pub use waiting::{Parker, WaitList};
 
 use std::cell::Cell;
@@ -24,6 +25,8 @@ pub trait Atomics: Sized {
     type Holders: AtomicHolders;
     /// The atomic counter of writes.
     type Writes: AtomicWrites;
+    /// The number of sleeps of a reader after which a reservation ends.
+    const PATIENCE: usize;
     /// Lets other threads run.
     fn yield_now();
     /// Returns the bit of a word, at this address, in a mask of words.
@@ -40,8 +43,8 @@ pub trait Atomics: Sized {
     fn set_held(guards: usize);
     /// Returns what another thread wakes this thread by.
     fn parker() -> Arc<Parker>;
-    /// Sleeps until another thread wakes this thread, or a short time has passed.
-    fn park(parker: &Parker);
+    /// Sleeps until another thread wakes this thread, or a short time has passed. Returns false if the time has passed.
+    fn park(parker: &Parker) -> bool;
 }
 
 /// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
@@ -144,6 +147,8 @@ impl Atomics for Native {
     type Holders = AtomicU32;
     type Writes = AtomicU64;
 
+    const PATIENCE: usize = 5;
+
     #[inline]
     fn yield_now() {
         std::thread::yield_now();
@@ -181,8 +186,8 @@ impl Atomics for Native {
         PARKER.try_with(Arc::clone).unwrap_or_default()
     }
 
-    fn park(parker: &Parker) {
-        parker.park();
+    fn park(parker: &Parker) -> bool {
+        parker.park()
     }
 }
 
@@ -306,20 +311,38 @@ fn acquire_all<V: Borrowed>(inputs: &[V], outputs: &[V]) -> bool {
     }
 }
 
-/// Returns true if no kernel waits that is to acquire a word of these operands first.
+/// The words of a kernel, outputs first, and whether it writes each.
 #[inline]
-fn is_next<V: Borrowed>(inputs: &[V], outputs: &[V]) -> bool {
-    match V::Atomics::waited() {
+fn words<'w, V: Borrowed>(inputs: &'w [V], outputs: &'w [V]) -> impl Words<'w, V::Atomics>
+where
+    V::Atomics: 'w,
+{
+    let outputs = outputs.iter().map(|output| (output.borrow_word(), true));
+    outputs.chain(inputs.iter().map(|input| (input.borrow_word(), false)))
+}
+
+/// The words of sets of operands, of which the kernel writes the first `targets` of each.
+fn batch_words<'w, V: Borrowed>(operands: &'w [V], set: usize, targets: usize) -> impl Words<'w, V::Atomics>
+where
+    V::Atomics: 'w,
+{
+    operands.iter().enumerate().map(move |(k, operand)| (operand.borrow_word(), k % set < targets))
+}
+
+/// Returns true if a kernel may acquire these words before all kernels that wait.
+#[inline]
+fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+    match A::waited() {
         0 => true,
-        waited => waiting::is_next(waited, inputs, outputs),
+        waited => waiting::is_next(waited, words),
     }
 }
 
-/// Wakes the kernels that wait for a released word of these operands.
+/// Wakes the kernels that wait for one of these words, which were released.
 #[inline]
-fn wake_waiters<V: Borrowed>(inputs: &[V], outputs: &[V]) {
-    if V::Atomics::waited() != 0 {
-        waiting::wake(inputs, outputs);
+fn wake_waiters<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+    if A::waited() != 0 {
+        waiting::wake(words);
     }
 }
 
@@ -336,7 +359,7 @@ fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
             input.borrow_word().end_read();
         }
     }
-    wake_waiters(inputs, outputs);
+    wake_waiters(words(inputs, outputs));
 }
 
 /// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the
@@ -353,8 +376,8 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
     /// served in turn.
     #[inline]
     pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
-        if !is_next(inputs, outputs) || !acquire_all(inputs, outputs) {
-            waiting::wait(inputs, outputs, || acquire_all(inputs, outputs));
+        if !is_next(words(inputs, outputs)) || !acquire_all(inputs, outputs) {
+            waiting::wait(words(inputs, outputs), || acquire_all(inputs, outputs));
         }
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
@@ -362,7 +385,7 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
     /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
-        let is_acquired = is_next(inputs, outputs) && acquire_all(inputs, outputs);
+        let is_acquired = is_next(words(inputs, outputs)) && acquire_all(inputs, outputs);
         is_acquired.then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
     }
 
@@ -393,19 +416,33 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
-    /// Acquires the words of all sets of `set` operands, the first `targets` of each as the only writer.
+    /// Waits until no other thread's kernel holds a word in conflict, and acquires the words of all sets of `set`
+    /// operands, the first `targets` of each as the only writer.
     ///
-    /// Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one, or if a target
-    /// shares its storage with another operand.
-    pub fn try_acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
-        if !is_next(&[], operands) {
-            return None;
+    /// Returns `None`, and holds no word, if a target shares its storage with another operand.
+    pub fn acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
+        let words = batch_words(operands, set, targets);
+        if is_next(words.clone())
+            && let Some(guard) = Self::try_all(operands, set, targets)
+        {
+            return Some(guard);
         }
+        let mut guard = None;
+        if waiting::are_targets_unique(words.clone()) {
+            waiting::wait(words, || {
+                guard = Self::try_all(operands, set, targets);
+                guard.is_some()
+            });
+        }
+        guard
+    }
+
+    /// Acquires all words or none.
+    fn try_all(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
         V::Atomics::set_held(V::Atomics::held() + 1);
         let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0, _not_send: PhantomData };
-        for (k, operand) in operands.iter().enumerate() {
-            let word = operand.borrow_word();
-            if !(if guard.is_target(k) { word.try_write() } else { word.try_read() }) {
+        for (word, is_target) in batch_words(operands, set, targets) {
+            if !(if is_target { word.try_write() } else { word.try_read() }) {
                 return None;
             }
             guard.acquired += 1;
@@ -413,25 +450,21 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
         Some(guard)
     }
 
-    fn is_target(&self, operand: usize) -> bool {
-        operand % self.set < self.targets
-    }
-
     /// Counts a write to every target.
     pub fn count_writes(&self) {
-        let targets = self.operands.iter().enumerate().filter(|(k, _)| self.is_target(*k));
-        targets.for_each(|(_, target)| target.version_word().bump());
+        let targets = self.operands.chunks(self.set).flat_map(|set| &set[..self.targets]);
+        targets.for_each(|target| target.version_word().bump());
     }
 }
 
 impl<V: Borrowed> Drop for BatchBorrowGuard<'_, V> {
     fn drop(&mut self) {
-        for (k, operand) in self.operands[..self.acquired].iter().enumerate() {
-            let word = operand.borrow_word();
-            if self.is_target(k) { word.end_write() } else { word.end_read() }
+        let words = batch_words(self.operands, self.set, self.targets);
+        for (word, is_target) in words.clone().take(self.acquired) {
+            if is_target { word.end_write() } else { word.end_read() }
         }
         V::Atomics::set_held(V::Atomics::held() - 1);
-        wake_waiters(&[], self.operands);
+        wake_waiters(words);
     }
 }
 

@@ -20,11 +20,14 @@ loom::lazy_static! {
 
 loom::thread_local! {
     static LOOM_HELD: std::cell::Cell<usize> = std::cell::Cell::new(0);
+    static LOOM_PARKER: std::sync::Arc<Parker> = std::sync::Arc::default();
 }
 
 impl Atomics for Loom {
     type Holders = LoomU32;
     type Writes = LoomU64;
+
+    const PATIENCE: usize = 1;
 
     fn yield_now() {
         thread::yield_now();
@@ -56,12 +59,13 @@ impl Atomics for Loom {
     }
 
     fn parker() -> std::sync::Arc<Parker> {
-        std::sync::Arc::default()
+        LOOM_PARKER.with(std::sync::Arc::clone)
     }
 
     /// A thread that sleeps may wake at any time.
-    fn park(_parker: &Parker) {
+    fn park(_parker: &Parker) -> bool {
         thread::yield_now();
+        false
     }
 }
 
@@ -218,7 +222,7 @@ fn two_storages_in_opposite_orders_block_no_thread() {
 }
 
 #[test]
-fn a_batch_acquires_all_words_or_none() {
+fn a_batch_waits_until_it_acquires_all_words() {
     explore(3, || {
         let storages = Arc::new([Contents::default(), Contents::default(), Contents::default()]);
         let other = thread::spawn({
@@ -227,18 +231,16 @@ fn a_batch_acquires_all_words_or_none() {
         });
         // The kernel has two sets of operands, each a target and an input.
         let operands = [&storages[0], &storages[1], &storages[2], &storages[1]];
-        let batch = BatchBorrowGuard::try_acquire(&operands, 2, 1);
-        let batch_writes = u64::from(batch.is_some());
-        if let Some(guard) = batch {
-            storages[1].check();
-            storages[0].overwrite();
-            storages[2].overwrite();
-            guard.count_writes();
-        }
+        let guard = BatchBorrowGuard::acquire(&operands, 2, 1).expect("no target must share its storage");
+        storages[1].check();
+        storages[0].overwrite();
+        storages[2].overwrite();
+        guard.count_writes();
+        drop(guard);
         let other_writes = u64::from(other.join().unwrap());
-        storages[0].finish(batch_writes);
+        storages[0].finish(1);
         storages[1].finish(0);
-        storages[2].finish(other_writes + batch_writes);
+        storages[2].finish(1 + other_writes);
     });
 }
 
@@ -246,7 +248,7 @@ fn a_batch_acquires_all_words_or_none() {
 fn a_target_that_shares_its_storage_is_rejected() {
     explore(1, || {
         let storage = Contents::default();
-        assert!(BatchBorrowGuard::try_acquire(&[&storage, &storage], 2, 1).is_none());
+        assert!(BatchBorrowGuard::acquire(&[&storage, &storage], 2, 1).is_none());
         storage.finish(0);
     });
 }
@@ -330,25 +332,63 @@ fn kernels_that_wait_in_opposite_orders_are_all_served() {
     });
 }
 
+/// Waits for a storage, checks it, and overwrites it if the kernel is a writer.
+fn run_in_turn(storage: &Contents, writes: bool) {
+    let operand = [storage];
+    let (inputs, outputs): (&[_], &[_]) = if writes { (&[], &operand) } else { (&operand, &[]) };
+    let guard = BorrowGuard::acquire(inputs, outputs);
+    storage.check();
+    if writes {
+        storage.overwrite();
+        guard.count_writes();
+    }
+}
+
 #[test]
 fn a_reader_and_a_writer_that_returns_at_once_are_both_served() {
     explore(2, || {
         let storage = Arc::new(Contents::default());
         let reader = thread::spawn({
             let storage = storage.clone();
-            move || {
-                let inputs = [&*storage];
-                let _guard = BorrowGuard::acquire(&inputs, &[]);
-                storage.check();
-            }
+            move || run_in_turn(&storage, false)
         });
-        for _ in 0..2 {
-            let outputs = [&*storage];
-            let guard = BorrowGuard::acquire(&[], &outputs);
-            storage.overwrite();
-            guard.count_writes();
-        }
+        (0..3).for_each(|_| run_in_turn(&storage, true));
         reader.join().unwrap();
+        storage.finish(3);
+    });
+}
+
+#[test]
+fn readers_and_a_writer_that_returns_are_all_served() {
+    explore(1, || {
+        let storage = Arc::new(Contents::default());
+        let readers = [(); 2].map(|()| {
+            let storage = storage.clone();
+            thread::spawn(move || run_in_turn(&storage, false))
+        });
+        (0..2).for_each(|_| run_in_turn(&storage, true));
+        readers.into_iter().for_each(|t| t.join().unwrap());
         storage.finish(2);
+    });
+}
+
+#[test]
+fn a_thread_reads_its_reserved_words_and_other_readers_wait_for_it_a_short_time() {
+    explore(2, || {
+        let storage = Arc::new(Contents::default());
+        Loom::with_waiters(|list| {
+            let claims = list.claims(words(&[], &[&*storage]));
+            let ticket = list.join(claims, Loom::parker());
+            list.leave(ticket);
+            list.publish::<Loom>();
+        });
+        let reader = thread::spawn({
+            let storage = storage.clone();
+            move || run_in_turn(&storage, false)
+        });
+        run_in_turn(&storage, false);
+        run_in_turn(&storage, true);
+        reader.join().unwrap();
+        storage.finish(1);
     });
 }

@@ -78,7 +78,7 @@ fn shift_layout(operand: &mut SlotView, elements: usize) {
 pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     let mut allocations: Vec<BufferAllocation> = Vec::new();
     let mut at: HashMap<Slot, usize> = HashMap::new();
-    let mut touch = |slot: Slot, launch: usize| {
+    let touch = |slot: Slot, launch: usize| {
         if !matches!(plan.role(slot), SlotRole::Own | SlotRole::Input) {
             return;
         }
@@ -89,6 +89,13 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
         });
         allocations[index].last = allocations[index].last.max(launch);
     };
+    visit_uses(plan, touch);
+    allocations
+}
+
+/// Calls `touch` with the slot and the index of the launch for every use of a slot. The operands of setup are used from
+/// the first launch to the end, outputs at the end.
+pub(super) fn visit_uses(plan: &Plan, mut touch: impl FnMut(Slot, usize)) {
     let end = plan.launches.len();
     for operand in plan.setup.iter().flat_map(Launch::operands) {
         touch(operand.slot, 0);
@@ -98,7 +105,6 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
         launch.operands().for_each(|o| touch(o.slot, k));
     }
     plan.outputs.iter().for_each(|o| touch(o.slot, end));
-    allocations
 }
 
 /// Merges a buffer with the input that it overwrites in place. Returns the block number of each buffer; merged buffers

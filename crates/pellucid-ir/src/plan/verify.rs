@@ -8,6 +8,7 @@
 //! | results | A pass removes no write to memory that is visible outside of the plan. |
 //! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
 
+use super::arena::visit_uses;
 use super::{Arena, Launch, Plan, Slot, SlotRole, SlotView};
 use crate::dtype::DType;
 use crate::kernel::{Kernel, RecurrentPart};
@@ -84,7 +85,6 @@ impl Plan {
         if before.arena.is_some() {
             return None;
         }
-        let end = self.launches.len();
         let mut lives: HashMap<Slot, (usize, usize)> = HashMap::new();
         let mut touch = |slot, at: usize| {
             let life = lives.entry(slot).or_insert((at, at));
@@ -92,14 +92,7 @@ impl Plan {
         };
         let inputs = (0..before.slots.len()).filter(|&slot| before.role(slot) == SlotRole::Input);
         inputs.for_each(|slot| touch(slot, 0));
-        for operand in before.setup.iter().flat_map(Launch::operands) {
-            touch(operand.slot, 0);
-            touch(operand.slot, end);
-        }
-        for (k, launch) in before.launches.iter().enumerate() {
-            launch.operands().for_each(|o| touch(o.slot, k));
-        }
-        before.outputs.iter().for_each(|o| touch(o.slot, end));
+        visit_uses(before, touch);
         let mut buffers: Vec<_> = arena.allocations.iter().filter(|a| a.bytes > 0).collect();
         buffers.sort_by_key(|a| a.offset);
         for (k, a) in buffers.iter().enumerate() {

@@ -46,7 +46,7 @@ fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operan
             }
         }
     }
-    let Some(guard) = BatchBorrowGuard::try_acquire(&dense, count, targets) else { return Ok(false) };
+    let Some(guard) = BatchBorrowGuard::acquire(&dense, count, targets) else { return Ok(false) };
     let mut maps = Vec::with_capacity(dense.len() / count);
     for (inputs, set) in dense.chunks_exact(count).zip(operands.chunks_exact(count)) {
         maps.push(DenseMap { size: set[0].shape().size(), inputs, outputs: &inputs[..targets] });

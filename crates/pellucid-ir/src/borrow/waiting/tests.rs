@@ -1,0 +1,129 @@
+//! Tests of the order and of reservations, by the calls that kernels make.
+
+use super::*;
+
+/// A list, and the words of storages.
+#[derive(Default)]
+struct Model {
+    list: WaitList,
+    storages: [BorrowWord; 2],
+}
+
+impl Model {
+    fn claims(&mut self, words: &[(usize, bool)]) -> Claims {
+        let storages = &self.storages;
+        self.list.claims(words.iter().map(|&(k, writes)| (&storages[k], writes)))
+    }
+
+    /// Adds a kernel of a thread, which reads or writes these storages.
+    fn join(&mut self, thread: &Arc<Parker>, words: &[(usize, bool)]) -> u64 {
+        let claims = self.claims(words);
+        self.list.join(claims, thread.clone())
+    }
+
+    /// Returns the kernels whose turn it is.
+    fn first(&self) -> Vec<u64> {
+        let list = &self.list;
+        let is_first = |(k, waiter): &(usize, &Waiter)| {
+            !list.conflicts(*k, &waiter.claims) && list.reservation_before(waiter).is_none()
+        };
+        list.waiters.iter().enumerate().filter(is_first).map(|(_, waiter)| waiter.ticket).collect()
+    }
+}
+
+fn thread() -> Arc<Parker> {
+    Arc::default()
+}
+
+const READ: &[(usize, bool)] = &[(0, false)];
+const WRITE: &[(usize, bool)] = &[(0, true)];
+
+#[test]
+fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
+    let (mut model, trainer) = (Model::default(), thread());
+    let mut readers: Vec<u64> = (0..100).map(|_| model.join(&thread(), READ)).collect();
+    for _ in 0..OVERTAKINGS {
+        let writer = model.join(&trainer, WRITE);
+        assert_eq!(model.first(), [writer]);
+        model.list.leave(writer);
+    }
+    let writer = model.join(&trainer, WRITE);
+    assert_eq!(model.first(), readers, "each reader was overtaken {OVERTAKINGS} times");
+    // A reader that comes later waits for the writer.
+    readers.push(model.join(&thread(), READ));
+    assert_eq!(model.first(), readers[..100]);
+    readers.iter().take(100).for_each(|reader| model.list.leave(*reader));
+    assert_eq!(model.first(), [writer]);
+}
+
+#[test]
+fn writers_do_not_overtake_writers() {
+    let mut model = Model::default();
+    let words: [&[(usize, bool)]; 4] = [WRITE, &[(0, false), (1, true)], READ, WRITE];
+    let [first, second, reader, last] = words.map(|words| model.join(&thread(), words));
+    assert_eq!(model.first(), [first]);
+    model.list.leave(first);
+    // Both other kernels only read what the last writer writes.
+    assert_eq!(model.first(), [last]);
+    model.list.leave(last);
+    assert_eq!(model.first(), [second, reader]);
+}
+
+#[test]
+fn a_writer_whose_words_others_write_goes_after_them() {
+    let mut model = Model::default();
+    let reader = model.join(&thread(), &[(0, false), (1, true)]);
+    let writer = model.join(&thread(), &[(0, true), (1, true)]);
+    assert_eq!(model.first(), [reader], "the reader writes a storage of the writer");
+    model.list.leave(reader);
+    assert_eq!(model.first(), [writer]);
+}
+
+#[test]
+fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_are_first() {
+    let (mut model, trainer) = (Model::default(), thread());
+    let mut waiting: Vec<u64> = (0..3).map(|_| model.join(&thread(), READ)).collect();
+    let writer = model.join(&trainer, WRITE);
+    model.list.leave(writer);
+    assert_eq!(model.first(), waiting);
+    waiting.extend((0..10).map(|_| model.join(&thread(), READ)));
+    assert_eq!(model.first(), waiting[..ADMITTED]);
+    waiting.drain(..ADMITTED).for_each(|reader| model.list.leave(reader));
+    assert_eq!(model.first(), []);
+    // The owner may read its words.
+    let own = model.join(&trainer, READ);
+    assert_eq!(model.first(), [own]);
+    model.list.leave(own);
+    // Its next write admits the next readers.
+    let writer = model.join(&trainer, WRITE);
+    model.list.leave(writer);
+    assert_eq!(model.first(), waiting[..ADMITTED]);
+    // A reservation holds up no other writer, which takes its place.
+    let (other, claims) = (model.join(&thread(), WRITE), model.claims(READ));
+    assert_eq!(model.first(), [other]);
+    model.list.leave(other);
+    assert_eq!(model.list.reservations.len(), 1);
+    assert!(model.list.reservation(&claims, &trainer).is_some());
+}
+
+#[test]
+fn a_writer_does_not_wait_for_readers_that_its_reservation_holds_up() {
+    let (mut model, trainer) = (Model::default(), thread());
+    let writer = model.join(&trainer, WRITE);
+    model.list.leave(writer);
+    (0..ADMITTED).for_each(|_| {
+        let reader = model.join(&thread(), READ);
+        model.list.leave(reader);
+    });
+    let held_up = model.join(&thread(), READ);
+    let both = model.join(&thread(), &[(0, false), (1, false)]);
+    for _ in 0..OVERTAKINGS {
+        let writer = model.join(&thread(), &[(1, true)]);
+        model.list.leave(writer);
+    }
+    assert_eq!(model.first(), [both]);
+    let writer = model.join(&trainer, WRITE);
+    assert_eq!(model.first(), [held_up, both]);
+    [held_up, both].into_iter().for_each(|reader| model.list.leave(reader));
+    assert_eq!(model.first(), [writer]);
+}
