@@ -11,6 +11,7 @@ mod links;
 mod modules;
 #[path = "../repository/mod.rs"]
 mod repository;
+mod types;
 
 use cycles::FileGraph;
 use repository::{compare, files, root};
@@ -102,6 +103,35 @@ fn options_are_structs_without_setters() {
         setters.extend(methods.map(|method| format!("{name}: {}::{}", method.owner, method.name)));
     }
     assert!(setters.is_empty(), "options have public fields and no methods that set them: {setters:#?}");
+}
+
+/// Public types that users cannot name or that only macros use, and the walk of a model, which borrows closures.
+const NOT_SHARED: [&str; 9] = [
+    "CallLocationGuard",
+    "CellKind",
+    "CompileOptions",
+    "EinopsReduction",
+    "HookList",
+    "StepOptimizer",
+    "ThreadStream",
+    "ThreadStreamGuard",
+    "Visitor",
+];
+
+#[test]
+fn every_public_type_is_tested_for_send_and_sync() {
+    let tested = include_str!("../threads/send.rs");
+    let tested: BTreeSet<&str> = tested.split(|c: char| !c.is_alphanumeric() && c != '_').chain(NOT_SHARED).collect();
+    let files = files(&["rs"]);
+    let sources = files.iter().filter(|(name, _)| {
+        ["pellucid-tensor", "pellucid-nn", "pellucid"].iter().any(|c| name.starts_with(&format!("crates/{c}/src/")))
+    });
+    let (types, thread_safe): (Vec<_>, Vec<_>) = sources.map(|(_, text)| types::public_types(text)).unzip();
+    let thread_safe: BTreeSet<&str> = thread_safe.into_iter().flatten().collect();
+    let types: BTreeSet<&str> = types.into_iter().flatten().collect();
+    let missing: Vec<_> = types.iter().filter(|name| !tested.contains(*name) && !thread_safe.contains(*name)).collect();
+    assert!(missing.is_empty(), "tests/threads/send.rs must name these types: {missing:?}");
+    assert!(NOT_SHARED.iter().all(|name| types.contains(name)), "a type of NOT_SHARED does not exist");
 }
 
 #[test]
@@ -211,6 +241,9 @@ fn the_checks_find_what_they_look_for() {
         failures::public_functions("impl StepOptions {\n    pub fn stride(mut self, n: usize) -> Self {\n    }\n}\n");
     assert!(setter.len() == 1 && setter[0].consumes && setter[0].owner == "StepOptions");
     assert_eq!(rule, ["panics Layer::wide", "returns Layer::run", "returns Step::launch", "panics seed"]);
+    let source = "/// A layer.\n#[derive(Module)]\n#[module(\n    x\n)]\npub struct A<T>(T);\npub enum B {}\nstruct C;\n\
+                  impl<T: Loss> Loss for D<T> {}\nimpl Into<B> for E {}\nmod tests {\npub struct F;\n";
+    assert_eq!(types::public_types(source), (vec!["A", "B"], vec!["A", "D"]));
     assert_eq!(links::links("[a](b.md) and [c](d.rs#e)\n```\n[f](g)\n```\n"), [(1, "b.md"), (1, "d.rs#e")]);
     assert_eq!(links::quoted_paths("`a/b.rs` `a/` `x/y` `a/{b,c}.rs`"), [(1, "a/b.rs"), (1, "a/")]);
 }

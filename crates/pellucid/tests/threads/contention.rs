@@ -20,8 +20,8 @@ const PASSES: usize = 20 * STEPS;
 
 /// Runs `STEPS` steps beside readers and bounds the passes of the readers in that time. No clock is read.
 ///
-/// If readers and trainer took turns, each reader would have at least one pass per step, and a trainer on two cores would
-/// keep about a tenth of its rate. At half of these passes it keeps more than a fifth.
+/// If readers and trainer took turns, each reader would have at least one pass per step, and a trainer on two cores
+/// would keep about a tenth of its rate. At half of these passes it keeps more than a fifth.
 fn train_beside_readers(mut step: impl FnMut(), reader: impl Fn() -> Box<dyn FnMut()> + Sync) {
     let (has_ended, begin) = (AtomicBool::new(false), Barrier::new(READERS + 1));
     let passes: [AtomicUsize; READERS] = Default::default();

@@ -5,9 +5,13 @@ use pellucid::nn::graph::{
     BoundGradients, EagerStep, GraphTrainer, InferenceModel, RecordedStep, StepCheck, StepOptions, StepPlan, Stream,
     Timer, TrainingStep,
 };
-use pellucid::nn::loss::{CrossEntropyLoss, Loss, LossKind, WithTargets};
-use pellucid::nn::optim::{Average, AveragedModel, GradScaler, Lbfgs, Muon, Optimizer};
+use pellucid::nn::graph::{mirror::*, plan::*};
+use pellucid::nn::hook::HookGuard;
+use pellucid::nn::init::{Fan, Nonlinearity};
+use pellucid::nn::loss::{CrossEntropyLoss, GradKind, Loss, LossKind, WithTargets};
+use pellucid::nn::optim::{schedule::*, *};
 use pellucid::nn::*;
+use pellucid::ops::*;
 use pellucid::*;
 
 fn is_send<T: Send>() {}
@@ -90,6 +94,45 @@ fn public_types_are_send_and_sync() {
         Average,
         Lbfgs,
     ];
+    // Schedules, and the parts of optimizers.
+    both![ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, MultiplicativeLr, NoamLr, PolynomialLr, StepLr];
+    both![SwaLr, WarmupLr, CosineSchedule, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
+    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicScale];
+    both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
+    both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, Hyperparameter, MuonLr, Momentum, Unscaled];
+    both![
+        UpdateContext<'_>,
+        AdadeltaOptions,
+        AdafactorOptions,
+        AdagradOptions,
+        AdamOptions,
+        AdamWOptions,
+        AdamaxOptions
+    ];
+    both![AsgdOptions, LambOptions, LionOptions, MuonOptions, NAdamOptions, RAdamOptions, RmsPropOptions, RpropOptions];
+    both![SgdOptions];
+    // The parts of layers and of plans.
+    both![Fan, Nonlinearity, GradKind, Elman, GatedRecurrentUnit, LongShortTermMemory, InProj, RotaryPairing];
+    both![PerAxis<2>, Windows<2>, ModulePart<'_>, PartInfo, StateLoad<'_>, HookGuard<'_>];
+    both![ArenaSlot, LayerBuffers, LossBuffers, PlannedBuffer];
+    // The options and results of operations.
+    both![
+        AttentionOptions<'_>,
+        AvgPoolDivisor,
+        Axes,
+        BatchNormOptions,
+        Bins<'_>,
+        ConvOptions,
+        ConvPadding,
+        ConvolveMode
+    ];
+    both![CovOptions<'_>, CrossEntropyOptions<'_>, CtcLossOptions, Cutoff, EmbeddingBagOptions<'_>, EmbeddingOptions];
+    both![IntList, InterpolationMode, Lstsq, MatrixNorm, MeshgridIndexing, MultiMarginLossOptions<'_>];
+    both![NllLossOptions<'_>, PadMode, PadWidth, PaddingMode, PoissonNllLossOptions, QrMode, QuantileInterpolation];
+    both![RecurrenceOptions<'_>, RecurrentWeights<'_>, Reduction, Resize, ResizeMode, RnnNonlinearity];
+    both![RunningStatistics<'_>, ScatterReduceOp, Sections, Spacing<'_>, Spatial, SplitSizes, TensorOrScalar<'_>];
+    both![TripletMarginLossOptions, Unique, WindowFunction<'_>, NeedsInputGrad, OutputGradients<'_>];
+    both![SaveForBackward<'_>];
     both![Batches<3>, BatchPosition, Mnist, Digits, train::Progress];
 }
 

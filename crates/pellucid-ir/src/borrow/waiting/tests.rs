@@ -4,12 +4,12 @@ use super::*;
 
 /// A list, and the words of storages.
 #[derive(Default)]
-struct Model {
+struct ListModel {
     list: WaitList,
     storages: [BorrowWord; 2],
 }
 
-impl Model {
+impl ListModel {
     fn claims(&mut self, words: &[(usize, bool)]) -> Claims {
         let storages = &self.storages;
         self.list.claims(words.iter().map(|&(k, writes)| (&storages[k], writes)))
@@ -40,7 +40,7 @@ const WRITE: &[(usize, bool)] = &[(0, true)];
 
 #[test]
 fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
-    let (mut model, trainer) = (Model::default(), thread());
+    let (mut model, trainer) = (ListModel::default(), thread());
     let mut readers: Vec<u64> = (0..100).map(|_| model.join(&thread(), READ)).collect();
     for _ in 0..OVERTAKINGS {
         let writer = model.join(&trainer, WRITE);
@@ -58,7 +58,7 @@ fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
 
 #[test]
 fn writers_do_not_overtake_writers() {
-    let mut model = Model::default();
+    let mut model = ListModel::default();
     let words: [&[(usize, bool)]; 4] = [WRITE, &[(0, false), (1, true)], READ, WRITE];
     let [first, second, reader, last] = words.map(|words| model.join(&thread(), words));
     assert_eq!(model.first(), [first]);
@@ -71,7 +71,7 @@ fn writers_do_not_overtake_writers() {
 
 #[test]
 fn a_writer_whose_words_others_write_goes_after_them() {
-    let mut model = Model::default();
+    let mut model = ListModel::default();
     let reader = model.join(&thread(), &[(0, false), (1, true)]);
     let writer = model.join(&thread(), &[(0, true), (1, true)]);
     assert_eq!(model.first(), [reader], "the reader writes a storage of the writer");
@@ -81,7 +81,7 @@ fn a_writer_whose_words_others_write_goes_after_them() {
 
 #[test]
 fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_are_first() {
-    let (mut model, trainer) = (Model::default(), thread());
+    let (mut model, trainer) = (ListModel::default(), thread());
     let mut waiting: Vec<u64> = (0..3).map(|_| model.join(&thread(), READ)).collect();
     let writer = model.join(&trainer, WRITE);
     model.list.leave(writer);
@@ -108,7 +108,7 @@ fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_a
 
 #[test]
 fn a_writer_does_not_wait_for_readers_that_its_reservation_holds_up() {
-    let (mut model, trainer) = (Model::default(), thread());
+    let (mut model, trainer) = (ListModel::default(), thread());
     let writer = model.join(&trainer, WRITE);
     model.list.leave(writer);
     (0..ADMITTED).for_each(|_| {
