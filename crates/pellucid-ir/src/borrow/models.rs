@@ -372,21 +372,54 @@ fn readers_and_a_writer_that_returns_are_all_served() {
     });
 }
 
+/// Reserves the storage for this thread, and uses the admissions of readers.
+fn reserve(storage: &Contents) {
+    Loom::with_waiters(|list| {
+        let claims = list.claims(words(&[], &[storage]));
+        let writer = list.join(claims, Loom::parker());
+        list.leave(writer);
+        for _ in 0..100 {
+            let claims = list.claims(words(&[storage], &[]));
+            let reader = list.join(claims, std::sync::Arc::default());
+            list.leave(reader);
+        }
+        list.publish::<Loom>();
+    });
+}
+
 #[test]
-fn a_thread_reads_its_reserved_words_and_other_readers_wait_for_it_a_short_time() {
-    explore(2, || {
+fn a_reader_is_served_although_the_owner_of_a_reservation_does_not_write_again() {
+    explore(3, || {
         let storage = Arc::new(Contents::default());
-        Loom::with_waiters(|list| {
-            let claims = list.claims(words(&[], &[&*storage]));
-            let ticket = list.join(claims, Loom::parker());
-            list.leave(ticket);
-            list.publish::<Loom>();
-        });
+        reserve(&storage);
         let reader = thread::spawn({
             let storage = storage.clone();
             move || run_in_turn(&storage, false)
         });
-        run_in_turn(&storage, false);
+        // The owner may read.
+        assert!(read(&storage));
+        reader.join().unwrap();
+        storage.finish(0);
+    });
+}
+
+#[test]
+fn a_reservation_holds_up_readers_until_the_owner_writes_again() {
+    explore(2, || {
+        let storage = Arc::new(Contents::default());
+        reserve(&storage);
+        assert!(
+            thread::spawn({
+                let storage = storage.clone();
+                move || !read(&storage)
+            })
+            .join()
+            .unwrap()
+        );
+        let reader = thread::spawn({
+            let storage = storage.clone();
+            move || run_in_turn(&storage, false)
+        });
         run_in_turn(&storage, true);
         reader.join().unwrap();
         storage.finish(1);
