@@ -9,8 +9,8 @@
 //! A thread that trains a model returns to its words again and again. If all readers ran as soon as a write ends, the
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
 //! The words of a writer that had to wait thus stay *reserved* for its thread: until it writes them again, only
-//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread returns and finds no
-//! reader that waits, or does not return while a reader sleeps [`Atomics::PATIENCE`] times.
+//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again
+//! and no reader has come, or does not return while a reader sleeps [`Atomics::PATIENCE`] times.
 //!
 //! The list is empty while no kernel waits, which an acquisition finds out by one load of a mask of the words in the
 //! list. A thread that holds words already does not join the list, since a kernel of the list may wait for these words.
@@ -196,10 +196,13 @@ pub(super) fn is_next<'w, A: Atomics + 'w>(waited: u64, words: impl Words<'w, A>
     let parker = A::parker();
     A::with_waiters(|list| {
         let claims = list.claims(words);
-        let is_next = !list.conflicts(list.waiters.len(), &claims) && list.reservation(&claims, &parker).is_none();
-        if is_next && list.reservations.iter().any(|it| overlap(&it.claims, &claims, |_, writes| writes)) {
-            // No reader waits for the words that this kernel writes.
-            list.end_reservations(|it| conflict(&it.claims, &claims));
+        let mut is_next = !list.conflicts(list.waiters.len(), &claims) && list.reservation(&claims, &parker).is_none();
+        let mut own = list.reservations.iter().filter(|it| overlap(&it.claims, &claims, |_, writes| writes));
+        if is_next && own.any(|it| it.admissions < ADMITTED) {
+            // Readers came since the last write: the kernel joins the list, which reserves its words again.
+            is_next = false;
+        } else if is_next {
+            list.end_reservations(|it| overlap(&it.claims, &claims, |_, writes| writes));
             list.publish::<A>();
         }
         list.recycle(claims);

@@ -105,8 +105,8 @@ fn options_are_structs_without_setters() {
     assert!(setters.is_empty(), "options have public fields and no methods that set them: {setters:#?}");
 }
 
-/// Public types that users cannot name or that only macros use, and the walk of a model, which borrows closures.
-const NOT_SHARED: [&str; 9] = [
+/// Public types that users cannot name or that only macros use.
+const NOT_SHARED: [&str; 8] = [
     "CallLocationGuard",
     "CellKind",
     "CompileOptions",
@@ -115,7 +115,6 @@ const NOT_SHARED: [&str; 9] = [
     "StepOptimizer",
     "ThreadStream",
     "ThreadStreamGuard",
-    "Visitor",
 ];
 
 #[test]

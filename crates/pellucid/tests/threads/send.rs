@@ -1,11 +1,11 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
 use pellucid::data::{BatchPosition, Batches, Digits, Mnist};
+use pellucid::nn::graph::plan::*;
 use pellucid::nn::graph::{
     BoundGradients, EagerStep, GraphTrainer, InferenceModel, RecordedStep, StepCheck, StepOptions, StepPlan, Stream,
     Timer, TrainingStep,
 };
-use pellucid::nn::graph::{mirror::*, plan::*};
 use pellucid::nn::hook::HookGuard;
 use pellucid::nn::init::{Fan, Nonlinearity};
 use pellucid::nn::loss::{CrossEntropyLoss, GradKind, Loss, LossKind, WithTargets};
@@ -100,20 +100,12 @@ fn public_types_are_send_and_sync() {
     both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicScale];
     both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
     both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, Hyperparameter, MuonLr, Momentum, Unscaled];
-    both![
-        UpdateContext<'_>,
-        AdadeltaOptions,
-        AdafactorOptions,
-        AdagradOptions,
-        AdamOptions,
-        AdamWOptions,
-        AdamaxOptions
-    ];
+    both![AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamWOptions, AdamaxOptions];
     both![AsgdOptions, LambOptions, LionOptions, MuonOptions, NAdamOptions, RAdamOptions, RmsPropOptions, RpropOptions];
     both![SgdOptions];
     // The parts of layers and of plans.
     both![Fan, Nonlinearity, GradKind, Elman, GatedRecurrentUnit, LongShortTermMemory, InProj, RotaryPairing];
-    both![PerAxis<2>, Windows<2>, ModulePart<'_>, PartInfo, StateLoad<'_>, HookGuard<'_>];
+    both![PerAxis<2>, Windows<2>, PartInfo, HookGuard<'_>];
     both![ArenaSlot, LayerBuffers, LossBuffers, PlannedBuffer];
     // The options and results of operations.
     both![
@@ -131,7 +123,7 @@ fn public_types_are_send_and_sync() {
     both![NllLossOptions<'_>, PadMode, PadWidth, PaddingMode, PoissonNllLossOptions, QrMode, QuantileInterpolation];
     both![RecurrenceOptions<'_>, RecurrentWeights<'_>, Reduction, Resize, ResizeMode, RnnNonlinearity];
     both![RunningStatistics<'_>, ScatterReduceOp, Sections, Spacing<'_>, Spatial, SplitSizes, TensorOrScalar<'_>];
-    both![TripletMarginLossOptions, Unique, WindowFunction<'_>, NeedsInputGrad, OutputGradients<'_>];
+    both![TripletMarginLossOptions, Unique, WindowFunction<'_>, NeedsInputGrad];
     both![SaveForBackward<'_>];
     both![Batches<3>, BatchPosition, Mnist, Digits, train::Progress];
 }
@@ -175,4 +167,13 @@ fn guards_local_steps_and_checkpoints_stay_on_their_thread() {
         can_be_sent!(LocalCaptured<'_>),
     ];
     assert_eq!(guards, [false; 6]);
+    // Arguments of callbacks, which borrow from one call.
+    let arguments = [
+        can_be_sent!(Visitor<'_>),
+        can_be_sent!(ModulePart<'_>),
+        can_be_sent!(StateLoad<'_>),
+        can_be_sent!(UpdateContext<'_>),
+        can_be_sent!(OutputGradients<'_>),
+    ];
+    assert_eq!(arguments, [false; 5]);
 }
