@@ -162,6 +162,8 @@ pub(crate) struct Phase {
     pub(crate) folds: Range<usize>,
     /// The per-element inputs that the tiles and the reductions read.
     pub(crate) reads: Vec<ValueSlot>,
+    /// A mask with one value per row. No row for which it is true needs the results of the phase.
+    pub(crate) guard: Option<ValueSlot>,
 }
 
 /// A program in execution order, with a buffer for every value.

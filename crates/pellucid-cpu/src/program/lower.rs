@@ -119,7 +119,7 @@ impl<'a> ProgramLowering<'a> {
         let args = step.args.iter().map(|&a| self.slot_of(a)).collect();
         let fusable = Opcode::of(step.op, step.compute, self.isa).zip(loops::chain(step.compute, self.isa));
         let slot = (self.first_step + self.steps.len()) as ValueSlot;
-        self.steps.push(PreparedStep { kernel, fusable, args });
+        self.steps.push(PreparedStep { kernel, fusable, args, selects: step.op == Op::Select });
         let compute = match step.into {
             formula::InstructionOperand::Register(r) => {
                 self.registers[r as usize] = slot;

@@ -64,6 +64,8 @@ pub(crate) struct PreparedStep {
     pub(crate) fusable: Option<(Opcode, ChainLoop)>,
     /// The slots of the operands.
     pub(crate) args: List<ValueSlot, 3>,
+    /// True if the instruction is a selection: a mask, the value where it is true, and the value where it is false.
+    pub(crate) selects: bool,
 }
 
 /// An output and its conversion from a compute type.

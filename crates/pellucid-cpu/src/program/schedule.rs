@@ -6,7 +6,8 @@
 //! broadcasts the value.
 //!
 //! Row reductions divide a program into phases: an instruction that depends on the result of a reduction runs in a
-//! later phase than the reduction. If only a sum reads a product, the sum computes the product itself; short rows are
+//! later phase than the reduction. Instructions that only one operand of a selection needs have phases of their own if
+//! they contain a reduction: a kernel skips these phases for rows that select the other operand. If only a sum reads a product, the sum computes the product itself; short rows are
 //! the exception, because they are summed side by side.
 //!
 //! A schedule depends only on the granularities of the inputs and on the length class of the rows. The schedules of a
@@ -54,6 +55,74 @@ struct SlotTable {
     broadcast: Vec<Option<ValueSlot>>,
 }
 
+/// Returns the guard of every slot: a mask with one value per row, if no row for which the mask is true needs the value.
+///
+/// A mask guards the values that only the second operand of its selections needs. Guards without a reduction are left
+/// out, because the instructions of a phase cost little without one.
+fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<ValueSlot>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Need {
+        Never,
+        Unless(ValueSlot),
+        Always,
+    }
+    let first_step = program.first_step();
+    let mut needs = vec![Need::Never; granularity.len()];
+    for output in &program.outputs {
+        needs[output.slot as usize] = Need::Always;
+    }
+    for (s, step) in program.steps.iter().enumerate().rev() {
+        let own = needs[first_step + s];
+        for (k, &arg) in step.args.iter().enumerate() {
+            let mask = step.args[0];
+            let guarded = step.selects && k == 2 && granularity[mask as usize] == Granularity::PerRow;
+            let need = if guarded && own == Need::Always { Need::Unless(mask) } else { own };
+            let known = &mut needs[arg as usize];
+            *known = match (*known, need) {
+                (Need::Never, other) | (other, Need::Never) => other,
+                (a, b) if a == b => a,
+                _ => Need::Always,
+            };
+        }
+    }
+    let guard = |slot: usize| match needs[slot] {
+        Need::Unless(mask) if slot >= first_step => Some(mask),
+        _ => None,
+    };
+    let reduces = |s: &usize| matches!(program.steps[*s].kernel, KernelFn::Reduce(..));
+    let useful: Vec<ValueSlot> =
+        (0..program.steps.len()).filter(reduces).filter_map(|s| guard(first_step + s)).collect();
+    (0..granularity.len()).map(|slot| guard(slot).filter(|mask| useful.contains(mask))).collect()
+}
+
+/// Returns the level of every slot, a lower bound of its phase: the number of reductions in sequence before it. A
+/// guarded value has at least the level of its mask, and a value that all rows need is on a later level than a guarded
+/// operand.
+fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>]) -> Vec<usize> {
+    let first_step = program.first_step();
+    let reduces = |slot: usize| {
+        slot.checked_sub(first_step).is_some_and(|s| matches!(program.steps[s].kernel, KernelFn::Reduce(..)))
+    };
+    let mut levels = vec![0; guards.len()];
+    // A mask can follow a value that it guards in the program. Then the level of the value changes in the next round.
+    loop {
+        let mut changed = false;
+        for (s, step) in program.steps.iter().enumerate() {
+            let slot = first_step + s;
+            let ready = |a: ValueSlot| {
+                let after_guarded = guards[slot].is_none() && guards[a as usize].is_some();
+                levels[a as usize] + usize::from(reduces(a as usize) || after_guarded)
+            };
+            let level = step.args.iter().copied().chain(guards[slot]).map(ready).max().unwrap_or(0);
+            changed |= levels[slot] != level;
+            levels[slot] = level;
+        }
+        if !changed {
+            return levels;
+        }
+    }
+}
+
 impl KernelSchedule {
     /// Schedules a program for rows of one length class and inputs of the given granularities.
     fn new(
@@ -61,10 +130,16 @@ impl KernelSchedule {
         rows: RowLength,
         input_granularity: &dyn Fn(usize) -> Granularity,
     ) -> KernelSchedule {
-        let (mut schedule, phases) = KernelSchedule::with_phases(program, input_granularity);
+        let (mut schedule, guards) = KernelSchedule::with_phases(program, input_granularity);
         let mut slots = SlotTable { sizes: program.sizes.clone(), broadcast: vec![None; program.sizes.len()] };
-        for phase in 0..phases {
+        for (phase, guard) in guards.into_iter().enumerate() {
+            let broadcast = slots.broadcast.clone();
             schedule.add_phase(program, rows, phase, &mut slots);
+            schedule.phases[phase].guard = guard;
+            if guard.is_some() {
+                // The phase may be skipped, so that later phases cannot use its broadcasts.
+                slots.broadcast = broadcast;
+            }
         }
         schedule.allocate_buffers(program, &slots.sizes);
         fuse::fuse_chains(&mut schedule, program, rows);
@@ -76,30 +151,34 @@ impl KernelSchedule {
         schedule
     }
 
-    /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the number
-    /// of phases.
+    /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the guard of
+    /// every phase.
     fn with_phases(
         program: &PreparedProgram,
         input_granularity: &dyn Fn(usize) -> Granularity,
-    ) -> (KernelSchedule, usize) {
+    ) -> (KernelSchedule, Vec<Option<ValueSlot>>) {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let mut granularity: Vec<Granularity> =
             (0..first_step).map(|s| if s < inputs { input_granularity(s) } else { Granularity::Uniform }).collect();
-        // The phase that computes a slot, and the first phase that can read it.
-        let mut phase = vec![0; first_step];
-        let mut ready = vec![0; first_step];
         for step in &program.steps {
-            let computed = step.args.iter().map(|&a| ready[a as usize]).max().unwrap_or(0);
-            let reduces = matches!(step.kernel, KernelFn::Reduce(..));
             granularity.push(match step.kernel {
                 KernelFn::Reduce(..) => Granularity::PerRow,
                 KernelFn::RowIndex => Granularity::PerElement,
                 _ => step.args.iter().map(|&a| granularity[a as usize]).max().unwrap_or(Granularity::Uniform),
             });
-            phase.push(computed);
-            ready.push(computed + reduces as usize);
         }
+        let guards = guards(program, &granularity);
+        let levels = levels(program, &guards);
+        // The instructions of a level that every row needs come first: they compute the masks that guard the others.
+        let mut keys: Vec<(usize, Option<ValueSlot>)> = levels.iter().copied().zip(guards).collect();
+        let mut phases = keys.clone();
+        phases.push((0, None));
+        phases.sort_unstable();
+        phases.dedup();
+        keys.drain(..first_step);
+        let phase_of = |key| phases.binary_search(&key).unwrap_or(0);
+        let phase = std::iter::repeat_n(0, first_step).chain(keys.into_iter().map(phase_of)).collect();
         let schedule = KernelSchedule {
             instrs: Vec::new(),
             folds: Vec::new(),
@@ -112,7 +191,7 @@ impl KernelSchedule {
             streams: Vec::new(),
             has_inner: false,
         };
-        (schedule, ready.iter().copied().max().unwrap_or(0) + 1)
+        (schedule, phases.into_iter().map(|(_, guard)| guard).collect())
     }
 
     /// Appends the instructions and the reductions of one phase.
@@ -173,6 +252,7 @@ impl KernelSchedule {
             tiles: first_tile..self.instrs.len(),
             folds: first_fold..self.folds.len(),
             reads,
+            guard: None,
         });
     }
 

@@ -5,10 +5,10 @@ use crate::array::host_values;
 use crate::ops;
 use crate::ops::check;
 use crate::ops::formula::{apply_rows, broadcast, map, map_sum};
+use crate::ops::full_range;
 use crate::ops::power;
 use crate::ops::precision;
 use crate::ops::precision::in_single;
-use crate::ops::reduce::root_formula;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, formula};
@@ -74,7 +74,7 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     let kept = ops::squeeze(&kept, -1)?;
     match p {
         0.0 | 1.0 | f64::INFINITY => Ok(kept),
-        2.0 => map(root_formula(), &[&kept], &[]),
+        2.0 => map(full_range::root(), &[&kept], &[]),
         p => map(power::root(), &[&kept], &[(1.0 / p).into()]),
     }
 }

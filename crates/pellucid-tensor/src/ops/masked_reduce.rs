@@ -6,8 +6,8 @@
 
 use super::axes::{Axes, over};
 use super::formula::map;
+use super::full_range;
 use super::over_axes::{as_float, over_axes};
-use super::reduce::root_formula;
 use super::scatter_reduce::{ScatterReduceOp, reduction_identity};
 use crate::ops;
 use crate::ops::check;
@@ -110,7 +110,7 @@ over_axes! {
     /// [`masked_var`]. The derivative for equal elements is 0.
     masked_std(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_std", [x] => masked_std(x, mask, axes));
-        map(root_formula(), &[&variance("masked_std", x, mask, axes)?], &[])
+        map(full_range::root(), &[&variance("masked_std", x, mask, axes)?], &[])
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///

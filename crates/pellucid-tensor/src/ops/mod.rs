@@ -22,6 +22,7 @@ mod embedding;
 mod embedding_bag;
 pub(crate) mod fill;
 mod formula;
+mod full_range;
 mod gate;
 mod gather;
 mod gradient;

@@ -5,6 +5,7 @@
 
 use super::axes::{Axes, check_reduction_rank};
 use super::formula::{apply_rows, apply_rows_in, map, map_sum};
+use super::full_range;
 use super::over_axes::{over_axes, row_formula};
 use super::power;
 use super::precision::{in_single, round_to_operands, widened_dtype};
@@ -93,13 +94,10 @@ over_axes! {
 
     /// Computes the variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
     /// `ddof` is 0 unless [`Axes::ddof`] sets it.
-    var(x: floats; axes) = variance("var", x, axes, None), autocast = Single;
+    var(x: floats; axes) = moment("var", x, axes, false), autocast = Single;
     /// Computes the standard deviation over `axes`, the square root of [`var`]. The derivative for equal elements is 0,
     /// as in PyTorch.
-    std(x: floats; axes) = {
-        let variance = variance("std", x, axes, widened_dtype(&[x]))?;
-        round_to_operands("std", &[x], map(root_formula(), &[&variance], &[])?)
-    }, autocast = Single;
+    std(x: floats; axes) = moment("std", x, axes, true), autocast = Single;
     /// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
     ///
     /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative at the
@@ -163,8 +161,8 @@ pub(crate) fn broadcast_axes(shape: &Shape, full: &Shape) -> AxisSet {
     (0..full.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && full[a] != 1)).collect()
 }
 
-/// Computes [`var`] in the dtype `number`, by default that of x.
-fn variance(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> Result<Tensor> {
+/// Computes the variance over axes, or its root.
+fn moment(op: &'static str, x: &Tensor, axes: Axes, root: bool) -> Result<Tensor> {
     let formula = formula! {
         static var(x; free) = {
             let d = x - x.row_mean();
@@ -173,32 +171,56 @@ fn variance(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> 
     };
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
     // For N ≤ ddof the estimate is undefined: x/0 gives NaN or infinity, as in NumPy.
-    let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
-    let kept = apply_rows_in(formula, &[x], &[free.into()], axes.set, number)?;
-    reshape_to(&kept, &axes.shape(x.shape()))
+    let free = [(axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0).into()];
+    let variance = apply_rows_in(formula, &[x], &free, axes.set, widened_dtype(&[x]))?;
+    let sums = [x, &variance];
+    let kept = match root {
+        true => {
+            let plain = |s: &Tensor| map(full_range::root(), &[s], &[]);
+            full_range::finish(sums, plain, full_range::deviation(), &free, axes.set, (full_range::given_root(), &[]))
+        }
+        false => {
+            let plain = |s: &Tensor| Ok(s.clone());
+            full_range::finish(
+                sums,
+                plain,
+                full_range::variance(),
+                &free,
+                axes.set,
+                (full_range::given_identity(), &[]),
+            )
+        }
+    };
+    reshape_to(&round_to_operands(op, &[x], kept?)?, &axes.shape(x.shape()))
 }
 
 /// Computes √Σ x².
 fn euclidean_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
-    let squares = sum_of(formula! { static square(x) = x * x; }, x, axes, widened_dtype(&[x]))?;
-    round_to_operands("norm", &[x], map(root_formula(), &[&squares], &[])?)
-}
-
-/// Returns the formula of √s with a derivative of 0 at 0, where that of √s is infinite: the subgradient of least length
-/// of a norm and of a standard deviation.
-pub(super) fn root_formula() -> &'static Formula {
-    formula! {
-        static root(s) = s.sqrt();
-        d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0);
-    }
+    let axes = axes.resolve("norm", x.shape())?;
+    let square = formula! { static square(x) = x * x; };
+    let squares = map_sum(square, &[x], &[], axes.set, widened_dtype(&[x]))?;
+    let root = |s: &Tensor| map(full_range::root(), &[s], &[]);
+    let given = (full_range::given_root(), &[][..]);
+    let kept = full_range::finish([x, &squares], root, full_range::euclidean_norm(), &[], axes.set, given)?;
+    reshape_to(&round_to_operands("norm", &[x], kept)?, &axes.shape(x.shape()))
 }
 
 /// Computes (Σ |x|ᵖ)^(1/p).
 fn power_norm(x: &Tensor, p: f64, axes: Axes) -> Result<Tensor> {
     in_single!("norm", [x] => power_norm(x, p, axes));
     let axes = axes.resolve("norm", x.shape())?;
-    let kept = map_sum(power::absolute_power(p), &[x], &[p.into()], axes.set, None)?;
-    map(power::root(), &[&reshape_to(&kept, &axes.shape(x.shape()))?], &[(1.0 / p).into()])
+    let powers = map_sum(power::absolute_power(p), &[x], &[p.into()], axes.set, None)?;
+    let inverse = [(1.0 / p).into()];
+    let root = |s: &Tensor| map(power::root(), &[s], &inverse);
+    let kept = match p > 0.0 {
+        true => {
+            let params = [p.into(), (1.0 / p).into()];
+            let given = (full_range::given_power(), &inverse[..]);
+            full_range::finish([x, &powers], root, full_range::power_norm(), &params, axes.set, given)?
+        }
+        false => root(&powers)?,
+    };
+    reshape_to(&kept, &axes.shape(x.shape()))
 }
 
 /// A reduction by a kernel that is not a sum.

@@ -3,6 +3,9 @@
 //! Short rows are processed in blocks of several rows, in one tile. If the values of one row fit the scratch memory,
 //! the row is one tile. A longer row is processed tile by tile, once per phase, and only values that a later phase
 //! reads are kept for the entire row.
+//!
+//! A guarded phase is skipped if no row of the block needs it. If all other phases compute values per row only, the
+//! rows are screened first, many at a time: only blocks of rows that need a guarded phase read any elements.
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
@@ -12,7 +15,7 @@ use crate::program::kernel_schedule::{KernelSchedule, Phase};
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
-use crate::program::slot::Granularity;
+use crate::program::slot::{Granularity, ValueSlot};
 use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
@@ -39,6 +42,9 @@ const PREFETCHED_BYTES: usize = 4096;
 
 /// The maximal number of rows of a block.
 const MAX_BLOCK_ROWS: usize = 64;
+
+/// The maximal number of rows that are screened at a time.
+const MAX_SCREENED_ROWS: usize = 256;
 
 /// How the rows of an operand are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,12 +138,14 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         stream,
         chains_stream,
         in_place: false,
+        screened: if is_screened(program, linked) { MAX_SCREENED_ROWS.min(rows).max(block) } else { block },
     };
     let in_place = execution.can_work_in_place();
     let execution = RowExecution { in_place, ..execution };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
-    let grain = GRAIN.div_ceil((bytes * length * block).max(64));
-    parallel_ranges(rows.div_ceil(block), grain, |r| execution.run_rows(r.start * block..rows.min(r.end * block)));
+    let (unit, elements) = if execution.screened > block { (execution.screened, 1) } else { (block, length) };
+    let grain = GRAIN.div_ceil((bytes * elements * unit).max(64));
+    parallel_ranges(rows.div_ceil(unit), grain, |r| execution.run_rows(r.start * unit..rows.min(r.end * unit)));
     Ok(())
 }
 
@@ -161,6 +169,18 @@ fn row_access(
     };
     let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
     sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row))).enumerate().map(access).collect()
+}
+
+/// Returns whether all phases without a guard compute values per row only, so that many rows can be screened at a time.
+fn is_screened(program: &PreparedProgram, schedule: &KernelSchedule) -> bool {
+    let per_row = |p: &Phase| p.guard.is_some() || p.tiles.is_empty() && p.folds.is_empty();
+    let broadcasts = |p: &Phase| {
+        let head = &schedule.instrs[p.head.clone()];
+        p.guard.is_none() && head.iter().any(|i| i.granularity == Granularity::PerElement)
+    };
+    program.outputs.iter().all(|o| o.per_row)
+        && schedule.phases.iter().any(|p| p.guard.is_some())
+        && schedule.phases.iter().all(|p| per_row(p) && !broadcasts(p))
 }
 
 /// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
@@ -214,6 +234,8 @@ struct RowExecution<'a> {
     /// True if the program reads and writes rows directly in the memory of the operands, and no operand has one value
     /// per row.
     in_place: bool,
+    /// The number of rows that are screened at a time; `block` if rows are not screened.
+    screened: usize,
 }
 
 // SAFETY: the raw pointers refer to the operands, which outlive the run. Threads process disjoint rows. Different rows
@@ -239,28 +261,15 @@ impl RowExecution<'_> {
             unsafe {
                 let (places, raw) = self.place_slots(scratch);
                 let mut at = places.clone();
-                let mut cursor = Cursor::at(self.outer, self.bases, range.start);
-                let mut first = range.start;
-                while first < range.end {
-                    let rows = self.block.min(range.end - first);
-                    let block = RowBlock { first, rows, starts: &cursor.positions };
-                    if !self.in_place {
-                        self.load_row_inputs(&block, &mut at, raw);
+                if self.screened > self.block {
+                    for first in range.clone().step_by(self.screened) {
+                        let rows = first..range.end.min(first + self.screened);
+                        if !self.screen(rows.clone(), &mut at, raw) {
+                            self.run_blocks(rows, &places, &mut at, raw);
+                        }
                     }
-                    if self.phased {
-                        self.run_in_phases(&block, &places, &mut at, raw);
-                    } else {
-                        self.run_block(&block, &places, &mut at, raw);
-                    }
-                    if !self.in_place {
-                        self.store_row_outputs(&block, &at, raw);
-                    }
-                    first += rows;
-                    if self.block == 1 {
-                        cursor.advance();
-                    } else if first < range.end {
-                        cursor = Cursor::at(self.outer, self.bases, first);
-                    }
+                } else {
+                    self.run_blocks(range, &places, &mut at, raw);
                 }
             }
         });
@@ -269,11 +278,83 @@ impl RowExecution<'_> {
         }
     }
 
+    /// Runs the phases without a guard on rows of which only values per row are read. Returns false, without results,
+    /// if a row needs another phase.
+    ///
+    /// # Safety
+    /// The rows are within the operands and at most `screened`. `at` and `raw` are the addresses from
+    /// [`RowExecution::place_slots`].
+    unsafe fn screen(&self, rows: Range<usize>, at: &mut [*mut u8], raw: *mut u8) -> bool {
+        let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[] };
+        let tile = &Extent { rows: rows.len(), scratch: raw, ..Extent::single_row(0) };
+        // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the contract
+        // of this method and of `place_slots`). The phases without a guard have no instruction on elements.
+        unsafe {
+            self.load_row_inputs(&block, at, raw);
+            for phase in &self.linked.phases {
+                match phase.guard {
+                    None => execute(&self.linked.instrs[phase.head.clone()], at, tile),
+                    Some(_) if self.can_skip(phase, rows.len(), at) => {}
+                    Some(_) => return false,
+                }
+            }
+            self.store_row_outputs(&block, at, raw);
+        }
+        true
+    }
+
+    /// Returns true if none of the `rows` rows needs the phase.
+    ///
+    /// # Safety
+    /// `at` has the addresses of all values per row, and the phases before `phase` have been executed for these rows.
+    #[inline]
+    unsafe fn can_skip(&self, phase: &Phase, rows: usize, at: &[*mut u8]) -> bool {
+        // SAFETY: a mask has one byte per row, which an earlier phase has computed (the contract of this method).
+        let mask = |slot: ValueSlot| unsafe { std::slice::from_raw_parts(at[slot as usize].cast_const(), rows) };
+        phase.guard.is_some_and(|slot| !mask(slot).contains(&0))
+    }
+
+    /// Runs the program on the rows `range`, block by block.
+    ///
+    /// # Safety
+    /// The rows are within the operands, and no other task accesses their outputs. `places` and `raw` are the addresses
+    /// from [`RowExecution::place_slots`], and `at` is a copy of `places`.
+    unsafe fn run_blocks(&self, range: Range<usize>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
+        // SAFETY: the contract of this method covers that of every called method.
+        unsafe {
+            let mut cursor = Cursor::at(self.outer, self.bases, range.start);
+            let mut first = range.start;
+            while first < range.end {
+                let rows = self.block.min(range.end - first);
+                let block = RowBlock { first, rows, starts: &cursor.positions };
+                if !self.in_place {
+                    self.load_row_inputs(&block, at, raw);
+                }
+                if self.phased {
+                    self.run_in_phases(&block, places, at, raw);
+                } else {
+                    self.run_block(&block, places, at, raw);
+                }
+                if !self.in_place {
+                    self.store_row_outputs(&block, at, raw);
+                }
+                first += rows;
+                if self.block == 1 {
+                    cursor.advance();
+                } else if first < range.end {
+                    cursor = Cursor::at(self.outer, self.bases, first);
+                }
+            }
+        }
+    }
+
     /// Returns the bytes of scratch memory for [`RowExecution::place_slots`].
     fn scratch_bytes(&self) -> usize {
-        let cells = self.linked.granularity.len() * padded(self.block * 8);
-        let row_buffers = if self.phased { self.linked.granularity.len() * padded(self.length * 8) } else { 0 };
-        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.buffer_width) + row_buffers
+        let cell = padded(self.screened * 8);
+        let slots = self.linked.granularity.len();
+        let kept = |&slot: &usize| self.linked.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
+        let row_buffers = if self.phased { (0..slots).filter(kept).count() * padded(self.length * 8) } else { 0 };
+        slots * cell + (self.tile * 8).max(cell) + padded(self.tile * self.linked.buffer_width) + row_buffers
     }
 
     /// Returns the address of the memory of every slot, and of a buffer for unconverted elements.
@@ -282,7 +363,7 @@ impl RowExecution<'_> {
     /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.
     unsafe fn place_slots(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
         let slots = self.linked.granularity.len();
-        let cell = padded(self.block * 8);
+        let cell = padded(self.screened * 8);
         let raw = scratch.wrapping_add(slots * cell);
         let buffers = raw.wrapping_add((self.tile * 8).max(cell));
         let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.linked.buffer_width));
@@ -511,7 +592,8 @@ impl RowExecution<'_> {
                 }
             } else {
                 if n > 0 {
-                    for (k, _) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
+                    let is_first = |&k: &usize| !self.program.inputs[k].per_row && !self.is_guarded_input(k);
+                    for k in (0..self.program.inputs.len()).filter(is_first) {
                         at[k] = self.load_input(k, block, 0, n, places[k], raw);
                     }
                 }
@@ -524,6 +606,14 @@ impl RowExecution<'_> {
             for (p, phase) in self.linked.phases.iter().enumerate() {
                 if p == 1 && self.stream.is_some() {
                     self.prefetch_next_block(block);
+                }
+                if phase.guard.is_some() {
+                    if self.can_skip(phase, block.rows, at) {
+                        continue;
+                    }
+                    for k in phase.reads.iter().map(|&k| k as usize).filter(|&k| n > 0 && self.is_guarded_input(k)) {
+                        at[k] = self.load_input(k, block, 0, n, places[k], raw);
+                    }
                 }
                 execute(&self.linked.instrs[phase.head.start..phase.tiles.end], at, tile);
                 for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
@@ -539,6 +629,14 @@ impl RowExecution<'_> {
                 }
             }
         }
+    }
+
+    /// Returns true if only guarded phases read input `k`, so that it is loaded when such a phase runs.
+    fn is_guarded_input(&self, k: usize) -> bool {
+        let reads = |p: &&Phase| p.reads.contains(&(k as ValueSlot));
+        self.screened > self.block
+            && !self.staged[k]
+            && self.linked.phases.iter().filter(reads).all(|p| p.guard.is_some())
     }
 
     /// Prefetches the inputs of the next block, at most [`PREFETCHED_BYTES`] of each.
@@ -574,8 +672,15 @@ impl RowExecution<'_> {
                 }
             }
             for (p, phase) in self.linked.phases.iter().enumerate() {
+                if self.can_skip(phase, 1, at) {
+                    continue;
+                }
                 let head = &Extent::single_row(self.tile);
                 execute(&self.linked.instrs[phase.head.clone()], at, head);
+                let computes = !(phase.tiles.is_empty() && phase.folds.is_empty());
+                if !computes && p > 0 && p + 1 < self.linked.phases.len() {
+                    continue;
+                }
                 let folds = &self.linked.folds[phase.folds.clone()];
                 let mut running: List<RunningFold, 2> = folds.iter().map(|_| RunningFold::new()).collect();
                 for first in (0..self.length).step_by(self.tile) {
