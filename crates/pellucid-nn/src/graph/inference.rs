@@ -21,8 +21,8 @@ const INFERENCE: &str = "inference";
 ///
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
 /// and no gradients are computed. A batch of n rows runs on the smallest compiled size of at least n rows, and a batch
-/// that is larger than all compiled sizes is split. Parameters and buffers are those of the model: a write in place,
-/// such as an optimizer's update, is seen by the next launch. After a parameter was replaced, the model was converted to
+/// that is larger than all compiled sizes is split, which may change last bits. Parameters and buffers are those of the
+/// model: a write in place, such as an optimizer's update, is seen by the next launch. After a parameter was replaced, the model was converted to
 /// another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the forward pass is
 /// recorded again.
 ///

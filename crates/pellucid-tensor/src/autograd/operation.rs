@@ -186,10 +186,25 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
 
 /// Applies an operation to copies of its inputs on the CPU, and returns copies of its outputs on `device`.
 fn apply_on_cpu(op: &mut dyn AppliedOperation, inputs: &[&Tensor], device: Device) -> Result<SmallVec<[Tensor; 1]>> {
-    let on_cpu: SmallVec<[Tensor; 4]> =
-        inputs.iter().map(|input| copy_to(input, Device::cpu())).collect::<Result<_>>()?;
+    let name = op.operation().name();
+    let copied =
+        inputs.iter().map(|input| copy_to(input, Device::cpu()).map_err(|error| refused_in_capture(name, error)));
+    let on_cpu: SmallVec<[Tensor; 4]> = copied.collect::<Result<_>>()?;
     let outputs = apply_object(op, &on_cpu.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
     outputs.iter().map(|output| copy_to(output, device)).collect()
+}
+
+/// Replaces the error of a copy to the CPU inside a captured step by one of the operation.
+#[cold]
+fn refused_in_capture(name: &'static str, error: Error) -> Error {
+    match error {
+        Error::ReadInCapture { location, .. } => {
+            let help = "the operation runs on the CPU only, so a step on another device cannot contain it; compute its \
+                        result before the step, and pass it to the step";
+            Error::ReadInCapture { op: name, location, help }
+        }
+        other => other,
+    }
 }
 
 /// Runs the forward computation of an operation, which must have an output.

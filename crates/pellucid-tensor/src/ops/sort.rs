@@ -100,7 +100,10 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
     let len = x.shape()[x.shape().axis("argpartition", axis)?] as isize;
     if !(-len..len).contains(&kth) {
-        return Err(Error::invalid("argpartition", format!("kth = {kth} is outside of the axis of length {len}")));
+        return Err(Error::invalid(
+            "argpartition",
+            format!("kth = {kth} is outside of the axis of length {len}; it must be from -{len} to {}", len as i64 - 1),
+        ));
     }
     argsort(x, axis, false)
 }
@@ -122,7 +125,7 @@ pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
 pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
     let keys: Vec<&Tensor> = keys.iter().map(AsRef::as_ref).collect();
     let Some((first, others)) = keys.split_first() else {
-        return Err(Error::invalid("lexsort", "needs at least one key"));
+        return Err(Error::invalid("lexsort", "needs at least one key; the last key is the primary one"));
     };
     if others.iter().any(|key| key.shape() != first.shape()) {
         return Err(Error::shapes("lexsort", keys.iter().map(|key| key.shape()), "all keys must have one shape"));

@@ -55,8 +55,9 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     }
     let formula = formula! {
         static huber_loss(x, t; delta) = {
-            let d = (x - t).abs();
-            d.lt(delta).select(0.5 * d * d, delta * (d - 0.5 * delta))
+            let d = x - t;
+            // |d|² has no second derivative at 0, but d² has.
+            d.abs().lt(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
     };
     elementwise_loss(formula, x, target, &[delta.into()], reduction)

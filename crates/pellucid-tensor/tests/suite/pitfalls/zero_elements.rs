@@ -1,9 +1,9 @@
-//! NaN gradients of norms, distances, norm pools and deviations whose elements are 0 or equal.
+//! Derivatives at elements that are 0 or equal: of norms, distances, norm pools, deviations and losses.
 
 use super::gradients;
 use crate::support::{assert_close, leaf};
-use pellucid_tensor::ops::{self, PoolOptions};
-use pellucid_tensor::{DType, GradOptions, Tensor, grad};
+use pellucid_tensor::ops::{self, PoissonNllLossOptions, PoolOptions, Reduction};
+use pellucid_tensor::{DType, GradCheckOptions, GradOptions, Result, Tensor, grad, gradgradcheck, hessian, lazy};
 
 /// Asserts that the gradients of Σ y·weights equal the expected ones up to rounding.
 fn assert_gradients<const N: usize>(y: &Tensor, weights: Tensor, leaves: [&Tensor; N], expected: [&[f64]; N]) {
@@ -89,4 +89,37 @@ fn masked_deviation_of_equal_elements() {
     let x = leaf([2.0, 2.0, 7.0]);
     let mask = Tensor::from([true, true, false]);
     assert_gradients(&x.masked_std(&mask, ..), Tensor::from(1.0), [&x], [&[0.0; 3]]);
+}
+
+/// A loss that is smooth at a perfect prediction, or at a score of 0, has a second derivative there.
+#[test]
+fn smooth_losses_have_second_derivatives_at_zero() {
+    type Loss = fn(&Tensor) -> Result<Tensor>;
+    fn like(x: &Tensor, value: f64) -> Tensor {
+        Tensor::from([value]).to_dtype(x.dtype())
+    }
+    const SUM: Reduction = Reduction::Sum;
+    let losses: [(&str, Loss, f64); 6] = [
+        ("huber_loss", |x| ops::huber_loss(x, &like(x, 0.0), 1.5, SUM), 1.0),
+        ("smooth_l1_loss", |x| ops::smooth_l1_loss(x, &like(x, 0.0), 0.5, SUM), 2.0),
+        ("mse_loss", |x| ops::mse_loss(x, &like(x, 0.0), SUM), 2.0),
+        ("soft_margin_loss", |x| ops::soft_margin_loss(x, &like(x, 1.0), SUM), 0.25),
+        (
+            "binary_cross_entropy_with_logits",
+            |x| ops::binary_cross_entropy_with_logits(x, &like(x, 1.0), None, None, SUM),
+            0.25,
+        ),
+        ("poisson_nll_loss", |x| ops::poisson_nll_loss(x, &like(x, 1.0), PoissonNllLossOptions::default()), 1.0),
+    ];
+    for (name, loss, expected) in losses {
+        for dtype in [DType::F64, DType::F32] {
+            let x = Tensor::from([0.0]).to_dtype(dtype).requires_grad_(true);
+            let eager = hessian(loss, &x).unwrap().1.item::<f64>();
+            assert_eq!(eager, expected, "{name}, {dtype}");
+            let deferred = lazy(|| hessian(loss, &x).unwrap().1);
+            assert_eq!(deferred.item::<f64>(), expected, "{name}, {dtype}, deferred");
+        }
+        let x = Tensor::from([0.0]).requires_grad_(true);
+        gradgradcheck(|x: &[Tensor]| Ok(vec![loss(&x[0])?]), &[&x], GradCheckOptions::default()).unwrap();
+    }
 }
