@@ -195,14 +195,25 @@ impl Array {
             return Ok(self.to_vec::<T>(op)?.into_iter().find(|&value| is_wanted(value)));
         }
         ensure_readable(op, self)?;
-        let (mut part, width) = ([T::zeroed(); 128], T::DTYPE.size());
+        // Few parts for many elements, and little memory to clear for few.
+        if self.shape().size() <= 128 {
+            self.find_in_parts::<T, 128>(is_wanted)
+        } else {
+            self.find_in_parts::<T, 2048>(is_wanted)
+        }
+    }
+
+    /// Implements [`find`](Array::find), which copies `N` elements at a time.
+    fn find_in_parts<T: Element + Pod, const N: usize>(&self, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
+        let (mut part, width) = ([T::zeroed(); N], T::DTYPE.size());
         with_read_borrow(self.storage(), || {
-            for start in (0..self.shape().size()).step_by(part.len()) {
-                let part = &mut part[..(self.shape().size() - start).min(128)];
+            for start in (0..self.shape().size()).step_by(N) {
+                let part = &mut part[..(self.shape().size() - start).min(N)];
                 let offset = (self.layout().offset() + start) * width;
                 self.device().backend().download(self.storage(), offset, bytemuck::cast_slice_mut(part))?;
-                if let Some(&value) = part.iter().find(|&&value| is_wanted(value)) {
-                    return Ok(Some(value));
+                // Without an early exit, the loop is compiled to vector instructions.
+                if part.iter().fold(false, |found, &value| found | is_wanted(value)) {
+                    return Ok(part.iter().copied().find(|&value| is_wanted(value)));
                 }
             }
             Ok(None)
