@@ -16,8 +16,8 @@ const READERS: usize = 8;
 const STEPS: usize = 1000;
 
 /// The most passes of all readers together for each step, on average. A reader gives up after as many, so that the test
-/// ends although the trainer starves. On an idle machine there are two; the bound allows for time slices in which another
-/// process has the core of the trainer. The rule itself is tested by `borrow/waiting/tests.rs`.
+/// ends although the trainer starves. On an idle machine there are two; the bound allows for time slices in which
+/// another process has the core of the trainer. The rule itself is tested by `borrow/waiting/tests.rs`.
 const PASSES: usize = 64;
 
 /// Runs `STEPS` steps beside readers and bounds the passes of all readers for each step, on average. No clock is read.
