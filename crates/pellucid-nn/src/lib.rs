@@ -107,12 +107,13 @@ exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
     SEQUENCE_LAYERS:
     attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
-        AttentionMasks, InProj, KvCache, MultiheadAttentionOptions, Rotary, RotaryPairing, causal_mask,
-        sinusoidal_positions, try_causal_mask,
+        AttentionForwardOptions, AttentionMasks, AttentionWeights, InProj, KvCache, MultiheadAttentionOptions, Rotary,
+        RotaryPairing, causal_mask, multi_head_attention_forward, sinusoidal_positions, try_causal_mask,
     };
     recurrent::{Gru, GruCell, Lstm, LstmCell, Rnn, RnnCell} and {
-        Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, RecurrentCell, RecurrentKind, RecurrentNetwork,
-        RecurrentOptions, pad_sequence, unpad_sequence,
+        Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, PackedSequence, RecurrentCell, RecurrentKind,
+        RecurrentNetwork, RecurrentOptions, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence,
+        unpack_sequence, unpad_sequence,
     };
     transformer::{
         Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,

@@ -14,7 +14,10 @@ mod weights;
 pub use cell::{GruCell, LstmCell, RecurrentCell, RnnCell};
 pub use kind::{Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, RecurrentKind};
 pub use network::{Gru, Lstm, RecurrentNetwork, Rnn};
-pub use sequence::{pad_sequence, unpad_sequence};
+pub use sequence::{
+    PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence, unpack_sequence,
+    unpad_sequence,
+};
 pub use stack::RecurrentOptions;
 
 use crate::call;

@@ -3,13 +3,14 @@
 use super::call_with_states;
 use super::kind::sealed::StateTensors;
 use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
+use super::sequence::PackedSequence;
 use super::stack::{RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::RnnNonlinearity;
-use pellucid_tensor::{Result, Tensor, unwrap};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 
 /// A recurrent network of one layer or several, over whole sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
@@ -51,13 +52,12 @@ pub type Rnn = RecurrentNetwork<Elman>;
 /// [`RecurrentNetwork`] lists the shapes.
 ///
 /// ```
-/// use pellucid::nn::{Gru, RecurrentOptions, pad_sequence};
+/// use pellucid::nn::{Gru, RecurrentOptions, pack_sequence};
 /// use pellucid::{DType, Tensor};
 /// let gru = Gru::with(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() });
 /// let (long, short) = (Tensor::randn([5, 3], DType::F32), Tensor::randn([2, 3], DType::F32));
-/// let (x, lengths) = pad_sequence(&[&long, &short], false, 0.0)?;
-/// let (y, h) = gru.run_packed(&x, &lengths, None);
-/// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
+/// let (y, h) = gru.run_packed(&pack_sequence(&[&long, &short])?, None);
+/// assert_eq!((y.padded.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "GRU")]
@@ -158,11 +158,27 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     ///
     /// # Errors
     /// Those of [`try_run`](RecurrentNetwork::try_run), and for lengths that are no integers `[N]` of at most T.
-    #[doc(alias = "pack_padded_sequence")]
-    #[doc(alias = "PackedSequence")]
     #[panicking_form]
-    pub fn try_run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
+    pub fn try_run_padded(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
         self.run_sequences(x, state, Some(lengths))
+    }
+
+    /// Runs packed sequences (see [`pack_sequence`](crate::pack_sequence)) as
+    /// [`try_run_padded`](RecurrentNetwork::try_run_padded). The option `batch_first` has no effect.
+    ///
+    /// # Errors
+    /// Those of [`try_run_padded`](RecurrentNetwork::try_run_padded).
+    #[panicking_form]
+    pub fn try_run_packed(&self, x: &PackedSequence, state: Option<&K::State>) -> Result<(PackedSequence, K::State)> {
+        let PackedSequence { padded, lengths } = x;
+        let (y, state) = match self.stack.is_batch_first() && padded.rank() > 1 {
+            true => {
+                let (y, state) = self.try_run_padded(&ops::transpose(padded, 0, 1)?, lengths, state)?;
+                (ops::transpose(&y, 0, 1)?, state)
+            }
+            false => self.try_run_padded(padded, lengths, state)?,
+        };
+        Ok((PackedSequence { padded: y, lengths: lengths.clone() }, state))
     }
 
     fn run_sequences(

@@ -1,6 +1,6 @@
-//! Padding of sequences of different lengths to one tensor.
+//! Sequences of different lengths as one tensor: padded, or packed with their lengths.
 
-use pellucid_tensor::{Error, Result, Scalar, Tensor, ops};
+use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 
 /// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Also returns the
 /// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence. The list has tensors or references.
@@ -19,7 +19,6 @@ use pellucid_tensor::{Error, Result, Scalar, Tensor, ops};
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence, and for a
 /// value that the dtype cannot represent.
-#[doc(alias = "pack_sequence")]
 pub fn pad_sequence<T: AsRef<Tensor>>(
     sequences: &[T],
     batch_first: bool,
@@ -59,7 +58,6 @@ fn pad_all(sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(T
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::InvalidArgument`] for a length above T.
-#[doc(alias = "pad_packed_sequence")]
 pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
@@ -77,4 +75,91 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> 
     let one =
         |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);
     lengths.iter().enumerate().map(one).collect()
+}
+
+/// Sequences of different lengths that a recurrent layer runs to their own ends
+/// ([`run_packed`](crate::RecurrentNetwork::try_run_packed)).
+///
+/// Unlike PyTorch's type, it stores the padding: kernels run all sequences for T steps and ignore the padding. An
+/// elementwise function or a layer of the features applies to `padded`:
+/// `PackedSequence { padded: linear.forward(&y.padded), ..y }`.
+#[derive(Clone, Debug)]
+pub struct PackedSequence {
+    /// The padded sequences, `[T, N, ..]`. Elements beyond the length of a sequence may have any value.
+    pub padded: Tensor,
+    /// The lengths of the sequences, integers `[N]`.
+    pub lengths: Tensor,
+}
+
+/// Packs sequences `[Tᵢ, ..]`, in any order of their lengths. Gradients flow to each sequence. The list has tensors or
+/// references.
+///
+/// ```
+/// use pellucid::nn::{Gru, pack_sequence, pad_packed_sequence, unpack_sequence};
+/// use pellucid::{DType, Tensor};
+/// let gru = Gru::new(3, 4);
+/// let (short, long) = (Tensor::randn([2, 3], DType::F32), Tensor::randn([5, 3], DType::F32));
+/// let (y, h) = gru.run_packed(&pack_sequence(&[&short, &long])?, None);
+/// let (padded, lengths) = pad_packed_sequence(&y, true, 0.0)?;
+/// assert_eq!((padded.shape().dims(), h.shape().dims()), ([2, 5, 4].as_slice(), [1, 2, 4].as_slice()));
+/// assert_eq!(lengths.to_vec::<i64>(), [2, 5]);
+/// assert_eq!(unpack_sequence(&y)?[0].to_vec::<f32>(), gru.run(&short, None).0.to_vec::<f32>());
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`pad_sequence`].
+pub fn pack_sequence<T: AsRef<Tensor>>(sequences: &[T]) -> Result<PackedSequence> {
+    let (padded, lengths) = pad_sequence(sequences, false, 0)?;
+    Ok(PackedSequence { padded, lengths })
+}
+
+/// Packs sequences that are padded to one tensor, `[T, N, ..]` (or `[N, T, ..]`), in any order of their lengths. Unlike
+/// in PyTorch, T may exceed the longest length, and the lengths may be on the device of x.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless x has at least two axes and the lengths are `[N]`; [`Error::DTypeMismatch`] unless
+/// the lengths are integers. A recurrent layer checks that they are in 0..=T.
+pub fn pack_padded_sequence(x: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<PackedSequence> {
+    let op = "pack_padded_sequence";
+    let batch = usize::from(!batch_first);
+    if x.rank() < 2 || *lengths.shape() != [x.shape()[batch]] {
+        let help = "x must have shape [T, N, ..], or [N, T, ..] with batch_first, and the lengths [N]";
+        return Err(Error::shapes(op, [x.shape(), lengths.shape()], help));
+    }
+    if !lengths.dtype().is_int() {
+        return Err(Error::dtypes(op, [lengths.dtype()], "the lengths must be integers; use to_dtype(DType::I64)"));
+    }
+    let padded = if batch_first { ops::transpose(x, 0, 1)? } else { x.clone() };
+    Ok(PackedSequence { padded, lengths: lengths.clone() })
+}
+
+/// Returns packed sequences as one tensor `[T, N, ..]` (or `[N, T, ..]`) that has `value` beyond the length of each
+/// sequence, and their lengths. T is that of the packed tensor.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a value that the dtype cannot represent; [`Error::ShapeMismatch`] if the lengths do not
+/// fit the tensor.
+pub fn pad_packed_sequence(
+    packed: &PackedSequence,
+    batch_first: bool,
+    value: impl Into<Scalar>,
+) -> Result<(Tensor, Tensor)> {
+    let PackedSequence { padded: x, lengths } = pack_padded_sequence(&packed.padded, &packed.lengths, false)?;
+    let step = ops::unsqueeze(&ops::arange(0, x.shape()[0] as i64, 1, DType::I64)?, 1)?;
+    let mut is_padding = ops::ge(&step, &lengths)?;
+    for _ in 2..x.rank() {
+        is_padding = ops::unsqueeze(&is_padding, -1)?;
+    }
+    let padded = ops::masked_fill(&x, &is_padding, value)?;
+    Ok((if batch_first { ops::transpose(&padded, 0, 1)? } else { padded }, lengths))
+}
+
+/// Returns the sequences of a packed tensor, as views.
+///
+/// # Errors
+/// Those of [`unpad_sequence`]; [`Error::ReadInCapture`] in a captured step, because the shapes depend on the lengths.
+pub fn unpack_sequence(packed: &PackedSequence) -> Result<Vec<Tensor>> {
+    let lengths: Vec<usize> = packed.lengths.try_to_vec()?;
+    unpad_sequence(&packed.padded, &lengths, false)
 }

@@ -74,6 +74,10 @@ impl RecurrentStack {
         Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(dropout)? })
     }
 
+    pub(super) fn is_batch_first(&self) -> bool {
+        self.options.batch_first
+    }
+
     fn directions(&self) -> usize {
         1 + usize::from(self.options.bidirectional)
     }

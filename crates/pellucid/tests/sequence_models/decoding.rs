@@ -2,9 +2,11 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    AttentionMasks, KvCache, LearnedPositions, Lstm, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions,
-    Rnn, Rotary, SinusoidalPositions, Transformer, TransformerDecoder, TransformerEncoder, TransformerOptions,
-    causal_mask, pad_sequence, sinusoidal_positions, unpad_sequence,
+    AttentionForwardOptions, AttentionMasks, AttentionWeights, InProj, KvCache, LearnedPositions, Lstm,
+    MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn, Rotary, SinusoidalPositions, Transformer,
+    TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask, multi_head_attention_forward,
+    pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence, sinusoidal_positions, unpack_sequence,
+    unpad_sequence,
 };
 use pellucid::ops::RnnNonlinearity;
 use pellucid::prelude::*;
@@ -254,4 +256,92 @@ fn padded_sequences_are_recovered() {
     assert_eq!(sequences[0].grad().unwrap().to_vec::<f32>(), [2.0; 6]);
     assert!(pad_sequence(&[] as &[&Tensor], false, 0.0).is_err());
     assert!(pad_sequence(&[&Tensor::ones([1, 2], DType::F32), &Tensor::ones([1, 3], DType::F32)], false, 0.0).is_err());
+}
+
+#[test]
+fn packed_sequences_run_to_their_own_ends() {
+    let _random = pellucid::Generator::new(0).scope();
+    for batch_first in [false, true] {
+        let options = RecurrentOptions { layers: 2, bidirectional: true, batch_first, ..Default::default() };
+        let lstm = Lstm::with(3, 4, options);
+        let of = |length: usize| Tensor::randn([length, 3], DType::F64).to_dtype(DType::F32);
+        let all: Vec<Tensor> = [2, 5, 0, 4].map(of).map(|x| x.requires_grad_(true)).into();
+        let (y, (h, c)) = lstm.run_packed(&pack_sequence(&all).unwrap(), None);
+        let near = |a: &Tensor, b: &Tensor| a.allclose(b, 1e-5, 1e-6, false).item::<bool>();
+        for (k, (x, y)) in all.iter().zip(unpack_sequence(&y).unwrap()).enumerate().filter(|(_, (x, _))| x.numel() > 0)
+        {
+            let (expected, (last, cell)) = lstm.run(x, None);
+            assert!(near(&y, &expected), "sequence {k}");
+            assert!(near(&h.select(1, k as isize), &last) && near(&c.select(1, k as isize), &cell), "states of {k}");
+        }
+        let (padded, lengths) = pad_packed_sequence(&y, true, 7.0).unwrap();
+        assert_eq!((padded.shape().dims(), lengths.to_vec::<i64>()), (&[4, 5, 8][..], vec![2, 5, 0, 4]));
+        assert!(
+            padded.i((0, 2..)).eq(7.0).all(..).item::<bool>() && padded.select(0, 2).eq(7.0).all(..).item::<bool>()
+        );
+        padded.sum(..).backward();
+        assert!(all.iter().all(|x| x.grad().unwrap().shape() == x.shape()));
+        // A padded tensor with other values in its padding packs to the same sequences.
+        let (junk, lengths) = pad_sequence(&all, batch_first, f64::NAN).unwrap();
+        let (again, _) = lstm.run_packed(&pack_padded_sequence(&junk, &lengths, batch_first).unwrap(), None);
+        let again = pad_packed_sequence(&again, true, 7.0).unwrap().0;
+        assert_eq!(again.to_vec::<f32>(), padded.to_vec::<f32>());
+    }
+    let x = Tensor::ones([5, 2, 3], DType::F32);
+    for lengths in [Tensor::from([1i64, 2, 3]), Tensor::from([[1i64, 2]]), Tensor::from([1.0f32, 2.0])] {
+        assert!(pack_padded_sequence(&x, &lengths, false).is_err());
+    }
+    let beyond = pack_padded_sequence(&x, &Tensor::from([6i64, 1]), false).unwrap();
+    assert!(Lstm::new(3, 4).try_run_packed(&beyond, None).is_err() && unpack_sequence(&beyond).is_err());
+}
+
+/// The functional form has the bits of the layer, for every option, and gradients for all weights.
+#[test]
+fn attention_as_a_function_equals_the_layer() {
+    let _random = pellucid::Generator::new(0).scope();
+    let plain = MultiheadAttentionOptions::default();
+    let kinds = [
+        plain,
+        MultiheadAttentionOptions { bias: false, kv_heads: Some(2), rotary: Some(Rotary::default()), ..plain },
+        MultiheadAttentionOptions { kdim: Some(5), vdim: Some(3), bias_kv: true, zero_attn: true, ..plain },
+    ];
+    for (kind, options) in kinds.into_iter().enumerate() {
+        let layer = MultiheadAttention::with(8, 4, options);
+        let x = Tensor::randn([2, 5, 8], DType::F32);
+        let of = |width: Option<usize>| width.map_or(x.clone(), |width| Tensor::randn([2, 5, width], DType::F32));
+        let (key, value) = (of(options.kdim), of(options.vdim));
+        let there = Tensor::from([[true, true, true, true, false], [true, true, false, false, false]]);
+        let masks = AttentionMasks { key_padding: Some(&there), causal: true, ..Default::default() };
+        let weights = AttentionWeights {
+            in_proj: layer.in_proj.as_tensors(),
+            in_proj_bias: layer.in_proj_bias.as_deref(),
+            out_proj_weight: &layer.out_proj.weight,
+            out_proj_bias: layer.out_proj.bias.as_deref(),
+            bias_kv: layer.bias_kv.as_ref().map(|both| both.each_ref().map(|parameter| parameter.tensor())),
+        };
+        let MultiheadAttentionOptions { kv_heads, rotary, zero_attn, .. } = options;
+        let same = AttentionForwardOptions { masks, kv_heads, rotary, zero_attn, ..Default::default() };
+        let call = |options| multi_head_attention_forward(&x, &key, &value, 4, weights, options);
+        let (y, none) = call(same).unwrap();
+        assert!(none.is_none());
+        assert_eq!(y.to_vec::<f32>(), layer.attend(&x, &key, &value, masks).to_vec::<f32>(), "kind {kind}");
+        for per_head_weights in [false, true] {
+            let (y, seen) = call(AttentionForwardOptions { need_weights: true, per_head_weights, ..same }).unwrap();
+            let (expected, of_layer) = layer.attend_weighted(&x, &key, &value, masks, !per_head_weights);
+            assert_eq!(y.to_vec::<f32>(), expected.to_vec::<f32>(), "kind {kind}");
+            let seen = seen.unwrap();
+            assert_eq!((seen.shape(), seen.to_vec::<f32>()), (of_layer.shape(), of_layer.to_vec::<f32>()));
+        }
+        y.square().sum(..).backward();
+        assert!(layer.parameters().iter().all(|parameter| parameter.grad().is_some()), "kind {kind}");
+
+        let wrong = Tensor::ones([7, 8], DType::F32);
+        let narrow = AttentionWeights { in_proj: InProj::Joint(&wrong), ..weights };
+        let refused = |heads, weights| multi_head_attention_forward(&x, &x, &x, heads, weights, same).is_err();
+        assert!(refused(4, narrow) && refused(3, weights) && refused(0, weights));
+        assert!(refused(4, AttentionWeights { in_proj_bias: Some(&wrong), ..weights }));
+        assert!(refused(4, AttentionWeights { out_proj_weight: &value, ..weights }));
+        assert!(refused(4, AttentionWeights { out_proj_bias: Some(&wrong), ..weights }));
+        assert!(call(AttentionForwardOptions { dropout: 1.0, ..same }).is_err());
+    }
 }

@@ -4,7 +4,7 @@ use pellucid::io;
 use pellucid::nn::{
     AttentionMasks, Gru, GruCell, Lstm, LstmCell, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
     RnnCell, Rotary, RotaryPairing, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer,
-    TransformerOptions,
+    TransformerOptions, pack_padded_sequence, pad_packed_sequence,
 };
 use pellucid::ops::RnnNonlinearity;
 use pellucid::prelude::*;
@@ -266,8 +266,9 @@ fn gated_recurrent_units() {
     });
     let m = Gru::with(3, 4, RecurrentOptions { batch_first: true, layers: 1, ..TWO });
     Case::new("gru_packed").check(&m, |get| {
-        let (y, h) = m.run_packed(&get("x"), &get("lengths"), None);
-        vec![("y", y), ("h", h)]
+        let packed = pack_padded_sequence(&get("x"), &get("lengths"), true).unwrap();
+        let (y, h) = m.run_packed(&packed, None);
+        vec![("y", pad_packed_sequence(&y, true, 0).unwrap().0), ("h", h)]
     });
 }
 
@@ -286,7 +287,7 @@ fn long_short_term_memory() {
     });
     let m = Lstm::with(3, 4, RecurrentOptions { projection: Some(2), ..TWO });
     Case::new("lstm_projected").check(&m, |get| {
-        let (y, (h, c)) = m.run_packed(&get("x"), &get("lengths"), Some(&(get("h"), get("c"))));
+        let (y, (h, c)) = m.run_padded(&get("x"), &get("lengths"), Some(&(get("h"), get("c"))));
         vec![("y", y), ("h", h), ("c", c)]
     });
 }

@@ -79,7 +79,7 @@ fn a_step_of_an_lstm() {
     let make = || (Lstm::with(3, 8, options), Linear::new(16, 5));
     let lengths = Tensor::from([6i64, 2, 5, 6]);
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
-        let (outputs, _) = lstm.run_packed(x, &lengths, None);
+        let (outputs, _) = lstm.run_padded(x, &lengths, None);
         cross_entropy(&head.forward(&outputs.mean(1)), y)
     };
     let batch = || (Tensor::randn([4, 6, 3], DType::F32), Tensor::randint(0, 5, [4]));
