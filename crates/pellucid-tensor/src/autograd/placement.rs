@@ -54,7 +54,7 @@ pub(crate) fn copy_to(x: &Tensor, device: Device) -> Result<Tensor> {
 /// Copies a free tensor to the device of an operation. The elements are copied once for each version of the tensor.
 fn free_copy(x: &Tensor, device: Device) -> Result<Tensor> {
     let copy = x.device_copy(device, || x.array().copy_to_device(device))?;
-    if !is_recorded(&copy) {
+    if !is_recorded(&copy) && !is_recorded(x.array()) {
         record_device_copy(x.array(), &copy);
     }
     Ok(copied(x, copy))

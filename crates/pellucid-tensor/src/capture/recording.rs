@@ -74,7 +74,8 @@ fn restore_gradient_slots(recording: &mut Recording, touched: Vec<TouchedSlot>) 
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {
                     let (inputs, outputs) = (vec![after.array().clone()], vec![before.array().clone()]);
-                    recording.kernels.push(RecordedKernel { kernel: Kernel::Copy, inputs, outputs });
+                    let copy = RecordedKernel { kernel: Kernel::Copy, inputs, outputs, is_host_constant: false };
+                    recording.kernels.push(copy);
                 }
                 None
             }

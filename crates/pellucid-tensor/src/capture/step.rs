@@ -193,13 +193,13 @@ impl CompiledStep {
             devices: Vec::new(),
         };
         let mut recorded = Plan::default();
-        let device = recording.kernels.iter().find(|k| !k.inputs.is_empty()).map(|k| k.outputs[0].device());
+        let device = device_of(recording);
         for kernel in &recording.kernels {
             let is_elsewhere = device.is_some_and(|device| kernel.outputs[0].device() != device);
-            if is_elsewhere && is_unread_fill(kernel, recording, outputs) {
+            if is_elsewhere && is_unneeded(kernel, outputs) {
                 continue;
             }
-            let RecordedKernel { kernel, inputs, outputs } = kernel;
+            let RecordedKernel { kernel, inputs, outputs, .. } = kernel;
             let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
             recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
@@ -514,14 +514,23 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
     Error::invalid("capture", reason)
 }
 
-/// Returns true if a kernel fills an array that no other kernel and no output uses, such as the scalar operand of a call
-/// that was refused. The array may be on another device than the step.
-fn is_unread_fill(fill: &RecordedKernel, recording: &Recording, outputs: &[Array]) -> bool {
-    let uses = |array: &Array| {
-        let operands = recording.kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs));
-        operands.chain(outputs).filter(|operand| operand.shares_storage(array)).count()
+/// Returns the device on which most kernels of a recording run: that of the first kernel with inputs whose
+/// result is not a constant.
+fn device_of(recording: &Recording) -> Option<Device> {
+    let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
+    let device = |k: &RecordedKernel| k.outputs[0].device();
+    let first = kernels.next().map(device)?;
+    Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
+}
+
+/// Returns true if a kernel on another device than the step computes no output of the step and writes no outside tensor.
+/// Kernels of the step cannot read its results. It is the scalar operand of a call that was refused, or computes a
+/// constant that was copied to the device of the step.
+fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
+    let is_needed = |array: &Array| {
+        array.storage().pending() != POISONED || outputs.iter().any(|output| output.shares_storage(array))
     };
-    matches!(fill.kernel, Kernel::Map(_)) && fill.inputs.is_empty() && fill.outputs.iter().all(|out| uses(out) == 1)
+    !kernel.outputs.iter().any(is_needed)
 }
 
 /// Numbers the storages of a recording as slots.

@@ -3,7 +3,7 @@
 use super::recording::record_closure;
 use crate::array::{Array, StorageId};
 use crate::device::Device;
-use crate::engine::{Recording, is_capturing, with_current};
+use crate::engine::{RecordedKernel, Recording, is_capturing, with_current};
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -86,7 +86,7 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
     }
     with_current(|recording| {
         let own = recording.id;
-        let since = recording.kernels.iter().skip(kernels as usize).flat_map(|k| &k.outputs);
+        let since = own_kernels(recording).skip(kernels as usize).flat_map(|k| &k.outputs);
         let new = since.filter(|a| a.storage().pending() == own).map(|a| StorageId::of(a.storage()));
         let mut made: Vec<StorageId> = Vec::new();
         new.for_each(|id| {
@@ -98,14 +98,19 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
     })
 }
 
+/// Returns the recorded kernels without those whose results are constants on another device.
+fn own_kernels(recording: &Recording) -> impl Iterator<Item = &RecordedKernel> {
+    recording.kernels.iter().filter(|k| !k.is_host_constant)
+}
+
 /// Counts the work of the recorded kernels.
 fn kernel_work(recording: &Recording) -> KernelWork {
     let metas = |arrays: &[Array]| -> SmallVec<[Meta; 4]> {
         arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
     };
-    let mut work = KernelWork { kernels: recording.kernels.len() as u64, ..KernelWork::default() };
+    let mut work = KernelWork { kernels: own_kernels(recording).count() as u64, ..KernelWork::default() };
     let mut seen = HashSet::new();
-    for k in &recording.kernels {
+    for k in own_kernels(recording) {
         let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));
         work.flops += k.kernel.flops(&inputs, &outputs);
         let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;

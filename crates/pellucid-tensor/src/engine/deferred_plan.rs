@@ -168,7 +168,7 @@ impl NumberedKernels {
             arrays.iter().map(operand).collect::<Vec<_>>()
         };
         let mut launches = Vec::with_capacity(kernels.len());
-        for RecordedKernel { kernel, inputs, outputs } in kernels {
+        for RecordedKernel { kernel, inputs, outputs, .. } in kernels {
             let (inputs, outputs) = (operands(inputs), operands(outputs));
             launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }

@@ -14,6 +14,7 @@ mod deferred_plan;
 mod fallback;
 mod fill;
 mod hook_list;
+mod host_constants;
 mod host_dependencies;
 mod host_flag;
 mod list;
@@ -408,28 +409,10 @@ pub(crate) fn is_recorded(array: &Array) -> bool {
     is_capturing() && list::with_current(|r| r.id == array.storage().pending())
 }
 
-/// Moves a recorded fill, or copy of host values, to another device, and returns its output there. Returns `None`, with
-/// the recording unchanged, for other kernels, or if the array has other writers or readers.
-pub(crate) fn move_recorded_fill(array: &Array, device: Device) -> Result<Option<Array>> {
-    let taken = list::with_current(|r| {
-        let touches = |k: &RecordedKernel| k.inputs.iter().chain(&k.outputs).any(|a| a.shares_storage(array));
-        let mut users = (0..r.kernels.len()).filter(|&k| touches(&r.kernels[k]));
-        let at = users.next().filter(|_| users.next().is_none())?;
-        let RecordedKernel { inputs, outputs, .. } = &r.kernels[at];
-        let is_host_value = |a: &Array| a.storage().pending() == READY && a.storage().buffer().is_allocated();
-        let is_exact = inputs.is_empty() || r.kernels[at].kernel == Kernel::Copy && inputs.iter().all(is_host_value);
-        let is_fill = matches!(&outputs[..], [out] if is_exact
-            && out.dtype() == array.dtype()
-            && out.layout().is_contiguous()
-            && out.layout().offset() == 0
-            && !out.storage().buffer().is_allocated());
-        is_fill.then(|| r.kernels.remove(at))
-    });
-    let Some(RecordedKernel { kernel, inputs, outputs }) = taken else { return Ok(None) };
-    let inputs: Vec<Array> = inputs.iter().map(|input| input.copy_to_device(device)).collect::<Result<_>>()?;
-    let moved = Array::new(device, array.dtype(), outputs[0].shape().clone())?;
-    submit(&kernel, &inputs.iter().collect::<Operands>(), &[&moved])?;
-    Ok(Some(moved.view(array.layout().clone())))
+/// Returns true if the step that this thread captures writes into the storage of the array.
+fn is_written(array: &Array) -> bool {
+    let writes = |r: &mut Recording| r.kernels.iter().flat_map(|k| &k.outputs).any(|out| out.shares_storage(array));
+    is_capturing() && list::with_current(writes)
 }
 
 /// Records that a captured step reads `copy`, the elements of `source` on its device. The copy is a constant; if the
@@ -447,6 +430,15 @@ pub(crate) fn record_device_copy(source: &Array, copy: &Array) {
             }
         });
     }
+}
+
+/// Records that a captured step depends on the elements of `source`, unless it created them.
+fn record_source(source: &Array) {
+    list::with_current(|r| {
+        if !r.constants.iter().any(|constant| constant.shares_storage(source)) {
+            r.dependencies.note_source(source);
+        }
+    });
 }
 
 /// Returns the number of operands of recorded kernels, and of constants, that share the storage of this array.

@@ -11,6 +11,16 @@ pub(crate) struct RecordedKernel {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
+    /// Whether the result is a constant of a captured step on another device.
+    pub(crate) is_host_constant: bool,
+}
+
+/// A storage that recorded kernels write, and its value; see `host_constants`.
+pub(super) struct HostConstant {
+    pub(super) recorded: Array,
+    pub(super) value: Array,
+    /// The number of kernels that had written the storage. A later write makes the value outdated.
+    pub(super) writers: usize,
 }
 
 /// Kernels in the order of submission, and the host values that a captured step depends on.
@@ -23,12 +33,20 @@ pub(crate) struct Recording {
     pub(crate) dependencies: HostDependencies,
     /// The bytes that were uploaded since the kernels ran last.
     pub(super) uploaded: usize,
+    /// Known values of storages that the kernels of a captured step write.
+    pub(super) host_constants: Vec<HostConstant>,
 }
 
 impl Recording {
     pub(super) fn new(id: u64) -> Recording {
-        let (kernels, constants) = (Vec::new(), Vec::new());
-        Recording { id, kernels, constants, dependencies: HostDependencies::default(), uploaded: 0 }
+        Recording {
+            id,
+            kernels: Vec::new(),
+            constants: Vec::new(),
+            dependencies: HostDependencies::default(),
+            uploaded: 0,
+            host_constants: Vec::new(),
+        }
     }
 
     pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
@@ -38,7 +56,8 @@ impl Recording {
     pub(super) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         super::bump_versions(outputs);
         let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
-        self.kernels.push(RecordedKernel { kernel, inputs: own(inputs), outputs: own(outputs) });
+        let (inputs, outputs) = (own(inputs), own(outputs));
+        self.kernels.push(RecordedKernel { kernel, inputs, outputs, is_host_constant: false });
     }
 
     /// Returns the number of kernels before which the list can be divided so that its end repeats its start, or the

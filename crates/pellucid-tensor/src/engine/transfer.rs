@@ -1,9 +1,10 @@
 //! Copies of arrays: from the host, to the host, and to another layout or dtype.
 
+use super::host_constants::host_constant_on;
 use super::list::count_upload;
 use super::{
-    eager, ensure_readable, ensure_ready, is_capturing, is_recorded, move_recorded_fill, record_constant,
-    record_device_copy, submit, with_read_borrow,
+    eager, ensure_readable, ensure_ready, is_capturing, is_recorded, is_written, record_constant, record_device_copy,
+    submit, with_read_borrow,
 };
 use crate::array::{Array, host_vec};
 use crate::device::Device;
@@ -19,7 +20,7 @@ const SMALL_READ: usize = 1 << 20;
 
 /// The help of the error for a tensor that a captured step computes on another device than its own.
 pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on another device than its own; create it on the device of the step, for example \
-     with zeros_like, or before the step. Factorizations of a GPU tensor run on the CPU, so they cannot be captured";
+     with zeros_like, or before the step";
 
 impl Array {
     /// Creates an array from elements in row-major order.
@@ -73,24 +74,28 @@ impl Array {
     /// device.
     #[track_caller]
     pub(crate) fn copy_to_device(&self, device: Device) -> Result<Array> {
-        let upload = |bytes: &[u8]| {
-            Array::from_bytes(device, self.dtype(), bytes, self.shape().clone()).map_err(|error| self.copy_error(error))
-        };
         if !is_capturing() {
             let bytes = self.to_bytes("to")?;
-            return eager(|| upload(&bytes));
+            return eager(|| self.upload(device, &bytes));
         }
+        let upload = |array: &Array| eager(|| array.upload(device, &array.to_bytes("to")?));
         if is_recorded(self)
-            && let Some(moved) = move_recorded_fill(self, device)?
+            && let Some(copy) = host_constant_on(self, device, upload)?
         {
-            return Ok(moved);
+            return Ok(copy);
         }
-        if is_recorded(self) || !self.storage().buffer().is_allocated() {
+        if is_written(self) || !self.storage().buffer().is_allocated() {
             return Err(Error::ReadInCapture { op: "to", location: Location::caller(), help: COMPUTED_ELSEWHERE });
         }
-        let copy = eager(|| upload(&self.to_bytes("to")?))?;
+        let copy = upload(self)?;
         record_device_copy(self, &copy);
         Ok(copy)
+    }
+
+    /// Copies `bytes`, the elements of this array in row-major order, to a device.
+    fn upload(&self, device: Device, bytes: &[u8]) -> Result<Array> {
+        let copy = Array::from_bytes(device, self.dtype(), bytes, self.shape().clone());
+        copy.map_err(|error| self.copy_error(error))
     }
 
     /// Adds the operation and the shape to the error of a copy of this array to another device.

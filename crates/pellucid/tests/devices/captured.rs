@@ -6,7 +6,7 @@ use pellucid::nn::init;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::{Adam, AdamOptions, GradScaler, GradScalerOptions};
 use pellucid::prelude::*;
-use pellucid::{Generator, deferred_stats, ops};
+use pellucid::{Generator, capture_local, deferred_stats, ops};
 use std::sync::Arc;
 
 #[test]
@@ -31,11 +31,56 @@ fn a_step_copies_free_tensors_once_until_they_change() {
 #[test]
 fn a_tensor_that_a_step_computes_elsewhere_is_refused() {
     let x = pinned(&[1.0, 2.0], toy(1));
-    let step = |inputs: &[Tensor]| &inputs[0] + Tensor::ones([2], DType::F32).exp();
-    let error = capture(step, &[&x]).err().unwrap();
-    assert!(matches!(error, Error::ReadInCapture { .. }));
-    assert!(error.to_string().contains("zeros_like"), "{error}");
+    let (other, state) = (Tensor::from([1.0f32, 2.0]), Tensor::from([1.0f32, 2.0]));
+    let refused = |step: &mut dyn FnMut(&[Tensor]) -> Tensor| {
+        let error = capture_local(step, &[&x, &other]).err().unwrap();
+        assert!(matches!(error, Error::ReadInCapture { .. }), "{error}");
+        assert!(error.to_string().contains("zeros_like"), "{error}");
+    };
+    refused(&mut |inputs| &inputs[0] + Tensor::rand([2], DType::F32).exp());
+    refused(&mut |inputs| &inputs[0] + inputs[1].exp());
+    refused(&mut |inputs| {
+        state.copy_(&Tensor::from([3.0f32, 4.0]));
+        &inputs[0] + &state
+    });
+    refused(&mut |inputs| {
+        state.copy_(&Tensor::from([3.0f32, 4.0]));
+        &inputs[0] + state.exp()
+    });
+    assert_eq!(state.to_vec::<f32>(), [1.0, 2.0]);
     capture(|inputs: &[Tensor]| &inputs[0] + ops::ones_like(&inputs[0]).unwrap(), &[&x]).unwrap();
+}
+
+/// What a step computes from host values alone is a constant, with the bits of eager execution.
+#[test]
+fn computations_with_host_values_are_constants_of_a_step() {
+    for index in 0..2 {
+        let (x, weight) = (pinned(&[1.0, 2.0, 3.0], toy(index)), Tensor::from([0.5f32, -1.0, 2.0]));
+        let step = |inputs: &[Tensor]| {
+            let numbers = Tensor::arange(0i64, 3, 1);
+            let lower = numbers.unsqueeze(1).ge(&numbers).to_dtype(DType::F32);
+            // A tensor that several kernels write, a strided view, and a value that is used twice.
+            let joined = ops::concatenate(&[&numbers, &(&numbers + 1)], 0).unwrap().i(1..4).to_dtype(DType::F32).exp2();
+            let scale = weight.sin() * 0.3;
+            let y = inputs[0].matmul(&lower) + joined * &scale;
+            let chain = (0..3).fold(Tensor::ones([3], DType::F32), |c, _| (c + 1.0).exp() / 10.0);
+            y * &scale + lower.t().select(0, 1) * chain * &inputs[0]
+        };
+        let expected = step(std::slice::from_ref(&x)).to_vec::<f32>();
+        let mut captured = capture_local(step, &[&x]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), expected, "toy:{index}");
+        }
+        captured.verify().unwrap();
+        weight.copy_(&Tensor::from([1.0f32, 2.0, 3.0]));
+        let expected = step(std::slice::from_ref(&x)).to_vec::<f32>();
+        assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), expected, "toy:{index}");
+        assert_eq!(captured.cache().misses, 1, "a changed tensor must be read again");
+        // The step is computed from host values alone, and its result is on the CPU.
+        let alone = |_: &[Tensor]| Tensor::arange(0.0f32, 3.0, 1.0).exp();
+        let mut alone = capture_local(alone, &[]).unwrap();
+        assert_eq!(alone.launch(&[]).unwrap().to_vec::<f32>(0), Tensor::arange(0.0f32, 3.0, 1.0).exp().to_vec::<f32>());
+    }
 }
 
 /// An input on another device than the other tensors of the step is named with both devices.

@@ -137,14 +137,20 @@ fn compare(row: &Row, inputs: &[Tensor], call: &dyn Fn(&[Tensor]) -> Result<Vec<
             call(&moved)
         }),
     );
-    let captured = Outcome::of(|| {
-        let mut step = capture_local(call, &inputs.iter().collect::<Vec<_>>())?;
-        let outputs = step.launch(&inputs.iter().collect::<Vec<_>>())?;
-        (0..outputs.len()).map(|k| outputs.try_to_tensor(k)).collect()
-    });
-    let is_read = matches!(&captured, Outcome::Refused(error) if error.contains("values do not exist"));
-    if !(is_read && READS_VALUES.contains(&row.name)) {
-        expect("capture", captured);
+    for on in [None, Some(toy(0)), Some(toy(1))] {
+        let captured = Outcome::of(|| {
+            let inputs: Vec<Tensor> = match on {
+                Some(device) => inputs.iter().map(|t| t.try_to(device)).collect::<Result<_>>()?,
+                None => inputs.to_vec(),
+            };
+            let mut step = capture_local(call, &inputs.iter().collect::<Vec<_>>())?;
+            let outputs = step.launch(&inputs.iter().collect::<Vec<_>>())?;
+            (0..outputs.len()).map(|k| outputs.try_to_tensor(k)).collect()
+        });
+        let is_read = matches!(&captured, Outcome::Refused(error) if error.contains("values do not exist"));
+        if !(is_read && READS_VALUES.contains(&row.name)) {
+            expect(&on.map_or("capture".into(), |device| format!("capture on {device}")), captured);
+        }
     }
 }
 
