@@ -5,7 +5,7 @@
 
 use pellucid_tensor::{
     BackwardOptions, DType, Device, Generator, GradOptions, Tensor, capture, checkpoint, formula, grad, lazy, no_grad,
-    ops,
+    ops, trace,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -282,17 +282,47 @@ fn distances_of_all_pairs_do_not_store_the_differences() {
     let (count, width) = (160, 512);
     let (x, y) = (wave([count, width]).requires_grad_(true), wave([count, width]).mul(0.5));
     type Distance = fn(&Tensor, &Tensor) -> Tensor;
-    let calls: [(&str, Distance); 4] = [
+    let calls: [(&str, Distance); 8] = [
+        ("cdist of order 0", |x, y| x.cdist(y, 0.0)),
         ("cdist of order 1", |x, y| x.cdist(y, 1.0)),
         ("cdist of order 2", |x, y| x.cdist(y, 2.0)),
         ("cdist of order 3", |x, y| y.cdist(x, 3.0)),
+        ("cdist of order ∞", |x, y| x.cdist(y, f64::INFINITY)),
         ("pdist of order 2", |x, _| x.pdist(2.0)),
+        ("pdist of order ∞", |x, _| x.pdist(f64::INFINITY)),
+        ("cosine_similarity", |x, y| x.unsqueeze(1).cosine_similarity(&y.unsqueeze(0), -1, 1e-8)),
     ];
     for (name, call) in calls {
-        x.zero_grad();
-        let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
-        call(&x, &y).sum(..).backward();
-        let (now, bytes) = (Device::cpu().memory_stats().peak, 4 * (count * count).max(count * width));
-        assert!(now <= peak.max(before + 16 * bytes), "{name}: the peak grew from {peak} to {now} bytes");
+        for second in [false, true] {
+            x.zero_grad();
+            let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
+            let y = call(&x, &y).square().sum(..);
+            match second {
+                false => y.backward(),
+                true => {
+                    let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
+                    let first = grad(&[&y], &[&x], options).unwrap();
+                    first[0].square().sum(..).backward();
+                }
+            }
+            let (now, bytes) = (Device::cpu().memory_stats().peak, 4 * (count * count).max(count * width));
+            let what = if second { "the second derivative of " } else { "" };
+            assert!(now <= peak.max(before + 32 * bytes), "{what}{name}: the peak grew from {peak} to {now} bytes");
+        }
     }
+}
+
+/// The pairs of classes would have 256 times the size of the scores.
+#[test]
+fn a_loss_of_pairs_of_classes_does_not_store_the_pairs() {
+    let _turn = lock_statistics();
+    let x = wave([16, 256]).requires_grad_(true);
+    let target = ops::full([16, 256], -1, DType::I64).unwrap();
+    target.set((.., 0), 3);
+    let loss = || {
+        let y = ops::multilabel_margin_loss(&x, &target, Default::default())?;
+        grad(&[&y], &[&x], GradOptions::default())
+    };
+    let (_, work) = trace(loss).unwrap();
+    assert!(work.allocated_bytes < 32 * 4 * 16 * 256, "{work:?}");
 }

@@ -1,7 +1,10 @@
 //! Distances between vectors, and normalisation of vectors to a length.
 
 use super::axes::{check_reduction_rank, over};
-use crate::array::host_values;
+use crate::array::{Array, host_values};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops;
 use crate::ops::check;
 use crate::ops::formula::{apply_rows, broadcast, map, map_sum};
@@ -11,9 +14,13 @@ use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, formula};
+use smallvec::smallvec;
 
 /// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
+///
+/// It stores an array of the broadcast shape, the differences. [`cdist`] of all pairs does not.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -37,8 +44,7 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
 ///
 /// The axes before the last two broadcast. The differences are reduced as they are computed: besides inputs and result,
-/// the operation and its gradient store a few arrays of the shape of the result, except that the gradient of order ∞
-/// stores `[.., N, M, D]`.
+/// the operation and its derivatives store a few arrays of the shapes of a, b and the result, for every p.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
@@ -63,7 +69,8 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     let kept = match p {
         f64::INFINITY if shape[last] == 0 => return ops::norm(&ops::sub(a, b)?, p, -1),
         f64::INFINITY => {
-            apply_rows(formula! { static distance_max(a, b) = (a - b).abs().row_max(); }, &[a, b], &[], axis)?
+            let dtype = a.dtype().promote(b.dtype());
+            apply_one(LargestDifference { axis }, &[&ops::to_dtype(a, dtype)?, &ops::to_dtype(b, dtype)?])?
         }
         p => {
             let power = power::difference_power(p);
@@ -79,10 +86,57 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     }
 }
 
+/// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape of
+/// the differences; this one is summed as it is computed.
+struct LargestDifference {
+    axis: AxisSet,
+}
+
+impl Operation for LargestDifference {
+    fn name(&self) -> &'static str {
+        "cdist"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        saves.input(1);
+        saves.output(0);
+        let [a, b] = [inputs[0], inputs[1]].map(|array| Tensor::from(array.clone()));
+        let largest = formula! { static distance_max(a, b) = (a - b).abs().row_max(); };
+        Ok(smallvec![apply_rows(largest, &[&a, &b], &[], self.axis)?.array().clone()])
+    }
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let (a, b, y) = (saved.input(0)?, saved.input(1)?, saved.output(0)?);
+        // Equal maxima share the gradient evenly.
+        let ties = formula! { static distance_ties(a, b, y) = (a - b).abs().eq(y).to_number(); };
+        let share = ops::div(&grads.get(0)?, &map_sum(ties, &[&a, &b, &y], &[], self.axis, None)?)?;
+        let gradient = formula! {
+            static distance_max_gradient(a, b, y, share) = {
+                let d = a - b;
+                d.abs().eq(y).to_number() * (d.signum() * share)
+            };
+        };
+        let full = broadcast("cdist", &[&a, &b])?;
+        let of = |k: usize, from: &Tensor, to: &Tensor| -> Result<Option<Tensor>> {
+            if !needed.contains(k) {
+                return Ok(None);
+            }
+            let axes = ops::broadcast_axes(from.shape(), &full);
+            let sum = map_sum(gradient, &[from, to, &y, &share], &[], axes, None)?;
+            ops::reshape_to(&sum, from.shape()).map(Some)
+        };
+        Ok(smallvec![of(0, &a, &b)?, of(1, &b, &a)?])
+    }
+}
+
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// They are elements of [`cdist`] of x and itself, so the operation and its gradient store a few arrays `[N, N]`.
+/// They are elements of [`cdist`] of x and itself, so the operation and its derivatives store a few arrays `[N, N]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for
@@ -112,6 +166,9 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 
 /// Computes the cosine similarity a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis. a and b broadcast.
 ///
+/// Products are summed as they are computed: besides inputs and result, the operation stores arrays of the shapes of a
+/// and b.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers;
 /// [`Error::InvalidArgument`] for an ε that is not finite.
@@ -122,8 +179,18 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     let shape = a.shape().broadcast(b.shape());
     let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
-    let (a, b) = (ops::broadcast_to(a, &shape)?, ops::broadcast_to(b, &shape)?);
-    ops::sum(&ops::mul(&normalize(&a, 2.0, axis, eps)?, &normalize(&b, 2.0, axis, eps)?)?, axis)
+    let axis = shape.axis("cosine_similarity", axis)?;
+    // Vectors are normalised before they are repeated. An axis of length 1 is part of a longer vector.
+    let unit = |x: &Tensor| {
+        let at = (axis + x.rank()).checked_sub(shape.rank());
+        match at.filter(|&at| x.shape()[at] == shape[axis]) {
+            Some(at) => normalize(x, 2.0, at as isize, eps),
+            None => normalize(&ops::broadcast_to(x, &shape)?, 2.0, axis as isize, eps),
+        }
+    };
+    let product = formula! { static cosine_similarity(a, b) = a * b; };
+    let kept = map_sum(product, &[&unit(a)?, &unit(b)?], &[], std::iter::once(axis).collect(), None)?;
+    ops::squeeze(&kept, axis as isize)
 }
 
 /// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε).

@@ -80,11 +80,7 @@ impl FormulaCall<'_> {
         Ok(())
     }
 
-    /// Returns the gradient of output `j` before it was summed; it is the same for every summand.
-    fn incoming(&self, grads: &OutputGradients, j: usize) -> Result<Tensor> {
-        self.unsummed(grads.get(j)?)
-    }
-
+    /// Returns the gradient of an output before it was summed; it is the same for every summand.
     fn unsummed(&self, g: Tensor) -> Result<Tensor> {
         if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
@@ -123,7 +119,7 @@ impl FormulaCall<'_> {
             }
             cotangents.push(operand);
         }
-        Ok(point.record(outputs, &cotangents, terms, call.sum))
+        Ok(point.record(outputs, &cotangents, terms))
     }
 
     /// Computes the outputs of a part's gradient formula; those with a bit in `wanted` are used.
@@ -147,15 +143,18 @@ impl FormulaCall<'_> {
         let mut call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
         let is_recorded = is_grad_enabled();
         if is_recorded || self.sum.is_some() {
+            let is_recorded = is_recorded && !self.formula.is_row();
             let read = |r: &GradientInput| match *r {
                 GradientInput::Input(i) => saved.input(i),
                 GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
                 GradientInput::Output(j) => saved.output(j),
-                GradientInput::Gradient(j) => self.incoming(grads, j),
+                // A recorded gradient of a sum broadcasts to that of the summands: see `ContractionDerivative`.
+                GradientInput::Gradient(j) if is_recorded => grads.get(j),
+                GradientInput::Gradient(j) => self.unsummed(grads.get(j)?),
             };
             let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
             let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
-            if is_recorded && !self.formula.is_row() {
+            if is_recorded {
                 return self.record_gradient(part, tracked, saved, &call, &operands);
             }
             return call.apply(&operands, None);

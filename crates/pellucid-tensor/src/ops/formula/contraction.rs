@@ -31,15 +31,13 @@ use std::sync::Arc;
 /// k).
 const MOST_COTANGENTS: usize = 32;
 
-/// The node of a recorded contraction. Its edges are those of the cotangents, then of the variables. It saves the
+/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are those of the cotangents, then of the variables. It saves the
 /// cotangents, and the values of `partials.reads()` as constants.
 struct ContractionDerivative {
     partials: Arc<Partials>,
     params: Params,
     /// The broadcast shape of the inputs of the formula.
     shape: Shape,
-    /// The axes over which the results were summed.
-    sum: Option<AxisSet>,
     cotangents: usize,
     /// Every term has one factor, or two that are different cotangents.
     terms: Vec<Term>,
@@ -96,7 +94,8 @@ impl EvaluationPoint<'_> {
                 _ => None,
             };
             if let Some(f) = passes {
-                add(&mut gradients[target.input], reduce_gradient_to(factor(f)?, target.meta)?)?;
+                let gradient = ops::broadcast_to(&factor(f)?, self.shape)?;
+                add(&mut gradients[target.input], reduce_gradient_to(gradient, target.meta)?)?;
             } else if target.meta.shape != *self.shape {
                 let sum = ops::broadcast_axes(&target.meta.shape, self.shape);
                 self.node(&[target], Some(sum), factor, gradients)?;
@@ -149,7 +148,7 @@ impl EvaluationPoint<'_> {
             number: None,
         }
         .run_gradient(&arrays, None)?;
-        let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 4]>>(), terms, sum);
+        let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 4]>>(), terms);
         for (target, output) in targets.iter().zip(outputs) {
             add(&mut gradients[target.input], reduce_gradient_to(output, target.meta)?)?;
         }
@@ -157,13 +156,7 @@ impl EvaluationPoint<'_> {
     }
 
     /// Attaches the autograd history to the outputs of a contraction.
-    pub(super) fn record(
-        &self,
-        outputs: Arrays,
-        cotangents: &[&Tensor],
-        terms: Vec<Term>,
-        sum: Option<AxisSet>,
-    ) -> SmallVec<[Tensor; 1]> {
+    pub(super) fn record(&self, outputs: Arrays, cotangents: &[&Tensor], terms: Vec<Term>) -> SmallVec<[Tensor; 1]> {
         if !is_grad_enabled() {
             return untracked(outputs);
         }
@@ -190,7 +183,6 @@ impl EvaluationPoint<'_> {
             partials: self.partials.clone(),
             params: self.params.clone(),
             shape: self.shape.clone(),
-            sum,
             cotangents: cotangents.len(),
             terms,
         };
@@ -332,13 +324,8 @@ impl Derivative for ContractionDerivative {
         grads: &OutputGradients,
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
-        // The gradients of the results as they were before the sum: broadcast to the full shape.
-        let incoming = |o: usize| {
-            let broadcast =
-                |g: &Tensor| if self.sum.is_some() { ops::broadcast_to(g, &self.shape) } else { Ok(g.clone()) };
-            grads.try_get(o).map(broadcast).transpose()
-        };
-        let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(incoming).collect::<Result<_>>()?;
+        // The gradient of a sum is not broadcast to the shape of the summands: its own gradient would have that shape.
+        let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(|o| grads.try_get(o).cloned()).collect();
         let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),

@@ -389,9 +389,21 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
-    /// Runs the kernel of a gradient. A result is pinned to its device if an input is.
+    /// Runs the kernel of a gradient. A result is pinned to its device if an input is. Inputs broadcast to the shape of
+    /// the call, also if no input has the length of an axis.
     fn run_gradient(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
-        let outputs = self.run_kernel(inputs, reuse)?;
+        let is_full = |a: usize, x: &Array| {
+            (a + x.shape().rank()).checked_sub(self.shape.rank()).is_some_and(|at| x.shape()[at] == self.shape[a])
+        };
+        let spans = |a: usize| self.shape[a] == 1 || inputs.iter().any(|x| is_full(a, x));
+        let outputs = match self.sum.is_none() || (0..self.shape.rank()).all(spans) {
+            true => self.run_kernel(inputs, reuse)?,
+            false => {
+                let first = inputs[0].broadcast_to(self.formula.name(), self.shape)?;
+                let all: SmallVec<[&Array; 8]> = [&first].into_iter().chain(inputs[1..].iter().copied()).collect();
+                self.run_kernel(&all, None)?
+            }
+        };
         let pinned = inputs.iter().any(|input| input.is_pinned());
         outputs.iter().for_each(|output| output.set_pinned(pinned));
         Ok(outputs)

@@ -29,7 +29,8 @@ pub struct CtcLossOptions {
 ///
 /// Log-probabilities are `[T, N, C]` (or `[T, C]` for one sample). Labels are `[N, S]`, or all label sequences
 /// concatenated; lengths are `i64 [N]`. Labels and steps beyond a sample's lengths are ignored. The forward algorithm
-/// runs step by step over the prefixes, on logarithms.
+/// runs step by step over the prefixes, on logarithms. It stores the scores of all steps, `[T, N, 2S + 1]`; the gradient
+/// also needs several arrays `[N, 2S + 1]` for each of the T steps.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and in

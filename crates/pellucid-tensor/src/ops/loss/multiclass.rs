@@ -1,12 +1,13 @@
 //! Losses of class scores against class indices.
 
 use super::{Reduction, class_indices, class_shape_help, in_range};
+use crate::ops::formula::map_sum;
 use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, formula};
 
 /// Options of [`nll_loss`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,9 +156,16 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let numbers = ops::to_dtype(&valid, target.dtype())?;
     let has = ops::gt(&ops::scatter_add_along(&numbers, target, 1, rows.shape())?, 0)?;
     let ahead = ops::sub(1.0, &ops::take_along_axis(&rows, target, 1)?)?;
-    let short = ops::relu(&ops::add(&ops::unsqueeze(&ahead, 2)?, &ops::unsqueeze(&rows, 1)?)?)?;
-    let pairs = ops::logical_and(&ops::unsqueeze(&valid, 2)?, &ops::logical_not(&ops::unsqueeze(&has, 1)?)?)?;
-    let loss = reduce_samples(x, &ops::sum(&ops::where_(&pairs, &short, 0.0)?, 1)?, classes, reduction)?;
+    // The pairs of classes, [N, C, C], are summed as they are computed.
+    let hinge = formula! {
+        static multilabel_margin(ahead, score, valid: mask, has: mask) = {
+            (valid & !has).select((ahead + score).relu(), 0.0)
+        };
+    };
+    let (column, row) = (|t: &Tensor| ops::unsqueeze(t, 2), |t: &Tensor| ops::unsqueeze(t, 1));
+    let pairs = [&column(&ahead)?, &row(&rows)?, &column(&valid)?, &row(&has)?];
+    let sums = map_sum(hinge, &pairs, &[], std::iter::once(1).collect(), None)?;
+    let loss = reduce_samples(x, &ops::squeeze(&sums, 1)?, classes, reduction)?;
     checked.poison_loss(loss, reduction, &[1])
 }
 
