@@ -245,7 +245,8 @@ rows! {
     "numpy.lexsort([v, v])" => [ops::lexsort(&[&v, &v], -1)?];
     "numpy.argpartition(v, 2)" => [v.argpartition(2, -1)];
     "numpy.histogram2d(v, v, bins=4)" => [v.histogram2d(&v, [ops::Bins::Count(4); 2], None, false)];
-    "numpy.interp(v, points, values)" => [v.interp(&v.sort(0, false).0, &v)];
+    "numpy.interp(v, points, values)" => [v.interp(&v.sort(0, false).0, &v, Default::default())];
+    "numpy.interp(v, points, values, left=0)" => [v.interp(&v.sort(0, false).0, &v, ops::InterpOptions { left: Some(0.0), ..Default::default() })];
     "numpy.polyfit(v, v, 1)" => [v.polyfit(&v, 1)];
     "numpy.convolve(v, v)" => [v.convolve(&v, ops::ConvolveMode::Full)];
     "torch.searchsorted(s, v)" => [v.sort(0, false).0.searchsorted(&v, false)];
@@ -365,6 +366,14 @@ rows! {
         let (h, c) = (Tensor::zeros([1, 5, 6], DType::F32), Tensor::zeros([1, 5, 6], DType::F32));
         let (attention, there) = (MultiheadAttention::new(8, 2), Tensor::from([[true; 5], [false; 5]]));
         let none = AttentionMasks::default();
+        let (s, packed) = (Tensor::randn([3, 8], DType::F32), pack_padded_sequence(&x, &lengths, false)?);
+        let weights = AttentionWeights {
+            in_proj: attention.in_proj.as_tensors(),
+            in_proj_bias: attention.in_proj_bias.as_deref(),
+            out_proj_weight: &attention.out_proj.weight,
+            out_proj_bias: attention.out_proj.bias.as_deref(),
+            bias_kv: None,
+        };
     }
     "nn.Linear(8, 4)" => [Linear::new(8, 4)];
     "nn.Linear(8, 4, bias=False)" => [Linear::new(8, 4).without_bias()];
@@ -405,12 +414,17 @@ rows! {
     "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })];
     "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.run(&x, None)];
     "out, (h, c) = lstm(x, (h, c))" => [let (out, (h, c)) = lstm.run(&x, Some(&(h, c)))];
-    "lstm(pack_padded_sequence(x, lengths))" => [lstm.run_packed(&x, &lengths, None)];
+    "packed = nn.utils.rnn.pack_padded_sequence(x, lengths)" => [let packed = pack_padded_sequence(&x, &lengths, false)?];
+    "packed = nn.utils.rnn.pack_sequence([s, s])" => [let packed = pack_sequence(&[&s, &s])?];
+    "out, (h, c) = lstm(packed)" => [let (out, (h, c)) = lstm.run_packed(&packed, None)];
+    "x, lengths = nn.utils.rnn.pad_packed_sequence(out)" => [let (x, lengths) = pad_packed_sequence(&packed, false, 0.0)?];
+    "nn.utils.rnn.unpack_sequence(out)" => [unpack_sequence(&packed)?];
     "nn.LSTMCell(8, 6)" => [LstmCell::new(8, 6)];
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];
     "attention(x, x, x, need_weights=False)" => [attention.attend(&x, &x, &x, none)];
     "attention(x, x, x, key_padding_mask=~there)" => [attention.attend(&x, &x, &x, AttentionMasks::padding(&there))];
     "attention(x, x, x)" => [attention.attend_weighted(&x, &x, &x, none, true)];
+    "F.multi_head_attention_forward(x, x, x, 8, 2, ..)" => [multi_head_attention_forward(&x, &x, &x, 2, weights, AttentionForwardOptions::default())?];
     "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default())];
     "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())];
     "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())];
@@ -545,7 +559,6 @@ rows! {
     "for a, b in loader:" => [for [a, b] in loader.epoch() {}];
     "len(loader)" => [loader.len()];
     "nn.utils.rnn.pad_sequence([x, x], batch_first=True)" => [pad_sequence(&[&x, &x], true, 0.0)?];
-    "nn.utils.rnn.pack_sequence([x, x])" => [pad_sequence(&[&x, &x], false, 0.0)?];
     "torch.save(model.state_dict(), path)" => [io::save(&path, &model.state_dict())?];
     "model.load_state_dict(torch.load(path))" => [model.load_state_dict(&io::load(&path)?)?];
     "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, path)" => [io::save_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];

@@ -173,7 +173,11 @@ impl KernelSchedule {
         // The instructions of a level that every row needs come first: they compute the masks that guard the others.
         let mut keys: Vec<(usize, Option<ValueSlot>)> = levels.iter().copied().zip(guards).collect();
         let mut phases = keys.clone();
-        phases.push((0, None));
+        // The last phase can read the results of all reductions.
+        let ready = program.steps.iter().enumerate().map(|(s, step)| {
+            levels[first_step + s] + usize::from(matches!(step.kernel, KernelFn::Reduce(..)))
+        });
+        phases.extend([(0, None), (ready.max().unwrap_or(0), None)]);
         phases.sort_unstable();
         phases.dedup();
         keys.drain(..first_step);

@@ -14,7 +14,7 @@ use crate::ops::check;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Scalar};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
 
 /// Returns x where the mask is true, else `number`.
 fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
@@ -60,10 +60,6 @@ masked! {
     masked_max = max, neutral Max;
     /// Returns the smallest element over axes where the mask is true; of none the greatest value.
     masked_min = min, neutral Min;
-    /// Returns the index of the maximum over axes where the mask is true; 0 of none.
-    masked_argmax = argmax, neutral Max;
-    /// Returns the index of the minimum over axes where the mask is true; 0 of none.
-    masked_argmin = argmin, neutral Min;
     /// Computes ln Σ exp x over axes, where the mask is true; −∞ of none.
     masked_logsumexp = logsumexp, neutral Max;
     /// Computes the softmax over axes where the mask is true; 0 elsewhere, NaN for none.
@@ -76,6 +72,18 @@ masked! {
     masked_cumsum = cumsum, neutral Sum;
     /// Computes the cumulative product along an axis, where the mask is true.
     masked_cumprod = cumprod, neutral Prod;
+}
+
+over_axes! {
+    errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
+              broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+
+    /// Returns the index (`i64`) of the first maximum over axes where the mask is true, among all elements; of the first
+    /// NaN where the mask is true, if there is one; 0 if the mask is false everywhere.
+    masked_argmax(x, mask: &Tensor; axes) = position(x, mask, axes, masked_max);
+    /// Returns the index (`i64`) of the first minimum over axes where the mask is true, among all elements; of the first
+    /// NaN where the mask is true, if there is one; 0 if the mask is false everywhere.
+    masked_argmin(x, mask: &Tensor; axes) = position(x, mask, axes, masked_min);
 }
 
 over_axes! {
@@ -124,6 +132,24 @@ over_axes! {
         let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
         ops::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
     };
+}
+
+/// Returns the first selected position of an extremum. An element where the mask is false is none, also if it equals the
+/// neutral element.
+fn position(
+    x: &Tensor,
+    mask: &Tensor,
+    axes: Axes,
+    extremum: fn(&Tensor, &Tensor, Axes) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let x = x.detach();
+    let best = extremum(&x, mask, axes.clone().keepdims())?;
+    // If the extremum is NaN, it equals no element.
+    let is_best = match x.dtype().is_float() {
+        true => map(formula! { static is_extremum(x, best) = x.eq(best) | x.ne(x); }, &[&x, &best], &[])?,
+        false => ops::eq(&x, &best)?,
+    };
+    ops::argmax(&ops::logical_and(&is_best, mask)?, axes)
 }
 
 fn variance(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {

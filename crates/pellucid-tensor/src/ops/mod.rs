@@ -82,6 +82,7 @@ pub use loss::{
 };
 pub use normalize::{BatchNormOptions, RunningStatistics};
 pub use pad::{PadMode, PadWidth, WidthEntry, WidthPair};
+pub use polyfit::InterpOptions;
 pub use quantile::QuantileInterpolation;
 pub use rearrange::{MeshgridIndexing, Sections};
 pub use recurrent::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};

@@ -24,10 +24,10 @@ over_axes! {
     nanmin(x; axes) = extremum(x, axes, f64::INFINITY, |x, axes| ops::min(x, axes));
     /// Returns the index (`i64`) of the first maximum over `axes` that is not NaN, in row-major order over them; 0 if
     /// all are NaN, where NumPy raises an error.
-    nanargmax(x; axes) = position(x, axes, |x, axes| nanmax(x, axes), |x, axes| ops::argmax(x, axes));
+    nanargmax(x; axes) = position(x, axes, ops::masked_argmax, |x, axes| ops::argmax(x, axes));
     /// Returns the index (`i64`) of the first minimum over `axes` that is not NaN, in row-major order over them; 0 if
     /// all are NaN, where NumPy raises an error.
-    nanargmin(x; axes) = position(x, axes, |x, axes| nanmin(x, axes), |x, axes| ops::argmin(x, axes));
+    nanargmin(x; axes) = position(x, axes, ops::masked_argmin, |x, axes| ops::argmin(x, axes));
 }
 
 over_axes! {
@@ -71,12 +71,15 @@ fn extremum(x: &Tensor, axes: Axes, neutral: f64, extremum: Reduction) -> Result
     ops::where_(&ops::all(&nan, axes)?, f64::NAN, &y)
 }
 
-/// Returns the first position of an extremum. NaN equals no extremum, also if all numbers are infinite.
-fn position(x: &Tensor, axes: Axes, extremum: Reduction, of_integers: Reduction) -> Result<Tensor> {
-    if !x.dtype().is_float() {
-        return of_integers(x, axes);
+/// Returns the first position of an extremum among the elements that are not NaN.
+fn position(
+    x: &Tensor,
+    axes: Axes,
+    masked: fn(&Tensor, &Tensor, Axes) -> Result<Tensor>,
+    of_integers: Reduction,
+) -> Result<Tensor> {
+    match x.dtype().is_float() {
+        true => masked(x, &ops::logical_not(&ops::isnan(x)?)?, axes),
+        false => of_integers(x, axes),
     }
-    let x = x.detach();
-    let best = extremum(&x, axes.clone().keepdims())?;
-    ops::argmax(&ops::eq(&x, &best)?, axes)
 }

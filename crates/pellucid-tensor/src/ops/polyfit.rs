@@ -38,7 +38,8 @@ pub fn polyval(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
     let dtype = if dtype == DType::Bool { DType::I64 } else { dtype };
     let x = ops::to_dtype(x, dtype)?;
     if count == 0 {
-        return ops::zeros_like(&x);
+        // The sum of no coefficients is 0, on the device of the coefficients.
+        return ops::add(&ops::zeros_like(&x)?, &ops::to_dtype(&ops::sum(coefficients, ..)?, dtype)?);
     }
     let mut parts = ops::unbind(&ops::to_dtype(coefficients, dtype)?, 0)?.into_iter();
     let highest = parts.next().expect("the polynomial must have a coefficient");
@@ -80,34 +81,95 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
     ops::div(&scaled, &if y.rank() == 1 { lengths } else { ops::unsqueeze(&lengths, 1)? })
 }
 
-/// Evaluates the piecewise linear function through the points (pᵢ, vᵢ) at every element of x; before the first and after
+/// Options of [`interp`].
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct InterpOptions {
+    /// The result for elements below the first point; `None` means the value of the first point.
+    pub left: Option<f64>,
+    /// The result for elements above the last point; `None` means the value of the last point.
+    pub right: Option<f64>,
+    /// The period of a periodic function; `None` means that the function is not periodic.
+    pub period: Option<f64>,
+}
+
+/// Evaluates the piecewise linear function through the points (pᵢ, vᵢ) at every element of x. Before the first and after
 /// the last point it is constant.
 ///
 /// This is NumPy's `interp`: points and values are vectors of one length, and the points ascend. At a point that occurs
 /// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; that of x is the slope.
-/// Integers give `f32`.
+/// Integers give `f32`. With a period, x and the points are taken modulo the period, and the points need no order; the
+/// function connects the last point of a period with the first of the next.
 ///
 /// ```
 /// use pellucid::Tensor;
+/// use pellucid::ops::InterpOptions;
 /// let (p, v) = (Tensor::from([0.0, 1.0, 3.0]), Tensor::from([5.0, 7.0, 3.0]));
-/// assert_eq!(Tensor::from([-1.0, 0.5, 2.0, 9.0]).interp(&p, &v).to_vec::<f64>(), [5.0, 6.0, 5.0, 3.0]);
+/// let x = Tensor::from([-1.0, 0.5, 2.0, 9.0]);
+/// assert_eq!(x.interp(&p, &v, InterpOptions::default()).to_vec::<f64>(), [5.0, 6.0, 5.0, 3.0]);
+/// let left = InterpOptions { left: Some(0.0), ..Default::default() };
+/// assert_eq!(x.interp(&p, &v, left).to_vec::<f64>(), [0.0, 6.0, 5.0, 3.0]);
+/// let periodic = InterpOptions { period: Some(4.0), ..Default::default() };
+/// assert_eq!(x.interp(&p, &v, periodic).to_vec::<f64>(), [3.0, 6.0, 5.0, 7.0]);
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless points and values are vectors of one length of at least 1.
+/// [`Error::ShapeMismatch`] unless points and values are vectors of one length of at least 1;
+/// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`.
 #[tensor_method]
-pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
+pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptions) -> Result<Tensor> {
     let op = "interp";
+    let InterpOptions { left, right, period } = options;
     if points.rank() != 1 || points.size() == 0 || points.shape() != values.shape() {
         let help = "points and values must be vectors of one length of at least 1";
         return Err(Error::shapes(op, [x.shape(), points.shape(), values.shape()], help));
     }
-    in_single!(op, [x, points, values] => interp(x, points, values));
+    if let Some(period) = period {
+        check::finite(op, "period", period)?;
+        if period == 0.0 || left.is_some() || right.is_some() {
+            let reason = match period {
+                0.0 => "the period must not be 0",
+                _ => "a periodic function has no ends: give the period, or left and right",
+            };
+            return Err(Error::invalid(op, reason));
+        }
+    }
+    in_single!(op, [x, points, values] => interp(x, points, values, options));
     let dtype = [points, values].iter().fold(x.dtype(), |dtype, t| dtype.promote(t.dtype()));
     let operand = |t: &Tensor| as_float(&ops::to_dtype(t, dtype)?);
-    let (x, points, values) = (operand(x)?, operand(points)?, operand(values)?);
+    let (mut x, mut points, mut values) = (operand(x)?, operand(points)?, operand(values)?);
+    if let Some(period) = period {
+        (x, points, values) = unrolled(&x, &points, &values, period.abs())?;
+    }
+    let y = piecewise_linear(&x, &points, &values)?;
+    let end = |index: isize| ops::select(&points, 0, index);
+    let y = match left {
+        Some(left) => ops::where_(&ops::lt(&x, &end(0)?)?, left, &y)?,
+        None => y,
+    };
+    match right {
+        Some(right) => ops::where_(&ops::gt(&x, &end(-1)?)?, right, &y),
+        None => Ok(y),
+    }
+}
+
+/// Takes x and the points modulo a period, and sorts the points. The last point is repeated one period earlier, and the
+/// first one period later.
+fn unrolled(x: &Tensor, points: &Tensor, values: &Tensor, period: f64) -> Result<(Tensor, Tensor, Tensor)> {
+    let (x, points) = (ops::rem(x, period)?, ops::rem(points, period)?);
+    let order = ops::argsort(&points, 0, false)?;
+    let (points, values) = (ops::index_select(&points, 0, &order)?, ops::index_select(values, 0, &order)?);
+    let last = |t: &Tensor| ops::narrow(t, 0, t.size() - 1, 1);
+    let first = |t: &Tensor| ops::narrow(t, 0, 0, 1);
+    let (before, after) = (ops::sub(&last(&points)?, period)?, ops::add(&first(&points)?, period)?);
+    let points = ops::concatenate(&[&before, &points, &after], 0)?;
+    let values = ops::concatenate(&[&last(&values)?, &values, &first(&values)?], 0)?;
+    Ok((x, points, values))
+}
+
+/// Computes [`interp`] of operands of one float dtype, without options.
+fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
     let last = points.size() as i64 - 1;
-    let right = ops::clamp(&ops::searchsorted(&points, &x, true)?, last.min(1), last)?;
+    let right = ops::clamp(&ops::searchsorted(points, x, true)?, last.min(1), last)?;
     let left = ops::maximum(&ops::sub(&right, 1)?, 0)?;
     let segment = formula! {
         static interp(x, p0, p1, v0, v1) = {
@@ -118,7 +180,6 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
         };
     };
     let at = |t: &Tensor, index: &Tensor| ops::index_select(t, 0, index);
-    let ends = [at(&points, &left)?, at(&points, &right)?, at(&values, &left)?, at(&values, &right)?];
-    let [p0, p1, v0, v1] = &ends;
-    map(segment, &[&x, p0, p1, v0, v1], &[])
+    let [p0, p1, v0, v1] = [at(points, &left)?, at(points, &right)?, at(values, &left)?, at(values, &right)?];
+    map(segment, &[x, &p0, &p1, &v0, &v1], &[])
 }

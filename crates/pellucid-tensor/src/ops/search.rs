@@ -17,6 +17,10 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// `sorted` is a vector for all values, or it has the leading axes of `values` and its last axis is the sorted row for
 /// the values of the same leading indices.
 ///
+/// All values are searched together, one step of bisection after another: besides operands and result, the operation
+/// stores a few arrays of the shape of the values in `i64`. [`interp`](super::interp), [`isin`](super::isin) and
+/// [`histogram`] call it.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`] for other leading axes, or a 0-d `sorted`.
 #[tensor_method]
@@ -35,6 +39,11 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     let (len, shape) = (sorted.shape()[rank - 1], values.shape().clone());
     let (sorted, values) = (sorted.detach(), values.detach());
     let values = if rank == 1 { ops::ravel(&values)? } else { values };
+    if len == 0 {
+        // The sum of no elements is 0, on the device of the row.
+        let zeros = ops::full_on_device_of(&values, shape, 0, DType::I64)?;
+        return ops::add(&zeros, &ops::to_dtype(&ops::sum(&sorted, Axes::from(..))?, DType::I64)?);
+    }
     // The result is in low..=high, which every step halves.
     let mut low = ops::zeros(values.shape(), DType::I64)?;
     let mut high = ops::full(values.shape(), len as i64, DType::I64)?;

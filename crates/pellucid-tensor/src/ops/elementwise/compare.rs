@@ -100,7 +100,8 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {
-        return ops::full_on_device_of(x, x.shape().clone(), false, DType::Bool);
+        // `any` of no elements is false, on the device of the elements.
+        return ops::logical_and(&ops::zeros_like(x)?, &ops::any(&elements.detach(), ..)?);
     }
     let dtype = x.dtype().promote(elements.dtype());
     let (x, elements) = (ops::to_dtype(&x.detach(), dtype)?, ops::to_dtype(&ops::ravel(&elements.detach())?, dtype)?);

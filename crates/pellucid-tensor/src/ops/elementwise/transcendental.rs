@@ -16,7 +16,8 @@ unary! {
         let root = y + (x / (y * y) - y) * (1.0 / 3.0);
         (x.eq(0.0) | !x.is_finite()).select(x, root)
     },
-        d x = g / (3.0 * (y * y));
+        // A power has a derivative of ±∞ at 0; that of 1/(y·y) is 0/0.
+        d x = g / 3.0 * y.pow(-2.0);
     /// Computes the natural logarithm.
     ln(x) = x.ln(), autocast = Single;
     /// Computes the natural logarithm; NumPy's name for `ln`.

@@ -105,6 +105,10 @@ fn calls() -> Vec<(&'static str, Call)> {
         })
     };
     let twice = move |x: &Tensor| ops::concatenate(&[&ops::reshape(x, [1])?, &vector(x, &[3.0])?], 0);
+    let with_nan = move |x: &Tensor| {
+        let rest = vector(x, &[f64::NAN, 3.0])?;
+        ops::concatenate(&[&ops::reshape(x, [1])?, &rest], 0)
+    };
     let first = |y: Result<Tensor>| ops::select(&y?, 0, 0);
     let last = |y: Result<Tensor>| ops::select(&y?, 0, -1);
     vec![
@@ -162,6 +166,37 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("logsumexp([x, 0])", call(move |x| ops::logsumexp(&vector(x, &[0.0])?, ..))),
         ("logcumsumexp([x, 0])", call(move |x| last(ops::logcumsumexp(&vector(x, &[0.0])?, 0)))),
         ("softmax([x, 0])", call(move |x| first(ops::softmax(&vector(x, &[0.0])?, ..)))),
+        ("ptp([x, 2])", call(move |x| ops::ptp(&vector(x, &[2.0])?, ..))),
+        ("nanmax([x, 2, nan])", call(move |x| ops::nanmax(&vector(x, &[2.0, f64::NAN])?, ..))),
+        ("nanmin([x, 2, nan])", call(move |x| ops::nanmin(&vector(x, &[2.0, f64::NAN])?, ..))),
+        ("nanprod([x, 0, nan, 3])", call(move |x| ops::nanprod(&vector(x, &[0.0, f64::NAN, 3.0])?, ..))),
+        ("nanprod([x, x, nan, 3])", call(move |x| ops::nanprod(&with_nan(x)?, ..))),
+        ("nancumprod([x, x, nan, 3])", call(move |x| last(ops::nancumprod(&with_nan(x)?, 0)))),
+        ("nanvar([x, 2, nan])", call(move |x| ops::nanvar(&vector(x, &[2.0, f64::NAN])?, ..))),
+        ("nanstd([x, 2, nan])", call(move |x| ops::nanstd(&vector(x, &[2.0, f64::NAN])?, ..))),
+        (
+            "masked_max([x, 2])",
+            call(move |x| ops::masked_max(&vector(x, &[2.0, 9.0])?, &Tensor::from([true, true, false]), ..)),
+        ),
+        (
+            "masked_prod([x, 0, 3])",
+            call(move |x| ops::masked_prod(&vector(x, &[0.0, 3.0, 9.0])?, &[true, true, true, false].into(), ..)),
+        ),
+        ("dist([x, 3], [0, 0], 0.5)", call(move |x| ops::dist(&vector(x, &[3.0])?, &zeros(2, x)?.reshape([2]), 0.5))),
+        ("dist([x], [0], 2)", call(move |x| ops::dist(&vector(x, &[])?, &zeros(1, x)?.reshape([1]), 2.0))),
+        (
+            "cdist([x, 3], [0, 0], inf)",
+            call(move |x| ops::sum(&ops::cdist(&row(x, &[3.0])?, &zeros(2, x)?, f64::INFINITY)?, ..)),
+        ),
+        (
+            "interp([0, 1, 3], [5, 7, 3])",
+            call(|x| {
+                let points = Tensor::from([0.0, 1.0, 3.0]).to_dtype(x.dtype());
+                let values = Tensor::from([5.0, 7.0, 3.0]).to_dtype(x.dtype());
+                ops::interp(x, &points, &values, ops::InterpOptions::default())
+            }),
+        ),
+        ("polyval([1, 0, 0], x)", call(|x| ops::polyval(&Tensor::from([1.0, 0.0, 0.0]).to_dtype(x.dtype()), x))),
         ("lerp(x, 3, 0.5)", call(move |x| ops::lerp(x, &number(3.0, x), &number(0.5, x)))),
         ("addcmul(x, x, x)", call(|x| ops::addcmul(x, x, x, 1.0))),
         ("addcdiv(1, 1, x)", call(move |x| ops::addcdiv(&number(1.0, x), &number(1.0, x), x, 1.0))),

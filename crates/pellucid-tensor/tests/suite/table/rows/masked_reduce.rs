@@ -169,8 +169,24 @@ fn simple() -> Vec<Row> {
                 Ok(ops::masked_min(&x, &[false, false].into(), 0)?.item::<u8>() == 255)
             },
         ),
-        positions(reduction("masked_argmax", ops::masked_argmax, |x, places| places[best(x, |a, b| a > b)] as f64)),
-        positions(reduction("masked_argmin", ops::masked_argmin, |x, places| places[best(x, |a, b| a < b)] as f64)),
+        positions(reduction("masked_argmax", ops::masked_argmax, |x, places| places[best(x, |a, b| a > b)] as f64))
+            .check("elements that equal the neutral element, and NaN, must be found where they are selected", || {
+                let mask = Tensor::from([false, true, true]);
+                let at = |x: Tensor| ops::masked_argmax(&x, &mask, 0).map(|at| at.item::<i64>());
+                let ends = [at(Tensor::from([f64::NEG_INFINITY; 3]))?, at(Tensor::from([i64::MIN; 3]))?];
+                let nan = [at(Tensor::from([f64::NAN; 3]))?, at(Tensor::from([f64::NAN, 0.0, f64::NAN]))?];
+                let nothing = ops::masked_argmax(&Tensor::from([1.0, 2.0]), &[false, false].into(), 0)?.item::<i64>();
+                Ok((ends, nan, nothing) == ([1, 1], [1, 2], 0))
+            }),
+        positions(reduction("masked_argmin", ops::masked_argmin, |x, places| places[best(x, |a, b| a < b)] as f64))
+            .check("elements that equal the neutral element, and NaN, must be found where they are selected", || {
+                let mask = Tensor::from([false, true, true]);
+                let at = |x: Tensor| ops::masked_argmin(&x, &mask, 0).map(|at| at.item::<i64>());
+                let ends = [at(Tensor::from([f64::INFINITY; 3]))?, at(Tensor::from([i64::MAX; 3]))?];
+                let nan = [at(Tensor::from([f64::NAN; 3]))?, at(Tensor::from([f64::NAN, 0.0, f64::NAN]))?];
+                let nothing = ops::masked_argmin(&Tensor::from([1.0, 2.0]), &[false, false].into(), 0)?.item::<i64>();
+                Ok((ends, nan, nothing) == ([1, 1], [1, 2], 0))
+            }),
         floats(reduction("masked_logsumexp", ops::masked_logsumexp, |x, _| log_sum(x)))
             .check("the result for a fully masked row", || {
                 Ok(of_fully_masked_row(ops::masked_logsumexp)? == f64::NEG_INFINITY)

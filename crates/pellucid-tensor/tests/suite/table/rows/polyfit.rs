@@ -2,6 +2,7 @@
 
 use crate::table::nd::Nd;
 use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
+use pellucid_tensor::ops::InterpOptions;
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 const POINTS: [f64; 4] = [-1.0, 0.0, 0.5, 1.5];
@@ -18,6 +19,23 @@ fn linear(x: f64, p: &[f64], v: &[f64]) -> f64 {
         None => v[last],
         Some(i) => v[i] + (v[i + 1] - v[i]) / (p[i + 1] - p[i]) * (x - p[i]),
     }
+}
+
+/// Evaluates the function through (pᵢ, vᵢ) and its repetitions at x.
+fn repeated(x: f64, p: &[f64], v: &[f64], period: f64) -> f64 {
+    let mut points: Vec<(f64, f64)> = p.iter().zip(v).map(|(p, &v)| (p.rem_euclid(period), v)).collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let shifted = |shift: f64| points.iter().map(move |&(p, v)| (p + shift, v));
+    let (p, v): (Vec<f64>, Vec<f64>) = [-period, 0.0, period].into_iter().flat_map(shifted).unzip();
+    linear(x.rem_euclid(period), &p, &v)
+}
+
+fn ends(left: Option<f64>, right: Option<f64>) -> InterpOptions {
+    InterpOptions { left, right, ..Default::default() }
+}
+
+fn periodic(period: f64) -> InterpOptions {
+    InterpOptions { period: Some(period), ..Default::default() }
 }
 
 /// Solves the normal equations of a line or a parabola by Gaussian elimination.
@@ -112,14 +130,14 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 "given points",
                 [real([2, 3]), real([4])],
-                |x| ops::interp(&x[0], &points(&x[0]), &x[1]),
+                |x| ops::interp(&x[0], &points(&x[0]), &x[1], InterpOptions::default()),
                 |x| x[0].map(|v| linear(v, &POINTS, &x[1].data)),
             )
             .floats_only()
             .case(
                 "points with a gradient",
                 [real([3]), real([4]), real([4])],
-                |x| ops::interp(&x[0], &(&points(&x[1]) + &(&x[1] * 0.1)), &x[2]),
+                |x| ops::interp(&x[0], &(&points(&x[1]) + &(&x[1] * 0.1)), &x[2], InterpOptions::default()),
                 |x| {
                     let p: Vec<f64> = POINTS.iter().zip(&x[1].data).map(|(p, d)| p + 0.1 * d).collect();
                     x[0].map(|v| linear(v, &p, &x[2].data))
@@ -129,29 +147,83 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 "one point",
                 [real([3]), real([1])],
-                |x| ops::interp(&x[0], &x[1], &x[1]),
+                |x| ops::interp(&x[0], &x[1], &x[1], InterpOptions::default()),
                 |x| x[0].map(|_| x[1].data[0]),
             )
-            .away(&[-1.0, 0.0, 0.5, 1.5])
+            .case(
+                "ends",
+                [real([2, 3]), real([4])],
+                |x| ops::interp(&x[0], &points(&x[0]), &x[1], ends(Some(3.0), Some(-2.0))),
+                |x| {
+                    let inner = |v: f64| linear(v, &POINTS, &x[1].data);
+                    x[0].map(|v| {
+                        if v < POINTS[0] {
+                            3.0
+                        } else if v > POINTS[3] {
+                            -2.0
+                        } else {
+                            inner(v)
+                        }
+                    })
+                },
+            )
+            .floats_only()
+            .case(
+                "a period",
+                [real([2, 3]), real([4])],
+                |x| ops::interp(&x[0], &points(&x[0]), &x[1], periodic(-2.75)),
+                |x| x[0].map(|v| repeated(v, &POINTS, &x[1].data, 2.75)),
+            )
+            .floats_only()
+            .case(
+                "a period of points with a gradient",
+                [real([3]), real([4]), real([4])],
+                |x| ops::interp(&x[0], &(&points(&x[1]) + &(&x[1] * 0.1)), &x[2], periodic(3.0)),
+                |x| {
+                    let p: Vec<f64> = POINTS.iter().zip(&x[1].data).map(|(p, d)| p + 0.1 * d).collect();
+                    x[0].map(|v| repeated(v, &p, &x[2].data, 3.0))
+                },
+            )
+            .floats_only()
+            .away(&[-1.0, 0.0, 0.5, 1.5, 1.75, 0.25])
             .ordinary()
+            .check("ends must not change the points, NaN, or the other end", || {
+                let (p, v) = (Tensor::from([0.0, 1.0]), Tensor::from([5.0, 6.0]));
+                let x = Tensor::from([-0.5, 0.0, 1.0, 2.0, f64::NAN]);
+                let low = ops::interp(&x, &p, &v, ends(Some(9.0), None))?.to_vec::<f64>();
+                let high = ops::interp(&x, &p, &v, ends(None, Some(9.0)))?.to_vec::<f64>();
+                Ok(low[..4] == [9.0, 5.0, 6.0, 6.0] && high[..4] == [5.0, 5.0, 6.0, 9.0] && high[4].is_nan())
+            })
+            .check("the example of NumPy's documentation, with unsorted points", || {
+                let x = Tensor::from([-180.0, -170.0, -185.0, 185.0, -10.0, -5.0, 0.0, 365.0]);
+                let (p, v) = (Tensor::from([190.0, -190.0, 350.0, -350.0]), Tensor::from([5.0, 10.0, 3.0, 4.0]));
+                let y = ops::interp(&x, &p, &v, periodic(360.0))?;
+                Ok(y.to_vec::<f64>() == [7.5, 5.0, 8.75, 6.25, 3.0, 3.25, 3.5, 3.75])
+            })
+            .check("a period of 0, an infinite one, or one with ends must be an error", || {
+                let x = Tensor::from([1.0]);
+                let refused = |options| matches!(ops::interp(&x, &x, &x, options), Err(Error::InvalidArgument { .. }));
+                let both = InterpOptions { left: Some(0.0), ..periodic(1.0) };
+                Ok(refused(periodic(0.0)) && refused(periodic(f64::INFINITY)) && refused(both))
+            })
             .check("the function must be exact at the points, and constant beyond them", || {
                 let (p, v) = (Tensor::from([0.1, 0.7, 0.9]), Tensor::from([1.3, -0.1, 1e9]));
                 let x = Tensor::from([0.1, 0.7, 0.9, -5.0, 5.0, f64::INFINITY, f64::NAN]);
-                let y = ops::interp(&x, &p, &v)?.to_vec::<f64>();
+                let y = ops::interp(&x, &p, &v, InterpOptions::default())?.to_vec::<f64>();
                 Ok(y[..6] == [1.3, -0.1, 1e9, 1.3, 1e9, 1e9] && y[6].is_nan())
             })
             .check("a step must have the last value at its point", || {
                 let (p, v) = (Tensor::from([0.0, 1.0, 1.0, 2.0]), Tensor::from([0.0, 1.0, 5.0, 6.0]));
-                let y = ops::interp(&Tensor::from([0.5, 1.0, 1.5]), &p, &v)?;
+                let y = ops::interp(&Tensor::from([0.5, 1.0, 1.5]), &p, &v, InterpOptions::default())?;
                 Ok(y.to_vec::<f64>() == [0.5, 5.0, 5.5])
             })
             .check("unequal lengths must be an error", || {
                 let x = Tensor::from([1.0, 2.0]);
-                shape_refused(ops::interp(&x, &x, &Tensor::from([1.0])))
+                shape_refused(ops::interp(&x, &x, &Tensor::from([1.0]), InterpOptions::default()))
             })
             .check("no points must be an error", || {
                 let nothing = Tensor::zeros([0], DType::F64);
-                shape_refused(ops::interp(&Tensor::from(1.0), &nothing, &nothing))
+                shape_refused(ops::interp(&Tensor::from(1.0), &nothing, &nothing, InterpOptions::default()))
             }),
     ]
 }

@@ -52,6 +52,15 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an empty sequence", || {
                 Ok(numbers(&ops::searchsorted(&Tensor::zeros([0], DType::F32), &Tensor::from(1f32), true)?) == [0])
             })
+            .check("the result for an empty row is pinned if an operand is", || {
+                let (row, values) = (Tensor::zeros([2, 0], DType::I32), Tensor::from([[1i32], [2]]));
+                let mut found = Vec::new();
+                for (a, b) in [(true, false), (false, true), (false, false)] {
+                    let on_cpu = |t: &Tensor, pin: bool| if pin { t.try_to("cpu") } else { Ok(t.clone()) };
+                    found.push(ops::searchsorted(&on_cpu(&row, a)?, &on_cpu(&values, b)?, false)?.is_free());
+                }
+                Ok(found == [false, false, true])
+            })
             .check("unequal numbers of rows must be an error", move || {
                 shape_refused(ops::searchsorted(
                     &Tensor::zeros([2, 3], DType::F32),

@@ -39,6 +39,7 @@ pub(super) fn rows() -> Vec<Row> {
             |x| vec![zip(x, |v| v[0] * v[1]), zip(x, |v| v[0].exp() + v[1].exp())],
         )
         .floats_only()
+        .scale(2.0)
         .gradient(Third);
     let share = |row: &[f64]| row.iter().map(|v| v / row.iter().sum::<f64>()).collect();
     let map_rows = Row::new("map_rows")
