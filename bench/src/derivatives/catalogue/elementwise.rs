@@ -40,14 +40,14 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
         Apart {
             abs, sign, floor, ceil, round, trunc, frac, relu, relu6, leaky_relu(0.1), softsign, hardsigmoid, hardswish,
             hardshrink(0.5), softshrink(0.5), threshold(0.1, 0.2), hardtanh(-1.0, 1.0), clamp(-0.5, 0.5), angle,
-            nan_to_num(0.0, 1.0, -1.0),
+            nan_to_num(0.0, 1.0, -1.0), cbrt, around(1),
         }
         Positive {
             sqrt, rsqrt, reciprocal, log, log2, log10, log1p, lgamma, digamma, polygamma(1), polygamma(2), k0, k0e, k1,
             k1e, bessel_y0, bessel_y1, entr, multigammaln(1),
         }
         Unit { asin, acos, atanh, erfinv, tan }
-        Share { logit, ndtri }
+        Share { logit, logit_with(0.05), ndtri }
         AboveOne { acosh, multigammaln(2) }
     }
     several! { all:
@@ -91,6 +91,8 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
         "sin(x²)" [Any] x, _ => ops::sin(&ops::mul(&x[0], &x[0])?);
         "exp(-x²)" [Any] x, _ => ops::exp(&ops::neg(&ops::mul(&x[0], &x[0])?)?);
         "xˣ" [Positive] x, _ => ops::pow(&x[0], &x[0]);
+        "divmod" [Apart, Positive] x, _ => Ok(ops::divmod(&x[0], &x[1])?.1);
+        "modf" [Apart] x, _ => Ok(ops::modf(&x[0])?.0);
         "frexp" [Apart] x, _ => Ok(ops::frexp(&x[0])?.0);
         "igamma" [Positive] x, random => ops::igamma(&random.tensor(&x[0].shape()[..], 0.7, 2.5), &x[0]);
         "igammac" [Positive] x, random => ops::igammac(&random.tensor(&x[0].shape()[..], 0.7, 2.5), &x[0]);

@@ -2,7 +2,9 @@
 
 use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::Any;
-use pellucid::ops::{AttentionOptions, ConvOptions, ConvPadding, RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
+use pellucid::ops::{
+    AttentionOptions, ConvOptions, ConvPadding, ConvolveMode, RecurrenceOptions, RecurrentWeights, RnnNonlinearity,
+};
 use pellucid::{Result, Tensor, ops};
 
 /// Query, key and value of these shapes.
@@ -34,6 +36,35 @@ fn matrix_products() -> Vec<CatalogueOperation> {
         "einsum of three" [Any, Any, Any] (x, _) => {
             let [a, b, c] = heads(x, [&[2, 3], &[3, 2], &[2, 2]])?;
             ops::einsum("ij,jk,kl->il", &[&a, &b, &c])
+        };
+        "addmm" [Any, Any, Any] (x, _) => {
+            let [x, a, b] = heads(x, [&[2, 2], &[2, 3], &[3, 2]])?;
+            ops::addmm(&x, &a, &b, 0.5, -1.5)
+        };
+        "addmv" [Any, Any, Any] (x, _) => {
+            let [x, a, v] = heads(x, [&[2], &[2, 3], &[3]])?;
+            ops::addmv(&x, &a, &v, 0.5, -1.5)
+        };
+        "addr" [Any, Any, Any] (x, _) => {
+            let [x, u, v] = heads(x, [&[2, 3], &[2], &[3]])?;
+            ops::addr(&x, &u, &v, 0.5, -1.5)
+        };
+        "baddbmm" [Any, Any, Any] (x, _) => {
+            let [x, a, b] = heads(x, [&[2, 1, 2], &[2, 1, 2], &[2, 2, 2]])?;
+            ops::baddbmm(&x, &a, &b, 0.5, -1.5)
+        };
+        "addbmm" [Any, Any, Any] (x, _) => {
+            let [x, a, b] = heads(x, [&[1, 2], &[2, 1, 2], &[2, 2, 2]])?;
+            ops::addbmm(&x, &a, &b, 0.5, -1.5)
+        };
+        "vdot" [Any, Any] (x, _) => ops::vdot(&fit(&x[0], &[3])?, &fit(&x[1], &[3])?);
+        "convolve" [Any, Any] (x, random) => {
+            let mode = random.pick(&[ConvolveMode::Full, ConvolveMode::Same, ConvolveMode::Valid]);
+            ops::convolve(&fit(&x[0], &[4])?, &fit(&x[1], &[2])?, mode)
+        };
+        "correlate" [Any, Any] (x, random) => {
+            let mode = random.pick(&[ConvolveMode::Full, ConvolveMode::Same, ConvolveMode::Valid]);
+            ops::correlate(&fit(&x[0], &[4])?, &fit(&x[1], &[2])?, mode)
         };
         "inner" [Any, Any] (x, _) => ops::inner(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[2, 3])?);
         "kron" [Any, Any] (x, _) => ops::kron(&fit(&x[0], &[2, 2])?, &fit(&x[1], &[1, 2])?);

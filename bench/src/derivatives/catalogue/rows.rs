@@ -1,8 +1,10 @@
 //! Reductions, scans, norms, softmax and other operations on rows.
 
 use super::{CatalogueOperation, Domain, OperationFamily, axis, dims, fit, length, matrix, ranked};
-use Domain::{Any, Apart, Positive, Share};
-use pellucid::ops::{Axes, BatchNormOptions, CovOptions, MeshgridIndexing, QuantileInterpolation, Spacing};
+use Domain::{Any, Apart, Positive, Share, Unit};
+use pellucid::ops::{
+    Axes, BatchNormOptions, CovOptions, InterpOptions, MeshgridIndexing, QuantileInterpolation, Spacing,
+};
 use pellucid::{Result, Tensor, formula, ops};
 
 /// Returns one random axis or all axes, with or without `keepdims`.
@@ -64,7 +66,15 @@ fn norms() -> Vec<CatalogueOperation> {
             let b = ops::add(&fit(&x[1], &[2, 3])?, 1.5)?;
             ops::cdist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.pick(&[1.0, 2.0, 3.0]))
         };
+        "cdist inf" [Apart, Positive] (x, _) => {
+            let b = ops::add(&fit(&x[1], &[2, 3])?, 1.5)?;
+            ops::cdist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, f64::INFINITY)
+        };
         "pdist" [Apart] (x, random) => ops::pdist(&fit(&x[0], &[3, 2])?, random.pick(&[1.0, 2.0, 3.0]));
+        "dist" [Apart, Positive] (x, random) => {
+            let b = ops::add(&fit(&x[1], &[2, 3])?, 1.5)?;
+            ops::dist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.pick(&[1.0, 2.0, 3.0]))
+        };
         "cov" [Any] (x, _) => ops::cov(&matrix(&x[0])?, CovOptions { correction: 0.0, ..CovOptions::default() });
         "corrcoef" [Apart] (x, _) => ops::corrcoef(&fit(&x[0], &[2, 3])?);
         "glu" [Any] (x, _) => ops::glu(&fit(&x[0], &[3, 2])?, 1);
@@ -111,6 +121,16 @@ fn reductions() -> Vec<CatalogueOperation> {
         "logsumexp" [Any] (x, random) => { let x = ranked(&x[0])?; ops::logsumexp(&x, axes(&x, random)) };
         "nansum" [Any] (x, random) => { let x = ranked(&x[0])?; ops::nansum(&x, axes(&x, random)) };
         "nanmean" [Any] (x, random) => { let x = ranked(&x[0])?; ops::nanmean(&x, axes(&x, random)) };
+        "nanmax" [Apart] (x, random) => { let x = ranked(&x[0])?; ops::nanmax(&x, axes(&x, random)) };
+        "nanmin" [Apart] (x, random) => { let x = ranked(&x[0])?; ops::nanmin(&x, axes(&x, random)) };
+        "nanprod with a NaN" [Any] (x, random) => {
+            let x = ranked(&x[0])?;
+            let mask = random.mask(&dims(&x));
+            ops::nanprod(&ops::where_(&mask, &x, f64::NAN)?, axes(&x, random))
+        };
+        "nanvar" [Any] (x, random) => { let x = ranked(&x[0])?; ops::nanvar(&x, axes(&x, random)) };
+        "nanstd" [Apart] (x, _) => ops::nanstd(&fit(&x[0], &[2, 3])?, 1);
+        "ptp" [Apart] (x, random) => { let x = ranked(&x[0])?; ops::ptp(&x, axes(&x, random)) };
         "median" [Apart] (x, random) => { let x = ranked(&x[0])?; Ok(ops::median(&x, axes(&x, random))?.0) };
         "nanmedian" [Apart] (x, random) => { let x = ranked(&x[0])?; Ok(ops::nanmedian(&x, axes(&x, random))?.0) };
         "mode" [Apart] (x, random) => { let x = ranked(&x[0])?; Ok(ops::mode(&x, axes(&x, random))?.0) };
@@ -160,6 +180,22 @@ fn scans() -> Vec<CatalogueOperation> {
     entries! { Rows;
         "cumsum" [Any] (x, random) => { let x = ranked(&x[0])?; ops::cumsum(&x, axis(&x, random)) };
         "cumprod" [Any] (x, random) => { let x = ranked(&x[0])?; ops::cumprod(&x, axis(&x, random)) };
+        "nancumsum" [Any] (x, random) => { let x = ranked(&x[0])?; ops::nancumsum(&x, axis(&x, random)) };
+        "nancumprod" [Any] (x, random) => { let x = ranked(&x[0])?; ops::nancumprod(&x, axis(&x, random)) };
+        "interp" [Unit, Any] (x, _) => {
+            let points = Tensor::from([-1.0, -0.03, 0.41, 1.0]);
+            ops::interp(&x[0], &points, &fit(&x[1], &[4])?, InterpOptions::default())
+        };
+        "interp with a period" [Share, Any, Unit] (x, _) => {
+            let points = ops::add(Tensor::from([2.0, 1.0]), &ops::mul(&fit(&x[2], &[2])?, 0.2)?)?;
+            let options = InterpOptions { period: Some(3.0), ..Default::default() };
+            ops::interp(&ops::mul(&x[0], 0.5)?, &points, &fit(&x[1], &[2])?, options)
+        };
+        "polyval" [Any, Any] (x, _) => ops::polyval(&fit(&x[0], &[3])?, &x[1]);
+        "polyfit" [Any, Any] (x, _) => {
+            let points = ops::add(Tensor::from([-1.0, 0.0, 1.5]), &ops::mul(&fit(&x[0], &[3])?, 0.1)?)?;
+            ops::polyfit(&points, &fit(&x[1], &[3])?, 1)
+        };
         "logcumsumexp" [Any] (x, random) => { let x = ranked(&x[0])?; ops::logcumsumexp(&x, axis(&x, random)) };
         "cummax" [Apart] (x, random) => { let x = ranked(&x[0])?; Ok(ops::cummax(&x, axis(&x, random))?.0) };
         "cummin" [Apart] (x, random) => { let x = ranked(&x[0])?; Ok(ops::cummin(&x, axis(&x, random))?.0) };

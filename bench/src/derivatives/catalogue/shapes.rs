@@ -95,6 +95,10 @@ fn joins() -> Vec<CatalogueOperation> {
         "hstack" [Any, Any] (x, _) => ops::hstack(&[&fit(&x[0], &[2, 2])?, &fit(&x[1], &[2, 1])?]);
         "vstack" [Any, Any] (x, _) => ops::vstack(&[&fit(&x[0], &[3])?, &fit(&x[1], &[2, 3])?]);
         "dstack" [Any, Any] (x, _) => ops::dstack(&[&fit(&x[0], &[2, 2])?, &fit(&x[1], &[2, 2])?]);
+        "column_stack" [Any, Any] (x, _) => ops::column_stack(&[&fit(&x[0], &[2])?, &fit(&x[1], &[2, 2])?]);
+        "block_diag" [Any, Any] (x, _) => ops::block_diag(&[&fit(&x[0], &[2, 1])?, &fit(&x[1], &[1, 2])?]);
+        "cartesian_prod" [Any, Any] (x, _) => ops::cartesian_prod(&[&fit(&x[0], &[2])?, &fit(&x[1], &[3])?]);
+        "combinations" [Any] (x, random) => ops::combinations(&fit(&x[0], &[3])?, 2, random.coin());
         "pad with a constant" [Any] (x, random) => {
             let x = ranked(&x[0])?;
             ops::pad(&x, (random.below(3) as isize, 1), PadMode::Constant(0.5.into()))
