@@ -174,9 +174,11 @@ impl KernelSchedule {
         let mut keys: Vec<(usize, Option<ValueSlot>)> = levels.iter().copied().zip(guards).collect();
         let mut phases = keys.clone();
         // The last phase can read the results of all reductions.
-        let ready = program.steps.iter().enumerate().map(|(s, step)| {
-            levels[first_step + s] + usize::from(matches!(step.kernel, KernelFn::Reduce(..)))
-        });
+        let ready = program
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(s, step)| levels[first_step + s] + usize::from(matches!(step.kernel, KernelFn::Reduce(..))));
         phases.extend([(0, None), (ready.max().unwrap_or(0), None)]);
         phases.sort_unstable();
         phases.dedup();
