@@ -175,8 +175,12 @@ fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tens
         static interp(x, p0, p1, v0, v1) = {
             let width = p1 - p0;
             let t = ((x - p0) / width.gt(0.0).select(width, 1.0)).clamp(0.0, 1.0);
+            let rise = v1 - v0;
             // From the nearer end, so that the function is exact at all points.
-            t.lt(0.5).select(v0 + t * (v1 - v0), v1 - (1.0 - t) * (v1 - v0))
+            let value = t.lt(0.5).select(v0 + t * rise, v1 - (1.0 - t) * rise);
+            // Between a finite and an infinite value the function is infinite; t is NaN if x is.
+            let between = t.gt(0.0).select(v0 + v1, t);
+            rise.is_finite().select(value, t.le(0.0).select(v0, t.ge(1.0).select(v1, between)))
         };
     };
     let at = |t: &Tensor, index: &Tensor| ops::index_select(t, 0, index);

@@ -206,6 +206,19 @@ pub(super) fn rows() -> Vec<Row> {
                 let both = InterpOptions { left: Some(0.0), ..periodic(1.0) };
                 Ok(refused(periodic(0.0)) && refused(periodic(f64::INFINITY)) && refused(both))
             })
+            .check("an infinite value must reach up to the neighbouring points, as in NumPy", || {
+                let [points, values, down] =
+                    [[0.0, 1.0, 2.0], [1.0, f64::INFINITY, 3.0], [1.0, f64::NEG_INFINITY, 3.0]];
+                let [points, values, down] = [points, values, down].map(Tensor::from);
+                let x = Tensor::from([-1.0, 0.0, 0.25, 0.75, 1.0, 1.5, 2.0, 3.0]);
+                let y =
+                    |values: &Tensor| ops::interp(&x, &points, values, InterpOptions::default())?.try_to_vec::<f64>();
+                let expected = |inf: f64| [1.0, 1.0, inf, inf, inf, inf, 3.0, 3.0];
+                let nan = ops::interp(&Tensor::from([f64::NAN]), &points, &values, InterpOptions::default())?;
+                Ok(nan.item::<f64>().is_nan()
+                    && y(&values)? == expected(f64::INFINITY)
+                    && y(&down)? == expected(f64::NEG_INFINITY))
+            })
             .check("the function must be exact at the points, and constant beyond them", || {
                 let (p, v) = (Tensor::from([0.1, 0.7, 0.9]), Tensor::from([1.3, -0.1, 1e9]));
                 let x = Tensor::from([0.1, 0.7, 0.9, -5.0, 5.0, f64::INFINITY, f64::NAN]);
