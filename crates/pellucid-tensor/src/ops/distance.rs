@@ -44,7 +44,8 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
 ///
 /// The axes before the last two broadcast. The differences are reduced as they are computed: besides inputs and result,
-/// the operation and its derivatives store a few arrays of the shapes of a, b and the result, for every p.
+/// the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the result,
+/// for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
@@ -136,7 +137,7 @@ impl Operation for LargestDifference {
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// They are elements of [`cdist`] of x and itself, so the operation and its derivatives store a few arrays `[N, N]`.
+/// They are elements of [`cdist`] of x and itself, with its memory: a few arrays `[N, N]`, also in the gradient.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for

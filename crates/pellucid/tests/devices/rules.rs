@@ -45,7 +45,7 @@ fn devices_are_given_and_compared_by_name() {
     let (first, second) = (toy(0), toy(1));
     let x = Tensor::from([1.0f32, 2.0]).to("toy:0");
     assert!(x.device() == "toy:0" && x.device() == "toy" && x.device() != "toy:1" && x.device() != "cpu");
-    assert!(x.to(&String::from("cpu")).device() == "cpu" && Device::cpu() == "cpu:0" && Device::cpu() != "gpu");
+    assert!(x.to(String::from("cpu")).device() == "cpu" && Device::cpu() == "cpu:0" && Device::cpu() != "gpu");
     for name in ["", "toy:x", "abacus", "cpu:1"] {
         assert!(first != name && Device::cpu() != name, "{name}");
         assert!(matches!(x.try_to(name), Err(Error::DeviceUnavailable { .. })), "{name}");
