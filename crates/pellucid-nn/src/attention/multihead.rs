@@ -52,8 +52,8 @@ impl Default for MultiheadAttentionOptions {
 }
 
 /// Multi-head attention (Vaswani et al. 2017): queries, keys and values are projected and split into H heads of width
-/// D = E/H. Each head runs [`scaled_dot_product_attention`](ops::scaled_dot_product_attention). The results are joined
-/// and projected.
+/// D = E/H. Each head runs [`scaled_dot_product_attention`](pellucid_tensor::ops::scaled_dot_product_attention). The
+/// results are joined and projected.
 ///
 /// Queries are `[.., L, E]`, keys `[.., S, kdim]`, values `[.., S, vdim]`; the result is `[.., L, E]`. Unlike PyTorch's
 /// default, the batch comes first. As a [`Layer`] it computes self-attention without masks.
