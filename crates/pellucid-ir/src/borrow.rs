@@ -278,47 +278,15 @@ fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
     list.iter().any(|v| ptr::eq(v.borrow_word(), word))
 }
 
-/// Acquires all words, or returns the number of operands, outputs first, before the first whose word is taken.
-#[inline]
-fn try_all<V: Borrowed>(inputs: &[V], outputs: &[V]) -> Result<(), usize> {
-    for (k, output) in outputs.iter().enumerate() {
-        let word = output.borrow_word();
-        if !contains(&outputs[..k], word) && !word.try_write() {
-            return Err(k);
-        }
-    }
-    for (k, input) in inputs.iter().enumerate() {
-        let word = input.borrow_word();
-        if !contains(outputs, word) && !word.try_read() {
-            return Err(outputs.len() + k);
-        }
-    }
-    Ok(())
-}
-
-/// Acquires all words or none.
-#[inline]
-fn acquire_all<V: Borrowed>(inputs: &[V], outputs: &[V]) -> bool {
-    match try_all(inputs, outputs) {
-        Ok(()) => {
-            V::Atomics::set_held(V::Atomics::held() + 1);
-            true
-        }
-        Err(acquired) => {
-            release(inputs, outputs, acquired);
-            false
-        }
-    }
-}
-
-/// The words of a kernel, outputs first, and whether it writes each.
+/// The words of a kernel, each once, outputs first, and whether it writes each.
 #[inline]
 fn words<'w, V: Borrowed>(inputs: &'w [V], outputs: &'w [V]) -> impl Words<'w, V::Atomics>
 where
     V::Atomics: 'w,
 {
-    let outputs = outputs.iter().map(|output| (output.borrow_word(), true));
-    outputs.chain(inputs.iter().map(|input| (input.borrow_word(), false)))
+    let targets = outputs.iter().enumerate().map(move |(k, output)| (&outputs[..k], output.borrow_word(), true));
+    let read = inputs.iter().map(move |input| (outputs, input.borrow_word(), false));
+    targets.chain(read).filter(|(before, word, _)| !contains(before, word)).map(|(_, word, writes)| (word, writes))
 }
 
 /// The words of sets of operands, of which the kernel writes the first `targets` of each.
@@ -338,28 +306,61 @@ fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     }
 }
 
+/// Acquires all words or none. A kernel whose own attempt failed meanwhile is not woken.
+#[inline]
+fn try_all<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+    for (k, (word, writes)) in words.clone().enumerate() {
+        if !(if writes { word.try_write() } else { word.try_read() }) {
+            end(words.take(k));
+            return false;
+        }
+    }
+    A::set_held(A::held() + 1);
+    true
+}
+
+/// Acquires all words, if no kernel that waits comes before, or none.
+#[inline]
+fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+    if !is_next(words.clone()) {
+        return false;
+    }
+    let is_acquired = try_all(words.clone());
+    if !is_acquired {
+        wake_waiters(words);
+    }
+    is_acquired
+}
+
+/// Acquires all words. Kernels that wait are served in turn.
+#[inline]
+fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+    if !try_next(words.clone()) {
+        waiting::wait(words);
+    }
+}
+
+/// Releases words that [`try_all`] has acquired.
+#[inline]
+fn release<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+    end(words.clone());
+    A::set_held(A::held() - 1);
+    wake_waiters(words);
+}
+
+#[inline]
+fn end<'w, A: Atomics + 'w>(words: impl Iterator<Item = (&'w BorrowWord<A>, bool)>) {
+    for (word, writes) in words {
+        if writes { word.end_write() } else { word.end_read() }
+    }
+}
+
 /// Wakes the kernels that wait for one of these words, which were released.
 #[inline]
 fn wake_waiters<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     if A::waited() != 0 {
         waiting::wake(words);
     }
-}
-
-/// Releases the words of the first `count` operands, outputs first.
-#[inline]
-fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
-    for (k, output) in outputs.iter().enumerate().take(count) {
-        if !contains(&outputs[..k], output.borrow_word()) {
-            output.borrow_word().end_write();
-        }
-    }
-    for input in &inputs[..count.saturating_sub(outputs.len())] {
-        if !contains(outputs, input.borrow_word()) {
-            input.borrow_word().end_read();
-        }
-    }
-    wake_waiters(words(inputs, outputs));
 }
 
 /// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the
@@ -376,17 +377,14 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
     /// served in turn.
     #[inline]
     pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
-        if !is_next(words(inputs, outputs)) || !acquire_all(inputs, outputs) {
-            waiting::wait(words(inputs, outputs), || acquire_all(inputs, outputs));
-        }
+        acquire(words(inputs, outputs));
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
     /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
-        let is_acquired = is_next(words(inputs, outputs)) && acquire_all(inputs, outputs);
-        is_acquired.then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
+        try_next(words(inputs, outputs)).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
     }
 
     /// Counts a write to every output.
@@ -399,8 +397,7 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
 impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
     #[inline]
     fn drop(&mut self) {
-        V::Atomics::set_held(V::Atomics::held() - 1);
-        release(self.inputs, self.outputs, self.outputs.len() + self.inputs.len());
+        release(words(self.inputs, self.outputs));
     }
 }
 
@@ -410,7 +407,6 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
     operands: &'v [V],
     set: usize,
     targets: usize,
-    acquired: usize,
     /// The thread counts its guards, so a guard must not leave it.
     _not_send: PhantomData<*const ()>,
 }
@@ -422,32 +418,13 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
     /// Returns `None`, and holds no word, if a target shares its storage with another operand.
     pub fn acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
         let words = batch_words(operands, set, targets);
-        if is_next(words.clone())
-            && let Some(guard) = Self::try_all(operands, set, targets)
-        {
-            return Some(guard);
-        }
-        let mut guard = None;
-        if waiting::are_targets_unique(words.clone()) {
-            waiting::wait(words, || {
-                guard = Self::try_all(operands, set, targets);
-                guard.is_some()
-            });
-        }
-        guard
-    }
-
-    /// Acquires all words or none.
-    fn try_all(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
-        V::Atomics::set_held(V::Atomics::held() + 1);
-        let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0, _not_send: PhantomData };
-        for (word, is_target) in batch_words(operands, set, targets) {
-            if !(if is_target { word.try_write() } else { word.try_read() }) {
+        if !try_next(words.clone()) {
+            if !waiting::are_targets_unique(words.clone()) {
                 return None;
             }
-            guard.acquired += 1;
+            waiting::wait(words);
         }
-        Some(guard)
+        Some(BatchBorrowGuard { operands, set, targets, _not_send: PhantomData })
     }
 
     /// Counts a write to every target.
@@ -459,12 +436,7 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
 
 impl<V: Borrowed> Drop for BatchBorrowGuard<'_, V> {
     fn drop(&mut self) {
-        let words = batch_words(self.operands, self.set, self.targets);
-        for (word, is_target) in words.clone().take(self.acquired) {
-            if is_target { word.end_write() } else { word.end_read() }
-        }
-        V::Atomics::set_held(V::Atomics::held() - 1);
-        wake_waiters(words);
+        release(batch_words(self.operands, self.set, self.targets));
     }
 }
 

@@ -1,6 +1,9 @@
 //! Tests of the order and of reservations, by the calls that kernels make.
 
+use super::super::{Native, acquire, release};
 use super::*;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::thread;
 
 /// A list, and the words of storages.
 #[derive(Default)]
@@ -31,7 +34,7 @@ impl ListModel {
     }
 }
 
-fn thread() -> Arc<Parker> {
+fn new_thread() -> Arc<Parker> {
     Arc::default()
 }
 
@@ -40,8 +43,8 @@ const WRITE: &[(usize, bool)] = &[(0, true)];
 
 #[test]
 fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
-    let (mut model, trainer) = (ListModel::default(), thread());
-    let mut readers: Vec<u64> = (0..100).map(|_| model.join(&thread(), READ)).collect();
+    let (mut model, trainer) = (ListModel::default(), new_thread());
+    let mut readers: Vec<u64> = (0..100).map(|_| model.join(&new_thread(), READ)).collect();
     for _ in 0..OVERTAKINGS {
         let writer = model.join(&trainer, WRITE);
         assert_eq!(model.first(), [writer]);
@@ -50,7 +53,7 @@ fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
     let writer = model.join(&trainer, WRITE);
     assert_eq!(model.first(), readers, "each reader was overtaken {OVERTAKINGS} times");
     // A reader that comes later waits for the writer.
-    readers.push(model.join(&thread(), READ));
+    readers.push(model.join(&new_thread(), READ));
     assert_eq!(model.first(), readers[..100]);
     readers.iter().take(100).for_each(|reader| model.list.leave(*reader));
     assert_eq!(model.first(), [writer]);
@@ -60,7 +63,7 @@ fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
 fn writers_do_not_overtake_writers() {
     let mut model = ListModel::default();
     let words: [&[(usize, bool)]; 4] = [WRITE, &[(0, false), (1, true)], READ, WRITE];
-    let [first, second, reader, last] = words.map(|words| model.join(&thread(), words));
+    let [first, second, reader, last] = words.map(|words| model.join(&new_thread(), words));
     assert_eq!(model.first(), [first]);
     model.list.leave(first);
     // Both other kernels only read what the last writer writes.
@@ -72,8 +75,8 @@ fn writers_do_not_overtake_writers() {
 #[test]
 fn a_writer_whose_words_others_write_goes_after_them() {
     let mut model = ListModel::default();
-    let reader = model.join(&thread(), &[(0, false), (1, true)]);
-    let writer = model.join(&thread(), &[(0, true), (1, true)]);
+    let reader = model.join(&new_thread(), &[(0, false), (1, true)]);
+    let writer = model.join(&new_thread(), &[(0, true), (1, true)]);
     assert_eq!(model.first(), [reader], "the reader writes a storage of the writer");
     model.list.leave(reader);
     assert_eq!(model.first(), [writer]);
@@ -81,12 +84,12 @@ fn a_writer_whose_words_others_write_goes_after_them() {
 
 #[test]
 fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_are_first() {
-    let (mut model, trainer) = (ListModel::default(), thread());
-    let mut waiting: Vec<u64> = (0..3).map(|_| model.join(&thread(), READ)).collect();
+    let (mut model, trainer) = (ListModel::default(), new_thread());
+    let mut waiting: Vec<u64> = (0..3).map(|_| model.join(&new_thread(), READ)).collect();
     let writer = model.join(&trainer, WRITE);
     model.list.leave(writer);
     assert_eq!(model.first(), waiting);
-    waiting.extend((0..10).map(|_| model.join(&thread(), READ)));
+    waiting.extend((0..10).map(|_| model.join(&new_thread(), READ)));
     assert_eq!(model.first(), waiting[..ADMITTED]);
     waiting.drain(..ADMITTED).for_each(|reader| model.list.leave(reader));
     assert_eq!(model.first(), []);
@@ -99,7 +102,7 @@ fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_a
     model.list.leave(writer);
     assert_eq!(model.first(), waiting[..ADMITTED]);
     // A reservation holds up no other writer, which takes its place.
-    let (other, claims) = (model.join(&thread(), WRITE), model.claims(READ));
+    let (other, claims) = (model.join(&new_thread(), WRITE), model.claims(READ));
     assert_eq!(model.first(), [other]);
     model.list.leave(other);
     assert_eq!(model.list.reservations.len(), 1);
@@ -108,17 +111,17 @@ fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_a
 
 #[test]
 fn a_writer_does_not_wait_for_readers_that_its_reservation_holds_up() {
-    let (mut model, trainer) = (ListModel::default(), thread());
+    let (mut model, trainer) = (ListModel::default(), new_thread());
     let writer = model.join(&trainer, WRITE);
     model.list.leave(writer);
     (0..ADMITTED).for_each(|_| {
-        let reader = model.join(&thread(), READ);
+        let reader = model.join(&new_thread(), READ);
         model.list.leave(reader);
     });
-    let held_up = model.join(&thread(), READ);
-    let both = model.join(&thread(), &[(0, false), (1, false)]);
+    let held_up = model.join(&new_thread(), READ);
+    let both = model.join(&new_thread(), &[(0, false), (1, false)]);
     for _ in 0..OVERTAKINGS {
-        let writer = model.join(&thread(), &[(1, true)]);
+        let writer = model.join(&new_thread(), &[(1, true)]);
         model.list.leave(writer);
     }
     assert_eq!(model.first(), [both]);
@@ -126,4 +129,81 @@ fn a_writer_does_not_wait_for_readers_that_its_reservation_holds_up() {
     assert_eq!(model.first(), [held_up, both]);
     [held_up, both].into_iter().for_each(|reader| model.list.leave(reader));
     assert_eq!(model.first(), [writer]);
+}
+
+/// The standard library's atomics, with a list of their own and counts of sleeps.
+struct Counted;
+
+static WAITED: AtomicU64 = AtomicU64::new(0);
+static WAITERS: Mutex<WaitList> = Mutex::new(WaitList::new());
+static SLEEPS: AtomicUsize = AtomicUsize::new(0);
+static WOKEN: AtomicUsize = AtomicUsize::new(0);
+
+impl Atomics for Counted {
+    type Holders = AtomicU32;
+    type Writes = AtomicU64;
+
+    const PATIENCE: usize = Native::PATIENCE;
+
+    fn yield_now() {
+        Native::yield_now();
+    }
+
+    fn bit(word: usize) -> u64 {
+        Native::bit(word)
+    }
+
+    fn waited() -> u64 {
+        WAITED.load(SeqCst)
+    }
+
+    fn set_waited(mask: u64) {
+        WAITED.store(mask, SeqCst);
+    }
+
+    fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
+        f(&mut WAITERS.lock().unwrap())
+    }
+
+    fn held() -> usize {
+        Native::held()
+    }
+
+    fn set_held(guards: usize) {
+        Native::set_held(guards);
+    }
+
+    fn parker() -> Arc<Parker> {
+        Native::parker()
+    }
+
+    fn park(parker: &Parker) -> bool {
+        let is_woken = parker.park();
+        WOKEN.fetch_add(is_woken.into(), SeqCst);
+        SLEEPS.fetch_add(1, SeqCst);
+        is_woken
+    }
+}
+
+#[test]
+fn attempts_that_fail_wake_no_kernel_of_the_list() {
+    let [free, taken]: [BorrowWord<Counted>; 2] = Default::default();
+    let words = [(&free, false), (&taken, false)];
+    assert!(taken.try_write());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                acquire(words.into_iter());
+                release(words.into_iter());
+            });
+        }
+        while SLEEPS.load(SeqCst) < 20 {
+            thread::yield_now();
+        }
+        // Each thread has tried once before it joined the list.
+        let woken = WOKEN.load(SeqCst);
+        taken.end_write();
+        assert!(woken <= 2, "{woken} sleeps of about 20 were ended by an attempt of the other kernel");
+    });
+    assert!(free.try_write() && taken.try_write());
 }
