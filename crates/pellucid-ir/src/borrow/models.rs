@@ -114,6 +114,12 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
+/// Calls a function with a shared value on a new thread.
+fn spawn_with<S: 'static, R: 'static>(shared: &Arc<S>, f: impl FnOnce(&S) -> R + 'static) -> thread::JoinHandle<R> {
+    let shared = shared.clone();
+    thread::spawn(move || f(&shared))
+}
+
 /// The number of attempts of a kernel to acquire its words. Without a bound there would be infinitely many
 /// interleavings.
 const ATTEMPTS: usize = 2;
@@ -144,10 +150,7 @@ fn read(storage: &Contents) -> bool {
 fn a_reader_sees_one_state_and_its_version() {
     explore(4, || {
         let storage = Arc::new(Contents::default());
-        let writer = thread::spawn({
-            let storage = storage.clone();
-            move || write(&storage)
-        });
+        let writer = spawn_with(&storage, write);
         read(&storage);
         read(&storage);
         storage.finish(u64::from(writer.join().unwrap()));
@@ -158,10 +161,7 @@ fn a_reader_sees_one_state_and_its_version() {
 fn a_reader_that_waits_sees_the_write() {
     explore(4, || {
         let storage = Arc::new(Contents::default());
-        let writer = thread::spawn({
-            let storage = storage.clone();
-            move || drop(BorrowGuard::acquire(&[], &[&*storage]))
-        });
+        let writer = spawn_with(&storage, |storage| drop(BorrowGuard::acquire(&[], &[storage])));
         let inputs = [&*storage];
         let guard = BorrowGuard::acquire(&inputs, &[]);
         storage.check();
@@ -175,10 +175,8 @@ fn a_reader_that_waits_sees_the_write() {
 fn writers_exclude_one_another_and_readers() {
     explore(2, || {
         let storage = Arc::new(Contents::default());
-        let others = [write, read].map(|kernel: fn(&Contents) -> bool| {
-            let storage = storage.clone();
-            thread::spawn(move || kernel(&storage))
-        });
+        let others =
+            [write, read].map(|kernel: fn(&Contents) -> bool| spawn_with(&storage, move |storage| kernel(storage)));
         let mut writes = u64::from(write(&storage));
         let [writer, reader] = others.map(|t| t.join().unwrap());
         writes += u64::from(writer);
@@ -192,11 +190,9 @@ fn writers_exclude_one_another_and_readers() {
 fn readers_share_a_word_and_the_last_one_frees_it() {
     explore(3, || {
         let storage = Arc::new(Contents::default());
-        let readers = [(); 2].map(|()| {
-            let storage = storage.clone();
-            // Readers alone never wait.
-            thread::spawn(move || assert!(BorrowGuard::try_acquire(&[&*storage], &[]).is_some()))
-        });
+        // Readers alone never wait.
+        let read = |storage: &Contents| assert!(BorrowGuard::try_acquire(&[storage], &[]).is_some());
+        let readers = [(); 2].map(|()| spawn_with(&storage, read));
         readers.into_iter().for_each(|t| t.join().unwrap());
         storage.finish(0);
     });
@@ -210,10 +206,7 @@ fn two_storages_in_opposite_orders_block_no_thread() {
         let add = |from: usize, to: usize, storages: &[Contents; 2]| {
             run_kernel(&[&storages[from], &storages[to]], &[&storages[to]])
         };
-        let other = thread::spawn({
-            let storages = storages.clone();
-            move || add(0, 1, &storages)
-        });
+        let other = spawn_with(&storages, move |storages| add(0, 1, storages));
         let own = add(1, 0, &storages);
         let other = other.join().unwrap();
         storages[0].finish(u64::from(own));
@@ -225,10 +218,7 @@ fn two_storages_in_opposite_orders_block_no_thread() {
 fn a_batch_waits_until_it_acquires_all_words() {
     explore(3, || {
         let storages = Arc::new([Contents::default(), Contents::default(), Contents::default()]);
-        let other = thread::spawn({
-            let storages = storages.clone();
-            move || write(&storages[2])
-        });
+        let other = spawn_with(&storages, |storages| write(&storages[2]));
         // The kernel has two sets of operands, each a target and an input.
         let operands = [&storages[0], &storages[1], &storages[2], &storages[1]];
         let guard = BatchBorrowGuard::acquire(&operands, 2, 1).expect("no target must share its storage");
@@ -274,17 +264,11 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
         let storage = Arc::new(Contents::default());
         let inputs = [&*storage];
         let held = BorrowGuard::acquire(&inputs, &[]);
-        let writer = thread::spawn({
-            let storage = storage.clone();
-            move || drop(BorrowGuard::acquire(&[], &[&*storage]))
-        });
-        let reader = thread::spawn({
-            let storage = storage.clone();
-            move || {
-                let is_waited_for = Loom::waited() != 0;
-                let is_acquired = BorrowGuard::try_acquire(&[&*storage], &[]).is_some();
-                assert!(!(is_waited_for && is_acquired), "the writer waits until `held` is dropped");
-            }
+        let writer = spawn_with(&storage, |storage| drop(BorrowGuard::acquire(&[], &[storage])));
+        let reader = spawn_with(&storage, |storage| {
+            let is_waited_for = Loom::waited() != 0;
+            let is_acquired = BorrowGuard::try_acquire(&[storage], &[]).is_some();
+            assert!(!(is_waited_for && is_acquired), "the writer waits until `held` is dropped");
         });
         reader.join().unwrap();
         drop(held);
@@ -299,10 +283,7 @@ fn a_thread_that_reads_may_read_again_while_a_writer_waits() {
         let storage = Arc::new(Contents::default());
         let inputs = [&*storage];
         let held = BorrowGuard::acquire(&inputs, &[]);
-        let writer = thread::spawn({
-            let storage = storage.clone();
-            move || drop(BorrowGuard::acquire(&[], &[&*storage]))
-        });
+        let writer = spawn_with(&storage, |storage| drop(BorrowGuard::acquire(&[], &[storage])));
         drop(BorrowGuard::acquire(&inputs, &[]));
         assert!(BorrowGuard::try_acquire(&inputs, &[]).is_some());
         drop(held);
@@ -322,10 +303,7 @@ fn kernels_that_wait_in_opposite_orders_are_all_served() {
             storages[to].overwrite();
             guard.count_writes();
         };
-        let other = thread::spawn({
-            let storages = storages.clone();
-            move || add(0, 1, &storages)
-        });
+        let other = spawn_with(&storages, move |storages| add(0, 1, storages));
         add(1, 0, &storages);
         other.join().unwrap();
         storages.iter().for_each(|storage| storage.finish(1));
@@ -348,10 +326,7 @@ fn run_in_turn(storage: &Contents, writes: bool) {
 fn a_reader_and_a_writer_that_returns_at_once_are_both_served() {
     explore(2, || {
         let storage = Arc::new(Contents::default());
-        let reader = thread::spawn({
-            let storage = storage.clone();
-            move || run_in_turn(&storage, false)
-        });
+        let reader = spawn_with(&storage, |storage| run_in_turn(storage, false));
         (0..3).for_each(|_| run_in_turn(&storage, true));
         reader.join().unwrap();
         storage.finish(3);
@@ -362,10 +337,7 @@ fn a_reader_and_a_writer_that_returns_at_once_are_both_served() {
 fn readers_and_a_writer_that_returns_are_all_served() {
     explore(1, || {
         let storage = Arc::new(Contents::default());
-        let readers = [(); 2].map(|()| {
-            let storage = storage.clone();
-            thread::spawn(move || run_in_turn(&storage, false))
-        });
+        let readers = [(); 2].map(|()| spawn_with(&storage, |storage| run_in_turn(storage, false)));
         (0..2).for_each(|_| run_in_turn(&storage, true));
         readers.into_iter().for_each(|t| t.join().unwrap());
         storage.finish(2);
@@ -392,10 +364,7 @@ fn a_reader_is_served_although_the_owner_of_a_reservation_does_not_write_again()
     explore(3, || {
         let storage = Arc::new(Contents::default());
         reserve(&storage);
-        let reader = thread::spawn({
-            let storage = storage.clone();
-            move || run_in_turn(&storage, false)
-        });
+        let reader = spawn_with(&storage, |storage| run_in_turn(storage, false));
         // The owner may read.
         assert!(read(&storage));
         reader.join().unwrap();
@@ -408,18 +377,8 @@ fn a_reservation_holds_up_readers_until_the_owner_writes_again() {
     explore(2, || {
         let storage = Arc::new(Contents::default());
         reserve(&storage);
-        assert!(
-            thread::spawn({
-                let storage = storage.clone();
-                move || !read(&storage)
-            })
-            .join()
-            .unwrap()
-        );
-        let reader = thread::spawn({
-            let storage = storage.clone();
-            move || run_in_turn(&storage, false)
-        });
+        assert!(spawn_with(&storage, |storage| !read(storage)).join().unwrap());
+        let reader = spawn_with(&storage, |storage| run_in_turn(storage, false));
         run_in_turn(&storage, true);
         reader.join().unwrap();
         storage.finish(1);
