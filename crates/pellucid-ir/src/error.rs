@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::shape::Shape;
 use std::fmt;
 use std::panic::Location;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The reason why an operation failed.
 ///
@@ -438,6 +439,12 @@ fn readable_bytes(bytes: usize) -> String {
     format!("{:.1} {name}", bytes as f64 / unit)
 }
 
+/// Returns copies of the names of operations, one for each name: an error that refers to a copy keeps its operation.
+fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
+    static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Error {
     /// Creates an [`Error::OutOfMemory`] for an array whose number of bytes cannot be represented.
     #[cold]
@@ -474,11 +481,28 @@ impl Error {
     }
 
     /// Sets the operation that the error names to `op`. A composite operation uses it to report the errors of its parts
-    /// as its own. Errors without an operation are unchanged.
+    /// as its own. Errors without an operation, and those of a kernel that ran [later](Self::keep_operation), are
+    /// unchanged.
     #[cold]
     pub fn set_operation(&mut self, op: &'static str) {
-        if let Some(named) = self.operation_mut() {
+        if let Some(named) = self.operation_mut()
+            && !kept_operations().iter().any(|kept| std::ptr::eq(*kept, *named))
+        {
             *named = op;
+        }
+    }
+
+    /// Fixes the operation that the error names: [`set_operation`](Self::set_operation) does not change it any more. The
+    /// error of a deferred kernel is not that of the operation whose call runs the kernel.
+    #[cold]
+    pub fn keep_operation(&mut self) {
+        if let Some(named) = self.operation_mut() {
+            let mut kept = kept_operations();
+            let known = kept.iter().copied().find(|kept| kept == named);
+            *named = known.unwrap_or_else(|| {
+                kept.push(Box::leak(Box::from(*named)));
+                kept[kept.len() - 1]
+            });
         }
     }
 

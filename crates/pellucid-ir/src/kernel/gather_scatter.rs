@@ -35,10 +35,13 @@ pub enum ScatterReduction {
 /// `y[index] = reduction(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
 /// the `i64` index tensors; the output is y, which is also read.
 ///
-/// Repeated indices accumulate in row-major order of the values. Negative indices count from the end. Bounds as in
-/// [`Gather`].
+/// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scatter {
+    /// The operation that the error of an index names.
+    pub op: &'static str,
+    /// Whether negative indices count from the end. Otherwise they are out of bounds.
+    pub from_end: bool,
     /// The selected elements.
     pub index: Index,
     /// The operator.

@@ -457,6 +457,7 @@ fn run_hooks(
     if hooks.is_empty() {
         return Ok(gradient);
     }
+    let incoming = on_device("hook", device, &gradient)?;
     let gradient = hooks.iter().fold(gradient, |g, hook| hook(&g).unwrap_or(g));
     if *gradient.shape() != meta.shape {
         let help = "a hook must return a gradient of its tensor's shape";
@@ -466,7 +467,7 @@ fn run_hooks(
         let help = "a hook must return a gradient of its tensor's dtype";
         return Err(Error::dtypes("hook", [gradient.dtype(), meta.dtype], help));
     }
-    let gradient = on_device("hook", device, &gradient)?;
+    let gradient = placed_like("hook", &incoming, &gradient)?;
     shared.insert(&gradient);
     Ok(gradient)
 }

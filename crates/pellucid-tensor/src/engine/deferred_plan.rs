@@ -61,7 +61,10 @@ pub(super) fn run_kernels(
             storage.set_pending(if is_valid { READY } else { FAILED });
         }
     }
-    outcome.map_err(|failed| failed.error)
+    outcome.map_err(|mut failed| {
+        failed.error.keep_operation();
+        failed.error
+    })
 }
 
 /// The failure of a run.

@@ -97,16 +97,6 @@ pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     map(formula, &[valid, x], &[])
 }
 
-/// Returns an error for a negative index into an axis of `len`, for operations that do not count negative indices from
-/// the end.
-pub(super) fn indices_not_negative(op: &'static str, indices: &Tensor, axis: usize, len: usize) -> Result<()> {
-    if !is_readable(indices) || indices.size() == 0 {
-        return Ok(());
-    }
-    let index = ops::min(indices, ..)?.try_item::<i64>()?;
-    if index < 0 { Err(Error::IndexOutOfBounds { op, index, axis, len }) } else { Ok(()) }
-}
-
 /// Returns the shape, or an error if the number of its elements or bytes overflows.
 pub(super) fn representable(shape: Shape) -> Result<Shape> {
     crate::array::checked_size(&shape)?;

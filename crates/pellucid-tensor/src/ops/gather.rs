@@ -9,6 +9,7 @@ use crate::autograd::{
 };
 use crate::engine;
 use crate::ops;
+use crate::ops::operation_scope::outermost_operation;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
@@ -36,7 +37,8 @@ impl Operation for GatherOp {
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let scatter = ScatterAdd { index: self.index.clone(), shape: saved.input_shape(0) };
+        let &GatherOp { op, from_end, ref index } = self;
+        let scatter = ScatterAdd { op, from_end, index: index.clone(), shape: saved.input_shape(0) };
         let indices = saved.inputs_from(1)?;
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
@@ -48,6 +50,8 @@ impl Operation for GatherOp {
 
 /// Creates zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
 struct ScatterAdd {
+    op: &'static str,
+    from_end: bool,
     index: Index,
     shape: Shape,
 }
@@ -59,7 +63,8 @@ impl Operation for ScatterAdd {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let out = Array::filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
-        let kernel = kernel::Scatter { index: self.index.clone(), reduction: ScatterReduction::Add };
+        let &ScatterAdd { op, from_end, ref index, .. } = self;
+        let kernel = kernel::Scatter { op, from_end, index: index.clone(), reduction: ScatterReduction::Add };
         engine::submit(&Kernel::Scatter(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
@@ -68,8 +73,8 @@ impl Operation for ScatterAdd {
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        gradients[0] =
-            Some(apply_one(GatherOp { op: self.name(), from_end: true, index: self.index.clone() }, &operands)?);
+        let &ScatterAdd { op, from_end, ref index, .. } = self;
+        gradients[0] = Some(apply_one(GatherOp { op, from_end, index: index.clone() }, &operands)?);
         Ok(gradients)
     }
 }
@@ -94,12 +99,13 @@ pub(crate) fn gather_axes(
     indices: &[Tensor],
 ) -> Result<Tensor> {
     let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
+    let op = outermost_operation(op);
     apply_one(GatherOp { op, from_end: true, index: Index::Axes(axes) }, &operands)
 }
 
 /// Returns the rows of x at the indices, of which none may be negative. Errors name `op`.
 pub(super) fn select_rows(op: &'static str, x: &Tensor, index: &Tensor) -> Result<Tensor> {
-    let rows = GatherOp { op, from_end: false, index: Index::Axes(smallvec![0]) };
+    let rows = GatherOp { op: outermost_operation(op), from_end: false, index: Index::Axes(smallvec![0]) };
     apply_one(rows, &[x, &as_index(op, index)?])
 }
 
@@ -110,7 +116,8 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
     let rest = front.shape()[1..].iter().copied();
     // The scatter kernel indexes the first axis, so the axis is moved to the front and back.
     let shape = std::iter::once(len).chain(rest).collect();
-    let scatter = ScatterAdd { index: Index::Axes(smallvec![0]), shape };
+    let op = outermost_operation("scatter_add");
+    let scatter = ScatterAdd { op, from_end: true, index: Index::Axes(smallvec![0]), shape };
     ops::movedim(&apply_one(scatter, &[&front, index])?, [0], [axis as isize])
 }
 
@@ -152,6 +159,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
         return ops::take(x, &index);
     }
     check_index_shape(op, x.shape(), index.shape(), axis)?;
+    let op = outermost_operation(op);
     apply_one(GatherOp { op, from_end: true, index: Index::Along(axis) }, &[x, &index])
 }
 
@@ -175,12 +183,15 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     if x.shape() != index.shape() {
         return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index must have the same shape"));
     }
-    apply_one(ScatterAdd { index: Index::Along(axis), shape }, &[x, &index])
+    let op = outermost_operation(op);
+    apply_one(ScatterAdd { op, from_end: true, index: Index::Along(axis), shape }, &[x, &index])
 }
 
 /// Computes x with values written or added at an index along an axis. The inputs are x, the values and the index.
 #[derive(Clone, Copy)]
 struct ScatterInto {
+    op: &'static str,
+    from_end: bool,
     axis: usize,
     reduction: ScatterReduction,
 }
@@ -192,7 +203,8 @@ impl Operation for ScatterInto {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(2);
         let out = inputs[0].copy()?;
-        let kernel = kernel::Scatter { index: Index::Along(self.axis), reduction: self.reduction };
+        let &ScatterInto { op, from_end, axis, reduction } = self;
+        let kernel = kernel::Scatter { op, from_end, index: Index::Along(axis), reduction };
         engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
         Ok(smallvec![out])
     }
@@ -238,7 +250,21 @@ fn scatter_into(
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     check_index_shape(op, x.shape(), index.shape(), axis)?;
-    apply_one(ScatterInto { axis, reduction }, &[x, &narrow_values(op, x, &index, values)?, &index])
+    let values = narrow_values(op, x, &index, values)?;
+    let op = outermost_operation(op);
+    apply_one(ScatterInto { op, from_end: true, axis, reduction }, &[x, &values, &index])
+}
+
+/// Computes [`scatter`] of operands that fit, at indices of which none may be negative. Errors name `op`.
+pub(super) fn scatter_from_start(
+    op: &'static str,
+    x: &Tensor,
+    index: &Tensor,
+    values: &Tensor,
+    axis: usize,
+) -> Result<Tensor> {
+    let scatter = ScatterInto { op, from_end: false, axis, reduction: ScatterReduction::Set };
+    apply_one(scatter, &[x, values, &as_index(op, index)?])
 }
 
 /// Returns the values, narrowed to the shape of the index.

@@ -9,6 +9,7 @@ use crate::autograd::{
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::ops;
+use crate::ops::operation_scope::outermost_operation;
 use crate::tensor::{AsStrided, AsStridedTranspose, Derivative, Tensor, offset_layout};
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
@@ -95,7 +96,8 @@ pub(crate) fn put_axes(
     let indices: &[Tensor] = &indices.iter().map(|index| on_device_of(op, x, index)).collect::<Result<Vec<_>>>()?;
     let index = Index::Axes(axes.clone());
     let shape = index.shape(view.shape(), indices[0].shape());
-    let kernel = Kernel::Scatter(kernel::Scatter { index, reduction: ScatterReduction::Set });
+    let (op, reduction) = (outermost_operation(op), ScatterReduction::Set);
+    let kernel = Kernel::Scatter(kernel::Scatter { op, from_end: true, index, reduction });
     let scatter = |values: &Array| {
         // A scatter reads in another order than it writes: an operand in the target's memory is copied first.
         let apart = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };

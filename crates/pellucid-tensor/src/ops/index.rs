@@ -7,7 +7,8 @@ use crate::autograd::{note_call_location, on_device_of};
 use crate::ops;
 use crate::panic;
 use crate::tensor::{Nested, Tensor};
-use pellucid_ir::{DType, Error, Integer, Result};
+use pellucid_ir::kernel::Index;
+use pellucid_ir::{DType, Error, Integer, Result, Shape};
 use smallvec::SmallVec;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -453,6 +454,15 @@ impl ResolvedIndex {
             front.map(|a| a as isize).collect()
         })
     }
+
+    /// Returns the shape of the result from that of the sliced tensor, and the axes and the shape of the indices.
+    fn picked_shape(&self, view: &Shape, axes: &SmallVec<[usize; 4]>, indices: &Shape) -> Shape {
+        let front = Index::Axes(axes.clone()).shape(view, indices);
+        match self.result_permutation(indices.rank(), front.rank()) {
+            Some(order) => order.iter().map(|&a| front[a as usize]).collect(),
+            None => front,
+        }
+    }
 }
 
 impl Tensor {
@@ -484,17 +494,20 @@ impl Tensor {
     /// a step is captured, since the result's shape depends on its values.
     #[track_caller]
     pub fn try_i(&self, index: impl IntoIndex) -> Result<Tensor> {
-        ops::named("index", self.indexed(index.into_index()))
+        ops::named("index", self.indexed(index.into_index(), |_| Ok(())))
     }
 
+    /// Returns the elements at an index. `check` has their shape, before their values are read.
     #[track_caller]
-    fn indexed(&self, index: Vec<IndexItem>) -> Result<Tensor> {
+    pub(crate) fn indexed(&self, index: Vec<IndexItem>, check: impl FnOnce(&Shape) -> Result<()>) -> Result<Tensor> {
         let resolved = ResolvedIndex::new("index", self, index)?;
         let view = ops::reshape_to(&ops::slice_axes(self, resolved.slices.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
+            check(view.shape())?;
             return Ok(view);
         }
         let (axes, indices) = resolved.broadcast_indices("index")?;
+        check(&resolved.picked_shape(view.shape(), &axes, indices[0].shape()))?;
         let picked = ops::gather_axes("index", &view, axes, &indices)?;
         match resolved.result_permutation(indices[0].rank(), picked.rank()) {
             Some(order) => ops::permute(&picked, &order),
@@ -558,13 +571,9 @@ impl Tensor {
         {
             // The indexed axes are in the middle of the result; the kernel needs them first.
             Some(order) => {
-                let rank = order.len();
-                let mut shape = vec![0; rank];
-                let index = pellucid_ir::kernel::Index::Axes(axes.clone());
-                let front = index.shape(view.shape(), indices[0].shape());
-                order.iter().enumerate().for_each(|(k, &a)| shape[k] = front[a as usize]);
+                let shape = resolved.picked_shape(view.shape(), &axes, indices[0].shape());
                 let whole = ops::broadcast_to(&values, shape)?;
-                let mut inverse = vec![0isize; rank];
+                let mut inverse = vec![0isize; order.len()];
                 order.iter().enumerate().for_each(|(k, &a)| inverse[a as usize] = k as isize);
                 ops::permute(&whole, &inverse)?
             }

@@ -38,6 +38,7 @@ mod masked_reduce;
 mod matmul;
 mod nan_reduce;
 mod normalize;
+pub(crate) mod operation_scope;
 mod over_axes;
 mod pad;
 mod polyfit;

@@ -38,8 +38,7 @@ fn evaluate(family: &PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor>
     let formula = formula! { static recurrence(x, p, q; slope, offset, back) = (slope * x + offset) * p + back * q; };
     let x = ops::broadcast_to(x, &shape)?;
     let (mut last, mut now) = (ops::ones_like(&x)?, ops::add(&ops::mul(&x, slope)?, offset)?);
-    let mut y = ops::to_dtype(&ops::eq(&orders, 0)?, x.dtype())?;
-    y = ops::broadcast_to(&y, &shape)?;
+    let mut y = ops::where_(&ops::eq(&orders, 0)?, &last, 0.0)?;
     for k in 1..=most {
         y = ops::where_(&ops::eq(&orders, k)?, &now, &y)?;
         let next = (k + 1) as f64;

@@ -57,11 +57,11 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 #[tensor_method]
 #[track_caller]
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {
-    let places = element_positions(x)?.try_i(index)?;
-    if values.shape().broadcast(places.shape()).as_ref() != Some(places.shape()) {
-        let help = format!("the values must broadcast to the indexed shape, {}", places.shape());
-        return Err(Error::shapes("index_put", [x.shape(), values.shape()], help));
-    }
+    let places = element_positions(x)?.indexed(index.into_index(), |part| {
+        let fits = values.shape().broadcast(part).as_ref() == Some(part);
+        let help = || format!("the values must broadcast to the indexed shape, {part}");
+        if fits { Ok(()) } else { Err(Error::shapes("index_put", [x.shape(), values.shape()], help())) }
+    })?;
     put_at(x, &places, &ops::broadcast_to(values, places.shape())?, accumulate)
 }
 
@@ -90,14 +90,13 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     let shape = x.shape().broadcast(mask.shape());
     let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;
     let mask = ops::broadcast_to(mask, &shape)?;
-    if source.size() == 0 {
-        // Without source elements the mask must be false everywhere; `take` returns the error if it is not.
-        let positions = ops::nonzero_as(op, &ops::ravel(&mask)?)?;
-        ops::take(source, &positions[0])?;
-        return ops::broadcast_to(x, &shape);
-    }
-    // The number of true elements before each; where the mask is false the index is unused.
-    let count = ops::sub(&ops::cumsum(&mask, ..)?, 1)?;
+    // Where the mask is false, the index is unused. A source without elements has no index for it: one element stands
+    // before the first.
+    let (source, first) = match source.size() {
+        0 => (&ops::full_on_device_of(x, [1], 0, x.dtype())?, 1),
+        _ => (source, 0),
+    };
+    let count = ops::add(&ops::cumsum(&mask, ..)?, first - 1)?;
     let places = ops::where_(&mask, &ops::reshape_to(&count, &shape)?, 0)?;
     ops::where_(&mask, &ops::take(source, &places)?, x)
 }

@@ -3,9 +3,8 @@
 use super::axes::{Axes, ResolvedAxes, over};
 use super::over_axes::over_axes;
 use super::reshape_to;
-use crate::device::Device;
-use crate::engine;
 use crate::ops;
+use crate::ops::check;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -116,7 +115,8 @@ pub enum QuantileInterpolation {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
-/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1].
+/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1] (NaN if probabilities
+/// are a tensor whose values are not known, as in a captured step or on a GPU).
 #[doc(alias = "percentile")]
 #[tensor_method]
 pub fn quantile<'a>(
@@ -156,6 +156,7 @@ fn quantiles(
     let single = if is_half { DType::F32 } else { x.dtype() };
     let outside = |p: f64| !(0.0..=1.0).contains(&p);
     let refused = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
+    let is_number = matches!(q, ops::TensorOrScalar::Scalar(_));
     // On the device of x, because a captured step has one device.
     let q = q.tensor_or_else(|number| match number.to_f64() {
         p if outside(p) => Err(refused(p)),
@@ -169,8 +170,9 @@ fn quantiles(
         return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
     }
     axes.resolve(op, x.shape())?;
-    if engine::is_eager()
-        && q.device() == Device::cpu()
+    let is_checked = is_number || check::is_readable(&q);
+    if is_checked
+        && !is_number
         && let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p))
     {
         return Err(refused(p));
@@ -180,6 +182,15 @@ fn quantiles(
         let probabilities = ops::to_dtype(&q, DType::F32)?;
         quantiles(op, x, ops::TensorOrScalar::Owned(probabilities), axes, interpolation, ignore_nan)
     });
+    // The values of a tensor may be unknown: the quantile of an invalid probability is NaN then.
+    let is_valid = match is_checked {
+        true => None,
+        false => Some(ops::logical_and(&ops::ge(&q, 0.0)?, &ops::le(&q, 1.0)?)?),
+    };
+    let q = match &is_valid {
+        Some(is_valid) => ops::where_(is_valid, &q, 0.0)?,
+        None => q,
+    };
     let ranked = RankedRows::new(op, x, axes)?;
     let last = match ignore_nan {
         true => ops::maximum(&ops::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
@@ -203,6 +214,10 @@ fn quantiles(
         QuantileInterpolation::Midpoint => {
             ops::lerp(&at(&low()?)?, &at(&high()?)?, &ops::full_on_device_of(x, (), 0.5, x.dtype())?)?
         }
+    };
+    let y = match &is_valid {
+        Some(is_valid) => check::nan_unless(&ops::reshape(is_valid, [q.size()])?, &y)?,
+        None => y,
     };
     let reduced = ranked.axes.shape(x.shape());
     if q.rank() == 0 {

@@ -7,6 +7,7 @@ use crate::autograd::{
 };
 use crate::engine;
 use crate::ops;
+use crate::ops::operation_scope::outermost_operation;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -31,6 +32,7 @@ pub enum ScatterReduceOp {
 
 /// Computes x with every value combined with the element at its index. The inputs are x, the values and the index.
 struct ScatterReduce {
+    op: &'static str,
     axis: usize,
     reduction: ScatterReduction,
 }
@@ -43,7 +45,8 @@ impl Operation for ScatterReduce {
         (0..3).for_each(|i| saves.input(i));
         saves.output(0);
         let out = inputs[0].copy()?;
-        let kernel = kernel::Scatter { index: Index::Along(self.axis), reduction: self.reduction };
+        let &ScatterReduce { op, axis, reduction } = self;
+        let kernel = kernel::Scatter { op, from_end: true, index: Index::Along(axis), reduction };
         engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
         Ok(smallvec![out])
     }
@@ -158,7 +161,8 @@ pub fn scatter_reduce(
         ScatterReduceOp::Max => ScatterReduction::Max,
         ScatterReduceOp::Min => ScatterReduction::Min,
     };
-    apply_one(ScatterReduce { axis: at, reduction }, &[x, &values, &index])
+    let op = outermost_operation("scatter_reduce");
+    apply_one(ScatterReduce { op, axis: at, reduction }, &[x, &values, &index])
 }
 
 /// Broadcasts a vector of indices of an axis to the shape of the source.

@@ -348,7 +348,7 @@ impl Tensor {
     /// assert_eq!(x.grad().unwrap().item::<f64>(), 60.0);
     /// ```
     ///
-    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor.
+    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor, and pinned if this tensor is.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if its shape or dtype are not this tensor's,
@@ -365,7 +365,7 @@ impl Tensor {
                 return Err(Error::dtypes("set_grad", [g.dtype(), self.dtype()], help));
             }
             if g.device() == device {
-                return Ok(g);
+                return if self.is_free() || !g.is_free() { Ok(g) } else { g.try_to(device) };
             }
             if !g.is_free() {
                 let devices = [g.device(), device].map(|device| device.name().to_string()).into();

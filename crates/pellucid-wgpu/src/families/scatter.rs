@@ -38,7 +38,7 @@ impl GpuFamily for Scatter {
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (values, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
-        check_indices(list, "scatter", &self.index, true, y, indices)?;
+        check_indices(list, self.op, &self.index, self.from_end, y, indices)?;
         if values.shape().size() == 0 {
             return Ok(());
         }

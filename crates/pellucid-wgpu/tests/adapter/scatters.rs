@@ -35,7 +35,7 @@ fn check(
         inputs.push(PairedArray::new(gpu, index_shape, DType::I64, index_layout, value));
     }
     let y = PairedArray::new(gpu, shape, dtype, layout(rng), || rng.value());
-    let kernel = Kernel::Scatter(Scatter { index: index.clone(), reduction });
+    let kernel = Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: index.clone(), reduction });
     run_both(gpu, &kernel, &inputs.iter().collect::<Vec<_>>(), &[&y]).unwrap();
     y.assert_same(gpu, Tolerance::Bits, &format!("{reduction:?} {shape:?} {index:?} {index_shape:?} {dtype}"));
 }
@@ -90,7 +90,8 @@ fn values_may_broadcast() {
     let value = PairedArray::of(gpu, [1, 1], &[0.1f32]).broadcast([40, 3]);
     let index = PairedArray::of(gpu, [40], &(0..40).map(|i| i % 7).collect::<Vec<i64>>());
     let y = PairedArray::of(gpu, [7, 3], &[0.0f32; 21]);
-    let kernel = Kernel::Scatter(Scatter { index: axes(&[0]), reduction: ScatterReduction::Add });
+    let kernel =
+        Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterReduction::Add });
     run_both(gpu, &kernel, &[&value, &index], &[&y]).unwrap();
     y.assert_same(gpu, Tolerance::Bits, "a broadcast value");
 }
@@ -100,7 +101,7 @@ fn an_index_out_of_bounds_is_the_error_of_the_cpu_and_changes_nothing() {
     let Some(gpu) = device() else { return };
     let values = PairedArray::of(gpu, [4], &[1.0f32, 2.0, 3.0, 4.0]);
     for reduction in REDUCTIONS {
-        let kernel = Kernel::Scatter(Scatter { index: axes(&[0]), reduction });
+        let kernel = Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction });
         for bad in [3, -4, i64::MIN, i64::MAX, 1 << 32] {
             let index = PairedArray::of(gpu, [4], &[0, -1, bad, 7]);
             let y = PairedArray::of(gpu, [3], &[9.0f32; 3]);
@@ -113,7 +114,8 @@ fn an_index_out_of_bounds_is_the_error_of_the_cpu_and_changes_nothing() {
     }
     let index = PairedArray::of(gpu, [2], &[0i64, 0]);
     let y = PairedArray::of(gpu, [3], &[9.0f32; 3]);
-    let kernel = Kernel::Scatter(Scatter { index: axes(&[0]), reduction: ScatterReduction::Add });
+    let kernel =
+        Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterReduction::Add });
     let result = run_both(gpu, &kernel, &[&values, &index], &[&y]);
     assert!(matches!(result, Err(Error::ShapeMismatch { .. })), "{result:?}");
     assert_eq!(y.device_values::<f32>(gpu), [9.0; 3]);

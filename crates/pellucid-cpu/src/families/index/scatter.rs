@@ -24,7 +24,7 @@ impl CpuFamily for Scatter {
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, values, indices, y) = (self, &inputs[0], &inputs[1..], &outputs[0]);
-        check_indices("scatter", &kernel.index, true, y, indices)?;
+        check_indices(kernel.op, &kernel.index, kernel.from_end, y, indices)?;
         if is_empty(values.shape()) {
             return Ok(());
         }

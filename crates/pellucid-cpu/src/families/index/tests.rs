@@ -130,7 +130,12 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
                 let index_arrays: Vec<_> =
                     index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
                 let inputs: Vec<_> = [&values].into_iter().chain(&index_arrays).collect();
-                run_kernel(Kernel::Scatter(Scatter { index: index.clone(), reduction }), &inputs, &[&into]).unwrap();
+                run_kernel(
+                    Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: index.clone(), reduction }),
+                    &inputs,
+                    &[&into],
+                )
+                .unwrap();
                 assert_eq!(into.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype} {reduction:?}");
             }
         }
@@ -179,7 +184,12 @@ fn sweep_of_gather_and_scatter() {
             run_kernel(Kernel::Gather(Gather { op: "gather", from_end: true, index: index.clone() }), &inputs, &[&to])
                 .unwrap();
             let inputs: Vec<&TestArray> = [&values].into_iter().chain(&index_arrays).collect();
-            run_kernel(Kernel::Scatter(Scatter { index: index.clone(), reduction }), &inputs, &[&into]).unwrap();
+            run_kernel(
+                Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: index.clone(), reduction }),
+                &inputs,
+                &[&into],
+            )
+            .unwrap();
         });
         let case = format!("{shape} {index:?} {index_shape} {layout:?} {dtype} {reduction:?} {threads} threads");
         assert_eq!(to.reals(), positions.iter().map(|&i| x[i]).collect::<Vec<f64>>(), "{case}");
@@ -207,7 +217,12 @@ fn half_precision_accumulates_repeated_indices_in_f32() {
         let ones = TestArray::cast([4, 2], TestLayout::Plain, dtype, &[1.0; 8]);
         let rows = TestArray::of([4], TestLayout::Plain, &[0i64, -2, 0, 0]);
         run_kernel(
-            Kernel::Scatter(Scatter { index: axes(&[0]), reduction: ScatterReduction::Add }),
+            Kernel::Scatter(Scatter {
+                op: "scatter",
+                from_end: true,
+                index: axes(&[0]),
+                reduction: ScatterReduction::Add,
+            }),
             &[&ones, &rows],
             &[&y],
         )
@@ -218,7 +233,8 @@ fn half_precision_accumulates_repeated_indices_in_f32() {
 
 #[test]
 fn boolean_sums_are_or_and_extrema_propagate_nan() {
-    let scatter = |reduction| Kernel::Scatter(Scatter { index: Index::Along(0), reduction });
+    let scatter =
+        |reduction| Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: Index::Along(0), reduction });
     let index = TestArray::of([3], TestLayout::Plain, &[0i64, 0, 1]);
     let (y, v) = (
         TestArray::of([2], TestLayout::Plain, &[true, false]),
@@ -251,7 +267,7 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         );
         assert_eq!(y.values::<f32>(), [9.0; 8]);
         let error = Error::IndexOutOfBounds { op: "scatter", index: bad, axis: 0, len: 3 };
-        let scatter = Scatter { index: axes(&[0]), reduction: ScatterReduction::Set };
+        let scatter = Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterReduction::Set };
         assert_eq!(run_kernel(Kernel::Scatter(scatter), &[&y, &index], &[&x]), Err(error));
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
@@ -306,7 +322,12 @@ fn threads_change_no_bit() {
                 )
                 .unwrap();
                 run_kernel(
-                    Kernel::Scatter(Scatter { index: index.clone(), reduction: ScatterReduction::Add }),
+                    Kernel::Scatter(Scatter {
+                        op: "scatter",
+                        from_end: true,
+                        index: index.clone(),
+                        reduction: ScatterReduction::Add,
+                    }),
                     &[&gathered, &index_array],
                     &[&into],
                 )

@@ -8,9 +8,10 @@ use crate::autograd::{
 };
 use crate::engine;
 use crate::ops::formula::map;
+use crate::ops::gather::scatter_from_start;
 use crate::ops::over_axes::as_float;
 use crate::ops::precision::in_single;
-use crate::ops::{self, check, power};
+use crate::ops::{self, power};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
@@ -159,11 +160,10 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
     }
     let len = dims.iter().product();
-    check::indices_not_negative(op, positions, 2, len)?;
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);
-    let y = apply_one(MaxUnpoolOp { places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
+    let y = apply_one(MaxUnpoolOp { op, places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
     values.restore_axes(&ops::reshape_to(&y, &shape.into())?)
 }
 
@@ -171,6 +171,7 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
 /// values share a position, each gets its whole gradient, as in PyTorch; the gradient does not depend on which one is
 /// stored.
 struct MaxUnpoolOp {
+    op: &'static str,
     places: usize,
 }
 
@@ -182,7 +183,7 @@ impl Operation for MaxUnpoolOp {
         saves.input(1);
         let (values, positions) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
         let planes = ops::zeros([values.shape()[0], values.shape()[1], self.places], values.dtype())?;
-        Ok(smallvec![ops::scatter(&planes, &positions, &values, 2)?.array().clone()])
+        Ok(smallvec![scatter_from_start(self.op, &planes, &positions, &values, 2)?.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(ops::take_along_axis(&grads.get(0)?, &saved.input(1)?, 2)?), None])

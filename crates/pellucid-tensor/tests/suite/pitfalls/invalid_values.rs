@@ -336,18 +336,112 @@ fn invalid_values_make_a_captured_step_nan() {
     assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);
 }
 
-/// The error of a deferred or captured lookup has the index of the caller.
+/// The error of a deferred or captured step is that of the call: it has the index of the caller and names the operation,
+/// and not one of its parts.
 #[test]
-fn a_wrong_row_of_an_embedding_is_named_in_every_mode() {
-    let table = Tensor::ones([4, 2], DType::F32);
-    let look = |index: &Tensor| ops::embedding(&table, index, Default::default());
-    for bad in [-1i64, -4, 4, i64::MIN] {
-        let index = Tensor::from([0i64, bad]);
-        let expected = look(&index).unwrap_err().to_string();
-        assert!(expected.contains(&format!("embedding: index {bad} is out of bounds")), "{expected}");
-        let deferred = lazy(|| look(&index).and_then(|y| y.try_to_vec::<f32>())).unwrap_err().to_string();
-        assert_eq!(deferred, expected);
-        let mut step = capture(|inputs| look(&inputs[0]), &[&Tensor::from([0i64, 1])]).unwrap();
-        assert_eq!(step.launch(&[&index]).err().expect("the launch must fail").to_string(), expected);
+fn a_wrong_index_is_named_in_every_mode() {
+    type Call = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    // x is [4, 2], the index [2].
+    let calls: [(&str, Call); 18] = [
+        ("embedding", |x, i| ops::embedding(x, i, Default::default())),
+        ("embedding_bag", |x, i| ops::embedding_bag(x, &i.unsqueeze(0), Default::default())),
+        ("index_select", |x, i| ops::index_select(x, 0, i)),
+        ("take", |x, i| ops::take(&x.i((.., 0)), i)),
+        ("take_along_axis", |x, i| ops::take_along_axis(&x.i((.., 0)), i, 0)),
+        ("index", |x, i| x.try_i(i)),
+        ("set", |x, i| {
+            let y = x.copy();
+            y.try_set(i, 5.0).map(|()| y)
+        }),
+        ("put", |x, i| ops::put(&x.i((.., 0)), i, &x.i((..2, 0)), false)),
+        ("index_put", |x, i| ops::index_put(x, i, &x.i(0), true)),
+        ("index_add", |x, i| ops::index_add(x, 0, i, &x.i(..2), 1.0)),
+        ("index_copy", |x, i| ops::index_copy(x, 0, i, &x.i(..2))),
+        ("index_fill", |x, i| ops::index_fill(x, 0, i, 3.0)),
+        ("scatter", |x, i| ops::scatter(&x.i((.., 0)), i, &x.i((..2, 0)), 0)),
+        ("scatter_add", |x, i| ops::scatter_add(&x.i((.., 0)), i, &x.i((..2, 0)), 0)),
+        ("scatter_add_along", |x, i| ops::scatter_add_along(&x.i((..2, 0)), i, 0, 4)),
+        ("scatter_reduce", |x, i| {
+            ops::scatter_reduce(&x.i((.., 0)), i, &x.i((..2, 0)), 0, ops::ScatterReduceOp::Max, true)
+        }),
+        ("max_unpool1d", |x, i| ops::max_unpool1d(&x.i((..2, 0)).reshape([1, 1, 2]), &i.reshape([1, 1, 2]), &[4])),
+        ("max_unpool2d", |x, i| {
+            ops::max_unpool2d(&x.i((..2, 0)).reshape([1, 1, 1, 2]), &i.reshape([1, 1, 1, 2]), &[2, 2])
+        }),
+    ];
+    let (x, good) = (Tensor::ones([4, 2], DType::F32), Tensor::from([0i64, 1]));
+    for (op, call) in calls {
+        // These count no negative index from the end.
+        let from_start = op.starts_with("embedding") || op.starts_with("max_unpool");
+        for bad in [4i64, if from_start { -1 } else { -5 }, i64::MIN] {
+            let index = Tensor::from([0i64, bad]);
+            let expected = call(&x, &index).expect_err("the index is out of bounds").to_string();
+            assert!(expected.starts_with(&format!("{op}: index {bad} is out of bounds")), "{expected}");
+            let read = |y: Tensor| y.try_to_vec::<f32>();
+            let deferred = lazy(|| call(&x, &index).and_then(read)).unwrap_err().to_string();
+            assert_eq!(deferred, expected);
+            // The operation whose call runs the kernel does not take its error for its own.
+            let y = lazy(|| call(&x, &index)).unwrap();
+            assert_eq!(ops::exp(&y).and_then(read).unwrap_err().to_string(), expected, "{op} before exp");
+            let mut step = capture(|inputs| call(&x, &inputs[0]), &[&good]).unwrap();
+            assert_eq!(step.launch(&[&index]).err().expect("the launch must fail").to_string(), expected);
+        }
+        assert!(call(&x, &good).is_ok(), "{op}");
     }
+}
+
+/// A step whose gradient alone needs the index names the operation of the forward pass.
+#[test]
+fn the_kernel_of_a_gradient_names_the_operation_of_the_forward_pass() {
+    let x = Tensor::ones([3, 2], DType::F32).requires_grad_(true);
+    let index = Tensor::from([0i64, 7]);
+    let step = |_: &[Tensor]| {
+        let y = ops::embedding(&x, &index, Default::default()).unwrap();
+        pellucid_tensor::grad_one(&y.sum(..), &x, Default::default()).unwrap()
+    };
+    let error = capture(step, &[]).and_then(|mut step| step.launch(&[]).map(drop)).unwrap_err().to_string();
+    assert!(error.starts_with("embedding: index 7 is out of bounds"), "{error}");
+}
+
+#[test]
+fn invalid_probabilities_of_a_quantile_are_nan_where_they_are_not_known() {
+    let x = Tensor::from([1.0, 2.0, 4.0, 8.0]);
+    for interpolation in [ops::QuantileInterpolation::Linear, ops::QuantileInterpolation::Lower] {
+        for nan in [false, true] {
+            let quantile = |q: &Tensor| match nan {
+                true => ops::nanquantile(&x, q, 0, interpolation),
+                false => ops::quantile(&x, q, 0, interpolation),
+            };
+            let valid = Tensor::from([0.0, 1.0, 0.5]);
+            let mut step = capture(|inputs| quantile(&inputs[0]), &[&valid]).unwrap();
+            for wrong in [-0.1, -1.0, 1.2, f64::NAN, f64::INFINITY] {
+                let q = Tensor::from([0.0, 1.0, wrong]);
+                assert!(quantile(&q).is_err());
+                let deferred = lazy(|| quantile(&q).map(|y| y.to_vec::<f64>())).unwrap();
+                for y in [deferred, step.launch(&[&q]).unwrap().to_vec::<f64>(0)] {
+                    assert_eq!(y[..2], [1.0, 8.0], "{wrong}");
+                    assert!(y[2].is_nan(), "{wrong}: {y:?}");
+                }
+            }
+            assert_eq!(step.launch(&[&valid]).unwrap().to_vec::<f64>(0), quantile(&valid).unwrap().to_vec::<f64>());
+        }
+    }
+}
+
+#[test]
+fn shapes_are_checked_before_indices() {
+    let error = ops::index_put(&Tensor::zeros([3, 2], DType::F32), [9, 1], &Tensor::zeros([2, 5], DType::F32), false);
+    assert!(matches!(error, Err(Error::ShapeMismatch { op: "index_put", .. })), "{error:?}");
+}
+
+#[test]
+fn a_mask_without_true_elements_needs_no_source_in_any_mode() {
+    let (x, none) = (Tensor::from([1.0, 2.0]), Tensor::zeros([0], DType::F64));
+    let (off, on) = (Tensor::from([false, false]), Tensor::from([false, true]));
+    let put = |mask: &Tensor| ops::masked_scatter(&x, mask, &none);
+    assert_eq!(put(&off).unwrap().to_vec::<f64>(), [1.0, 2.0]);
+    assert!(matches!(put(&on), Err(Error::IndexOutOfBounds { op: "masked_scatter", .. })));
+    let mut step = capture(|inputs| put(&inputs[0]), &[&off]).unwrap();
+    assert_eq!(step.launch(&[&off]).unwrap().to_vec::<f64>(0), [1.0, 2.0]);
+    assert!(matches!(step.launch(&[&on]), Err(Error::IndexOutOfBounds { op: "masked_scatter", .. })));
 }

@@ -163,6 +163,39 @@ fn derivatives_of_pinned_inputs_are_pinned() {
     }
 }
 
+/// A free gradient that a caller or a hook gives to a pinned tensor is pinned like it.
+#[test]
+fn gradients_from_the_caller_are_pinned_like_their_tensor() {
+    for device in [Device::cpu(), toy(0), toy(1)] {
+        let free = || Tensor::from([5.0, 6.0]);
+        let x = Tensor::from([1.0, 2.0]).to(device).requires_grad_(true);
+        let gradient = || (x.grad().unwrap().device(), x.grad().unwrap().is_free(), x.grad().unwrap().to_vec::<f64>());
+        x.set_grad(Some(free()));
+        assert_eq!(gradient(), (device, false, vec![5.0, 6.0]));
+        for on_result in [false, true] {
+            x.zero_grad();
+            let y = x.square();
+            let hooked = if on_result { &y } else { &x };
+            let _hook = hooked.register_hook(move |_| Some(free()));
+            y.sum(..).backward();
+            let expected = if on_result { vec![10.0, 24.0] } else { vec![5.0, 6.0] };
+            assert_eq!(gradient(), (device, false, expected));
+        }
+    }
+}
+
+/// The result for orders up to 0 has no element of the points, and is pinned like them.
+#[test]
+fn polynomials_of_free_orders_are_pinned_like_their_points() {
+    for device in [Device::cpu(), toy(0)] {
+        let (x, orders) = (Tensor::from([0.5, 0.7]).to(device), Tensor::from([0i64, -1]));
+        for y in [ops::chebyshev_t(&x, &orders), ops::legendre_p(&x, &orders)] {
+            let y = y.unwrap();
+            assert_eq!((y.device(), y.is_free(), y.to_vec::<f64>()), (device, false, vec![1.0, 0.0]));
+        }
+    }
+}
+
 #[test]
 fn every_operation_is_called_in_all_modes() {
     let _random = pellucid_tensor::Generator::new(0).scope();

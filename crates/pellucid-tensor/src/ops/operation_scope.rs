@@ -1,0 +1,40 @@
+//! The operation that was called. An operation may consist of others, and errors name the outermost one. An error of a
+//! kernel that runs later names it too, because the kernel keeps its name.
+
+use std::cell::Cell;
+
+thread_local! {
+    static OUTERMOST: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Guard of the call of an operation. `#[operation]` creates it.
+pub(crate) struct OperationScope {
+    is_outermost: bool,
+}
+
+impl OperationScope {
+    /// Enters the operation `op`, unless it is a part of another one.
+    #[inline(always)]
+    pub(crate) fn enter(op: &'static str) -> OperationScope {
+        let is_outermost = OUTERMOST.get().is_none();
+        if is_outermost {
+            OUTERMOST.set(Some(op));
+        }
+        OperationScope { is_outermost }
+    }
+}
+
+impl Drop for OperationScope {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_outermost {
+            OUTERMOST.set(None);
+        }
+    }
+}
+
+/// Returns the name of the operation that was called, or `op` outside of operations.
+#[inline]
+pub(crate) fn outermost_operation(op: &'static str) -> &'static str {
+    OUTERMOST.get().unwrap_or(op)
+}
