@@ -4,25 +4,29 @@
 //! the row is one tile. A longer row is processed tile by tile, once per phase, and only values that a later phase
 //! reads are kept for the entire row.
 //!
-//! A guarded phase is skipped if no row of the block needs it. If all other phases compute values per row only, the
-//! rows are screened first, many at a time: only blocks of rows that need a guarded phase read any elements.
+//! A guarded phase is skipped if no row of the block needs it (`screen`). The loads and stores of operands are in
+//! `operands`.
+
+mod operands;
+mod screen;
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
 use crate::program::execute::{Extent, execute};
 use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::kernel_schedule::{KernelSchedule, Phase};
-use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
-use crate::program::slot::{Granularity, ValueSlot};
-use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
+use crate::program::slot::Granularity;
+use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
+use operands::{RowAccess, row_access};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 use pellucid_simd::vector::prefetch_run;
+use screen::{MAX_SCREENED_ROWS, can_screen};
 use std::ops::Range;
 
 /// The size of the buffers for a block of rows, in bytes. A single row is divided into tiles if its buffers exceed
@@ -42,20 +46,6 @@ const PREFETCHED_BYTES: usize = 4096;
 
 /// The maximal number of rows of a block.
 const MAX_BLOCK_ROWS: usize = 64;
-
-/// The maximal number of rows that are screened at a time.
-const MAX_SCREENED_ROWS: usize = 256;
-
-/// How the rows of an operand are stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum RowAccess {
-    /// All rows are contiguous, one after another.
-    Dense,
-    /// Each row is contiguous.
-    Rows,
-    /// Any other layout.
-    Strided,
-}
 
 /// Returns the shape to which all operands broadcast.
 ///
@@ -138,49 +128,15 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         stream,
         chains_stream,
         in_place: false,
-        screened: if is_screened(program, linked) { MAX_SCREENED_ROWS.min(rows).max(block) } else { block },
+        screened: if can_screen(program, linked) { MAX_SCREENED_ROWS.min(rows).max(block) } else { block },
     };
     let in_place = execution.can_work_in_place();
     let execution = RowExecution { in_place, ..execution };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
-    let (unit, elements) = if execution.screened > block { (execution.screened, 1) } else { (block, length) };
+    let (unit, elements) = (execution.screened, if execution.is_screened() { 1 } else { length });
     let grain = GRAIN.div_ceil((bytes * elements * unit).max(64));
     parallel_ranges(rows.div_ceil(unit), grain, |r| execution.run_rows(r.start * unit..rows.min(r.end * unit)));
     Ok(())
-}
-
-/// Returns the layout of each operand (inputs first) over the axes that number the rows, over the axes of a row, and
-/// over all axes.
-fn row_access(
-    program: &PreparedProgram,
-    outer: &[StridedAxis],
-    inner: &[StridedAxis],
-    all: &[StridedAxis],
-) -> List<RowAccess, 8> {
-    let dense = |axes: &[StridedAxis], k: usize, size: usize| {
-        strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
-    };
-    let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
-        true if dense(outer, k, size) => RowAccess::Dense,
-        true => RowAccess::Strided,
-        false if dense(all, k, size) => RowAccess::Dense,
-        false if dense(inner, k, size) => RowAccess::Rows,
-        false => RowAccess::Strided,
-    };
-    let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
-    sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row))).enumerate().map(access).collect()
-}
-
-/// Returns whether all phases without a guard compute values per row only, so that many rows can be screened at a time.
-fn is_screened(program: &PreparedProgram, schedule: &KernelSchedule) -> bool {
-    let per_row = |p: &Phase| p.guard.is_some() || p.tiles.is_empty() && p.folds.is_empty();
-    let broadcasts = |p: &Phase| {
-        let head = &schedule.instrs[p.head.clone()];
-        p.guard.is_none() && head.iter().any(|i| i.granularity == Granularity::PerElement)
-    };
-    program.outputs.iter().all(|o| o.per_row)
-        && schedule.phases.iter().any(|p| p.guard.is_some())
-        && schedule.phases.iter().all(|p| per_row(p) && !broadcasts(p))
 }
 
 /// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
@@ -261,57 +217,18 @@ impl RowExecution<'_> {
             unsafe {
                 let (places, raw) = self.place_slots(scratch);
                 let mut at = places.clone();
-                if self.screened > self.block {
-                    for first in range.clone().step_by(self.screened) {
-                        let rows = first..range.end.min(first + self.screened);
-                        if !self.screen(rows.clone(), &mut at, raw) {
-                            self.run_blocks(rows, &places, &mut at, raw);
-                        }
+                let group = if self.is_screened() { self.screened } else { range.len() };
+                for first in range.clone().step_by(group) {
+                    let rows = first..range.end.min(first + group);
+                    if !(self.is_screened() && self.screen(rows.clone(), &mut at, raw)) {
+                        self.run_blocks(rows, &places, &mut at, raw);
                     }
-                } else {
-                    self.run_blocks(range, &places, &mut at, raw);
                 }
             }
         });
         if self.stream.is_some() {
             loops::store_fence();
         }
-    }
-
-    /// Runs the phases without a guard on rows of which only values per row are read. Returns false, without results,
-    /// if a row needs another phase.
-    ///
-    /// # Safety
-    /// The rows are within the operands and at most `screened`. `at` and `raw` are the addresses from
-    /// [`RowExecution::place_slots`].
-    unsafe fn screen(&self, rows: Range<usize>, at: &mut [*mut u8], raw: *mut u8) -> bool {
-        let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[] };
-        let tile = &Extent { rows: rows.len(), scratch: raw, ..Extent::single_row(0) };
-        // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the contract
-        // of this method and of `place_slots`). The phases without a guard have no instruction on elements.
-        unsafe {
-            self.load_row_inputs(&block, at, raw);
-            for phase in &self.linked.phases {
-                match phase.guard {
-                    None => execute(&self.linked.instrs[phase.head.clone()], at, tile),
-                    Some(_) if self.can_skip(phase, rows.len(), at) => {}
-                    Some(_) => return false,
-                }
-            }
-            self.store_row_outputs(&block, at, raw);
-        }
-        true
-    }
-
-    /// Returns true if none of the `rows` rows needs the phase.
-    ///
-    /// # Safety
-    /// `at` has the addresses of all values per row, and the phases before `phase` have been executed for these rows.
-    #[inline]
-    unsafe fn can_skip(&self, phase: &Phase, rows: usize, at: &[*mut u8]) -> bool {
-        // SAFETY: a mask has one byte per row, which an earlier phase has computed (the contract of this method).
-        let mask = |slot: ValueSlot| unsafe { std::slice::from_raw_parts(at[slot as usize].cast_const(), rows) };
-        phase.guard.is_some_and(|slot| !mask(slot).contains(&0))
     }
 
     /// Runs the program on the rows `range`, block by block.
@@ -389,157 +306,6 @@ impl RowExecution<'_> {
     fn keeps_row(&self, slot: usize) -> bool {
         self.linked.crosses[slot] && slot >= self.program.inputs.len()
             || self.staged.get(slot).copied().unwrap_or(false)
-    }
-
-    /// Loads the inputs with one value per row.
-    ///
-    /// # Safety
-    /// The rows of `block` are within the operands. `at` and `raw` are the addresses from
-    /// [`RowExecution::place_slots`].
-    unsafe fn load_row_inputs(&self, block: &RowBlock<'_>, at: &mut [*mut u8], raw: *mut u8) {
-        for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| i.per_row) {
-            // SAFETY: the operand has a value for each row of the block, and the cell and `raw` have memory for `rows`
-            // ≤ `block` values.
-            unsafe {
-                let cell = at[k];
-                let dense = self.access[k] == RowAccess::Dense;
-                let from = if dense { self.bases[k].add(block.first * input.size) } else { raw };
-                if !dense {
-                    gather(from, input.size, self.outer, k, self.bases[k], block.first, block.rows);
-                }
-                match input.load {
-                    Some(load) => load.run(cell, from, block.rows),
-                    None => std::ptr::copy_nonoverlapping(from, cell, block.rows * input.size),
-                }
-            }
-        }
-    }
-
-    /// Stores the outputs with one value per row.
-    ///
-    /// # Safety
-    /// The rows of `block` are within the operands. `at` and `raw` are the addresses from
-    /// [`RowExecution::place_slots`].
-    unsafe fn store_row_outputs(&self, block: &RowBlock<'_>, at: &[*mut u8], raw: *mut u8) {
-        let inputs = self.program.inputs.len();
-        for (o, output) in self.program.outputs.iter().enumerate().filter(|(_, o)| o.per_row) {
-            let (k, from) = (inputs + o, at[output.slot as usize]);
-            // SAFETY: the operand has an element for each row of the block, the cell holds `rows` values (one if
-            // uniform), and `raw` has memory for `rows` values.
-            unsafe {
-                let dense = self.access[k] == RowAccess::Dense;
-                let to = if dense { self.bases[k].add(block.first * output.size) } else { raw };
-                if self.linked.granularity[output.slot as usize] == Granularity::Uniform {
-                    let mut one = 0u64;
-                    fill(to, converted_value(output, from, &mut one), output.size, block.rows);
-                } else {
-                    store_values(output, to, from, block.rows);
-                }
-                if !dense {
-                    scatter(to, output.size, self.outer, k, self.bases[k], block.first, block.rows);
-                }
-            }
-        }
-    }
-
-    /// Returns the address of elements `first..` of the rows of `block` in operand `k`, if they are contiguous there.
-    fn dense_address(&self, k: usize, block: &RowBlock<'_>, size: usize, first: usize) -> Option<*mut u8> {
-        match self.access[k] {
-            RowAccess::Dense => Some(self.bases[k].wrapping_add((block.first * self.length + first) * size)),
-            RowAccess::Rows if block.rows == 1 => Some(block.starts[k].wrapping_add(first * size)),
-            _ => None,
-        }
-    }
-
-    /// Returns the address of elements `first..first + n` of the rows of `block` of input `k`: in the operand itself,
-    /// or in `buffer`, to which they are loaded.
-    ///
-    /// # Safety
-    /// * Elements: the elements are within the operand.
-    /// * Buffers: `buffer` and `raw` are valid for writes of `n` values.
-    unsafe fn load_input(
-        &self,
-        k: usize,
-        block: &RowBlock<'_>,
-        first: usize,
-        n: usize,
-        buffer: *mut u8,
-        raw: *mut u8,
-    ) -> *mut u8 {
-        let input = &self.program.inputs[k];
-        // SAFETY: by this method's contract, *Elements* covers all reads and *Buffers* all writes. The buffers are
-        // scratch memory and do not overlap the operand.
-        unsafe {
-            match (self.dense_address(k, block, input.size, first), input.load) {
-                (Some(from), Some(load)) => load.run(buffer, from, n),
-                (Some(from), None) if self.staged[k] => std::ptr::copy_nonoverlapping(from, buffer, n * input.size),
-                (Some(from), None) => return from,
-                (None, load) => {
-                    let to = if load.is_some() { raw } else { buffer };
-                    let start = block.first * self.length + first;
-                    gather(to, input.size, self.all, k, self.bases[k], start, n);
-                    if let Some(load) = load {
-                        load.run(buffer, to, n);
-                    }
-                }
-            }
-            buffer
-        }
-    }
-
-    /// Stores the elements of `tile` of each row of `block` to output `o`.
-    ///
-    /// # Safety
-    /// * Elements: the elements are within the operand.
-    /// * Source: `from` is valid for reads of the values of the tile: one for each element, one for each row, or one
-    ///   for the whole execution, as the granularity of the output says.
-    /// * Buffer: `raw` is valid for writes of one value per element.
-    unsafe fn store_output(
-        &self,
-        o: usize,
-        output: &PreparedOutput,
-        block: &RowBlock<'_>,
-        tile: &Extent<'_>,
-        from: *mut u8,
-        raw: *mut u8,
-    ) {
-        let k = self.program.inputs.len() + o;
-        let n = tile.rows * tile.len;
-        // SAFETY: by this method's contract, *Source* covers all reads, *Elements* and *Buffer* all writes.
-        unsafe {
-            let dense = self.dense_address(k, block, output.size, tile.first);
-            let to = dense.unwrap_or(raw);
-            let size = self.program.sizes[output.slot as usize] as usize;
-            match self.linked.granularity[output.slot as usize] {
-                Granularity::PerElement => match (self.stream, output.store) {
-                    (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size, []),
-                    _ => store_values(output, to, from, n),
-                },
-                class => {
-                    for row in 0..tile.rows {
-                        let value = if class == Granularity::PerRow { from.add(row * size) } else { from };
-                        let mut one = 0u64;
-                        let value = converted_value(output, value, &mut one);
-                        fill(to.add(row * tile.len * output.size), value, output.size, tile.len);
-                    }
-                }
-            }
-            if dense.is_none() {
-                let start = block.first * self.length + tile.first;
-                scatter(to, output.size, self.all, k, self.bases[k], start, n);
-            }
-        }
-    }
-
-    /// Returns the address of elements from `first` on of output `o`, if the last instruction writes them directly.
-    fn direct_address(&self, o: usize, output: &PreparedOutput, block: &RowBlock<'_>, first: usize) -> Option<*mut u8> {
-        let slot = output.slot as usize;
-        let tile =
-            self.linked.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
-        if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[slot]) {
-            return None;
-        }
-        self.dense_address(self.program.inputs.len() + o, block, output.size, first)
     }
 
     /// Returns the slots of the inputs and outputs.
@@ -629,14 +395,6 @@ impl RowExecution<'_> {
                 }
             }
         }
-    }
-
-    /// Returns true if only guarded phases read input `k`, so that it is loaded when such a phase runs.
-    fn is_guarded_input(&self, k: usize) -> bool {
-        let reads = |p: &&Phase| p.reads.contains(&(k as ValueSlot));
-        self.screened > self.block
-            && !self.staged[k]
-            && self.linked.phases.iter().filter(reads).all(|p| p.guard.is_some())
     }
 
     /// Prefetches the inputs of the next block, at most [`PREFETCHED_BYTES`] of each.
@@ -749,37 +507,6 @@ impl RowExecution<'_> {
                 // have memory for a tile (the contract of this method).
                 unsafe { self.store_output(o, output, block, tile, from, raw) };
             }
-        }
-    }
-}
-
-/// Returns the address of a value in the dtype of `output`: `from` itself, or `one` with the converted value.
-///
-/// # Safety
-/// `from` is valid for reads of one value in the compute type of `output`.
-unsafe fn converted_value(output: &PreparedOutput, from: *mut u8, one: &mut u64) -> *const u8 {
-    let Some(store) = output.store else { return from };
-    let to = (&raw mut *one).cast::<u8>();
-    // SAFETY: the caller guarantees one value at `from` (this function's contract), and `one` has eight bytes, enough
-    // for any dtype.
-    unsafe { store.run(to, from, 1) };
-    to
-}
-
-/// Stores `n` values contiguously, converted to the dtype of `output`.
-///
-/// # Safety
-/// * Source: `from` is valid for reads of `n` values in the compute type of `output`.
-/// * Destination: `to` is valid for writes of `n` elements.
-/// * Aliasing: with a conversion, `to` does not overlap `from`, unless it equals `from` and the element sizes are
-///   equal.
-unsafe fn store_values(output: &PreparedOutput, to: *mut u8, from: *const u8, n: usize) {
-    // SAFETY: the caller guarantees *Source*, *Destination* and *Aliasing* (this function's contract).
-    unsafe {
-        match output.store {
-            Some(store) => store.run(to, from, n),
-            None if std::ptr::eq(to, from) => {}
-            None => std::ptr::copy(from, to, n * output.size),
         }
     }
 }
