@@ -131,10 +131,10 @@ pub fn multi_head_attention_forward(
     attention.check_weights(out_proj_weight, out_proj_bias)?;
     let (found, seen) = match need_weights {
         true => {
-            let (found, seen) = attention.attend_weighted(query, key, value, masks, !per_head_weights)?;
+            let (found, seen) = attention.attend_weighted([query, key, value], masks, !per_head_weights)?;
             (found, Some(seen))
         }
-        false => (attention.attend(query, key, value, masks)?, None),
+        false => (attention.attend([query, key, value], masks)?, None),
     };
     Ok((ops::linear(&found, out_proj_weight, out_proj_bias)?, seen))
 }
@@ -182,29 +182,19 @@ pub(super) struct PreparedHeads {
 }
 
 impl HeadAttention<'_> {
-    /// Returns the joined heads, `[.., L, E]`.
-    pub(super) fn attend(
-        &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
-        masks: AttentionMasks<'_>,
-    ) -> Result<Tensor> {
-        let heads = self.project_heads(query, key, value)?;
-        self.attend_heads(&self.prepare_heads([query, key], heads, masks)?)
+    /// Returns the joined heads, `[.., L, E]`, of queries, keys and values.
+    pub(super) fn attend(&self, inputs: [&Tensor; 3], masks: AttentionMasks<'_>) -> Result<Tensor> {
+        self.attend_heads(&self.prepare_heads(inputs, masks)?)
     }
 
-    /// Returns the joined heads, and the weights of all heads or their mean.
+    /// Returns the joined heads of queries, keys and values, and the weights of all heads or their mean.
     pub(super) fn attend_weighted(
         &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
+        inputs: [&Tensor; 3],
         masks: AttentionMasks<'_>,
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
-        let heads = self.project_heads(query, key, value)?;
-        let prepared = self.prepare_heads([query, key], heads, masks)?;
+        let prepared = self.prepare_heads(inputs, masks)?;
         let [q, k, v] = &prepared.qkv;
         // Attention with the identity matrix as values returns the weights.
         let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
@@ -280,7 +270,7 @@ impl HeadAttention<'_> {
     }
 
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
-    pub(super) fn project_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
+    pub(super) fn project_heads(&self, [query, key, value]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
         let weights = match self.in_proj {
             InProj::Joint(weight) => [weight; 3],
             InProj::Separate(weights) => weights,
@@ -335,14 +325,10 @@ impl HeadAttention<'_> {
         Ok([turn(&q)?, turn(&k)?, v])
     }
 
-    /// Applies the rotary embedding and the masks to projected heads of these queries and keys, and appends keys.
-    fn prepare_heads(
-        &self,
-        [query, key]: [&Tensor; 2],
-        heads: [Tensor; 3],
-        masks: AttentionMasks<'_>,
-    ) -> Result<PreparedHeads> {
-        let qkv = self.apply_rotary(heads, None)?;
+    /// Projects queries, keys and values, applies the rotary embedding and the masks, and appends keys.
+    fn prepare_heads(&self, inputs: [&Tensor; 3], masks: AttentionMasks<'_>) -> Result<PreparedHeads> {
+        let qkv = self.apply_rotary(self.project_heads(inputs)?, None)?;
+        let [query, key, _] = inputs;
         masks.check(query, key, self.heads)?;
         let mask = masks.joint(qkv[0].dtype())?;
         self.append_shared_keys(qkv, mask, masks.causal)

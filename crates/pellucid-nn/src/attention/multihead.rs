@@ -189,7 +189,7 @@ impl MultiheadAttention {
         masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[query, key, value], || {
-            self.out_proj.try_forward(&self.heads_attention().attend(query, key, value, masks)?)
+            self.out_proj.try_forward(&self.heads_attention().attend([query, key, value], masks)?)
         })
     }
 
@@ -209,7 +209,7 @@ impl MultiheadAttention {
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
         call::call_with_extra(self, &[query, key, value], || {
-            let (found, weights) = self.heads_attention().attend_weighted(query, key, value, masks, average)?;
+            let (found, weights) = self.heads_attention().attend_weighted([query, key, value], masks, average)?;
             Ok((self.out_proj.try_forward(&found)?, weights))
         })
     }
@@ -237,7 +237,7 @@ impl MultiheadAttention {
             }
             let positions = cache.next(x.shape()[1])?;
             let attention = self.heads_attention();
-            let [q, k, v] = attention.apply_rotary(attention.project_heads(x, x, x)?, Some(&positions))?;
+            let [q, k, v] = attention.apply_rotary(attention.project_heads([x; 3])?, Some(&positions))?;
             let [k, v, seen] = cache.append(&k, &v, &positions)?;
             let prepared = attention.append_shared_keys([q, k, v], Some(seen), false)?;
             self.out_proj.try_forward(&attention.attend_heads(&prepared)?)
@@ -277,6 +277,6 @@ impl MultiheadAttention {
 impl Layer for MultiheadAttention {
     /// Computes self-attention of x `[.., L, E]` without masks.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.out_proj.try_forward(&self.heads_attention().attend(x, x, x, AttentionMasks::default())?)
+        self.out_proj.try_forward(&self.heads_attention().attend([x; 3], AttentionMasks::default())?)
     }
 }
