@@ -3,7 +3,7 @@
 use crate::harness::{Run, Work, Workload};
 use crate::training::captured;
 use pellucid::prelude::*;
-use pellucid::{Formula, ops};
+use pellucid::{Formula, grad_one, ops};
 
 pub(crate) fn workloads() -> Vec<Workload> {
     vec![
@@ -85,7 +85,7 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
     captured(BACKWARD, move || {
         let y = f(&x);
         let options = GradOptions { grad_outputs: vec![Some(g.clone())], ..Default::default() };
-        let gradient = grad(&[&y], &[&x], options).expect("the tensor has a gradient").remove(0);
+        let gradient = grad_one(&y, &x, options).expect("the tensor has a gradient");
         (y, gradient)
     })
 }
@@ -93,9 +93,9 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
 /// Computes the second derivative of Σ f(x).
 fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
     let y = f(x).sum(..);
-    let first =
-        grad(&[&y], &[x], GradOptions { create_graph: true, ..Default::default() }).expect("the tensor has a gradient");
-    grad(&[&first[0].sum(..)], &[x], GradOptions::default()).expect("the gradient is differentiable").remove(0)
+    let options = GradOptions { create_graph: true, ..Default::default() };
+    let first = grad_one(&y, x, options).expect("the tensor has a gradient");
+    grad_one(&first.sum(..), x, GradOptions::default()).expect("the gradient is differentiable")
 }
 
 fn second(f: fn(&Tensor) -> Tensor) -> Run {
