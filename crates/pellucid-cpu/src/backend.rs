@@ -194,6 +194,7 @@ fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forwarding::ForwardingCpu;
     use crate::testing::{TestArray, TestLayout, run_kernel};
     use pellucid_ir::kernel::{Distribution, Map, MatMul, Random};
     use pellucid_ir::plan;
@@ -247,44 +248,10 @@ mod tests {
         assert!(matches!(run_kernel(Kernel::Copy, &[&x], &[&y]), Err(Error::ShapeMismatch { .. })));
     }
 
-    /// A backend that uses the default methods of [`Backend`] for dense maps and forwards all others to [`Cpu`].
-    struct DefaultDenseMaps;
-
-    impl Backend for DefaultDenseMaps {
-        fn name(&self) -> &str {
-            Cpu.name()
-        }
-        fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
-            Cpu.storage(bytes)
-        }
-        fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-            Cpu.run(kernel, inputs, outputs)
-        }
-        fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-            Cpu.upload(bytes, to)
-        }
-        fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-            Cpu.download(from, offset, into)
-        }
-        fn synchronize(&self) -> Result<()> {
-            Cpu.synchronize()
-        }
-        fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
-            Cpu.prepare(plan)
-        }
-        fn memory_stats(&self) -> MemoryStats {
-            Cpu.memory_stats()
-        }
-        fn set_memory_cap(&self, bytes: usize) {
-            Cpu.set_memory_cap(bytes);
-        }
-        fn trim(&self) {
-            Cpu.trim();
-        }
-    }
-
     #[test]
     fn dense_maps_equal_maps_and_check_bounds() {
+        // The default methods of the trait compute dense maps here.
+        let forwarding = ForwardingCpu { name: "forwarding".into(), is_deferred: false };
         let Kernel::Map(map) = add() else { unreachable!() };
         let storage = Cpu.storage(16).unwrap();
         Cpu.upload(bytemuck::bytes_of(&[1.0f32, 2.0, 3.0, 4.0]), &storage).unwrap();
@@ -299,7 +266,7 @@ mod tests {
                 DenseView { storage: to, offset: 0, once: false },
             )
         };
-        for backend in [&Cpu as &dyn Backend, &DefaultDenseMaps] {
+        for backend in [&Cpu as &dyn Backend, &forwarding] {
             let (out, mut bytes) = (Cpu.storage(12).unwrap(), [0; 12]);
             map_dense(backend, 3, &[operand(1, false), operand(3, true)], &out).unwrap();
             Cpu.download(&out, 0, &mut bytes).unwrap();

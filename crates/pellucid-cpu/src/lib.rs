@@ -16,6 +16,7 @@
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |
 //! | `strided` | index spaces of strided operands: axes, access patterns, traversal |
 //! | `number` | element types and their compute types |
+//! | `forwarding` | a backend that forwards all kernels to [`Cpu`], for tests of this crate and of `pellucid-tensor` |
 //! | `testing` | arrays in every kind of layout, for tests |
 
 #[macro_use]
@@ -25,6 +26,8 @@ mod backend;
 mod dense;
 mod families;
 mod family;
+#[cfg(test)]
+mod forwarding;
 mod operand;
 mod program;
 mod sequence;

@@ -1,0 +1,52 @@
+//! A backend for tests that forwards all kernels to [`Cpu`].
+
+#![allow(unreachable_pub, reason = "the tests of `pellucid-tensor` compile this file too")]
+
+use super::Cpu;
+use pellucid_ir::Result;
+use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, Storage, View};
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::plan::Plan;
+use std::sync::Arc;
+
+/// A backend whose kernels run on the CPU. Dense maps use the default methods of [`Backend`].
+pub struct ForwardingCpu {
+    pub name: String,
+    pub is_deferred: bool,
+}
+
+impl Backend for ForwardingCpu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn is_deferred(&self) -> bool {
+        self.is_deferred
+    }
+    fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
+        Cpu.storage(bytes)
+    }
+    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+        Cpu.run(kernel, inputs, outputs)
+    }
+    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
+        Cpu.upload(bytes, to)
+    }
+    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
+        Cpu.download(from, offset, into)
+    }
+    fn synchronize(&self) -> Result<()> {
+        Cpu.synchronize()
+    }
+    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+        Cpu.prepare(plan)
+    }
+    fn memory_stats(&self) -> MemoryStats {
+        Cpu.memory_stats()
+    }
+    fn set_memory_cap(&self, bytes: usize) {
+        Cpu.set_memory_cap(bytes);
+    }
+    fn trim(&self) {
+        Cpu.trim();
+    }
+}
