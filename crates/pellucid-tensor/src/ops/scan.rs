@@ -47,7 +47,8 @@ over_axes! {
     errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for \
               integers.";
 
-    /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
+    /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers. In `f32`
+    /// the error is relative to the largest element if the result is near 0.
     logcumsumexp(x: floats; axis) =
         cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| ops::logaddexp(a, b), x, axis), autocast = Single;
 }

@@ -305,8 +305,16 @@ impl RunningScan {
             RunningScan::Extremum(..) => "extremum".into(),
             RunningScan::LogSumExp(compute) => {
                 let p = float_prefix(*compute);
-                let narrow = shader.define(convert_text(Compute::F64, *compute, "sum"));
-                shader.define(format!("{p}_add(largest, {p}_ln({narrow}))"))
+                let rounded = shader.define(convert_text(Compute::F64, *compute, "sum"));
+                let y = shader.define(format!("{p}_add(largest, {p}_ln({rounded}))"));
+                if *compute == Compute::F64 {
+                    return y;
+                }
+                // ln s = ln w + r/w, where r is the rounding error of w. r matters only for w near 1.
+                let wide = shader.define(convert_text(*compute, Compute::F64, &rounded));
+                let rest = shader.define(convert_text(Compute::F64, *compute, &format!("d_sub(sum, {wide})")));
+                let rest = shader.define(format!("select(0.0, {rest}, {p}_lt({rounded}, 2.0))"));
+                shader.define(format!("{p}_add({y}, {rest})"))
             }
         }
     }

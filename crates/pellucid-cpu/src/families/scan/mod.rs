@@ -176,7 +176,7 @@ impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<
 struct RunningLogSumExp;
 
 macro_rules! log_sum_exp {
-    ($($t:ident),*) => {$(
+    ($($t:ident |$sum:ident, $rounded:ident| $rest:expr),*) => {$(
         impl RunningReduction<$t> for RunningLogSumExp {
             type First = $t;
             type Second = f64;
@@ -186,16 +186,23 @@ macro_rules! log_sum_exp {
             fn step(max: &mut $t, sum: &mut f64, x: $t, _: i64) -> $t {
                 // e^−|x − m|. It is 1 for two equal infinities, whose difference is NaN.
                 let e = Real::exp(-Real::abs(x - *max));
-                let e = if x == *max { 1.0 } else { f64::from(e) };
+                let e = f64::from(if x == *max { 1.0 } else { e });
                 let grows = x > *max;
                 *sum = if grows { *sum * e + 1.0 } else { *sum + e };
                 *max = if grows { x } else { *max };
-                *max + Real::ln(*sum as $t)
+                let ($sum, $rounded) = (*sum, *sum as $t);
+                *max + Real::ln($rounded) + $rest
             }
         }
     )*};
 }
-log_sum_exp!(f32, f64);
+log_sum_exp!(
+    // ln s = ln w + r/w, where r is the rounding error of w. r matters only for w near 1.
+    f32 | sum,
+    rounded | if rounded < 2.0 { (sum - f64::from(rounded)) as f32 } else { 0.0 },
+    f64 | _sum,
+    _rounded | 0.0
+);
 
 /// A scan with its operands.
 struct ScanTask<'a> {
@@ -298,6 +305,8 @@ impl ScanTask<'_> {
                 while line < lines {
                     let remaining = lines - line;
                     let (count, kernel) = match remaining {
+                        // A long step is vectorised over a fixed number of lines only.
+                        MAX_STRIDED.. if strided_lines == MAX_STRIDED => (strided_lines, strided),
                         _ if lines_are_adjacent => (remaining.min(MAX_ADJACENT), kernels.adjacent),
                         _ if remaining >= strided_lines => (strided_lines, strided),
                         _ => (1, single),
