@@ -33,6 +33,11 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
 ///
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
 ///
+/// The sum of the n squares (x − mean)² must be representable. It overflows from a magnitude of about 1.8e19/√n on in
+/// `f32` and half precision, and 1.3e154/√n in `f64`: the quotient is then 0. With an eps of 0, squares below 1e-38 (in
+/// `f64` 1e-308) lose digits, and where all are 0, below magnitudes of 2e-23 (1e-162), the quotient is ±∞ or NaN. The
+/// result is NaN if the sum of x overflows.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is
 /// not finite.
@@ -52,7 +57,8 @@ pub fn layer_norm(
 /// Applies root-mean-square normalisation (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
 /// x / √(mean(x²) + eps)·weight.
 ///
-/// x is `[.., shape]`; the weight, if given, has shape `shape`.
+/// x is `[.., shape]`; the weight, if given, has shape `shape`. The sum of the squares x² must be representable, as that
+/// of [`layer_norm`]: the result is 0 if it overflows.
 ///
 /// # Errors
 /// Those of [`layer_norm`].
