@@ -10,7 +10,7 @@ use pellucid_tensor::ops::{
 };
 use pellucid_tensor::ops::{
     BatchNormOptions, CrossEntropyOptions, InterpolationMode, NllLossOptions, PoissonNllLossOptions,
-    QuantileInterpolation, RunningStatistics,
+    QuantileInterpolation, RecurrenceOptions, RecurrentWeights, RnnNonlinearity, RunningStatistics,
 };
 use pellucid_tensor::{BackwardOptions, DType, Generator, Result, Tensor, capture, ops::over};
 
@@ -178,6 +178,40 @@ fn windows() -> Vec<(&'static str, Domain, Call)> {
     ]
 }
 
+/// Two sequences of two steps, `[2, 2, 6]`.
+fn sequence(x: &Tensor) -> Result<Tensor> {
+    ops::reshape(x, [2, 2, 6])
+}
+
+fn recurrence() -> RecurrenceOptions<'static> {
+    RecurrenceOptions::default()
+}
+
+/// The weights and biases of a recurrent layer.
+struct Gates {
+    ih: Tensor,
+    hh: Tensor,
+    biases: [Tensor; 2],
+}
+
+impl Gates {
+    fn weights(&self) -> RecurrentWeights<'_> {
+        let [bias_ih, bias_hh] = self.biases.each_ref().map(Some);
+        RecurrentWeights { weight_ih: &self.ih, weight_hh: &self.hh, bias_ih, bias_hh, weight_hr: None }
+    }
+}
+
+/// Returns the gates of `hidden` units, with elements of the last two operands.
+fn gates(x: &[Tensor], gates: usize, hidden: usize) -> Result<Gates> {
+    let rows = gates * hidden;
+    let elements = |t: &Tensor, first: usize, count: usize| ops::narrow(&ops::ravel(t)?, 0, first as isize, count);
+    Ok(Gates {
+        ih: ops::narrow(&x[1], 0, 0, rows)?,
+        hh: ops::reshape(&elements(&x[2], 0, rows * hidden)?, [rows, hidden])?,
+        biases: [elements(&x[2], 12, rows)?, elements(&x[2], 18, rows)?],
+    })
+}
+
 fn products() -> Vec<(&'static str, Domain, Call)> {
     vec![
         ("vecdot", Any, |x| ops::vecdot(&x[0], &x[1], 1)),
@@ -199,6 +233,28 @@ fn products() -> Vec<(&'static str, Domain, Call)> {
             let bias = ops::narrow(&ops::select(&x[1], 0, 0)?, 0, 0, 3)?;
             ops::conv_transpose1d(&x[0], &ops::reshape(&x[2], [4, 3, 2])?, Some(&bias), ConvOptions::default())
         }),
+        ("addmm", Near, |x| ops::addmm(&ops::select(&x[2], 1, 0)?, &x[0], &ops::t(&x[1])?, 0.7, 1.5)),
+        ("addmv", Near, |x| ops::addmv(&ops::select(&x[2], 1, 0)?, &x[0], &ops::select(&x[1], 0, 0)?, 0.7, 1.5)),
+        ("addr", Near, |x| ops::addr(&x[0], &ops::select(&x[1], 1, 0)?, &ops::select(&x[2], 0, 0)?, 0.7, 1.5)),
+        ("baddbmm", Near, |x| {
+            let [a, b] = [ops::reshape(&x[0], [2, 2, 6])?, ops::reshape(&x[1], [2, 6, 2])?];
+            ops::baddbmm(&ops::narrow(&ops::select(&x[2], 0, 0)?, 0, 0, 2)?, &a, &b, 0.7, 1.5)
+        }),
+        ("addbmm", Near, |x| {
+            let [a, b] = [ops::reshape(&x[0], [2, 2, 6])?, ops::reshape(&x[1], [2, 6, 2])?];
+            ops::addbmm(&ops::narrow(&ops::select(&x[2], 0, 0)?, 0, 0, 2)?, &a, &b, 0.7, 1.5)
+        }),
+        ("bilinear", Near, |x| {
+            let [a, c] = [ops::narrow(&x[0], 1, 0, 3)?, ops::narrow(&x[1], 1, 0, 4)?];
+            let bias = ops::select(&ops::narrow(&x[1], 1, 4, 2)?, 0, 0)?;
+            ops::bilinear(&a, &c, &ops::reshape(&x[2], [2, 3, 4])?, Some(&bias))
+        }),
+        ("rnn", Unit, |x| {
+            Ok(ops::rnn(&sequence(&x[0])?, gates(x, 1, 3)?.weights(), None, RnnNonlinearity::Relu, recurrence())?.0)
+        }),
+        ("gru", Unit, |x| Ok(ops::gru(&sequence(&x[0])?, gates(x, 3, 1)?.weights(), None, recurrence())?.0)),
+        ("lstm", Unit, |x| Ok(ops::lstm(&sequence(&x[0])?, gates(x, 4, 1)?.weights(), None, recurrence())?.0)),
+        ("c of lstm", Unit, |x| Ok(ops::lstm(&sequence(&x[0])?, gates(x, 4, 1)?.weights(), None, recurrence())?.1.1)),
         ("linear of one output", Any, |x| {
             ops::linear(&x[0], &ops::select(&x[1], 0, 0)?, Some(&ops::select(&ops::select(&x[1], 0, 1)?, 0, 0)?))
         }),
