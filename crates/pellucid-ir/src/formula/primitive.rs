@@ -46,6 +46,10 @@ pub enum Unary {
     Cos,
     /// Tangent, x in radians.
     Tan,
+    /// sin(πx), 0 at integers.
+    SinPi,
+    /// cos(πx)
+    CosPi,
     /// Inverse sine.
     Asin,
     /// Inverse cosine.
@@ -74,6 +78,8 @@ pub enum Unary {
     Erfcx,
     /// Inverse of `erf` on (−1, 1).
     Erfinv,
+    /// Φ(x), the standard normal distribution function, accurate where it is small.
+    Ndtr,
     /// Inverse of the standard normal distribution function, on (0, 1).
     Ndtri,
     /// ln |Γ(x)|
@@ -114,6 +120,8 @@ pub enum Binary {
     Min,
     /// a with the sign of b.
     Copysign,
+    /// a·2ᵇ on floats, also where 2ᵇ overflows or underflows.
+    Ldexp,
     /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (a whole number ≥ 0), x = b.
     Polygamma,
     /// Hurwitz' ζ(a, b) = Σ (b + k)⁻ᵃ over k ≥ 0, for a > 1.
@@ -176,8 +184,8 @@ impl Unary {
         use Unary::*;
         [
             Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Sqrt, Recip, Exp, Exp2, Expm1, Ln, Log2, Log10, Ln1p, Sin, Cos,
-            Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Sigmoid, Erf, Erfc, Erfcx, Erfinv, Ndtri,
-            Lgamma, Digamma, Not, IsNan, IsFinite,
+            Tan, SinPi, CosPi, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Sigmoid, Erf, Erfc, Erfcx,
+            Erfinv, Ndtr, Ndtri, Lgamma, Digamma, Not, IsNan, IsFinite,
         ]
     };
 
@@ -203,6 +211,8 @@ impl Unary {
             Unary::Sin => "sin",
             Unary::Cos => "cos",
             Unary::Tan => "tan",
+            Unary::SinPi => "sin_pi",
+            Unary::CosPi => "cos_pi",
             Unary::Asin => "asin",
             Unary::Acos => "acos",
             Unary::Atan => "atan",
@@ -217,6 +227,7 @@ impl Unary {
             Unary::Erfc => "erfc",
             Unary::Erfcx => "erfcx",
             Unary::Erfinv => "erfinv",
+            Unary::Ndtr => "ndtr",
             Unary::Ndtri => "ndtri",
             Unary::Lgamma => "lgamma",
             Unary::Digamma => "digamma",
@@ -236,8 +247,9 @@ impl Unary {
         use Unary::*;
         match self {
             Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Sqrt | Recip | Not | IsNan | IsFinite => false,
-            Exp | Exp2 | Expm1 | Ln | Log2 | Log10 | Ln1p | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh
-            | Tanh | Asinh | Acosh | Atanh | Sigmoid | Erf | Erfc | Erfcx | Erfinv | Ndtri | Lgamma | Digamma => true,
+            Exp | Exp2 | Expm1 | Ln | Log2 | Log10 | Ln1p | Sin | Cos | Tan | SinPi | CosPi | Asin | Acos | Atan
+            | Sinh | Cosh | Tanh | Asinh | Acosh | Atanh | Sigmoid | Erf | Erfc | Erfcx | Erfinv | Ndtr | Ndtri
+            | Lgamma | Digamma => true,
         }
     }
 }
@@ -247,7 +259,7 @@ impl Binary {
     pub const ALL: [Binary; Binary::Ne as usize + 1] = {
         use Binary::*;
         [
-            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, Zeta, Igamma, Igammac,
+            Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Ldexp, Polygamma, Zeta, Igamma, Igammac,
             BesselJ, BesselY, BesselI, BesselIe, BesselK, BesselKe, And, Or, Xor, Shl, Shr, Lt, Le, Gt, Ge, Eq, Ne,
         ]
     };
@@ -266,6 +278,7 @@ impl Binary {
             Binary::Max => "max",
             Binary::Min => "min",
             Binary::Copysign => "copysign",
+            Binary::Ldexp => "ldexp",
             Binary::Polygamma => "polygamma",
             Binary::Zeta => "zeta",
             Binary::Igamma => "igamma",
@@ -295,17 +308,16 @@ impl Binary {
         use Binary::*;
         match self {
             Lt | Le | Gt | Ge | Eq | Ne => true,
-            Add | Sub | Mul | Div | FloorDiv | Rem | Pow | Atan2 | Max | Min | Copysign | Polygamma | Zeta | Igamma
-            | Igammac | BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe | And | Or | Xor | Shl | Shr => {
-                false
-            }
+            Add | Sub | Mul | Div | FloorDiv | Rem | Pow | Atan2 | Max | Min | Copysign | Ldexp | Polygamma | Zeta
+            | Igamma | Igammac | BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe | And | Or | Xor | Shl
+            | Shr => false,
         }
     }
 
     /// Returns true for functions that are defined for floats only.
     pub const fn is_real(self) -> bool {
         use Binary::*;
-        matches!(self, Div | Atan2 | Copysign) || self.is_special()
+        matches!(self, Div | Atan2 | Copysign | Ldexp) || self.is_special()
     }
 
     /// Returns true for functions of a parameter a, in which they are not differentiated, and a number b.
@@ -313,14 +325,14 @@ impl Binary {
         use Binary::*;
         match self {
             Polygamma | Zeta | Igamma | Igammac | BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe => true,
-            Add | Sub | Mul | Div | FloorDiv | Rem | Pow | Atan2 | Max | Min | Copysign | And | Or | Xor | Shl
-            | Shr | Lt | Le | Gt | Ge | Eq | Ne => false,
+            Add | Sub | Mul | Div | FloorDiv | Rem | Pow | Atan2 | Max | Min | Copysign | Ldexp | And | Or | Xor
+            | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => false,
         }
     }
 
     /// Returns true if evaluation costs far more than a memory access.
     pub const fn is_transcendental(self) -> bool {
-        matches!(self, Binary::Pow | Binary::Atan2) || self.is_special()
+        matches!(self, Binary::Pow | Binary::Atan2 | Binary::Ldexp) || self.is_special()
     }
 
     /// Returns true if a ∘ b = b ∘ a in every bit.

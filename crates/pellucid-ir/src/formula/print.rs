@@ -81,7 +81,7 @@ impl Printer<'_> {
                 Mul => self.infix(a, "*", b, Binds::Product, Binds::Sign),
                 Div => self.infix(a, "/", b, Binds::Product, Binds::Sign),
                 Rem => self.infix(a, "%", b, Binds::Product, Binds::Sign),
-                FloorDiv | Pow | Atan2 | Max | Min | Copysign => self.call(op.name(), &[a, b]),
+                FloorDiv | Pow | Atan2 | Max | Min | Copysign | Ldexp => self.call(op.name(), &[a, b]),
                 _ => self.call(op.name(), &[a, b]),
             },
             FormulaNode::Select(c, a, b) => self.call("select", &[c, a, b]),

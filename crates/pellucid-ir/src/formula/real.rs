@@ -65,6 +65,10 @@ macro_rules! each_unary {
             cos => Cos;
             /// Tangent, x in radians.
             tan => Tan;
+            /// sin(πx), 0 at integers.
+            sin_pi => SinPi;
+            /// cos(πx)
+            cos_pi => CosPi;
             /// Inverse sine.
             asin => Asin;
             /// Inverse cosine.
@@ -93,6 +97,8 @@ macro_rules! each_unary {
             erfinv => Erfinv;
             /// e^(x²)·erfc(x)
             erfcx => Erfcx;
+            /// Φ(x), the standard normal distribution function.
+            ndtr => Ndtr;
             /// Inverse of the standard normal distribution function, on (0, 1).
             ndtri => Ndtri;
             /// ln |Γ(x)|
@@ -117,6 +123,8 @@ macro_rules! each_binary {
             min => Min;
             /// a with the sign of b.
             copysign => Copysign;
+            /// a·2ᵇ, also where 2ᵇ overflows or underflows.
+            ldexp => Ldexp;
             /// ⌊a / b⌋
             floor_div => FloorDiv;
         }

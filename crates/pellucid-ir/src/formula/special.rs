@@ -3,7 +3,7 @@
 //! Functions of `std` and `libm` are used where they exist; the others are computed by series and integrals.
 
 use super::primitive::{Binary, Unary};
-use std::f64::consts::{FRAC_2_SQRT_PI, PI};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 /// Evaluates a primitive of one number; masks are 0 and 1.
 pub fn unary(op: Unary, x: f64) -> f64 {
@@ -28,6 +28,8 @@ pub fn unary(op: Unary, x: f64) -> f64 {
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
         Unary::Tan => x.tan(),
+        Unary::SinPi => sin_pi(x),
+        Unary::CosPi => sin_pi(0.5 - (x - 2.0 * (0.5 * x).round_ties_even()).abs()),
         Unary::Asin => x.asin(),
         Unary::Acos => x.acos(),
         Unary::Atan => x.atan(),
@@ -43,6 +45,7 @@ pub fn unary(op: Unary, x: f64) -> f64 {
         Unary::Erfc => libm::erfc(x),
         Unary::Erfcx => erfcx(x),
         Unary::Erfinv => erfinv(x),
+        Unary::Ndtr => ndtr(x),
         Unary::Ndtri => ndtri(x),
         Unary::Lgamma => libm::lgamma(x),
         Unary::Digamma => digamma(x),
@@ -68,6 +71,7 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Max => a.max(b),
         Binary::Min => a.min(b),
         Binary::Copysign => a.copysign(b),
+        Binary::Ldexp => ldexp(a, b),
         Binary::Polygamma => polygamma(a, b),
         Binary::Zeta => zeta(a, b),
         Binary::Igamma => igamma(a, b),
@@ -90,6 +94,18 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Eq => bool_to_f64(a == b),
         Binary::Ne => bool_to_f64(a != b),
     }
+}
+
+/// Returns sin πx, from the exact remainder of x modulo 2.
+fn sin_pi(x: f64) -> f64 {
+    let y = x - 2.0 * (0.5 * x).round_ties_even();
+    (PI * if y.abs() > 0.5 { 1f64.copysign(y) - y } else { y }).sin()
+}
+
+/// Returns a·2ᵇ. The products with integer powers of two are exact, but for the last one.
+fn ldexp(a: f64, b: f64) -> f64 {
+    let b = b.clamp(-3000.0, 3000.0);
+    libm::scalbn(a, b.floor() as i32) * (b - b.floor()).exp2()
 }
 
 /// Returns the remainder of floored division by b from the remainder `m` of truncated division.
@@ -195,6 +211,14 @@ fn erfcx(x: f64) -> f64 {
     1.0 / (fraction * PI.sqrt())
 }
 
+/// Φ(x) = ½·erfc(t) with t = −x/√2, where the tail has a correction for the rounding error of t: the factor e^(t² − x²/2).
+fn ndtr(x: f64) -> f64 {
+    let (t, h) = (-x * FRAC_1_SQRT_2, 0.5 * x);
+    let difference = (t * t - h * x) + (t.mul_add(t, -(t * t)) - h.mul_add(x, -(h * x)));
+    let corrected = 0.5 * libm::erfc(t) * (1.0 + difference);
+    if (-40.0..-1.0).contains(&x) { corrected } else { 0.5 * libm::erfc(t) }
+}
+
 /// The y with Φ(y) = x: Newton's method on ln Φ, which is concave, from the left.
 fn ndtri(x: f64) -> f64 {
     match x {
@@ -206,7 +230,7 @@ fn ndtri(x: f64) -> f64 {
     }
     let mut y = -(-2.0 * x.ln()).sqrt();
     for _ in 0..60 {
-        let mass = 0.5 * libm::erfc(-y * std::f64::consts::FRAC_1_SQRT_2);
+        let mass = ndtr(y);
         let slope = (-0.5 * y * y).exp() / (2.0 * PI).sqrt() / mass;
         y -= (mass.ln() - x.ln()) / slope;
     }

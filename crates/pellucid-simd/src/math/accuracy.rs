@@ -132,6 +132,8 @@ accuracy! {
         sin 2.0 / 997 libm::sin;
         cos 2.0 / 997 libm::cos;
         tan 4.0 / 1999 libm::tan;
+        sin_pi 2.0 / 1999 double::sin_pi;
+        cos_pi 2.0 / 1999 double::cos_pi;
         asin 4.0 / 1999 libm::asin;
         acos 4.0 / 1999 libm::acos;
         atan 4.0 / 1999 libm::atan;
@@ -146,6 +148,7 @@ accuracy! {
     f32_error_function {
         erf 2.0 / 997 libm::erf;
         erfc 4.0 / 1999 libm::erfc;
+        ndtr 4.0 / 1999 double::ndtr;
     }
 }
 
@@ -227,8 +230,9 @@ fn special_values() {
                 "{what} is {actual:?}, expected {expected:?}"
             );
         };
-        let odd: [(&str, fn(T) -> T, T, T); 12] = [
+        let odd: [(&str, fn(T) -> T, T, T); 13] = [
             ("sin", T::sin, nan, nan),
+            ("sin_pi", T::sin_pi, nan, nan),
             ("tan", T::tan, nan, nan),
             ("asin", T::asin, nan, nan),
             ("sinh", T::sinh, -inf, inf),
@@ -255,8 +259,10 @@ fn special_values() {
             ("log2", T::log2, -inf, nan, inf),
             ("log10", T::log10, -inf, nan, inf),
             ("cos", T::cos, one, nan, nan),
+            ("cos_pi", T::cos_pi, one, nan, nan),
             ("cosh", T::cosh, one, inf, inf),
             ("erfc", T::erfc, one, one + one, zero),
+            ("ndtr", T::ndtr, one / (one + one), zero, one),
             ("sigmoid", T::sigmoid, one / (one + one), zero, one),
             ("lgamma", T::lgamma, inf, inf, inf),
         ] {
@@ -344,6 +350,63 @@ fn powers() {
         println!("f64 {name} {error:.3} ULP from libm at {at:?}");
         assert!(error <= 1.0, "the error of {name} is {error} ULP at {at:?}, expected at most 1");
     }
+}
+
+/// Compares with values that mpmath computed to 17 digits, and with those at integers and halves.
+#[test]
+fn functions_of_half_turns() {
+    for (x, sine, cosine) in [
+        (1e-300, 3.1415926535897936e-300, 1.0),
+        (0.1, 0.30901699437494745, 0.9510565162951535),
+        (-0.25, -0.7071067811865476, 0.7071067811865476),
+        (0.499999, 0.9999999999950652, 3.1415926535005707e-06),
+        (0.75, 0.7071067811865476, -0.7071067811865476),
+        (-1.000001, 3.141592653326177e-06, -0.9999999999950652),
+        (1.5, -1.0, 0.0),
+        (2.9999999, 3.1415926484482773e-07, -0.9999999999999507),
+        (-17.3, 0.8090169943749488, -0.5877852522924714),
+        (123456.7890625, 0.6152315905806268, -0.7883464276266062),
+        (1000000000.001, 0.0031417342919101586, 0.9999950647406411),
+        (4503599627370495.5, -1.0, 0.0),
+    ] {
+        for (name, actual, expected) in [("sin_pi", double::sin_pi(x), sine), ("cos_pi", double::cos_pi(x), cosine)] {
+            let error = ulps64(actual, expected);
+            assert!(error <= 1.0, "{name}({x}) is {actual}, expected {expected}, {error} ULP");
+        }
+    }
+    for k in [0.0, 1.0, -2.0, 3.0, 16_777_215.0, 1e30] {
+        let sign = if k % 2.0 == 0.0 { 1.0 } else { -1.0 };
+        assert_eq!((single::sin_pi(k), single::cos_pi(k)), (0.0, sign), "{k}");
+        assert_eq!((double::sin_pi(k as f64), double::cos_pi(k as f64)), (0.0, sign as f64), "{k}");
+        if k < 1e6 {
+            assert_eq!((single::sin_pi(k + 0.5), single::cos_pi(k + 0.5)), (sign, 0.0), "{k}");
+            assert_eq!((double::sin_pi(k as f64 + 0.5), double::cos_pi(k as f64 + 0.5)), (sign as f64, 0.0), "{k}");
+        }
+    }
+}
+
+/// Compares scaled numbers with those of `libm`, also where the power leaves the range.
+#[test]
+fn products_with_powers_of_two() {
+    let numbers = [0.0, 1.0, -1.5, 1.1754944e-38, 3.4028235e38, 1e-45, 7e-40, 0.3, -1e30, f32::INFINITY];
+    for a in numbers {
+        for b in -310..=310 {
+            let expected = libm::scalbn(a as f64, b) as f32;
+            assert_eq!(single::ldexp(a, b as f32).to_bits(), expected.to_bits(), "{a}·2^{b}");
+        }
+        let wide = [a as f64, a as f64 * 1e270, a as f64 * 1e-280];
+        for (a, b) in wide.into_iter().flat_map(|a| (-2210..=2210).step_by(3).map(move |b| (a, b))) {
+            // `libm` rounds a subnormal result once.
+            assert_eq!(double::ldexp(a, b as f64).to_bits(), libm::scalbn(a, b).to_bits(), "{a}·2^{b}");
+        }
+        for b in [0.5f32, -3.25, 140.75, -100.1] {
+            let expected = a as f64 * libm::exp2(b as f64);
+            assert!(ulps(single::ldexp(a, b), expected) <= 1.5, "{a}·2^{b}");
+            assert!(ulps64(double::ldexp(a as f64, b as f64), expected) <= 2.0, "{a}·2^{b}");
+        }
+    }
+    assert!(single::ldexp(1.0, f32::NAN).is_nan() && double::ldexp(f64::NAN, 1.0).is_nan());
+    assert_eq!((single::ldexp(-0.0, f32::INFINITY), double::ldexp(1.0, f64::NEG_INFINITY)), (0.0, 0.0));
 }
 
 /// Checks floor division and remainder against the definitions of Python.
@@ -467,6 +530,23 @@ fn gamma_family_and_inverse_error_function() {
         (10000000000.0, 5.641895835477563e-11),
     ] {
         assert_close("erfcx", double::erfcx(x), expected, 6.0);
+    }
+    for (x, expected) in [
+        (-38.0, 2.88542835e-316),
+        (-37.40858, 1.4170223112575925e-306),
+        (-36.01898, 2.1105581168689325e-284),
+        (-30.1, 2.4226672179857586e-199),
+        (-16.48443, 2.3737544292506155e-61),
+        (-5.3, 5.790134039964594e-08),
+        (-1.0, 0.15865525393145705),
+        (-0.71, 0.23885206808998674),
+        (-0.69, 0.24509709367430949),
+        (-1e-10, 0.49999999996010575),
+        (0.3, 0.6179114221889527),
+        (2.0, 0.9772498680518208),
+        (8.0, 0.9999999999999993),
+    ] {
+        assert_close("ndtr", double::ndtr(x), expected, 4.0);
     }
     for (x, expected) in [
         (1e-300, -37.0470962993612),

@@ -97,6 +97,10 @@ pub trait Real:
     fn cos(self) -> Self;
     /// Returns tan x.
     fn tan(self) -> Self;
+    /// Returns sin πx; 0 at integers.
+    fn sin_pi(self) -> Self;
+    /// Returns cos πx.
+    fn cos_pi(self) -> Self;
     /// Returns arcsin x.
     fn asin(self) -> Self;
     /// Returns arccos x.
@@ -127,8 +131,12 @@ pub trait Real:
     fn erfinv(self) -> Self;
     /// Returns e^(x²)·erfc x, the scaled complementary error function.
     fn erfcx(self) -> Self;
+    /// Returns Φ(x), the standard normal distribution function, accurate for large −x.
+    fn ndtr(self) -> Self;
     /// Returns Φ⁻¹ x, the inverse of the standard normal distribution function.
     fn ndtri(self) -> Self;
+    /// Returns self·2ᵇ, also if 2ᵇ overflows or underflows.
+    fn ldexp(self, b: Self) -> Self;
     /// Returns selfᵇ.
     fn pow(self, b: Self) -> Self;
     /// Returns ln |Γ(x)|.
@@ -237,7 +245,7 @@ macro_rules! impl_real_for_both {
 impl_real_for_both!(
     // IEEE operations, which the standard library computes exactly or with correct rounding.
     [sqrt abs floor ceil trunc],
-    [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan asin acos atan sinh cosh tanh
-     asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtri],
-    [floor_div rem atan2 pow]
+    [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan sin_pi cos_pi asin acos atan sinh cosh tanh
+     asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtr ndtri],
+    [floor_div rem atan2 pow ldexp]
 );

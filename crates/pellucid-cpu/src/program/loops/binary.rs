@@ -247,6 +247,7 @@ mod float {
         vector Max |a, b| a.max(b);
         vector Min |a, b| a.min(b);
         vector Copysign |a, b| a.copysign(b);
+        vector Ldexp |a, b| a.ldexp(b);
         scalar Polygamma |a, b| a.polygamma(b);
         scalar Zeta |a, b| a.zeta(b);
         scalar Igamma |a, b| a.igamma(b);

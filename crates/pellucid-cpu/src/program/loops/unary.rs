@@ -210,6 +210,8 @@ pub(super) mod float {
         vector Sin |x| x.sin_fast(), rare |x| x.abs() > T::TRIG_LIMIT => x.sin();
         vector Cos |x| x.cos_fast(), rare |x| x.abs() > T::TRIG_LIMIT => x.cos();
         single Tan |x| x.tan_fast(), rare |x| x.abs() > T::TRIG_LIMIT => x.tan();
+        vector SinPi |x| x.sin_pi();
+        vector CosPi |x| x.cos_pi();
         single Asin |x| x.asin();
         single Acos |x| x.acos();
         vector Atan |x| x.atan();
@@ -224,6 +226,7 @@ pub(super) mod float {
         vector Erfc |x| x.erfc();
         narrow Erfcx |x| x.erfcx();
         narrow Erfinv |x| x.erfinv();
+        vector Ndtr |x| x.ndtr();
         narrow Ndtri |x| x.ndtri();
         narrow Lgamma |x| x.lgamma();
         narrow Digamma |x| x.digamma();

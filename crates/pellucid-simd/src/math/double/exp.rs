@@ -68,6 +68,22 @@ pub fn exp(x: f64) -> f64 {
     scale(1.0 + expm1_reduced(r), n)
 }
 
+/// Returns a·2ᵇ, also if 2ᵇ overflows or underflows.
+#[inline(always)]
+pub fn ldexp(a: f64, b: f64) -> f64 {
+    // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.
+    let b = if b < -2200.0 { -2200.0 } else { b };
+    let b = if b > 2200.0 { 2200.0 } else { b };
+    let (nf, n) = nearest(b);
+    let p = 1.0 + expm1_reduced((b - nf) * std::f64::consts::LN_2);
+    // n = 2h + rest, where h = 0 for |n| ≤ 1020. The products with 2ʰ are exact unless the result is 0 or ∞.
+    let near = if n < -1020 { -1020 } else { n };
+    let near = if near > 1020 { 1020 } else { near };
+    let h = n.wrapping_sub(near) >> 1;
+    let rest = n.wrapping_sub(h).wrapping_sub(h);
+    a * power_of_two(h) * power_of_two(h) * (p * power_of_two(rest))
+}
+
 /// Returns eˣ − 1, accurate near 0.
 ///
 /// Computes 2ⁿ(eʳ − 1) + (2ⁿ − 1) with both terms halved, so that 2ⁿ = 2¹⁰²⁴ does not overflow.

@@ -10,14 +10,14 @@ mod log;
 mod pow;
 mod trig;
 
-pub use erf::{erf, erfc, erfcx, erfinv, ndtri};
-pub use exp::{EXP_LIMIT, exp, exp_fast, expm1, sigmoid, tanh};
+pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
+pub use exp::{EXP_LIMIT, exp, exp_fast, expm1, ldexp, sigmoid, tanh};
 pub use inverse::{atan, atan2};
 pub use libm::{acos, asin, asinh, atanh, cosh, exp2, log2, log10, sinh};
 pub use log::{ln, ln_1p};
 pub use pow::{floor_div, pow, rem};
 pub use pow::{floor_quotient, floored};
-pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
+pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 pub(in crate::math) use trig::{cos_reduced, sin_reduced};
 
 /// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends

@@ -4,7 +4,7 @@
 //! 4 selects the polynomial in r (fdlibm, Sun Microsystems 1993).
 
 use super::{nearest, polynomial};
-use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
+use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
 /// The largest |x| for which the reduction by π/2 in three parts is accurate enough.
 ///
@@ -84,6 +84,31 @@ pub fn sin_fast(x: f64) -> f64 {
 #[inline(always)]
 pub fn cos_fast(x: f64) -> f64 {
     let (n, r, low) = reduce_by_half_pi(x);
+    sin_of_quadrant(n.wrapping_add(1), r, low)
+}
+
+/// Returns (n, r, r_low) with πx = n·π/2 + r + r_low up to a multiple of 2π. The remainder of x is exact.
+#[inline(always)]
+fn reduce_half_turns(x: f64) -> (i64, f64, f64) {
+    const PI_LOW: f64 = 1.224_646_799_147_353_177_2e-16;
+    let t = (0.5 * x).round_ties_even().mul_add(-2.0, x);
+    let (nf, n) = nearest(2.0 * t);
+    let fraction = nf.mul_add(-0.5, t);
+    let r = fraction * PI;
+    (n, r, fraction.mul_add(PI, -r) + fraction * PI_LOW)
+}
+
+/// Returns sin πx; 0 at integers.
+#[inline(always)]
+pub fn sin_pi(x: f64) -> f64 {
+    let (n, r, low) = reduce_half_turns(x);
+    if x == 0.0 { x } else { sin_of_quadrant(n, r, low) }
+}
+
+/// Returns cos πx.
+#[inline(always)]
+pub fn cos_pi(x: f64) -> f64 {
+    let (n, r, low) = reduce_half_turns(x);
     sin_of_quadrant(n.wrapping_add(1), r, low)
 }
 

@@ -26,16 +26,13 @@ pub fn erf(x: f32) -> f32 {
     if t > 0.927_734_375 { far.copysign(x) } else { near }
 }
 
-/// Returns erfc x = 1 − erf x, accurate for large x.
+/// Returns factor·erfc a for 0 ≤ a ≤ 10.1, where s is a² with the rounding error `error` = s − a².
 ///
-/// (1 + 2a)·e^(a²)·erfc a − 1 with a = |x| is a polynomial in q = (a − 2)/(a + 2), in the form of Shepherd &
+/// (1 + 2a)·e^(a²)·erfc a − 1 is a polynomial in q = (a − 2)/(a + 2), in the form of Shepherd &
 /// Laframboise (1981) with the minimax polynomial of N. Juffa (2020). The rounding errors of q, of the quotient by
-/// 1 + 2a and of a² are compensated.
+/// 1 + 2a and of a² are compensated. a itself may be rounded, because only s has a large effect on the result.
 #[inline(always)]
-pub fn erfc(x: f32) -> f32 {
-    let a = x.abs();
-    // Beyond 10.1 the result is 0 or 2.
-    let a = if a > 10.1 { 10.1 } else { a };
+fn erfc_far(a: f32, s: f32, error: f32, factor: f32) -> f32 {
     let r = 1.0 / (a + 2.0);
     let q = (-4.0f32).mul_add(r, 1.0);
     let rest = q.mul_add(-a, (q + 1.0).mul_add(-2.0, a));
@@ -59,12 +56,34 @@ pub fn erfc(x: f32) -> f32 {
     let scaled = p.mul_add(r, r);
     let rest = scaled.mul_add(-a, 0.5).mul_add(2.0, p - scaled);
     let scaled = rest.mul_add(r, scaled);
-    let s = a * a;
-    let error = (-a).mul_add(a, s);
     // The product is rounded once if it is subnormal.
-    let tail = scaled.mul_add(error, scaled) * exp(-s);
+    factor * scaled.mul_add(error, scaled) * exp(-s)
+}
+
+/// Returns erfc x = 1 − erf x, accurate for large x.
+#[inline(always)]
+pub fn erfc(x: f32) -> f32 {
+    let a = x.abs();
+    // Beyond 10.1 the result is 0 or 2.
+    let a = if a > 10.1 { 10.1 } else { a };
+    let s = a * a;
+    let tail = erfc_far(a, s, (-a).mul_add(a, s), 1.0);
     let tail = if x.abs() > 10.06 { 0.0 } else { tail };
     if x < 0.0 { 2.0 - tail } else { tail }
+}
+
+/// Returns Φ(x) = ½·erfc(−x/√2), the standard normal distribution function, accurate for large −x.
+///
+/// The exponent −x²/2 is computed from x: an error of x/√2 would be multiplied by x².
+#[inline(always)]
+pub fn ndtr(x: f32) -> f32 {
+    let a = x.abs();
+    // Beyond 14.2 the result is 0 or 1.
+    let a = if a > 14.2 { 14.2 } else { a };
+    let h = 0.5 * a;
+    let s = h * a;
+    let tail = erfc_far(a * std::f32::consts::FRAC_1_SQRT_2, s, (-h).mul_add(a, s), 0.5);
+    if x < 0.0 { tail } else { 1.0 - tail }
 }
 
 /// Returns erf⁻¹ x, computed in `f64` and rounded once.

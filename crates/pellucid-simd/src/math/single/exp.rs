@@ -94,7 +94,12 @@ pub fn exp2(x: f32) -> f32 {
     let x = if x < -151.0 { -151.0 } else { x };
     let x = if x > 129.0 { 129.0 } else { x };
     let (nf, n) = nearest(x);
-    let r = x - nf;
+    scale(exp2_reduced(x - nf), n)
+}
+
+/// Returns 2ʳ for |r| ≤ ½; 1 for r = 0.
+#[inline(always)]
+fn exp2_reduced(r: f32) -> f32 {
     let p = polynomial(
         r,
         [
@@ -107,7 +112,23 @@ pub fn exp2(x: f32) -> f32 {
             1.519_613_118_12e-5,
         ],
     );
-    scale(p.mul_add(r, 1.0), n)
+    p.mul_add(r, 1.0)
+}
+
+/// Returns a·2ᵇ, also if 2ᵇ overflows or underflows.
+#[inline(always)]
+pub fn ldexp(a: f32, b: f32) -> f32 {
+    // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.
+    let b = if b < -300.0 { -300.0 } else { b };
+    let b = if b > 300.0 { 300.0 } else { b };
+    let (nf, n) = nearest(b);
+    let p = exp2_reduced(b - nf);
+    // n = 2h + rest, where h = 0 for |n| ≤ 124. The products with 2ʰ are exact unless the result is 0 or ∞.
+    let near = if n < -124 { -124 } else { n };
+    let near = if near > 124 { 124 } else { near };
+    let h = n.wrapping_sub(near) >> 1;
+    let rest = n.wrapping_sub(h).wrapping_sub(h);
+    a * power_of_two(h) * power_of_two(h) * (p * power_of_two(rest))
 }
 
 /// Returns eˣ − 1, accurate near 0.

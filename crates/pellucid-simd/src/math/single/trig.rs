@@ -5,7 +5,7 @@
 //! The reductions are those of Cody & Waite (1980).
 
 use super::{nearest, polynomial};
-use std::f32::consts::{FRAC_1_PI, FRAC_2_PI};
+use std::f32::consts::{FRAC_1_PI, FRAC_2_PI, PI};
 
 /// The largest |x| for which the reduction by π in three parts is accurate enough.
 ///
@@ -35,6 +35,36 @@ fn signed_sin(n: i32, r: f32) -> f32 {
     let q = z.mul_add(-1.666_666e-1, p * (z * z));
     let y = q.mul_add(r, r);
     f32::from_bits(y.to_bits() ^ (n as u32) << 31)
+}
+
+/// Returns x modulo 2, in [−1, 1], which is exact.
+#[inline(always)]
+fn modulo_two(x: f32) -> f32 {
+    (0.5 * x).round_ties_even().mul_add(-2.0, x)
+}
+
+/// Returns π·r.
+#[inline(always)]
+fn times_pi(r: f32) -> f32 {
+    const PI_LOW: f32 = -8.742_278e-8;
+    r.mul_add(PI, r * PI_LOW)
+}
+
+/// Returns sin πx; 0 at integers.
+#[inline(always)]
+pub fn sin_pi(x: f32) -> f32 {
+    let t = modulo_two(x);
+    let (nf, n) = nearest(t);
+    let y = signed_sin(n, times_pi(t - nf));
+    if x == 0.0 { x } else { y }
+}
+
+/// Returns cos πx = sin π(x + ½).
+#[inline(always)]
+pub fn cos_pi(x: f32) -> f32 {
+    let t = modulo_two(x);
+    let (nf, n) = nearest(t + 0.5);
+    signed_sin(n, times_pi(t - (nf - 0.5)))
 }
 
 /// Returns (n, r) with x = n·π/2 + r.

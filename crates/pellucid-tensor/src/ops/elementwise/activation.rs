@@ -9,7 +9,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
 use pellucid_ir::{Error, Result, Scalar, formula};
-use std::f64::consts::FRAC_1_SQRT_2;
 
 unary! {
     /// Computes the logistic sigmoid 1 / (1 + e⁻ˣ).
@@ -30,15 +29,17 @@ unary! {
     /// Computes λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
-    /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small.
-    gelu(x) = 0.5 * x * (x * -FRAC_1_SQRT_2).erfc();
+    /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
+    /// [`ndtr`](crate::ops::ndtr()).
+    gelu(x) = x * x.ndtr();
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
     gelu_tanh(x) = x * (1.5957691216057308 * (x + 0.044715 * x * x * x)).sigmoid();
-    /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish.
+    /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in `f64`
+    /// −708) the factor is subnormal, and the relative error grows as its spacing.
     #[doc(alias = "swish")]
     silu(x) = x * x.sigmoid();
-    /// Computes x·tanh(softplus(x)) (Misra 2019).
+    /// Computes x·tanh(softplus(x)) (Misra 2019), with the error of [`silu`] for large −x.
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
             // tanh(ln(1 + n)) with n = eˣ, which has no kink at 0; it is 1 for large x.

@@ -33,15 +33,15 @@ fn log_odds(x: Expr) -> Expr {
     near_half.select(((2.0 * x - 1.0) / (1.0 - x)).ln_1p(), (x / (1.0 - x)).ln())
 }
 
-/// Computes the derivative of y = sin(t)/t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 −
+/// Computes the derivative of y = sin(t)/t from the cosine of t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 −
 /// ..))), which is free of cancellation in every derivative; 21 terms are exact up to order 12.
-fn slope_of_sin_over(t: Expr, y: Expr) -> Expr {
+fn slope_of_sin_over(t: Expr, cosine: Expr, y: Expr) -> Expr {
     let is_near = t.abs().lt(4.0);
     let (near, far) = (is_near.select(t, 0.0), is_near.select(4.0, t));
     let square = near * near;
     let ratio = |k: i32| square * f64::from(2 * k * (2 * k + 3)).recip();
     let series = (1..21).rev().fold(1.0 - ratio(21), |rest, k| 1.0 - ratio(k) * rest);
-    is_near.select(near * series * (-1.0 / 3.0), (far.cos() - y) / far)
+    is_near.select(near * series * (-1.0 / 3.0), (cosine - y) / far)
 }
 
 /// Computes a − b, and 0 for equal infinities.

@@ -11,9 +11,7 @@ use pellucid_ir::{DType, Error, Result, formula};
 fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
-    // 2⁻ᵉ may overflow, so x is multiplied by two factors.
-    let half = (e * 0.5).floor();
-    let m = size * (-half).exp2() * (half - e).exp2();
+    let m = size.ldexp(-e);
     // A rounded logarithm is off by one next to a power of two.
     let e = m.ge(1.0).select(e + 1.0, m.lt(0.5).select(e - 1.0, e));
     (size.is_finite() & size.gt(0.0)).select(e, 0.0)
@@ -29,9 +27,7 @@ fn binary_exponent(x: Expr) -> Expr {
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     let formula = formula! { static frexp(x) = binary_exponent(x); };
     let e = map(formula, &[&x.detach()], &[])?;
-    let half = ops::floor(&ops::mul(&e, 0.5)?)?;
-    let halfway = ops::mul(x, &ops::exp2(&ops::neg(&half)?)?)?;
-    let mantissa = ops::mul(&halfway, &ops::exp2(&ops::sub(&half, &e)?)?)?;
+    let mantissa = ops::ldexp(x, &ops::neg(&e)?)?;
     Ok((mantissa, ops::to_dtype(&e, DType::I32)?))
 }
 

@@ -1,8 +1,10 @@
 //! Results near the ends of the range, and those of a cancellation: normalisations and tails of activations.
 
 use crate::support::bits;
-use pellucid_tensor::ops::ConvOptions;
+use pellucid_tensor::ops::{BatchNormOptions, ConvOptions};
 use pellucid_tensor::{DType, Tensor, capture, capture_local, lazy};
+
+const INFINITY: f64 = f64::INFINITY;
 
 #[track_caller]
 fn assert_relative(what: &str, got: &Tensor, expected: f64, tolerance: f64) {
@@ -17,8 +19,6 @@ fn tails_of_activations_keep_their_relative_accuracy() {
     for (dtype, tolerance) in [(DType::F32, 3e-5), (DType::F64, 1e-13)] {
         let t = Tensor::from(x.clone()).to_dtype(dtype);
         for (i, &x) in x.iter().enumerate() {
-            let exact = 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
-            assert_relative(&format!("gelu({x}) in {dtype}"), &t.gelu().i(i as isize), exact, tolerance);
             let u = 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             let exact = x * libm::exp(u) / (1.0 + libm::exp(u));
             if exact.abs() > 1e-37 {
@@ -97,11 +97,192 @@ fn log_odds_are_accurate_near_one_half() {
     }
 }
 
+/// x, Φ(x), ln Φ(x) and its derivative φ(x)/Φ(x), computed with 90 digits.
+const NORMAL_DISTRIBUTION: [[f64; 4]; 12] = [
+    [-37.5, 4.605353009581955e-308, -707.6689893175072, 37.526628874883656],
+    [-30.25, 2.6086402857412604e-201, -461.86077456953467, 30.282985990213152],
+    [-22.125, 9.08189985492759e-109, -248.77549173050022, 22.17001493520944],
+    [-13.0, 6.11716439954988e-39, -87.98971997102252, 13.07603856060398],
+    [-9.75, 9.223413524939418e-23, -50.73771193934228, 9.850511730185426],
+    [-4.5, 3.3976731247300603e-06, -12.59241973571308, 4.704319844827732],
+    [-3.5, 0.00023262907903552504, -8.366065308344092, 3.7513912648576997],
+    [-1.5, 0.06680720126885807, -2.7059444008238898, 1.938677166622543],
+    [-0.5, 0.3085375387259869, -1.1759117615936185, 1.1410777703680646],
+    [0.75, 0.7733726476231318, -0.25699426683836524, 0.389382056735927],
+    [3.0, 0.9986501019683699, -0.0013508099647481938, 0.004437839042125664],
+    [8.5, 1.0, -9.479534822203318e-18, 8.16623563166955e-17],
+];
+
 #[test]
-fn log_ndtr_keeps_its_tail() {
-    for x in [6.0f64, 9.0, 12.0, 13.0] {
-        let exact = -0.5 * libm::erfc(x * std::f64::consts::FRAC_1_SQRT_2);
-        assert_relative(&format!("log_ndtr({x})"), &Tensor::from([x as f32]).log_ndtr(), exact, 1e-4);
+fn functions_of_the_normal_distribution_are_accurate_in_both_tails() {
+    // The error of φ grows with x², because e^(−x²/2) multiplies that of x² by it.
+    for (dtype, unit, smallest) in [(DType::F32, 2f64.powi(-23), 1e-37), (DType::F64, 2f64.powi(-52), 1e-306)] {
+        for [x, mass, logarithm, slope] in NORMAL_DISTRIBUTION {
+            let density = slope * mass;
+            if density < smallest {
+                continue;
+            }
+            let t = Tensor::from([x]).to_dtype(dtype);
+            let near = |name: &str, call: fn(&Tensor) -> Tensor, value: f64, derivative: f64, units: [f64; 2]| {
+                let what = format!("{name} at {x} in {dtype}");
+                assert_relative(&what, &in_all_modes(&what, &t, call), value, units[0] * unit);
+                let gradient = in_all_modes(&what, &t, |t| {
+                    let leaf = t.detach().requires_grad_(true);
+                    call(&leaf).sum(..).backward();
+                    leaf.grad().unwrap()
+                });
+                assert_relative(&format!("derivative of {what}"), &gradient, derivative, units[1] * unit);
+            };
+            let tail = 4.0 + 0.5 * x * x;
+            near("ndtr", |t| t.ndtr(), mass, density, [4.0, tail]);
+            near("gelu", |t| t.gelu(), x * mass, mass + x * density, [5.0, 4.0 * tail]);
+            near("log_ndtr", |t| t.log_ndtr(), logarithm, slope, [8.0, 16.0]);
+        }
+    }
+}
+
+/// The differences of large terms near the negative zeros of ln |Γ| and ψ have the documented absolute errors. Columns: x,
+/// ln |Γ(x)|, ψ(x), computed with 90 digits.
+#[test]
+fn gamma_functions_near_their_negative_zeros() {
+    let values: [(f64, f64, f64); 11] = [
+        (-2.4570247382208006, 5.619192358950097e-17, 1.5156034480216576),
+        (-2.45702474, -2.6965607562849653e-09, 1.5156034307338138),
+        (-2.7476826467274127, 1.733509244024501e-16, -1.9143501856116005),
+        (-3.14358088834998, 1.6978655906121085e-15, 7.7818846581313625),
+        (-3.955294284858598, -4.14382750757705e-16, -20.725060845803696),
+        (-5.0082181, 8.428458997656863e-06, 123.36319639691601),
+        (-9.70267254, -13.046599300249941, 2.8269388321571906e-11),
+        (-0.504083008264455, 1.2654376221108656, 4.042965717222496e-15),
+        (-1.5734984731623904, 0.8339552096562821, 1.5649788481838454e-16),
+        (-2.6107208684441447, -0.11862999102044386, -1.0720275936410002e-15),
+        (-5.66716244155689, -4.675099801516901, -5.7784792943192e-14),
+    ];
+    for (x, logarithm, derivative) in values {
+        let t = Tensor::from([x]);
+        let errors = [t.lgamma().item::<f64>() - logarithm, t.digamma().item::<f64>() - derivative].map(f64::abs);
+        assert!(errors[0] <= 1e-15 * x.abs().max(1.0) + 4e-16 * logarithm.abs(), "lgamma({x}): {:e}", errors[0]);
+        assert!(errors[1] <= 4e-15 * derivative.abs().max(1.0), "digamma({x}): {:e}", errors[1]);
+    }
+}
+
+/// sin(πx)/(πx) is 0 at integers, and relatively accurate beside them.
+#[test]
+fn sinc_is_accurate_near_its_zeros() {
+    for (dtype, bits) in [(DType::F32, 23), (DType::F64, 52), (DType::F16, 10), (DType::BF16, 7)] {
+        let integers = Tensor::arange(-9.0, 10.0, 1.0).to_dtype(dtype);
+        let expected: Vec<f64> = (-9..10).map(|k| f64::from(u8::from(k == 0))).collect();
+        assert_eq!(in_all_modes("sinc", &integers, |x| x.sinc()).abs().to_vec::<f64>(), expected, "{dtype}");
+        let slopes = in_all_modes("gradient of sinc", &integers, |x| {
+            let x = x.detach().requires_grad_(true);
+            x.sinc().sum(..).backward();
+            x.grad().unwrap()
+        });
+        let unit = 2f64.powi(-bits);
+        for (k, slope) in (-9..10).zip(slopes.to_vec::<f64>()).filter(|(k, _)| *k != 0) {
+            let exact = if k % 2 == 0 { 1.0 } else { -1.0 } / f64::from(k);
+            assert!((slope - exact).abs() <= 4.0 * unit * exact.abs(), "the slope at {k} is {slope} in {dtype}");
+        }
+        for k in [1.0, 2.0, 3.0, 7.0] {
+            let d = 2f64.powi(4 - bits);
+            // sin πd = πd·(1 − (πd)²/6 + ..)
+            let t = std::f64::consts::PI * d;
+            let exact = if k == 2.0 { 1.0 } else { -1.0 } * d * (1.0 - t * t / 6.0) / (k + d);
+            let x = Tensor::from([k + d]).to_dtype(dtype);
+            assert_relative(&format!("sinc({}) in {dtype}", k + d), &x.sinc(), exact, 4.0 * unit + t.powi(4) / 100.0);
+        }
+    }
+}
+
+#[test]
+fn ldexp_uses_the_whole_range() {
+    let cases: [(DType, f64, f64, f64); 10] = [
+        (DType::F32, f64::from(1e-30f32), 200.0, f64::from(1e-30f32) * 2f64.powi(200)),
+        (DType::F32, 2f64.powi(-149), 276.0, 2f64.powi(127)),
+        (DType::F32, 1.5 * 2f64.powi(127), -276.0, 2f64.powi(-148)),
+        (DType::F32, 1.75, -149.0, 2f64.powi(-148)),
+        (DType::F32, 1e30, 200.0, INFINITY),
+        (DType::F32, 1.0, -200.0, 0.0),
+        (DType::F64, 1e-300, 1500.0, 1e-300 * 2f64.powi(1000) * 2f64.powi(500)),
+        (DType::F64, 5e-324, 2097.0, 2f64.powi(1023)),
+        (DType::F64, 1.5 * 2f64.powi(1023), -2097.0, 1e-323),
+        (DType::F64, -3.0, 0.5, -3.0 * std::f64::consts::SQRT_2),
+    ];
+    for (dtype, a, b, expected) in cases {
+        let b = Tensor::from([b]).to_dtype(dtype);
+        let y = in_all_modes("ldexp", &Tensor::from([a]).to_dtype(dtype), |a| a.ldexp(&b)).item::<f64>();
+        assert!(y == expected || (y - expected).abs() <= 3e-16 * expected.abs(), "{a:e}·2^{b}: {y:e}, {expected:e}");
+    }
+    // 0 and ∞ stay, whatever the power is.
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let a = Tensor::from([0.0, -0.0, INFINITY, -INFINITY]).to_dtype(dtype);
+        for b in [3000.0, -3000.0, 300.0, INFINITY, -INFINITY] {
+            assert_eq!(bits(&[a.ldexp(b)]), bits(std::slice::from_ref(&a)), "{b} in {dtype}");
+        }
+    }
+    let (a, b) = (Tensor::from([1e-30f32]).requires_grad_(true), Tensor::from([200f32]).requires_grad_(true));
+    (a.ldexp(&b) * 1e-30).sum(..).backward();
+    let slopes = [a.grad().unwrap(), b.grad().unwrap()].map(|g| g.item::<f64>());
+    assert_relative("the gradient of a", &Tensor::from([slopes[0]]), 1e-30 * 2f64.powi(200), 1e-6);
+    assert_relative(
+        "the gradient of b",
+        &Tensor::from([slopes[1]]),
+        1e-60 * 2f64.powi(200) * std::f64::consts::LN_2,
+        1e-6,
+    );
+}
+
+/// The documented limits of the normalisations: 0 where the sum of squares overflows; without eps, infinities where all
+/// squares underflow.
+#[test]
+fn normalisations_have_the_documented_range() {
+    let n = 64;
+    let pattern: Vec<f64> = (0..n).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    for (dtype, largest, smallest) in [(DType::F32, 1.8e19, 2e-23), (DType::F64, 1.3e154, 1e-162)] {
+        let x = |scale: f64| (Tensor::from(pattern.clone()) * scale).to_dtype(dtype).reshape([2, 2, n / 4]);
+        let options = |eps: f64| BatchNormOptions { eps, ..Default::default() };
+        type Call<'a> = (&'a str, f64, &'a dyn Fn(&Tensor, f64) -> Tensor);
+        // The second column is the number of elements of a row.
+        let calls: [Call<'_>; 5] = [
+            ("layer_norm", 16.0, &|x, eps| x.layer_norm([n / 4], None, None, eps)),
+            ("rms_norm", 16.0, &|x, eps| x.rms_norm([n / 4], None, eps)),
+            ("group_norm", 32.0, &|x, eps| x.group_norm(1, None, None, eps)),
+            ("batch_norm", 32.0, &|x, eps| x.batch_norm(None, None, None, options(eps))),
+            ("instance_norm", 16.0, &|x, eps| x.instance_norm(None, None, None, options(eps))),
+        ];
+        for (name, count, call) in calls {
+            let value =
+                |scale: f64, eps: f64| in_all_modes(name, &x(scale), |x| call(x, eps)).abs().max(..).item::<f64>();
+            let limit = largest / count.sqrt();
+            for (scale, eps, expected) in [
+                (0.9 * limit, 1e-5, 1.0),
+                (1.1 * limit, 1e-5, 0.0),
+                (1e3 * smallest, 0.0, 1.0),
+                (0.5 * smallest, 0.0, INFINITY),
+            ] {
+                let y = value(scale, eps);
+                let near = y == expected || (y - expected).abs() < 1e-3;
+                assert!(near, "{name} of {scale:e} in {dtype}: {y}, expected {expected}");
+            }
+        }
+    }
+}
+
+/// max + ln(1 + e^−d) with a maximum near −e^−d: the sum 1 + e^−d must not be rounded to `f32`.
+#[test]
+fn logcumsumexp_keeps_its_sign_near_zero() {
+    for dtype in [DType::F32, DType::F64] {
+        for (max, other) in [(-1e-9, -20.0), (-1e-12, -27.6), (-1e-5, -12.0)] {
+            let x = Tensor::from([[max, other], [other, max]]).to_dtype(dtype);
+            let (max, other) = (x.i((0, 0)).item::<f64>(), x.i((0, 1)).item::<f64>());
+            let exact = max + (other - max).exp().ln_1p();
+            // The sum has 52 bits after the 1.
+            let tolerance = 1e-5 + 4e-16 / exact.abs();
+            for (axis, x) in [(1, x.clone()), (0, x.t())] {
+                let y = in_all_modes("logcumsumexp", &x, |x| x.logcumsumexp(axis)).select(axis, 1);
+                assert_relative(&format!("logcumsumexp of {max} and {other} in {dtype}"), &y, exact, tolerance);
+            }
+        }
     }
 }
 

@@ -257,6 +257,7 @@ UNARY = {
     "prod([x, x, 3])": (lambda t: 3 * t * t, POINT_ZERO),
     "cumprod([x, x, 3])": (lambda t: 3 * t * t, POINT_ZERO),
     "logsumexp([x, 0])": (softplus, ["0", "1e4", "-1e4"]),
+    "logsumexp([x, -inf])": (lambda t: t, ["-inf", "1"]),
     "logcumsumexp([x, 0])": (softplus, ["0", "-1e4"]),
     "softmax([x, 0])": (sigmoid, ["0", "1e4"]),
     "ptp([x, 2])": (lambda t: abs(t - 2), ["2"]),
@@ -363,6 +364,9 @@ CONVENTIONS = {
     "reciprocal": {"0": (">", POLE)},
     "pow(x, -1)": {"0": (">", POLE)},
     "addcdiv(1, 1, x)": {"0": (">", POLE)},
+    "logsumexp([x, -inf])": {
+        "-inf": ("NaN", "no element is finite: NaN as in PyTorch; `logaddexp` shares the gradient evenly")
+    },
     "nan_to_num(0.5, 7.0, -7.0)": {"inf": ("0", "a constant"), "-inf": ("0", "a constant")},
     "clamp(-0.5, 0.75)": {p: (["1", "0", "0", "0"], "1 on the closed range, as in PyTorch") for p in ("-0.5", "0.75")},
     "i0e": {"0": (["0", "0.5", "0", "0.375"], SIGN)},

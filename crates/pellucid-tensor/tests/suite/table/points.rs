@@ -164,6 +164,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("prod([x, x, 3])", call(move |x| ops::prod(&twice(x)?, ..))),
         ("cumprod([x, x, 3])", call(move |x| last(ops::cumprod(&twice(x)?, 0)))),
         ("logsumexp([x, 0])", call(move |x| ops::logsumexp(&vector(x, &[0.0])?, ..))),
+        ("logsumexp([x, -inf])", call(move |x| ops::logsumexp(&vector(x, &[f64::NEG_INFINITY])?, ..))),
         ("logcumsumexp([x, 0])", call(move |x| last(ops::logcumsumexp(&vector(x, &[0.0])?, 0)))),
         ("softmax([x, 0])", call(move |x| first(ops::softmax(&vector(x, &[0.0])?, ..)))),
         ("ptp([x, 2])", call(move |x| ops::ptp(&vector(x, &[2.0])?, ..))),

@@ -27,7 +27,7 @@ fn unary_loops_agree_on_every_isa() {
 /// Tests that the loops compute the functions of `math`.
 #[test]
 fn unary_loops_match_the_scalar_functions() {
-    let functions: [(Unary, fn(f32) -> f32); 33] = [
+    let functions: [(Unary, fn(f32) -> f32); 36] = [
         (Unary::Sign, f32::sign),
         (Unary::Floor, f32::floor),
         (Unary::Ceil, f32::ceil),
@@ -43,6 +43,8 @@ fn unary_loops_match_the_scalar_functions() {
         (Unary::Ln1p, Real::ln_1p),
         (Unary::Sin, Real::sin),
         (Unary::Cos, Real::cos),
+        (Unary::SinPi, Real::sin_pi),
+        (Unary::CosPi, Real::cos_pi),
         (Unary::Tan, Real::tan),
         (Unary::Asin, Real::asin),
         (Unary::Acos, Real::acos),
@@ -58,6 +60,7 @@ fn unary_loops_match_the_scalar_functions() {
         (Unary::Erfc, Real::erfc),
         (Unary::Erfcx, Real::erfcx),
         (Unary::Erfinv, Real::erfinv),
+        (Unary::Ndtr, Real::ndtr),
         (Unary::Ndtri, Real::ndtri),
         (Unary::Lgamma, Real::lgamma),
         (Unary::Digamma, Real::digamma),

@@ -67,7 +67,10 @@ pub(super) fn rows() -> Vec<Row> {
         binary!(xlog1py, |a, b| if a == 0.0 && !b.is_nan() { 0.0 } else { a * b.ln_1p() })
             .input_within(1, -0.6..=3.0)
             .any_zero(),
-        binary!(ldexp, |a, b| a * b.exp2()),
+        binary!(ldexp, |a, b| match a == 0.0 || a.is_infinite() {
+            true if !b.is_nan() => a,
+            _ => a * b.exp2(),
+        }),
     ];
     rows.into_iter().map(|row| row.rule(Rule::Floats)).collect()
 }
