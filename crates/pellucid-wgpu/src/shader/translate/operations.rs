@@ -282,6 +282,7 @@ impl WgslTranslator<'_> {
         let (ty, text) = match (name, &texts[..]) {
             ("mul_add", [a, b, c]) => (ValueType::F32, format!("f_fma({a}, {b}, {c})")),
             ("abs" | "sqrt" | "trunc" | "floor", [a]) => (ValueType::F32, format!("f_{name}({a})")),
+            ("round_ties_even", [a]) => (ValueType::F32, format!("f_round({a})")),
             ("copysign", [a, s]) => (ValueType::F32, format!("f_copysign({a}, {s})")),
             ("at_most", [a, c]) => (ValueType::F32, format!("select({a}, {c}, f_lt({c}, {a}))")),
             ("low_bits_as_exponent", [a]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
