@@ -1,5 +1,5 @@
 //! Compares random programs in all modes of execution: eager, lazy and captured, with the fusion rules of the CPU and of
-//! launch-bound devices. Results and state must be equal in every bit.
+//! launch-bound devices. Results, state and inputs must be equal in every bit.
 //!
 //! ```text
 //! fuzz_plans [--start 0] [--count 1000] [--jobs 1]
@@ -125,7 +125,7 @@ fn run(seed: u64, all: &Mutex<FuzzedPlans>) {
     match outcome {
         Ok(Ok(coverage)) => all.add(&coverage),
         Ok(Err(difference)) => {
-            let key = without_numbers(&format!("{:?}: {}", difference.mode, difference.reason));
+            let key = without_numbers(&format!("{}: {}", difference.mode, difference.reason));
             all.fail(key, format!("--only {seed}: {difference}"));
         }
         Err(_) => {

@@ -9,7 +9,6 @@ mod lazy;
 pub mod plan_fuzz;
 mod plans;
 pub mod programs;
-mod random;
 mod recapture;
 
-pub use random::SplitMix64;
+pub use plan_fuzz::rng::SplitMix64;

@@ -306,3 +306,22 @@ fn dropout() -> Row {
             Ok(matches!(ops::dropout(&[1.0].into(), 1.5), Err(Error::InvalidArgument { .. })))
         })
 }
+
+/// Dropping a guard ends the scope of that guard, in any order of drops.
+#[test]
+fn scopes_that_end_out_of_order() {
+    let draw = || Tensor::rand([3], DType::F64).to_vec::<f64>();
+    let expected = {
+        let _scope = Generator::new(8).scope();
+        draw()
+    };
+    let outer = Generator::new(7).scope();
+    let inner = Generator::new(8).scope();
+    drop(outer);
+    assert_eq!(draw(), expected);
+    let last = Generator::new(9).scope();
+    drop(inner);
+    let _scope = Generator::new(8).scope();
+    drop(last);
+    assert_eq!(draw(), expected);
+}
