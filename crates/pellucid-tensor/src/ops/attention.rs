@@ -41,7 +41,8 @@ pub struct AttentionOptions<'a> {
 /// Q is `[.., L, E]`, K `[.., S, E]`, V `[.., S, D]`; the result is `[.., L, D]`. The axes before the last two
 /// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
 /// heads of Q share them (grouped-query attention, Ainslie et al. 2023). Only one block of scores is in memory at a
-/// time (FlashAttention, Dao et al. 2022), except with dropout or a mask that requires a gradient. `f16` and `bf16` are
+/// time (FlashAttention, Dao et al. 2022), except with dropout or a mask that requires a gradient: all scores,
+/// `[.., L, S]`, are stored then, and by every derivative from the second order on. `f16` and `bf16` are
 /// computed in `f32` and rounded once.
 ///
 /// # Errors

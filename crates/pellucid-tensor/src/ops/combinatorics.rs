@@ -44,7 +44,8 @@ fn product_of(vectors: &[&Tensor]) -> Result<Tensor> {
 /// Returns all combinations of `r` elements of a vector in lexicographic order of their positions, as rows `[C, r]`.
 ///
 /// With `with_replacement`, an element may occur repeatedly. C is the binomial coefficient n over r, or n + r − 1 over
-/// r. For r = 0 there is one empty combination, as in Python's `itertools`.
+/// r. For r = 0 there is one empty combination, as in Python's `itertools`. The operation stores the positions of all
+/// combinations twice, as `i64 [C, r]`: on the host and on the device of x.
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -3,11 +3,12 @@
 use super::axes::Axes;
 use crate::autograd::placed_like;
 use crate::engine;
+use crate::ops::formula::map;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Shape};
+use pellucid_ir::{DType, Error, Result, Shape, formula};
 
 /// Returns the `i64` index at which each value would be inserted to keep a sorted row sorted.
 ///
@@ -18,7 +19,7 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// the values of the same leading indices.
 ///
 /// All values are searched together, one step of bisection after another: besides operands and result, the operation
-/// stores a few arrays of the shape of the values in `i64`. [`interp`](super::interp), [`isin`](super::isin) and
+/// stores four arrays of the shape of the values, two of them in `i64`. [`interp`](super::interp), [`isin`](super::isin) and
 /// [`histogram`] call it.
 ///
 /// # Errors
@@ -44,18 +45,16 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
         let zeros = ops::full_on_device_of(&values, shape, 0, DType::I64)?;
         return ops::add(&zeros, &ops::to_dtype(&ops::sum(&sorted, Axes::from(..))?, DType::I64)?);
     }
-    // The result is in low..=high, which every step halves.
-    let mut low = ops::zeros(values.shape(), DType::I64)?;
-    let mut high = ops::full(values.shape(), len as i64, DType::I64)?;
-    for _ in 0..usize::BITS - len.leading_zeros() {
-        let middle = ops::shift_right(&ops::add(&low, &high)?, 1)?;
-        let there = ops::take_along_axis(&sorted, &ops::minimum(&middle, len as i64 - 1)?, -1)?;
+    let advance = formula! { static searchsorted(is_before: mask, low; half) = is_before.select(low + half, low); };
+    // The result is in low..=low + count, which every step halves. The count is that of all values.
+    let (mut low, mut count) = (ops::zeros(values.shape(), DType::I64)?, len as i64);
+    while count > 0 {
+        let half = (count + 1) / 2;
+        let there = ops::take_along_axis(&sorted, &ops::add(&low, half - 1)?, -1)?;
         // A comparison with a NaN in the sorted row is false, as it must be: NaN sorts last.
         let is_before = if right { ops::le(&there, &values)? } else { ops::lt(&there, &values)? };
-        let open = ops::lt(&low, &high)?;
-        let above = ops::logical_and(&open, &is_before)?;
-        high = ops::where_(&ops::logical_and(&open, ops::logical_not(&is_before)?)?, &middle, &high)?;
-        low = ops::where_(&above, &ops::add(&middle, 1)?, &low)?;
+        low = map(advance, &[&is_before, &low], &[half.into()])?;
+        count /= 2;
     }
     if values.dtype().is_float() {
         low = ops::where_(&ops::isnan(&values)?, len as i64, &low)?;
@@ -132,6 +131,9 @@ pub enum Bins<'a> {
 /// shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and the
 /// width of the bin, so that the integral is 1.
 ///
+/// The bins are found by [`searchsorted`]. Besides operands and result, the operation stores a few arrays of x's shape in
+/// `i64`.
+///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless all operands are floats of one dtype; [`Error::ShapeMismatch`];
 /// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
@@ -146,7 +148,8 @@ pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: 
 /// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
 ///
 /// There is one entry of `bins` per dimension. Weights have x's shape without the last axis; `density` divides by
-/// the volume of the cell.
+/// the volume of the cell. The counts have one element for each cell, however few points there are; they are summed in
+/// `i64`, or in the dtype of the weights, and then converted.
 ///
 /// # Errors
 /// Those of [`histogram`].

@@ -21,7 +21,8 @@ pub struct Unique {
 /// order.
 ///
 /// NaN elements count as different from each other and come last. The number of values depends on the elements, so a
-/// captured step cannot contain this operation.
+/// captured step cannot contain this operation. Besides x and the result, it stores a sorted copy of x and a few `i64`
+/// arrays with one element for each value or slice.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).
