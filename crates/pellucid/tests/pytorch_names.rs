@@ -124,7 +124,7 @@ rows! {
     "x.masked_fill(mask, 0)" => [x.masked_fill(&mask, 0.0)];
     "x.masked_select(mask)" => [x.masked_select(&mask)];
     "torch.where(mask, x, y)" => [ops::where_(&mask, &x, &y)?];
-    "torch.nonzero(x, as_tuple=True)" => [ops::nonzero(&x)?];
+    "torch.nonzero(x, as_tuple=True)" => [x.nonzero()];
     "x.narrow(1, 0, 2)" => [x.narrow(1, 0, 2)];
     "F.one_hot(labels, 3)" => [labels.one_hot(3)];
 

@@ -3,7 +3,7 @@
 use crate::ops;
 use crate::ops::precision::widen_all_operands;
 use crate::tensor::Tensor;
-use pellucid_derive::operation;
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,8 @@ const ALL_ORDERS: usize = 8;
 /// A letter names an axis in every factor that has it; repeated in one factor, it selects the diagonal. `...` stands
 /// for axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that occur
 /// once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications; with more
-/// factors the cheapest pair goes first. Each contraction is one matrix product.
+/// factors the cheapest pair goes first. Each contraction is one matrix product. The order minimises multiplications, not
+/// memory: an intermediate result of more than two factors may be larger than all factors and the result.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -366,7 +367,7 @@ pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-#[operation]
+#[tensor_method]
 pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let rank = a.rank().max(b.rank());
     let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |own| t.shape()[own]);

@@ -11,7 +11,7 @@ use crate::engine;
 use crate::ops;
 use crate::ops::operation_scope::outermost_operation;
 use crate::tensor::Tensor;
-use pellucid_derive::{operation, tensor_method};
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -315,7 +315,7 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
 /// # Errors
 /// [`Error::ReadInCapture`].
 #[doc(alias = "argwhere")]
-#[operation]
+#[tensor_method]
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
     nonzero_as("nonzero", x)

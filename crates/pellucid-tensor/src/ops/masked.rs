@@ -1,9 +1,11 @@
 //! Selection by masks and flat positions, and one-hot vectors.
 
+use super::gather::{as_index, gather_axes};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
+use smallvec::smallvec;
 
 /// Replaces the elements of x where the mask is true by `value`. x and the mask broadcast; the dtype is that of x.
 ///
@@ -44,7 +46,8 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
 /// [`Error::IndexOutOfBounds`]; [`Error::DTypeMismatch`] for an index without an integer dtype.
 #[tensor_method]
 pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
-    ops::index_select(&ops::ravel(x)?, 0, index)
+    let op = "take";
+    gather_axes(op, &ops::ravel(x)?, smallvec![0], &[as_index(op, index)?])
 }
 
 /// Encodes class indices as one-hot vectors of length `classes`, of dtype `i64`, along a new last axis.

@@ -97,8 +97,12 @@ pub struct InterpOptions {
 ///
 /// This is NumPy's `interp`: points and values are vectors of one length, and the points ascend. At a point that occurs
 /// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; that of x is the slope.
-/// Integers give `f32`. With a period, x and the points are taken modulo the period, and the points need no order; the
+/// Integers give `f32`. The order of the points is checked in
+/// eager mode; in lazy and captured steps, points that descend give unspecified values. With a period, x and the points are taken modulo the period, and the points need no order; the
 /// function connects the last point of a period with the first of the next.
+///
+/// The segments are found by [`searchsorted`](super::searchsorted). Besides operands and result, the operation stores
+/// the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -114,7 +118,8 @@ pub struct InterpOptions {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless points and values are vectors of one length of at least 1;
-/// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`.
+/// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`, and, in eager
+/// mode, for points that descend without a period.
 #[tensor_method]
 pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptions) -> Result<Tensor> {
     let op = "interp";
@@ -132,6 +137,10 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
             };
             return Err(Error::invalid(op, reason));
         }
+    }
+    if period.is_none() {
+        let widths = ops::diff(&points.detach(), 1, 0)?;
+        check::in_range(op, "differences of neighbouring points", &widths, 0.0..=f64::INFINITY)?;
     }
     in_single!(op, [x, points, values] => interp(x, points, values, options));
     let dtype = [points, values].iter().fold(x.dtype(), |dtype, t| dtype.promote(t.dtype()));

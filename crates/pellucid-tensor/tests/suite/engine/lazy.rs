@@ -107,6 +107,9 @@ fn a_failed_kernel_is_an_error_at_the_read() {
     lazy(|| target.copy_(&bad()));
     assert!(is_cause(flush().unwrap_err()));
     assert_eq!(target.to_vec::<f32>(), wave([1]).to_vec::<f32>());
+    let y = lazy(|| ops::take(&wave([3]), &Tensor::from([7i64])).unwrap());
+    let error = y.try_to_vec::<f32>().unwrap_err();
+    assert!(matches!(error, Error::IndexOutOfBounds { op: "take", .. }), "{error}");
     let inside = lazy(|| {
         let y = bad();
         y.try_to_vec::<f32>().unwrap_err()

@@ -137,9 +137,9 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 "points with a gradient",
                 [real([3]), real([4]), real([4])],
-                |x| ops::interp(&x[0], &(&points(&x[1]) + &(&x[1] * 0.1)), &x[2], InterpOptions::default()),
+                |x| ops::interp(&x[0], &(&points(&x[1]) + &(&x[1] * 0.02)), &x[2], InterpOptions::default()),
                 |x| {
-                    let p: Vec<f64> = POINTS.iter().zip(&x[1].data).map(|(p, d)| p + 0.1 * d).collect();
+                    let p: Vec<f64> = POINTS.iter().zip(&x[1].data).map(|(p, d)| p + 0.02 * d).collect();
                     x[0].map(|v| linear(v, &p, &x[2].data))
                 },
             )
@@ -199,6 +199,11 @@ pub(super) fn rows() -> Vec<Row> {
                 let (p, v) = (Tensor::from([190.0, -190.0, 350.0, -350.0]), Tensor::from([5.0, 10.0, 3.0, 4.0]));
                 let y = ops::interp(&x, &p, &v, periodic(360.0))?;
                 Ok(y.to_vec::<f64>() == [7.5, 5.0, 8.75, 6.25, 3.0, 3.25, 3.5, 3.75])
+            })
+            .check("points that descend must be an error in eager mode, unless there is a period", || {
+                let (p, x) = (Tensor::from([0.0, 2.0, 1.0]), Tensor::from([0.5]));
+                let refused = |options| matches!(ops::interp(&x, &p, &p, options), Err(Error::InvalidArgument { .. }));
+                Ok(refused(InterpOptions::default()) && !refused(periodic(4.0)))
             })
             .check("a period of 0, an infinite one, or one with ends must be an error", || {
                 let x = Tensor::from([1.0]);
