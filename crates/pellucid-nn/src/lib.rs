@@ -29,6 +29,7 @@
 //! | [`loss`] | loss functions |
 //! | `module` | the trait [`Module`] |
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
+//! | `option_range` | checks of numeric options, whose errors name a usual value |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
@@ -78,6 +79,7 @@ mod lazy;
 pub mod loss;
 mod module;
 pub mod optim;
+mod option_range;
 mod parameter;
 mod recurrent;
 mod sequential;

@@ -3,6 +3,7 @@
 use super::mask::{AttentionMasks, extend_mask};
 use super::rotary::Rotary;
 use crate::input_dtype::check_input_dtype;
+use crate::option_range::OptionRange;
 use crate::parameter::Parameter;
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{Error, Result, Tensor, ops};
@@ -155,10 +156,7 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
     if rotary && !(width / heads).is_multiple_of(2) {
         return refuse(format!("rotary positions need an even head width, got {}", width / heads));
     }
-    if !(0.0..1.0).contains(&dropout) {
-        return refuse(format!("dropout must be in [0, 1), got {dropout}"));
-    }
-    Ok(())
+    OptionRange::FRACTION.check(OP, "dropout", dropout, 0.1)
 }
 
 /// Multi-head attention up to the joined heads, which the output projection reads.

@@ -1,6 +1,7 @@
 //! The initialisation schemes: values for a shape and a dtype, named as in [`init`](super).
 
 use super::{Fan, Nonlinearity, generator};
+use crate::option_range::OptionRange;
 use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
 use std::f64::consts::SQRT_2;
@@ -140,9 +141,7 @@ pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tenso
 pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Result<Tensor> {
     let op = "sparse";
     let (rows, _) = matrix(op, shape)?;
-    if !(0.0..=1.0).contains(&sparsity) {
-        return Err(Error::invalid(op, format!("sparsity must be in [0, 1], got {sparsity}")));
-    }
+    OptionRange::PROBABILITY.check(op, "sparsity", sparsity, 0.1)?;
     let zeros = (sparsity * rows as f64).ceil() as i64;
     // A random order of the positions in every column; the first ones are 0.
     let keys = ops::rand_with(shape, DType::F64, &generator())?;

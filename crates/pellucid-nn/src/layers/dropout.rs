@@ -5,9 +5,10 @@
 
 use super::spatial::{batched, by_axes};
 use crate::layer::Layer;
+use crate::option_range::OptionRange;
 use crate::parameter::TrainingMode;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// Defines dropout layers: a probability p, the training mode, and the operation in training.
 macro_rules! dropouts {
@@ -75,8 +76,5 @@ pub type Dropout3d = ChannelDropout<3>;
 
 /// Returns `p` if it is a probability.
 fn probability(p: f64) -> Result<f64> {
-    if !(0.0..=1.0).contains(&p) {
-        return Err(Error::invalid("dropout", format!("p must be in [0, 1], got {p}")));
-    }
-    Ok(p)
+    OptionRange::PROBABILITY.check("dropout", "p", p, 0.5).map(|()| p)
 }

@@ -1,7 +1,8 @@
 //! Adadelta.
 
-use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
-use pellucid_tensor::{Error, Result, Tensor, formula};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
+use pellucid_tensor::{Result, Tensor, formula};
 
 /// Adadelta (Zeiler 2012):
 ///
@@ -33,11 +34,8 @@ impl Rule for AdadeltaOptions {
     const NAME: &'static str = "adadelta";
 
     fn check(&self) -> Result<()> {
-        if !(0.0..=1.0).contains(&self.rho) {
-            return Err(Error::invalid(Self::NAME, format!("rho must be in [0, 1], got {}", self.rho)));
-        }
-        nonnegative(Self::NAME, "eps", self.eps)?;
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, eps, weight_decay; PROBABILITY: rho;);
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

@@ -1,6 +1,7 @@
 //! Adafactor.
 
-use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::{OptionRange, check_options};
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 
@@ -42,11 +43,12 @@ impl Rule for AdafactorOptions {
     const NAME: &'static str = "adafactor";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "-beta2_decay", -self.beta2_decay)?;
-        nonnegative(Self::NAME, "eps.0", self.eps.0.unwrap_or(0.0))?;
-        nonnegative(Self::NAME, "eps.1", self.eps.1)?;
-        nonnegative(Self::NAME, "d - 1", self.d - 1.0)?;
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+        check_options!(Self::NAME, self;
+            NONNEGATIVE: lr, eps.1, weight_decay;
+            NONPOSITIVE: beta2_decay;
+            AT_LEAST_ONE: d;
+        );
+        self.eps.0.map_or(Ok(()), |eps| OptionRange::NONNEGATIVE.check(Self::NAME, "eps.0", eps, 1e-7))
     }
 
     fn lr(&self) -> f64 {

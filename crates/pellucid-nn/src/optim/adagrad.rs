@@ -1,6 +1,7 @@
 //! Adagrad.
 
-use super::rule::{Rule, RuleState, UpdateContext, nonnegative};
+use super::rule::{Rule, RuleState, UpdateContext};
+use crate::option_range::check_options;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// Adagrad (Duchi, Hazan & Singer 2011): in step t,
@@ -42,10 +43,8 @@ impl Rule for AdagradOptions {
     const NAME: &'static str = "adagrad";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "lr_decay", self.lr_decay)?;
-        nonnegative(Self::NAME, "initial_accumulator", self.initial_accumulator)?;
-        nonnegative(Self::NAME, "eps", self.eps)?;
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, lr_decay, initial_accumulator, eps, weight_decay;);
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

@@ -1,6 +1,7 @@
 //! Averaged stochastic gradient descent.
 
-use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as in PyTorch: in step t,
@@ -39,10 +40,8 @@ impl Rule for AsgdOptions {
     const NAME: &'static str = "asgd";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "lambd", self.lambd)?;
-        nonnegative(Self::NAME, "alpha", self.alpha)?;
-        nonnegative(Self::NAME, "t0", self.t0)?;
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, lambd, alpha, t0, weight_decay;);
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

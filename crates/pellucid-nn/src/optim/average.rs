@@ -4,6 +4,7 @@ use super::free::free_buffer;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, plain_averages};
 use crate::module::{Module, walk};
+use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use crate::visit::ModulePart;
@@ -52,11 +53,8 @@ impl AveragedModel {
     /// [`Error::InvalidArgument`] for a decay outside [0, 1].
     #[panicking_form]
     pub fn try_new(module: &(impl Module + ?Sized), average: Average) -> Result<AveragedModel> {
-        if let Average::Exponential(decay) = average
-            && !(0.0..=1.0).contains(&decay)
-        {
-            let reason = format!("the decay must be in [0, 1], got {decay}; a usual value is 0.999");
-            return Err(Error::invalid("averaged_model", reason));
+        if let Average::Exponential(decay) = average {
+            OptionRange::PROBABILITY.check("averaged_model", "the decay", decay, 0.999)?;
         }
         let parameters = module.named_parameters();
         let zeros = |p: &Parameter| ops::zeros(p.shape(), average_dtype(p)).map(Buffer::new);

@@ -3,8 +3,8 @@
 use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::optimizer_core::listed_twice;
-use super::rule::nonnegative;
 use super::{Optimizer, check_closure};
+use crate::option_range::check_options;
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
@@ -112,9 +112,7 @@ impl Lbfgs {
     #[panicking_form]
     pub fn try_new(parameters: Vec<Parameter>, options: LbfgsOptions) -> Result<Lbfgs> {
         let op = "lbfgs";
-        nonnegative(op, "lr", options.lr)?;
-        nonnegative(op, "tolerance_grad", options.tolerance_grad)?;
-        nonnegative(op, "tolerance_change", options.tolerance_change)?;
+        check_options!(op, &options; NONNEGATIVE: lr, tolerance_grad, tolerance_change;);
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
             return Err(Error::invalid(op, "the list of parameters must not be empty"));
         };

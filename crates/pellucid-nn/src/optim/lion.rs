@@ -1,6 +1,7 @@
 //! Lion.
 
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, check_adam, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// Lion, evolved sign momentum (Chen et al. 2023, algorithm 2):
@@ -33,7 +34,8 @@ impl Rule for LionOptions {
     const NAME: &'static str = "lion";
 
     fn check(&self) -> Result<()> {
-        check_adam(Self::NAME, self.lr, self.betas, 0.0, self.weight_decay)
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, weight_decay; FRACTION: betas.0, betas.1;);
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

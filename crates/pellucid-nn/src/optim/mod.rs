@@ -325,7 +325,7 @@ pub trait Optimizer: Send + Sync {
             let reason = format!("there is no group {group}; the optimizer has {} groups", self.groups());
             return Err(Error::invalid("set_lr", reason));
         }
-        rule::nonnegative("set_lr", "lr", lr)?;
+        rule::check_lr("set_lr", lr)?;
         self.group_rate(group).try_set(lr)
     }
 
@@ -392,7 +392,7 @@ fn check_closure(op: &'static str, parameters: &[Parameter]) -> Result<()> {
 fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
     for group in 0..groups {
         if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
-            rule::nonnegative("load_state_dict", "lr", lr.try_item::<f64>()?)?;
+            rule::check_lr("load_state_dict", lr.try_item::<f64>()?)?;
         }
     }
     Ok(())

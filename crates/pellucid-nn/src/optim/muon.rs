@@ -1,6 +1,7 @@
 //! Muon.
 
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
 /// Muon, orthogonalised momentum by Newton-Schulz iterations (Jordan et al. 2024), for the matrices of hidden layers:
@@ -106,12 +107,11 @@ impl Rule for MuonOptions {
     const NAME: &'static str = "muon";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
-        nonnegative(Self::NAME, "eps", self.eps)?;
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, weight_decay, eps; FRACTION: momentum;);
         if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
             return Err(Error::dtypes(Self::NAME, [dtype], "ns_dtype must be a float dtype"));
         }
-        fraction(Self::NAME, "momentum", self.momentum)
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

@@ -1,7 +1,8 @@
 //! NAdam.
 
 use super::adam::{adam_state, correction, update_moments};
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, check_adam, ln, nonnegative};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, ln};
+use crate::option_range::check_options;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -56,8 +57,11 @@ impl Rule for NAdamOptions {
     const NAME: &'static str = "nadam";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "momentum_decay", self.momentum_decay)?;
-        check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+        check_options!(Self::NAME, self;
+            NONNEGATIVE: lr, eps, weight_decay, momentum_decay;
+            FRACTION: betas.0, betas.1;
+        );
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

@@ -5,7 +5,8 @@ use super::clock::Clocks;
 use super::fillable::Fillable;
 use super::free::move_free;
 use super::hyperparameter::Hyperparameter;
-use super::rule::{DynRule, Momentum, QueuedUpdates, UpdateContext, fraction, nonnegative};
+use super::rule::{DynRule, Momentum, QueuedUpdates, UpdateContext, check_lr};
+use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capturing, no_grad, ops, unwrap};
@@ -114,7 +115,7 @@ impl OptimizerCore {
         rule: Box<dyn DynRule>,
     ) -> Result<()> {
         checked?;
-        nonnegative(self.name(), "lr", rule.lr())?;
+        check_lr(self.name(), rule.lr())?;
         // The rates of a group without parameters are stored in f64.
         let group = ParameterGroup::new(rule, state_dtype(&parameters).unwrap_or(DType::F64))?;
         let contents = self.contents.get_mut();
@@ -410,7 +411,7 @@ impl Optimizer for OptimizerCore {
 
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
-        fraction(op, "momentum", momentum)?;
+        OptionRange::FRACTION.check(op, "momentum", momentum, 0.9)?;
         match &self.group(op, group)?.momentum {
             Some(held) => held.try_set(momentum),
             None => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),

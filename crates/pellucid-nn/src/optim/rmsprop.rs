@@ -1,6 +1,7 @@
 //! RMSprop.
 
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// RMSprop (Tieleman & Hinton 2012), as in PyTorch:
@@ -49,10 +50,8 @@ impl Rule for RmsPropOptions {
     const NAME: &'static str = "rmsprop";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "alpha", self.alpha)?;
-        nonnegative(Self::NAME, "eps", self.eps)?;
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
-        fraction(Self::NAME, "momentum", self.momentum)
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, alpha, eps, weight_decay; FRACTION: momentum;);
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

@@ -1,6 +1,7 @@
 //! Rprop.
 
-use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Rprop, resilient backpropagation (Riedmiller & Braun 1993), as in PyTorch. Every element has its own step size Δ,
@@ -41,8 +42,11 @@ impl Rule for RpropOptions {
                 format!("the first eta must be in (0, 1) and the second greater than 1, got ({down}, {up})"),
             ));
         }
-        nonnegative(Self::NAME, "step_sizes.0", least)?;
-        nonnegative(Self::NAME, "step_sizes.1 - step_sizes.0", most - least)
+        check_options!(Self::NAME, self; NONNEGATIVE: lr, step_sizes.0, step_sizes.1;);
+        if most < least {
+            return Err(Error::invalid(Self::NAME, format!("step_sizes must ascend, got ({least}, {most})")));
+        }
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

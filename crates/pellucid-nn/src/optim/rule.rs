@@ -1,8 +1,9 @@
 //! [`Rule`]: options, state and formula of one optimizer. [`RuleOptimizer`](super::RuleOptimizer) does everything else.
 
 use super::step_modifiers::{StepModifiers, with_modifiers};
+use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
-use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
+use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
@@ -335,29 +336,9 @@ pub(super) fn ln(beta: f64) -> Scalar {
     beta.max(f64::MIN_POSITIVE).ln().into()
 }
 
-/// Returns an error unless the value is finite and at least 0.
-pub(super) fn nonnegative(op: &'static str, name: &str, value: f64) -> Result<()> {
-    if value >= 0.0 && value.is_finite() {
-        return Ok(());
-    }
-    Err(Error::invalid(op, format!("{name} must be finite and not negative, got {value}")))
-}
-
-/// Returns an error unless the value is in [0, 1).
-pub(super) fn fraction(op: &'static str, name: &str, value: f64) -> Result<()> {
-    if (0.0..1.0).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(op, format!("{name} must be in [0, 1), got {value}")))
-}
-
-/// Checks the options of Adam and its variants.
-pub(super) fn check_adam(op: &'static str, lr: f64, betas: (f64, f64), eps: f64, decay: f64) -> Result<()> {
-    nonnegative(op, "lr", lr)?;
-    nonnegative(op, "eps", eps)?;
-    nonnegative(op, "weight_decay", decay)?;
-    fraction(op, "betas.0", betas.0)?;
-    fraction(op, "betas.1", betas.1)
+/// Returns an error unless the learning rate is finite and at least 0.
+pub(super) fn check_lr(op: &'static str, lr: f64) -> Result<()> {
+    OptionRange::NONNEGATIVE.check(op, "lr", lr, 1e-3)
 }
 
 /// Implements the methods that all variants of Adam share, from options `lr`, `betas`, `eps`, `weight_decay` and
@@ -365,7 +346,11 @@ pub(super) fn check_adam(op: &'static str, lr: f64, betas: (f64, f64), eps: f64,
 macro_rules! adam_rule_methods {
     () => {
         fn check(&self) -> Result<()> {
-            $crate::optim::rule::check_adam(Self::NAME, self.lr, self.betas, self.eps, self.weight_decay)
+            $crate::option_range::check_options!(Self::NAME, self;
+                NONNEGATIVE: lr, eps, weight_decay;
+                FRACTION: betas.0, betas.1;
+            );
+            Ok(())
         }
 
         fn lr(&self) -> f64 {

@@ -3,8 +3,8 @@
 use super::clip::{factor_for_gradient, gradients};
 use super::free::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
-use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
+use crate::option_range::check_options;
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
@@ -92,7 +92,7 @@ impl GradScaler {
     #[panicking_form]
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
-        nonnegative(OP, "init_scale", init_scale)?;
+        check_options!(OP, &options; NONNEGATIVE: init_scale;);
         let is_valid = init_scale > 0.0
             && growth_factor > 1.0
             && backoff_factor > 0.0

@@ -1,6 +1,7 @@
 //! Stochastic gradient descent.
 
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
+use crate::option_range::check_options;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Stochastic gradient descent (Robbins & Monro 1951) with momentum (Polyak 1964), as in PyTorch:
@@ -44,11 +45,11 @@ impl Rule for SgdOptions {
     const NAME: &'static str = "sgd";
 
     fn check(&self) -> Result<()> {
-        nonnegative(Self::NAME, "weight_decay", self.weight_decay)?;
-        fraction(Self::NAME, "momentum", self.momentum)?;
-        if !(0.0..=1.0).contains(&self.dampening) {
-            return Err(Error::invalid(Self::NAME, format!("dampening must be in [0, 1], got {}", self.dampening)));
-        }
+        check_options!(Self::NAME, self;
+            NONNEGATIVE: lr, weight_decay;
+            FRACTION: momentum;
+            PROBABILITY: dampening;
+        );
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
             return Err(Error::invalid(Self::NAME, "nesterov requires a momentum above 0 and a dampening of 0"));
         }

@@ -4,6 +4,7 @@ use super::kind::{CellKind, RecurrentOutputs};
 use super::weights::LayerWeights;
 use crate::layer::Layer;
 use crate::layers::Dropout;
+use crate::option_range::OptionRange;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrenceOptions;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
@@ -60,9 +61,7 @@ impl RecurrentStack {
         if layers == 0 {
             return Err(Error::invalid(cell.name(), "the number of layers must be at least 1"));
         }
-        if !(0.0..=1.0).contains(&dropout) {
-            return Err(Error::invalid(cell.name(), format!("dropout must be in [0, 1], got {dropout}")));
-        }
+        OptionRange::PROBABILITY.check(cell.name(), "dropout", dropout, 0.2)?;
         if projection.is_some() && cell != CellKind::Lstm {
             return Err(Error::invalid(cell.name(), "projection is supported for Lstm only"));
         }

@@ -4,8 +4,8 @@ use pellucid_nn::optim::schedule::{
     CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, OneCycleLr, ReduceLrOnPlateau, ReduceLrOnPlateauOptions,
     Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode,
 };
-use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
-use pellucid_nn::{Parameter, StateDict};
+use pellucid_nn::optim::{Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::{Dropout, Parameter, StateDict};
 use pellucid_tensor::{Result, Tensor};
 use std::panic::catch_unwind;
 
@@ -33,6 +33,42 @@ fn a_group_that_does_not_exist_is_an_error() {
         let payload = catch_unwind(|| call(&sgd())).unwrap_err();
         let text = payload.downcast::<String>().expect("the payload of the panic must be a String");
         assert!(text.contains(missing), "{text}");
+    }
+}
+
+/// An error names the option, its value and a usual value.
+#[test]
+fn optimizers_and_dropout_check_their_options() {
+    let parameters = || vec![Parameter::new(Tensor::from([1.0f32]))];
+    let sgd_with = |options| message(Sgd::try_new(parameters(), options));
+    let adam_with = |options| message(Adam::try_new(parameters(), options));
+    let adafactor_with = |options| message(Adafactor::try_new(parameters(), options));
+    for (found, expected) in [
+        (
+            sgd_with(SgdOptions { lr: f64::NAN, ..Default::default() }),
+            "lr must be finite and not negative, got NaN; a usual value is 0.001",
+        ),
+        (
+            sgd_with(SgdOptions { dampening: 2.0, ..Default::default() }),
+            "dampening must be in [0, 1], got 2; a usual value is 0",
+        ),
+        (
+            adam_with(AdamOptions { betas: (0.9, 1.0), ..Default::default() }),
+            "betas.1 must be in [0, 1), got 1; a usual value is 0.999",
+        ),
+        (
+            adafactor_with(AdafactorOptions { beta2_decay: 0.5, ..Default::default() }),
+            "beta2_decay must be finite and not positive, got 0.5; a usual value is -0.8",
+        ),
+        (
+            adafactor_with(AdafactorOptions { d: 0.5, ..Default::default() }),
+            "d must be finite and at least 1, got 0.5; a usual value is 1",
+        ),
+        (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; a usual value is 0.001"),
+        (message(sgd().try_set_momentum(0, 1.0)), "momentum must be in [0, 1), got 1; a usual value is 0.9"),
+        (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; a usual value is 0.5"),
+    ] {
+        assert!(found.contains(expected), "{found}");
     }
 }
 

@@ -10,7 +10,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 /// Draws uniform values that decide which elements are kept.
 fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
-        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}")));
+        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; a usual value is 0.5")));
     }
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));

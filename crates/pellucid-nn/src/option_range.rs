@@ -1,0 +1,50 @@
+//! Ranges of numeric options. An error names the option, its range, its value, and a usual value.
+
+use pellucid_tensor::{Error, Result};
+
+/// The range of a numeric option.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OptionRange {
+    text: &'static str,
+    contains: fn(f64) -> bool,
+}
+
+impl OptionRange {
+    pub(crate) const NONNEGATIVE: OptionRange =
+        OptionRange { text: "finite and not negative", contains: |x| x.is_finite() && x >= 0.0 };
+    pub(crate) const NONPOSITIVE: OptionRange =
+        OptionRange { text: "finite and not positive", contains: |x| x.is_finite() && x <= 0.0 };
+    pub(crate) const AT_LEAST_ONE: OptionRange =
+        OptionRange { text: "finite and at least 1", contains: |x| x.is_finite() && x >= 1.0 };
+    pub(crate) const FRACTION: OptionRange = OptionRange { text: "in [0, 1)", contains: |x| (0.0..1.0).contains(&x) };
+    pub(crate) const PROBABILITY: OptionRange =
+        OptionRange { text: "in [0, 1]", contains: |x| (0.0..=1.0).contains(&x) };
+
+    /// Returns an error of operation `op` if the value of an option is outside the range.
+    pub(crate) fn check(self, op: &'static str, option: &str, value: f64, usual: f64) -> Result<()> {
+        if (self.contains)(value) {
+            return Ok(());
+        }
+        Err(Error::invalid(op, format!("{option} must be {}, got {value}; a usual value is {usual}", self.text)))
+    }
+}
+
+/// Returns the default of the type of `options`.
+pub(crate) fn default_of<T: Default>(_options: &T) -> T {
+    T::default()
+}
+
+/// Checks fields of a struct of options, listed by their range. The usual value of a field is its default.
+macro_rules! check_options {
+    ($op:expr, $options:expr; $($range:ident: $($option:ident $(. $part:tt)?),+;)+) => {{
+        let options = $options;
+        let usual = $crate::option_range::default_of(options);
+        $($($crate::option_range::OptionRange::$range.check(
+            $op,
+            concat!(stringify!($option) $(, ".", stringify!($part))?),
+            options.$option $(.$part)?,
+            usual.$option $(.$part)?,
+        )?;)+)+
+    }};
+}
+pub(crate) use check_options;
