@@ -1,6 +1,7 @@
 //! Eigenvalues and eigenvectors of symmetric matrices.
 
-use super::{as_column, as_row, eye, factor, mt, square_side};
+use super::lyapunov::{Spectrum, lyapunov, symmetric_part};
+use super::{as_column, as_row, eye, factor, mt, square_side, untracked_tensor};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
@@ -77,6 +78,9 @@ pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
 
 /// Computes the eigenvalues of symmetric matrices, as [`eigh`] does. ∂A = V·diag(g)·Vᵀ.
 ///
+/// The first derivative of a symmetric function of the eigenvalues exists at equal eigenvalues. The second derivative
+/// depends on the vectors and requires distinct eigenvalues.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
@@ -89,17 +93,40 @@ pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
     apply_one(Eigenvalues, &[&a])
 }
 
+/// Computes X = √A by eigenvalues. ∂A solves X·∂A + ∂A·X = sym(g).
+struct SquareRoot;
+
+impl Operation for SquareRoot {
+    fn name(&self) -> &'static str {
+        "matrix_sqrth"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.output(0);
+        let (w, v) = eigh(&untracked_tensor(inputs[0]), false)?;
+        let root = Spectrum { values: ops::sqrt(&ops::relu(&w)?)?, vectors: v };
+        root.save(saves);
+        Ok(smallvec![root.matrix_with(&root.values)?.array().clone()])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let g = symmetric_part(&grads.get(0)?)?;
+        Ok(smallvec![Some(lyapunov(&saved.output(0)?, &g, Spectrum::saved(saved)?)?)])
+    }
+}
+
 /// Computes the symmetric positive semidefinite X with X·X = A: X = V·diag(√w)·Vᵀ.
 ///
 /// A is symmetric positive semidefinite, and only its lower triangle is read. Eigenvalues below zero, which rounding
 /// may produce, count as zero.
 ///
+/// The gradient solves X·∂A + ∂A·X = g. It is that of a function of symmetric matrices, and symmetric. Derivatives of
+/// every order exist for positive definite A, also at equal eigenvalues. For a pair of eigenvalues that are both zero
+/// the derivative is infinite; such pairs contribute 0.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[doc(alias = "sqrtm")]
 #[tensor_method]
 pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {
     square_side("matrix_sqrth", a)?;
-    let (w, v) = eigh(a, false)?;
-    let roots = ops::sqrt(&ops::relu(&w)?)?;
-    ops::matmul(&ops::mul(&v, &as_row(&roots)?)?, &mt(&v)?)
+    apply_one(SquareRoot, &[a])
 }

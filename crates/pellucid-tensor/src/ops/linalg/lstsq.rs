@@ -26,7 +26,7 @@ pub struct Lstsq {
 /// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
 /// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.
 ///
-/// The gradients are those of [`pinv`] and of the product.
+/// The gradients are those of [`pinv`], of the product, and of [`svdvals`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

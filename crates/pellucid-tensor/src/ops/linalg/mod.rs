@@ -17,6 +17,7 @@ mod inv;
 mod ldl;
 mod lstsq;
 mod lu;
+mod lyapunov;
 mod norm;
 mod pinv;
 mod product;

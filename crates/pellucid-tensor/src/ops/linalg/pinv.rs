@@ -100,7 +100,7 @@ impl Operation for PseudoInverse {
 ///
 /// Singular values up to the cutoff count as zero.
 ///
-/// The gradient is that at constant rank (Golub & Pereyra 1973).
+/// The gradient is that at constant rank (Golub & Pereyra 1973). Equal singular values are regular points.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

@@ -1,6 +1,7 @@
 //! Singular value decomposition.
 
-use super::{as_column, as_row, block, eye, factor, matrix_dims, mt};
+use super::lyapunov::{Spectrum, lyapunov, symmetric_part};
+use super::{as_column, as_row, block, eye, factor, matrix_dims, mt, untracked_tensor};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
@@ -111,6 +112,9 @@ pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> 
 
 /// Computes the singular values, descending: `[.., k]`, k = min(m, n). ∂A = U·diag(g)·Vᵀ.
 ///
+/// The first derivative of a symmetric function of the values exists at equal nonzero values. The second derivative
+/// depends on the vectors and requires distinct values, and for m ≠ n also nonzero ones.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
@@ -123,10 +127,46 @@ pub fn svdvals(a: &Tensor) -> Result<Tensor> {
     apply_one(SingularValues, &[a])
 }
 
+/// Computes Q and H of A = Q·H. With L(H, G), the solution X of H·X + X·H = G, and M = Qᵀ·∂Q − sym(∂H)·H,
+/// ∂A = Q·[sym(∂H) + L(H, M − Mᵀ)] + (I − Q·Qᵀ)·∂Q·H⁻¹ (Higham 2008, section 8.1), where H⁻¹ = L(H, 2·I).
+struct Polar;
+
+impl Operation for Polar {
+    fn name(&self) -> &'static str {
+        "polar"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..2).for_each(|k| saves.output(k));
+        let [u, s, vt] = thin_svd(&untracked_tensor(inputs[0]))?;
+        let spectrum = Spectrum { values: s, vectors: mt(&vt)? };
+        spectrum.save(saves);
+        let (q, h) = (ops::matmul(&u, &vt)?, spectrum.matrix_with(&spectrum.values)?);
+        Ok(smallvec![q.array().clone(), h.array().clone()])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let (q, h, spectrum) = (saved.output(0)?, saved.output(1)?, Spectrum::saved(saved)?);
+        let (g, stretch) = (grads.get(0)?, symmetric_part(&grads.get(1)?)?);
+        let inside = ops::matmul(&mt(&q)?, &g)?;
+        let m = ops::sub(&inside, &ops::matmul(&stretch, &h)?)?;
+        let rotation = lyapunov(&h, &ops::sub(&m, &mt(&m)?)?, spectrum.clone())?;
+        let whole = ops::matmul(&q, &ops::add(&stretch, &rotation)?)?;
+        if q.shape()[q.rank() - 2] == q.shape()[q.rank() - 1] {
+            return Ok(smallvec![Some(whole)]);
+        }
+        let twice = ops::diag_embed(&ops::full_like(&spectrum.values, 2.0)?, 0, -2, -1)?;
+        let inverse = lyapunov(&h, &twice, spectrum)?;
+        let beyond = ops::matmul(&ops::sub(&g, &ops::matmul(&q, &inside)?)?, &inverse)?;
+        Ok(smallvec![Some(ops::add(&whole, &beyond)?)])
+    }
+}
+
 /// Computes the polar decomposition A = Q·H: Q has orthonormal columns, H is symmetric positive semidefinite.
 ///
 /// A and Q are `[.., m, n]` with m ≥ n, H is `[.., n, n]`. From the singular value decomposition, Q = U·Vᵀ and
 /// H = V·diag(S)·Vᵀ.
+///
+/// Derivatives of every order exist for A of full column rank, also at equal singular values (Higham 2008). For a pair
+/// of singular values that are both zero, Q has no derivative; such pairs contribute 0 to the gradient.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -140,6 +180,6 @@ pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
             "needs at least as many rows as columns; transpose() matrices with fewer rows",
         ));
     }
-    let [u, s, vt] = thin_svd(a)?;
-    Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&as_column(&s)?, &vt)?)?))
+    let outputs = apply(Polar, &[a])?;
+    Ok((outputs[0].clone(), outputs[1].clone()))
 }

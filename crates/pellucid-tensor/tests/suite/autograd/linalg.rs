@@ -2,7 +2,7 @@
 
 use crate::support::assert_close;
 use pellucid_tensor::ops::{self, Cutoff, MatrixNorm, QrMode};
-use pellucid_tensor::{GradOptions, Tensor, grad};
+use pellucid_tensor::{DType, GradCheckOptions, GradOptions, Tensor, grad, gradcheck, gradgradcheck};
 
 /// Returns a matrix that is neither symmetric nor near the identity, and its inverse.
 fn matrix() -> (Tensor, [f64; 4]) {
@@ -150,4 +150,59 @@ fn gradient_of_multi_dot_is_the_product_of_the_other_factors() {
     let (x, _) = matrix();
     let y = ops::multi_dot(&[&a, &x, &b]).unwrap();
     assert_close(&slope(&y.sum(..), &x), &[5.0, 7.0, 10.0, 14.0]);
+}
+
+/// Returns the identity, 4·I, and a matrix with the eigenvalues 1, 3, 3.
+fn equal_eigenvalues() -> Tensor {
+    let scaled = |x: f64| [[x, 0.0, 0.0], [0.0, x, 0.0], [0.0, 0.0, x]];
+    Tensor::from([scaled(1.0), scaled(4.0), [[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 3.0]]])
+}
+
+fn weights() -> Tensor {
+    Tensor::from([[0.3, 0.7, -0.2], [0.7, 1.1, 0.5], [-0.2, 0.5, -0.9]])
+}
+
+#[test]
+fn gradient_of_the_square_root_at_equal_eigenvalues() {
+    let x = equal_eigenvalues().requires_grad_(true);
+    let g = slope(&(x.matrix_sqrth() * weights()).sum(..), &x);
+    let w = weights();
+    assert_close(&g.select(0, 0), &(&w * 0.5).to_vec::<f64>());
+    assert_close(&g.select(0, 1), &(&w * 0.25).to_vec::<f64>());
+    // X = √A has the eigenvectors (1, ±1, 0)/√2 of √3 and 1, and e₃ of √3; a₀₂ pairs e₃ with both.
+    let root = 3f64.sqrt();
+    let (same, mixed) = (0.5 / root, 1.0 / (1.0 + root));
+    let (sum, difference) = (0.5 * (-0.2 + 0.5) * same, 0.5 * (-0.2 - 0.5) * mixed);
+    assert_close(&g.select(0, 2).select(0, 0).select(0, 2), &[sum + difference]);
+
+    let single = equal_eigenvalues().to_dtype(DType::F32).requires_grad_(true);
+    let g32 = slope(&(single.matrix_sqrth() * weights().to_dtype(DType::F32)).sum(..), &single);
+    crate::support::assert_within(&g32, &g.to_vec::<f64>(), 1e-6);
+}
+
+#[test]
+fn derivatives_of_square_roots_and_polar_factors_at_equal_values() {
+    let check = GradCheckOptions::default();
+    let root =
+        |x: &[Tensor]| Ok(vec![ops::matrix_sqrth(&ops::mul(ops::add(&x[0], ops::transpose(&x[0], -2, -1)?)?, 0.5)?)?]);
+    let polar = |x: &[Tensor]| ops::polar(&x[0]).map(|(q, h)| vec![q, h]);
+    let square = equal_eigenvalues();
+    let tall = Tensor::from([[[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]], [[1.0, 0.5], [0.0, 2.0], [1.0, -1.0]]]);
+    gradcheck(root, &[&square], check).unwrap();
+    gradgradcheck(root, &[&square], check).unwrap();
+    for x in [square, tall] {
+        gradcheck(polar, &[&x], check).unwrap();
+        gradgradcheck(polar, &[&x], check).unwrap();
+    }
+}
+
+#[test]
+fn pairs_of_zero_eigenvalues_contribute_nothing() {
+    let x = Tensor::from([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).requires_grad_(true);
+    let ones = Tensor::full([3, 3], 1.0, DType::F64);
+    let kept = [0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0];
+    assert_close(&slope(&(x.matrix_sqrth() * &ones).sum(..), &x), &kept);
+    let zero = Tensor::zeros([3, 2], DType::F64).requires_grad_(true);
+    let (q, _) = zero.polar();
+    assert_close(&slope(&q.sum(..), &zero), &[0.0; 6]);
 }

@@ -84,6 +84,21 @@ pub(super) fn singular_rows() -> Vec<Row> {
                     ]
                 },
             )
+            .outputs(
+                "more rows, equal singular values",
+                [real([3, 1])],
+                |x| {
+                    let ones = ops::diag_embed(&ops::ones([3], x[0].dtype())?, 0, -2, -1)?;
+                    ops::polar(&ops::concatenate(&[&mt(&x[0])?, &ones], -2)?).map(|(q, h)| vec![q, h])
+                },
+                |x| {
+                    let tall =
+                        |v: &Mat| mat(4, 3, |i, j| if i == 0 { v[j][0] } else { f64::from(u8::from(i == j + 1)) });
+                    let root = |a: &Mat| function(&times(&transposed(a), a), f64::sqrt);
+                    vec![each(x, |v| rotation_of(&tall(&v[0]))), each(x, |v| root(&tall(&v[0])))]
+                },
+            )
+            .floats_only()
             .check("more columns than rows must be an error", || shape_refused(ops::polar(&zeros(&[2, 3])))),
         row("pinv")
             .case(
@@ -245,7 +260,14 @@ pub(super) fn symmetric_rows() -> Vec<Row> {
                 |_| Nd { shape: vec![2, 0], data: vec![] },
             )
             .floats_only(),
-        square("matrix_sqrth", |x| ops::matrix_sqrth(&positive(x)?), |x| function(&positive_of(x), f64::sqrt)),
+        square("matrix_sqrth", |x| ops::matrix_sqrth(&positive(x)?), |x| function(&positive_of(x), f64::sqrt))
+            .case(
+                "equal eigenvalues",
+                [real([3, 1])],
+                |x| ops::matrix_sqrth(&positive(&x[0])?),
+                |x| each(x, |v| function(&positive_of(&v[0]), f64::sqrt)),
+            )
+            .floats_only(),
         square("matrix_exp", ops::matrix_exp, |x| {
             let small = mat(x.len(), x.len(), |i, j| x[i][j] / 1024.0);
             let (mut term, mut sum) = (identity(x.len()), identity(x.len()));

@@ -1,0 +1,89 @@
+//! The equation S·X + X·S = G, which the derivatives of matrix square roots and polar factors solve.
+
+use super::{as_column, as_row, mt, untracked_tensor};
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::Result;
+use smallvec::smallvec;
+
+/// The eigenvalues `[.., n]` and the eigenvectors (columns) of symmetric matrices, without history.
+#[derive(Clone)]
+pub(super) struct Spectrum {
+    pub(super) values: Tensor,
+    pub(super) vectors: Tensor,
+}
+
+impl Spectrum {
+    /// Saves the spectrum for [`Spectrum::saved`].
+    pub(super) fn save(&self, saves: &mut SaveForBackward) {
+        saves.array(self.values.array().clone());
+        saves.array(self.vectors.array().clone());
+    }
+
+    /// Returns the spectrum that a forward pass saved.
+    pub(super) fn saved(saved: &SavedTensors) -> Result<Spectrum> {
+        Ok(Spectrum { values: saved.array(0)?, vectors: saved.array(1)? })
+    }
+
+    /// Computes V·diag(f)·Vᵀ.
+    pub(super) fn matrix_with(&self, f: &Tensor) -> Result<Tensor> {
+        ops::matmul(&ops::mul(&self.vectors, &as_row(f)?)?, &mt(&self.vectors)?)
+    }
+}
+
+/// Computes X = V·[(Vᵀ·G·V)ᵢⱼ/(wᵢ + wⱼ)]·Vᵀ for S = V·diag(w)·Vᵀ (Higham 2008, section B.14).
+///
+/// Elements with wᵢ + wⱼ = 0 are 0: X is then the least squares solution of the smallest norm. With P = L(S, g), the
+/// solution for the incoming gradient, ∂G = P and ∂S = −(P·Xᵀ + Xᵀ·P). No derivative divides by wᵢ − wⱼ, so equal
+/// eigenvalues are regular points of every order.
+struct Lyapunov {
+    spectrum: Spectrum,
+}
+
+impl Operation for Lyapunov {
+    fn name(&self) -> &'static str {
+        "lyapunov"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        saves.output(0);
+        self.spectrum.save(saves);
+        let Spectrum { values: w, vectors: v } = &self.spectrum;
+        let inside = ops::matmul(&ops::matmul(&mt(v)?, &untracked_tensor(inputs[1]))?, v)?;
+        let sums = ops::add(&as_column(w)?, &as_row(w)?)?;
+        let inside = ops::where_(&ops::eq(&sums, 0)?, 0.0, &ops::div(&inside, &sums)?)?;
+        let x = ops::matmul(&ops::matmul(v, &inside)?, &mt(v)?)?;
+        Ok(smallvec![x.array().clone()])
+    }
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let p = lyapunov(&saved.input(0)?, &grads.get(0)?, Spectrum::saved(saved)?)?;
+        let mut gradients: InputGradients = smallvec![None, None];
+        if needed.contains(0) {
+            let xt = mt(&saved.output(0)?)?;
+            gradients[0] = Some(ops::neg(&ops::add(&ops::matmul(&p, &xt)?, &ops::matmul(&xt, &p)?)?)?);
+        }
+        if needed.contains(1) {
+            gradients[1] = Some(p);
+        }
+        Ok(gradients)
+    }
+}
+
+/// Solves S·X + X·S = G for symmetric S of the given spectrum. S and G have the same shape.
+pub(super) fn lyapunov(s: &Tensor, g: &Tensor, spectrum: Spectrum) -> Result<Tensor> {
+    apply_one(Lyapunov { spectrum }, &[s, g])
+}
+
+/// Computes ½·(x + xᵀ).
+pub(super) fn symmetric_part(x: &Tensor) -> Result<Tensor> {
+    ops::mul(&ops::add(x, &mt(x)?)?, 0.5)
+}
