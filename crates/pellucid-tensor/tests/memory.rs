@@ -282,7 +282,7 @@ fn distances_of_all_pairs_do_not_store_the_differences() {
     let (count, width) = (160, 512);
     let (x, y) = (wave([count, width]).requires_grad_(true), wave([count, width]).mul(0.5));
     type Distance = fn(&Tensor, &Tensor) -> Tensor;
-    let calls: [(&str, Distance); 8] = [
+    let calls: [(&str, Distance); 9] = [
         ("cdist of order 0", |x, y| x.cdist(y, 0.0)),
         ("cdist of order 1", |x, y| x.cdist(y, 1.0)),
         ("cdist of order 2", |x, y| x.cdist(y, 2.0)),
@@ -290,6 +290,7 @@ fn distances_of_all_pairs_do_not_store_the_differences() {
         ("cdist of order ∞", |x, y| x.cdist(y, f64::INFINITY)),
         ("pdist of order 2", |x, _| x.pdist(2.0)),
         ("pdist of order ∞", |x, _| x.pdist(f64::INFINITY)),
+        ("vecdot", |x, y| x.unsqueeze(1).vecdot(&y.unsqueeze(0), -1)),
         ("cosine_similarity", |x, y| x.unsqueeze(1).cosine_similarity(&y.unsqueeze(0), -1, 1e-8)),
     ];
     for (name, call) in calls {
@@ -310,6 +311,19 @@ fn distances_of_all_pairs_do_not_store_the_differences() {
             assert!(now <= peak.max(before + 32 * bytes), "{what}{name}: the peak grew from {peak} to {now} bytes");
         }
     }
+}
+
+/// The terms would have 200 times the size of the argument.
+#[test]
+fn a_sum_of_log_gamma_functions_does_not_store_its_terms() {
+    let _turn = lock_statistics();
+    let x = wave([4096]).add(200.0).requires_grad_(true);
+    let sum = || {
+        let y = ops::sum(&ops::multigammaln(&x, 200)?, ..)?;
+        grad(&[&y], &[&x], GradOptions::default())
+    };
+    let (_, work) = trace(sum).unwrap();
+    assert!(work.allocated_bytes < 32 * 4 * 4096, "{work:?}");
 }
 
 /// The pairs of classes would have 256 times the size of the scores.

@@ -254,6 +254,8 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
 /// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
 ///
+/// It stores the products of one input with W: out·m (or out·n) numbers for each row.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of a and c have the lengths of the last two axes of W;
 /// [`Error::DTypeMismatch`]; those of the addition.

@@ -29,7 +29,8 @@ over_axes! {
     }, autocast = Single;
     /// Computes the cumulative product along an axis, or (`..`) over all elements in row-major order.
     ///
-    /// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero.
+    /// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero. The second derivative takes
+    /// about 25 times the memory of x.
     cumprod(x; axis) = cumulative_reduction("cumprod", ScanOp::Prod, |a, b| ops::mul(a, b), x, axis), autocast = Single;
     /// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index, the last among
     /// equals.
@@ -48,7 +49,8 @@ over_axes! {
               integers.";
 
     /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers. In `f32`
-    /// the error is relative to the largest element if the result is near 0.
+    /// the error is relative to the largest element if the result is near 0. The second derivative takes about 25 times
+    /// the memory of x.
     logcumsumexp(x: floats; axis) =
         cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| ops::logaddexp(a, b), x, axis), autocast = Single;
 }

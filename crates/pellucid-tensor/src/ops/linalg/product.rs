@@ -1,11 +1,12 @@
 //! Products and powers of matrices.
 
 use super::inv::inv;
+use crate::ops::formula::map_sum;
 use crate::ops::precision::{in_single, widen_all_operands};
 use crate::ops::{self, check, matmul};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, formula};
 
 /// Computes the n-th power of square matrices: the identity for n = 0, and the |n|-th power of the inverse for n < 0.
 ///
@@ -123,7 +124,8 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     ops::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
 }
 
-/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, without keeping the axis.
+/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, without keeping the axis. Products of floats are summed as they
+/// are computed, and not stored.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
@@ -133,6 +135,11 @@ pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);
     let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
     let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
-    in_single!(op, [a, b] => ops::sum(&ops::mul(a, b)?, at));
-    ops::sum(&ops::mul(a, b)?, at)
+    in_single!(op, [a, b] => vecdot(a, b, at));
+    if !a.dtype().promote(b.dtype()).is_float() {
+        return ops::sum(&ops::mul(a, b)?, at);
+    }
+    let product = formula! { static vecdot(a, b) = a * b; };
+    let axis = std::iter::once(shape.axis(op, at)?).collect();
+    ops::squeeze(&map_sum(product, &[a, b], &[], axis, None)?, at)
 }

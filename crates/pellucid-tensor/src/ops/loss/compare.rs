@@ -1,13 +1,14 @@
 //! Losses that compare pairs: which one is larger, or nearer.
 
 use super::Reduction;
+use crate::ops::formula::map;
 use crate::ops::over;
 use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, formula};
 
 /// Computes max(0, −t·(a − b) + margin), where t is 1 if a should be larger, and −1 if b should be larger.
 ///
@@ -59,7 +60,7 @@ pub fn cosine_embedding_loss(
     in_single!(op, [a, b] => cosine_embedding_loss(a, b, target, margin, reduction));
     let (a, b) = (&precision::cast_operand(op, a)?, &precision::cast_operand(op, b)?);
     // 1e-12 is PyTorch's constant; it is added to the squares.
-    let dot = |a: &Tensor, b: &Tensor| ops::sum(&ops::mul(a, b)?, -1);
+    let dot = |a: &Tensor, b: &Tensor| ops::vecdot(a, b, -1);
     let squares = |x: &Tensor| ops::add(&dot(x, x)?, 1e-12);
     let cos = ops::div(&dot(a, b)?, &ops::sqrt(&ops::mul(&squares(a)?, &squares(b)?)?)?)?;
     let near = ops::where_(&ops::eq(target, 1)?, &ops::sub(1.0, &cos)?, 0.0)?;
@@ -90,7 +91,8 @@ impl Default for TripletMarginLossOptions {
 
 /// Computes max(0, d(x, positive) − d(x, negative) + margin) (Schroff et al. 2015).
 ///
-/// d is the p-norm distance of vectors along the last axis.
+/// d is the p-norm distance of vectors along the last axis. It stores the differences: if x and the others broadcast,
+/// arrays of the broadcast shape, one for each distance.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not
@@ -106,7 +108,8 @@ pub fn triplet_margin_loss(
     check::floats(op, &[x, positive, negative])?;
     in_single!(op, [x, positive, negative] => triplet_margin_loss(x, positive, negative, options));
     let TripletMarginLossOptions { margin, p, eps, swap, reduction } = options;
-    let distance = |a: &Tensor, b: &Tensor| ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, over(-1));
+    let difference = formula! { static shifted_difference(a, b; eps) = a - b + eps; };
+    let distance = |a: &Tensor, b: &Tensor| ops::norm(&map(difference, &[a, b], &[eps.into()])?, p, over(-1));
     let [x, positive, negative] = [x, positive, negative].map(|t| precision::cast_operand(op, t));
     triplet_margin_with_distance_loss(&x?, &positive?, &negative?, distance, margin, swap, reduction)
 }

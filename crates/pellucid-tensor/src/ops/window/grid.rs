@@ -39,7 +39,8 @@ pub enum PaddingMode {
 /// With `align_corners` −1 and 1 are the centers of the first and the last element, otherwise their outer edges.
 ///
 /// The gradient with respect to the grid is that of the interpolation weights, and 0 for the nearest element. A point
-/// that is NaN gives NaN.
+/// that is NaN gives NaN. Cubic interpolation reads 16 elements for a point: its gradient takes about 20 times the memory
+/// of the result.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

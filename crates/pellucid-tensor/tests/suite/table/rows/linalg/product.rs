@@ -99,6 +99,13 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[3], |ix| (0..2).map(|k| x[0].at(&[k, 0]) * x[1].at(&[k, ix[0]])).sum()),
             )
             .floats_only()
+            .case(
+                "all pairs",
+                [real([2, 1, 3]), real([2, 3])],
+                |x| ops::vecdot(&x[0], &x[1], -1),
+                |x| Nd::from_fn(&[2, 2], |ix| (0..3).map(|k| x[0].at(&[ix[0], 0, k]) * x[1].at(&[ix[1], k])).sum()),
+            )
+            .floats_only()
             .check("unequal shapes must be an error", || shape_refused(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
     ]
 }
