@@ -137,9 +137,13 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 "points with a gradient",
                 [real([3]), real([4]), real([4])],
-                |x| ops::interp(&x[0], &(&points(&x[1]) + &(&x[1] * 0.02)), &x[2], InterpOptions::default()),
                 |x| {
-                    let p: Vec<f64> = POINTS.iter().zip(&x[1].data).map(|(p, d)| p + 0.02 * d).collect();
+                    // The points of integers are not ascending otherwise.
+                    let points = (&points(&x[1]) + &(&x[1] * 0.1)).sort(0, false).0;
+                    ops::interp(&x[0], &points, &x[2], InterpOptions::default())
+                },
+                |x| {
+                    let p: Vec<f64> = POINTS.iter().zip(&x[1].data).map(|(p, d)| p + 0.1 * d).collect();
                     x[0].map(|v| linear(v, &p, &x[2].data))
                 },
             )
