@@ -175,8 +175,7 @@ fn a_reader_that_waits_sees_the_write() {
 fn writers_exclude_one_another_and_readers() {
     explore(2, || {
         let storage = Arc::new(Contents::default());
-        let others =
-            [write, read].map(|kernel: fn(&Contents) -> bool| spawn_with(&storage, move |storage| kernel(storage)));
+        let others = [write, read].map(|kernel: fn(&Contents) -> bool| spawn_with(&storage, kernel));
         let mut writes = u64::from(write(&storage));
         let [writer, reader] = others.map(|t| t.join().unwrap());
         writes += u64::from(writer);
