@@ -1,6 +1,7 @@
 //! Products and powers of matrices.
 
 use super::inv::inv;
+use crate::ops::axes::check_reduction_rank;
 use crate::ops::formula::map_sum;
 use crate::ops::precision::{in_single, widen_all_operands};
 use crate::ops::{self, check, matmul};
@@ -135,6 +136,7 @@ pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);
     let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
     let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
+    check_reduction_rank(op, &shape)?;
     in_single!(op, [a, b] => vecdot(a, b, at));
     if !a.dtype().promote(b.dtype()).is_float() {
         return ops::sum(&ops::mul(a, b)?, at);

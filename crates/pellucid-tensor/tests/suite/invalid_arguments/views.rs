@@ -9,7 +9,7 @@ use std::rc::Rc;
 const OF_THE_USER: [&str; 6] = ["map", "map_all", "map_rows", "map_rows_all", "update", "update_many"];
 
 /// Operations whose rows compute their inputs by other operations: symmetric matrices, regular matrices, signs.
-const COMPOSED: [&str; 31] = [
+const COMPOSED: [&str; 32] = [
     "hinge_embedding_loss",
     "margin_ranking_loss",
     "cosine_embedding_loss",
@@ -20,6 +20,7 @@ const COMPOSED: [&str; 31] = [
     "eigh",
     "eigvalsh",
     "matrix_sqrth",
+    "polar",
     "lu",
     "lu_factor",
     "lu_factor_ex",
