@@ -27,7 +27,8 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
         Recip => -(g * y * y),
         Exp => g * y,
         Exp2 => LN_2 * (g * y),
-        Expm1 => g * (y + 1),
+        // For x < 0, y + 1 would lose all digits.
+        Expm1 => g * x.exp(),
         Ln => g / x,
         Log2 => g / (LN_2 * x),
         Log10 => g / (LN_10 * x),

@@ -34,7 +34,11 @@ unary! {
     gelu(x) = x * x.ndtr();
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
-    gelu_tanh(x) = x * (1.5957691216057308 * (x + 0.044715 * x * x * x)).sigmoid();
+    gelu_tanh(x) = {
+        // For |x| > 32 the sigmoid is 0 or 1, also in `f64`. Powers of a large x would overflow.
+        let u = x.abs().gt(32.0).select(32.0 * x.signum(), x);
+        x * (1.5957691216057308 * (u + 0.044715 * u * u * u)).sigmoid()
+    };
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in `f64`
     /// −708) the factor is subnormal, and the relative error grows as its spacing.
     #[doc(alias = "swish")]
@@ -42,10 +46,13 @@ unary! {
     /// Computes x·tanh(softplus(x)) (Misra 2019), with the error of [`silu`] for large −x.
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
-            // tanh(ln(1 + n)) with n = eˣ, which has no kink at 0; it is 1 for large x.
+            // t = tanh(ln(1 + n)) with n = eˣ, which has no kink at 0, is 1 − r. For large x, where t is near 1, its
+            // derivatives are those of r; for x < 0, where r is near 1, the difference would cancel.
             let n = x.gt(40.0).select(40.0, x).exp();
-            let t = n * (n + 2.0) / (n * (n + 2.0) + 2.0);
-            g * (t + x * (1.0 - t * t) * x.sigmoid())
+            let m = n * (n + 2.0);
+            let r = x.gt(40.0).select(0.0, 2.0 / (m + 2.0));
+            let t = x.gt(0.0).select(1.0 - r, m / (m + 2.0));
+            g * (t + x * (r * (2.0 - r)) * x.sigmoid())
         };
     /// Computes ln(1 + eˣ), a smooth approximation of relu, stable for large |x|.
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
@@ -59,7 +66,12 @@ unary! {
     #[doc(alias = "log_sigmoid")]
     logsigmoid(x) = x.min(0.0) - (-x.abs()).exp().ln_1p(), d x = g * (-x).sigmoid();
     /// Computes x / (1 + |x|).
-    softsign(x) = x / (1.0 + x.abs());
+    softsign(x) = x / (1.0 + x.abs()),
+        d x = {
+            // A quotient of differences would cancel for large |x|, and the square could overflow.
+            let r = 1.0 / (1.0 + x.abs());
+            g * r * r
+        };
     /// Computes relu6(x + 3)/6, a piecewise linear sigmoid (Courbariaux et al. 2015).
     hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
     /// Computes x·hardsigmoid(x) (Howard et al. 2019).

@@ -62,7 +62,7 @@ binary! {
     /// Computes √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even with NaN (C99).
     /// All derivatives at the origin are 0.
     hypot(a, b) = hypotenuse(a, b),
-        d a = g * (a / y.eq(0.0).select(f64::INFINITY, y)), d b = g * (b / y.eq(0.0).select(f64::INFINITY, y));
+        d a = g * hypotenuse_slope(a, b), d b = g * hypotenuse_slope(b, a);
     /// Computes the bitwise AND of integers, or the logical AND of booleans.
     bitwise_and(a, b) = a & b;
     /// Computes the bitwise OR of integers, or the logical OR of booleans.
@@ -127,6 +127,16 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     // Between 2⁻⁵⁰ and 2⁵⁰ no square overflows, and a smaller side whose square underflows is negligible.
     let safe = large.ge(8.881_784_197_001_252e-16) & large.le(1125899906842624.0);
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
+}
+
+/// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its derivative
+/// by a, b²/√(a² + b²)³, then has no difference that cancels.
+fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
+    let a_is_larger = a.abs().ge(b.abs());
+    let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));
+    let ratio = small / large.eq(0.0).select(f64::INFINITY, large);
+    let cosine = large.signum() / ratio.mul_add(ratio, 1.0).sqrt();
+    a_is_larger.select(cosine, ratio * cosine)
 }
 
 /// Limits x to [low, high]; the derivative is 1 on the closed range. NaN stays NaN, and a NaN bound makes all elements

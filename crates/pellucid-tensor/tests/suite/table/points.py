@@ -128,7 +128,7 @@ UNARY = {
         ["0", "1e4"],
     ),
     "silu": (lambda x: x * sigmoid(x), ["0", "1e4", "-1e4"]),
-    "mish": (lambda x: x * mp.tanh(softplus(x)), ["0", "1e4", "-1e4"]),
+    "mish": (lambda x: x * mp.tanh(softplus(x)), ["0", "10", "1e4", "-1e4"]),
     "softplus": (softplus, ["0", "1e4", "-1e4"]),
     "logsigmoid": (lambda x: -softplus(-x), ["0", "1e4", "-1e4"]),
     "softsign": (lambda x: x / (1 + abs(x)), ["0", "100"]),
@@ -144,7 +144,7 @@ UNARY = {
     # Exponentials, logarithms, trigonometric and hyperbolic functions.
     "exp": (mp.exp, ["0", "-1e4"]),
     "exp2": (lambda x: mp.mpf(2) ** x, ["0"]),
-    "expm1": (mp.expm1, ["0", "1e-25"]),
+    "expm1": (mp.expm1, ["0", "1e-25", "-20"]),
     "ln": (ln, ["0", "1"]),
     "log": (ln, ["0", "1"]),
     "log2": (lambda x: ln(x) / mp.log(2), ["0", "1"]),
@@ -310,7 +310,7 @@ BINARY = {
     "atan2": (angle, ["0, 0", "0, 1", "1, 0", "1, 1", "-1, 1"]),
     "copysign": (lambda a, b: abs(a) if b > 0 else -abs(a), ["1, 0", "0, 1"]),
     "heaviside": (lambda a, b: mp.mpf(a > 0), ["0, 3"]),
-    "hypot": (lambda a, b: mp.sqrt(a * a + b * b), ["0, 0", "0, 1", "1, 1", "3, 4"]),
+    "hypot": (lambda a, b: mp.sqrt(a * a + b * b), ["0, 0", "0, 1", "1, 1", "3, 4", "1e4, 1"]),
     "logaddexp": (lambda a, b: mp.log(mp.exp(a) + mp.exp(b)), ["0, 0", "1, 1", "-inf, -inf", "inf, inf"]),
     "logaddexp2": (lambda a, b: mp.log(mp.mpf(2) ** a + mp.mpf(2) ** b, 2), ["0, 0", "1, 1", "-inf, -inf"]),
     "xlogy": (xlog(ln), ["0, 0", "0, 1", "0, 2", "1, 1"]),
@@ -493,6 +493,8 @@ differ, the last column states the convention:
 - Where PyTorch has NaN at the minimum or at the centre of symmetry of a function, the derivative is 0.
 - At a pole the derivative is infinite. A gradient of 0 that arrives at a pole gives NaN, as in PyTorch: select the
   operand before the operation, not its result.
+- The derivatives of `tanh` and `sigmoid` are those of the result, 1 − y² and y·(1 − y), as in PyTorch. They are 0 where
+  y rounds to ±1: in `f32` for `tanh` from |x| = 10 and for `sigmoid` from x = 17.
 
 ## Functions of one variable
 

@@ -287,6 +287,71 @@ fn gradgradcheck_holds_at_smooth_special_points() {
     assert!(checked >= 200, "the page must have at least 200 smooth points, but has {checked}");
 }
 
+/// Returns the derivatives of orders 1, 2, .. at a point, in `f32`.
+fn single_orders(f: impl Fn(&Tensor) -> Tensor, at: f32, count: usize) -> Vec<f64> {
+    let x = Tensor::from(at).requires_grad_(true);
+    let mut y = f(&x);
+    (0..count)
+        .map(|_| {
+            let options = GradOptions { create_graph: true, ..Default::default() };
+            y = grad_one(&y, &x, options).expect("the derivative must exist");
+            y.item::<f64>()
+        })
+        .collect()
+}
+
+/// Far from the origin, terms of a derivative that cancel would lose all digits in `f32`.
+#[test]
+fn derivatives_far_from_the_origin_keep_their_digits() {
+    type Function = fn(&Tensor) -> Tensor;
+    let cases: [(&str, Function, f32, &[f64]); 8] = [
+        ("expm1", |x| x.expm1(), -20.0, &[2.06115362244e-9; 4]),
+        ("softsign", |x| x.softsign(), 1e8, &[9.9999998e-17, -1.99999994e-24, 5.99999976e-32]),
+        ("hypot", |x| x.hypot(1.0f32), 1e3, &[0.9999995, 9.99998500002e-10, -2.99999250001e-12]),
+        ("hypot", |x| x.hypot(1.0f32), -1e4, &[-0.999999995, 9.99999985e-13, 2.999999925e-16]),
+        ("mish", |x| x.mish(), 10.0, &[1.00000007831, -1.48371621785e-7, 2.80225946616e-7, -5.27392604444e-7]),
+        ("mish", |x| x.mish(), -10.0, &[-4.08579786903e-4, -3.63162337335e-4, -3.17729429115e-4, -2.72267664746e-4]),
+        ("gelu_tanh", |x| x.gelu_tanh(), 1e20, &[1.0, 0.0, 0.0, 0.0]),
+        ("gelu_tanh", |x| x.gelu_tanh(), -1e20, &[0.0; 4]),
+    ];
+    for (name, f, at, expected) in cases {
+        let found = single_orders(f, at, expected.len());
+        let near =
+            found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() <= 1e-4 * expected.abs());
+        assert!(near, "{name} at {at}: got {found:?}, expected {expected:?}");
+    }
+}
+
+/// Powers and products of a large argument must not overflow where the derivative is finite.
+#[test]
+fn derivatives_of_activations_are_finite_for_large_arguments() {
+    type Function = fn(&Tensor) -> Tensor;
+    let activations: [(&str, Function); 16] = [
+        ("gelu", |x| x.gelu()),
+        ("gelu_tanh", |x| x.gelu_tanh()),
+        ("silu", |x| x.silu()),
+        ("mish", |x| x.mish()),
+        ("softplus", |x| x.softplus()),
+        ("logsigmoid", |x| x.logsigmoid()),
+        ("softsign", |x| x.softsign()),
+        ("tanhshrink", |x| x.tanhshrink()),
+        ("hardswish", |x| x.hardswish()),
+        ("elu", |x| x.elu(1.0)),
+        ("selu", |x| x.selu()),
+        ("tanh", |x| x.tanh()),
+        ("sigmoid", |x| x.sigmoid()),
+        ("erf", |x| x.erf()),
+        ("atan", |x| x.atan()),
+        ("hypot", |x| x.hypot(1.0f32)),
+    ];
+    for (name, f) in activations {
+        for at in [1e20, -1e20, 1e30, -1e30] {
+            let found = single_orders(f, at, 4);
+            assert!(found.iter().all(|v| v.is_finite()), "{name} at {at}: {found:?}");
+        }
+    }
+}
+
 #[test]
 fn every_elementwise_operation_has_a_special_point() {
     let _random = pellucid_tensor::Generator::new(0).scope();
