@@ -197,6 +197,27 @@ pub trait Module: Send + Sync {
         parts(&self).to_dtype_(dtype)
     }
 
+    /// Converts all parameters, and all buffers of a float dtype, to `dtype`, as [`to_dtype_`](Module::to_dtype_) does, and
+    /// returns the model.
+    ///
+    /// ```
+    /// use pellucid::nn::{Linear, Module};
+    /// use pellucid::DType;
+    /// let model = Linear::new(2, 3).with_dtype(DType::BF16)?;
+    /// assert_eq!(model.weight.dtype(), DType::BF16);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`to_dtype_`](Module::to_dtype_).
+    fn with_dtype(self, dtype: DType) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        self.to_dtype_(dtype)?;
+        Ok(self)
+    }
+
     /// Returns an independent copy: parameters and buffers with the same values, which training of the original does not
     /// change, and training modes and path choices of its own.
     ///

@@ -357,7 +357,7 @@ rows! {
     "model[2].register_forward_pre_hook(f)" => [hook::on_forward_pre(&model, "2", |x| None)?];
     "model[2].register_full_backward_hook(f)" => [hook::on_backward(&model, "2", |g| None)?];
     "torchinfo.summary(model, (5, 3))" => [model.summary(&[5, 3])?];
-    "model.half()" => [Linear::new(3, 4).to_dtype_(DType::F16)?];
+    "model.half()" => [Linear::new(3, 4).with_dtype(DType::F16)?];
 
     layers [use pellucid::nn::*;] {
         let (x, image) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 4, 8, 8], DType::F32));
@@ -579,7 +579,7 @@ rows! {
     "torch.cuda.synchronize()" => [device.synchronize()?];
     "torch.cuda.memory_stats()" => [device.memory_stats()];
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
-    "torch.compile(model.eval())" => [InferenceModel::new(&model, &[1, 8])?.run(&x)?];
+    "torch.compile(model.eval())" => [InferenceModel::new(model.clone(), &[1, 8])?.run(&x)?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
     "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)];
     "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
