@@ -3,10 +3,10 @@
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
-    AttentionMasks, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, Dropout, Embedding, Flatten, GruCell, Layer, LayerNorm,
-    Linear, Lstm, LstmCell, MaxPool2d, Module, ModuleDict, ModuleList, MultiheadAttention, Parameter, Relu, Rnn,
-    RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder, TransformerOptions, hook, init,
-    rename_keys, sequential,
+    AttentionMasks, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten, GruCell,
+    Layer, LayerNorm, Linear, Lstm, LstmCell, MaxPool2d, Module, ModuleDict, ModuleList, MultiheadAttention, Parameter,
+    Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder, TransformerOptions, hook,
+    init, rename_keys, sequential,
 };
 use pellucid_tensor::{
     BackwardOptions, DType, Device, Error, Result, Shape, Tensor, capture, detect_anomaly, manual_seed, no_grad, ops,
@@ -629,6 +629,23 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let mut below = below.unwrap();
     assert!(matches!(below.launch(&[&Tensor::from([1i64, -1])]).err(), Some(Error::IndexOutOfBounds { .. })));
     below.launch(&[&Tensor::from([9i64, 0])]).unwrap();
+}
+
+#[test]
+fn settings_of_a_convolution_are_checked_when_they_are_set() {
+    let (conv, up) = (|| Conv2d::new(1, 5, 3), || ConvTranspose2d::new(1, 5, 3));
+    let refused = [
+        (Conv2d::try_new(1, 5, 0).err(), "kernel: must be at least 1 on every axis, got [0, 0]; use 1"),
+        (conv().try_stride([1, 0]).err(), "stride: must be at least 1 on every axis, got [1, 0]; use 1, the default"),
+        (conv().try_dilation(0).err(), "dilation: must be at least 1 on every axis, got [0, 0]; use 1, the default"),
+        (ConvTranspose2d::try_new(1, 5, [0, 3]).err(), "kernel: must be at least 1 on every axis, got [0, 3]"),
+        (up().try_stride(0).err(), "stride: must be at least 1"),
+        (up().try_dilation([2, 0]).err(), "dilation: must be at least 1"),
+    ];
+    for (error, expected) in refused {
+        let text = error.expect(expected).to_string();
+        assert!(text.starts_with(expected), "{text} must start with {expected}");
+    }
 }
 
 /// The panic of an index operator is reported at the caller's line.

@@ -346,7 +346,7 @@ impl<'f> ForwardPasses<'f> {
     /// Runs the inputs, at most the largest compiled size, and returns the output without its padding.
     fn run_part(&mut self, given: FilledShape) -> Result<Tensor> {
         let fill = self.fill(given);
-        let at = self.counted(fill)?;
+        let at = self.counted(fill).map_err(|error| self.in_filled(given, error))?;
         for input in &mut self.inputs {
             *input = filled(input, fill)?;
         }
@@ -365,6 +365,21 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
+    /// Returns the error of a recording for the present inputs. If they are filled, an error of the model names the filled
+    /// shapes, so the inputs' own shapes are added.
+    #[cold]
+    fn in_filled(&self, given: FilledShape, error: Error) -> Error {
+        let fill = self.fill(given);
+        if fill == given || error.operation() == Some(INFERENCE) {
+            return error;
+        }
+        let list = |of: &dyn Fn(&Tensor) -> Shape| {
+            self.inputs.iter().map(|x| of(x).to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let (own, filled) = (list(&|x| x.shape().clone()), list(&|x| fill.of(x.shape())));
+        Error::Layer { layer: format!("inputs of shape {own}, filled up to {filled}"), source: Box::new(error) }
+    }
+
     fn launch(&mut self, x: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<Outputs<'_>> {
         self.forget_converted();
         let given = self.check(x)?;
@@ -372,8 +387,8 @@ impl<'f> ForwardPasses<'f> {
             let (mut shapes, lengths) = (Vec::new(), &self.lengths);
             x.each_tensor(&mut |_, x| shapes.push(x.shape().clone()));
             let sizes = &self.sizes;
-            let help =
-                format!("launch() needs a batch size of {sizes:?} and a length of {lengths:?}; run() pads others");
+            let length = if lengths.is_empty() { String::new() } else { format!(" and a length of {lengths:?}") };
+            let help = format!("launch() needs a batch size of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
         self.keep_current(bind)?;

@@ -94,9 +94,30 @@ impl<const N: usize> Module for Padding<N> {
     }
 }
 
+const USE_DEFAULT: &str = "use 1, the default";
+
+/// Returns an error with the remedy `help` unless all numbers are at least 1.
+fn positive<const N: usize>(op: &'static str, numbers: [usize; N], help: &str) -> Result<[usize; N]> {
+    if numbers.contains(&0) {
+        return Err(Error::invalid(op, format!("must be at least 1 on every axis, got {numbers:?}; {help}")));
+    }
+    Ok(numbers)
+}
+
 impl<const N: usize> ConvSettings<N> {
-    fn new(kernel: [usize; N]) -> ConvSettings<N> {
-        ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a kernel without taps.
+    fn new(kernel: [usize; N]) -> Result<ConvSettings<N>> {
+        let kernel = positive("kernel", kernel, "use 1 for an axis along which the kernel has one tap")?;
+        Ok(ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 })
+    }
+
+    fn with_stride(self, stride: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
+        Ok(ConvSettings { stride: positive("stride", stride.into().0, USE_DEFAULT)?, ..self })
+    }
+
+    fn with_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
+        Ok(ConvSettings { dilation: positive("dilation", dilation.into().0, USE_DEFAULT)?, ..self })
     }
 
     fn options(&self) -> ops::ConvOptions {
@@ -139,10 +160,10 @@ impl<const N: usize> Conv<N> {
     /// group, with bias.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        let sliding = ConvSettings::new(kernel.into().0);
+        let sliding = ConvSettings::new(kernel.into().0)?;
         let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs))?;
         let bias = Some(init::try_uniform(outputs, -bound, bound)?);
         Ok(Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None })
@@ -156,9 +177,12 @@ impl<const N: usize> Conv<N> {
     }
 
     /// Sets the stride.
-    pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> Conv<N> {
-        self.sliding.stride = stride.into().0;
-        self
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a stride of 0.
+    #[panicking_form]
+    pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
+        Ok(Conv { sliding: self.sliding.with_stride(stride)?, ..self })
     }
 
     /// Sets the padding.
@@ -172,9 +196,12 @@ impl<const N: usize> Conv<N> {
     }
 
     /// Sets the dilation, the distance between taps of the kernel.
-    pub fn dilation(mut self, dilation: impl Into<PerAxis<N>>) -> Conv<N> {
-        self.sliding.dilation = dilation.into().0;
-        self
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a dilation of 0.
+    #[panicking_form]
+    pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
+        Ok(Conv { sliding: self.sliding.with_dilation(dilation)?, ..self })
     }
 
     /// Splits the channels into groups: the output channels of a group depend on its input channels only. Weight and
@@ -272,10 +299,10 @@ impl<const N: usize> ConvTranspose<N> {
     /// group, with bias.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        let sliding = ConvSettings::new(kernel.into().0);
+        let sliding = ConvSettings::new(kernel.into().0)?;
         let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs))?;
         let bias = Some(init::try_uniform(outputs, -bound, bound)?);
         Ok(ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] })
@@ -288,9 +315,12 @@ impl<const N: usize> ConvTranspose<N> {
     }
 
     /// Sets the stride.
-    pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
-        self.sliding.stride = stride.into().0;
-        self
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a stride of 0.
+    #[panicking_form]
+    pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
+        Ok(ConvTranspose { sliding: self.sliding.with_stride(stride)?, ..self })
     }
 
     /// Sets the padding, which is cut off at both ends of the output.
@@ -304,9 +334,12 @@ impl<const N: usize> ConvTranspose<N> {
     }
 
     /// Sets the dilation, the distance between taps of the kernel.
-    pub fn dilation(mut self, dilation: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
-        self.sliding.dilation = dilation.into().0;
-        self
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a dilation of 0.
+    #[panicking_form]
+    pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
+        Ok(ConvTranspose { sliding: self.sliding.with_dilation(dilation)?, ..self })
     }
 
     /// Splits the channels into groups; see [`Conv::groups`].

@@ -23,7 +23,7 @@ pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], m
 fn width_per_axis<const N: usize>(width: PadWidth) -> Result<[(isize, isize); N]> {
     let pairs = width.pairs(N).and_then(|pairs| pairs.try_into().ok());
     pairs.ok_or_else(|| {
-        let reason = format!("the padding must have one pair (before, after) for each of {N} axes, got {width:?}");
+        let reason = format!("the padding must be one pair (before, after), or one for each of {N} axes; got {width}");
         Error::invalid("pad", reason)
     })
 }

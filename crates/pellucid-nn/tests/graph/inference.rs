@@ -226,6 +226,8 @@ fn batches_that_do_not_fit_are_refused() {
     let mut inference = InferenceModel::new(&model, &[2, 4]).unwrap();
     // A batch that the model refuses does not determine the shape of later ones.
     assert!(matches!(inference.run(&zeros(&[2, 7])), Err(Error::Layer { .. })));
+    let text = inference.run(&zeros(&[3, 7])).expect_err("the model must refuse the batch").to_string();
+    assert!(text.starts_with("inputs of shape [3, 7], filled up to [4, 7]: "), "{text}");
     inference.run(&zeros(&[2, 6])).unwrap();
     assert!(matches!(refused(&mut inference, &zeros(&[2, 7])), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(&mut inference, &zeros(&[2, 1, 6])), Error::ShapeMismatch { .. }));

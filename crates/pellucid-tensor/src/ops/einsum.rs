@@ -107,7 +107,11 @@ fn parse_labels(term: &str, rank: usize) -> Result<Vec<Label>, String> {
     let (before, after) = term.split_once("...").unwrap_or((term, ""));
     let letters = |text: &str| -> Result<Vec<Label>, String> {
         let letter = |c: char| {
-            if c.is_ascii_alphabetic() { Ok(Label::Letter(c)) } else { Err(format!("`{c}` is not a letter")) }
+            if c.is_ascii_alphabetic() {
+                Ok(Label::Letter(c))
+            } else {
+                Err(format!("`{c}` is not a letter (the factors are separated by `,`, and `->` precedes the result)"))
+            }
         };
         text.chars().map(letter).collect()
     };

@@ -6,6 +6,7 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Integer, Result, Scalar};
+use std::fmt;
 
 /// The padding before and after each axis, as in `numpy.pad`: one number for all ends, one pair for all axes, or one
 /// pair per axis, starting with the first. A negative number crops.
@@ -49,6 +50,17 @@ impl PadWidth {
                 [pair] => Some(vec![pair; rank]),
                 _ => (pairs.len() == rank).then(|| pairs.clone()),
             },
+        }
+    }
+}
+
+/// Writes the numbers as a program does: `2`, `(0, 2)` or `[(1, 0), (0, 2)]`.
+impl fmt::Display for PadWidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PadWidth::Same(n) => write!(f, "{n}"),
+            PadWidth::Both(before, after) => write!(f, "({before}, {after})"),
+            PadWidth::Each(pairs) => write!(f, "{pairs:?}"),
         }
     }
 }
@@ -197,7 +209,12 @@ impl PadMode {
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
     let width = width.into();
     let Some(pairs) = width.pairs(x.rank()) else {
-        let reason = format!("needs one (before, after) pair per axis of {}, got {width:?}", x.shape());
+        let (given, axes) = (if let PadWidth::Each(pairs) = &width { pairs.len() } else { 1 }, x.rank());
+        let reason = format!(
+            "needs one pair (before, after) for all axes, or one for each of the {axes} axes of {}; got {given}: {width}; \
+             a pair (0, 0) leaves an axis unchanged",
+            x.shape()
+        );
         return Err(Error::invalid("pad", reason));
     };
     for (axis, &(before, after)) in pairs.iter().enumerate() {
@@ -208,7 +225,10 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > far {
             return Err(Error::invalid(
                 "pad",
-                format!("axis {axis} of length {len} cannot be padded by ({before}, {after})"),
+                format!(
+                    "axis {axis} of length {len} cannot be padded by ({before}, {after}); a negative number crops, at \
+                     most the length of the axis"
+                ),
             ));
         }
     }

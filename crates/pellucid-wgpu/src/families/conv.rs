@@ -31,7 +31,7 @@ impl GpuFamily for Conv {
         let (window, groups) = (&self.window, self.groups);
         let shapes = [x.shape(), w.shape(), y.shape()];
         if !self.permits([0, 1].map(|k| operands.inputs[k].dtype), operands.outputs[0].dtype) {
-            let help = "x, w and y must have the same numeric dtype";
+            let help = "takes numbers of one dtype; use to_dtype()";
             return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], help));
         }
         let fits = shapes.iter().all(|s| s.rank() == 5)

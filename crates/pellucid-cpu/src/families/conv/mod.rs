@@ -101,7 +101,7 @@ fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>
     let (window, groups) = (&kernel.window, kernel.groups);
     let shapes = || [x.shape(), w.shape(), y.shape()];
     if !kernel.permits([a.dtype, b.dtype], out.dtype) {
-        return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], "x, w and y must have the same numeric dtype"));
+        return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], "takes numbers of one dtype; use to_dtype()"));
     }
     let fits = shapes().iter().all(|s| s.rank() == 5)
         && x.shape()[0] == y.shape()[0]

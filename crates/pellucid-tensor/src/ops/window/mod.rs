@@ -140,7 +140,7 @@ impl SpatialImages {
 }
 
 /// Remedy for a stride or dilation of 0.
-const DEFAULT_IS_ONE: &str = "the default is 1";
+const DEFAULT_IS_ONE: &str = "use 1, the default";
 /// Remedy for a window without elements.
 const USE_ONE: &str = "use 1 for an axis on which the window has one element";
 

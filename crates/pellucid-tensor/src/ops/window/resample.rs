@@ -11,6 +11,7 @@ use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
+use std::fmt;
 
 /// The size of the result of [`interpolate`].
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +20,15 @@ pub enum Resize {
     To(Vec<usize>),
     /// Factors, one per spatial axis: lengths are ⌊length·factor⌋, and coordinates are divided by exactly this factor.
     By(Vec<f64>),
+}
+
+impl fmt::Display for Resize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resize::To(to) => write!(f, "lengths {to:?}"),
+            Resize::By(by) => write!(f, "factors {by:?}"),
+        }
+    }
 }
 
 /// The interpolation mode of [`interpolate`].
@@ -62,7 +72,8 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
     let op = "interpolate";
     let spatial = x.rank().wrapping_sub(2);
     if !(1..=3).contains(&spatial) || x.shape()[2..].contains(&0) {
-        return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..] with one to three spatial axes, none empty"));
+        let help = "takes [N, C, ..] with one to three spatial axes, none empty; unsqueeze() adds missing axes";
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     let picks = matches!(mode, ResizeMode::Nearest | ResizeMode::NearestExact);
     if x.dtype() == DType::Bool || !x.dtype().is_float() && !picks {
@@ -81,19 +92,14 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
             by.iter().zip(dims).map(|(&by, &len)| ((len as f64 * by).floor() as usize, 1.0 / by)).collect()
         }
         other => {
-            return Err(Error::invalid(
-                op,
-                format!("needs one number for each of {spatial} spatial axes, got {other:?}; pass {spatial} numbers"),
-            ));
+            let reason =
+                format!("needs one number for each of {spatial} spatial axes, got {other}; pass {spatial} numbers");
+            return Err(Error::invalid(op, reason));
         }
     };
     if axes.iter().any(|&(to, scale)| to == 0 || !scale.is_finite() || scale <= 0.0) {
-        let given = match &size {
-            Resize::By(by) => format!("factors {by:?}"),
-            Resize::To(to) => format!("lengths {to:?}"),
-        };
         let reason = format!(
-            "cannot resize {} by {given}: factors must be finite and positive, and every new length at least 1",
+            "cannot resize {} by {size}: factors must be finite and positive, and every new length at least 1",
             x.shape()
         );
         return Err(Error::invalid(op, reason));

@@ -185,7 +185,7 @@ fn messages_name_the_probable_mistake() {
                 None,
                 ops::ConvOptions { stride: 0.into(), ..Default::default() },
             ),
-            &["the default is 1"],
+            &["use 1, the default"],
         ),
         (ops::avg_pool2d(&image, pool(0), Default::default()), &["avg_pool2d: the size must be", "got 0; use 1"]),
         (
@@ -201,6 +201,33 @@ fn messages_name_the_probable_mistake() {
         let text = result.expect_err(parts[0]).to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
+}
+
+/// Errors write settings as programs do, and name a remedy.
+#[test]
+fn messages_write_settings_as_programs_do() {
+    let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
+    let (x, zeros, linear) =
+        (f32s(&[3, 4, 5]), ops::PadMode::Constant(0.into()), ops::ResizeMode::Linear { align_corners: false });
+    let image = f32s(&[1, 1, 4, 4]);
+    let refusals = [
+        (
+            ops::pad(&x, ((1, 1), (0, 0)), zeros),
+            "one for each of the 3 axes of [3, 4, 5]; got 2: [(1, 1), (0, 0)]; a pair (0, 0) leaves an axis unchanged",
+        ),
+        (ops::pad(&x, (-4, 0), zeros), "cannot be padded by (-4, 0); a negative number crops, at most the length"),
+        (ops::interpolate(&f32s(&[5, 5]), ops::Resize::To(vec![2]), linear), "unsqueeze() adds missing axes"),
+        (ops::interpolate(&image, ops::Resize::To(vec![2]), linear), "2 spatial axes, got lengths [2]; pass 2 numbers"),
+        (ops::interpolate(&image, ops::Resize::By(vec![0.5]), linear), "got factors [0.5]"),
+        (ops::interpolate(&image, ops::Resize::To(vec![0, 2]), linear), "cannot resize [1, 1, 4, 4] by lengths [0, 2]"),
+        (ops::einsum("ij,jk-ik", &[&f32s(&[2, 2]), &f32s(&[2, 2])]), "`-` is not a letter (the factors are separated"),
+    ];
+    for (result, part) in refusals {
+        let text = result.expect_err(part).to_string();
+        assert!(text.contains(part), "{part:?} must be in: {text}");
+    }
+    let widths = [ops::PadWidth::from(2), ops::PadWidth::from((0, -1)), ops::PadWidth::from([(1, 0), (0, 2)])];
+    assert_eq!(widths.map(|width| width.to_string()), ["2", "(0, -1)", "[(1, 0), (0, 2)]"]);
 }
 
 /// Errors of values outside of a range name the range.
@@ -241,7 +268,7 @@ fn messages_name_the_accepted_values() {
         (conv(&[1, 5, 5, 3], &[2, 3, 1, 1], Default::default()), &["if it is the channels, use permute([0, 3, 1, 2])"]),
         (
             conv(&[1, 3, 5, 5], &[2, 3, 1, 1], ops::ConvOptions { stride: 0.into(), ..Default::default() }),
-            &["stride must be at least 1 on every axis, got 0; the default is 1"],
+            &["stride must be at least 1 on every axis, got 0; use 1, the default"],
         ),
         (
             ops::conv_transpose2d(
