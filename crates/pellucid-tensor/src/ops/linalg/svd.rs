@@ -37,15 +37,19 @@ impl Operation for Svd {
         let k = m.min(n);
         let (u, vt) = (block(&u, (0, 0), m, k)?, block(&vt, (0, 0), k, n)?);
         let (across, down) = (as_row(&s)?, as_column(&s)?);
-        let difference = ops::mul(&ops::sub(&across, &down)?, &ops::add(&across, &down)?)?;
-        let gaps = ops::add(&difference, &eye(k, k, s.dtype())?)?;
-        let rotation = |x: &Tensor| ops::div(&ops::sub(x, &mt(x)?)?, &gaps);
+        // The squares of E over- or underflow where the singular values do not. The diagonal of a rotation is 0.
+        let diagonal = eye(k, k, s.dtype())?;
+        let gaps = ops::add(&ops::sub(&across, &down)?, &diagonal)?;
+        let sums = ops::add(&ops::add(&across, &down)?, &diagonal)?;
+        let rotation = |x: &Tensor, values: &Tensor| {
+            ops::mul(&ops::div(&ops::sub(x, &mt(x)?)?, &gaps)?, &ops::div(values, &sums)?)
+        };
         let mut middle = ops::diag_embed(&grads.get(1)?, 0, -2, -1)?;
         let mut beyond = None;
         if let Some(g) = grads.try_get(0) {
             let g = block(g, (0, 0), m, k)?;
             let inside = ops::matmul(&mt(&u)?, &g)?;
-            middle = ops::add(&middle, &ops::mul(&rotation(&inside)?, &across)?)?;
+            middle = ops::add(&middle, &rotation(&inside, &across)?)?;
             if m > k {
                 let outside = ops::div(&ops::sub(&g, &ops::matmul(&u, &inside)?)?, &across)?;
                 beyond = Some(ops::matmul(&outside, &vt)?);
@@ -54,7 +58,7 @@ impl Operation for Svd {
         if let Some(g) = grads.try_get(2) {
             let g = block(g, (0, 0), k, n)?;
             let inside = ops::matmul(&vt, &mt(&g)?)?;
-            middle = ops::add(&middle, &ops::mul(&rotation(&inside)?, &down)?)?;
+            middle = ops::add(&middle, &rotation(&inside, &down)?)?;
             if n > k {
                 let outside = ops::div(&ops::sub(&g, &ops::matmul(&mt(&inside)?, &vt)?)?, &down)?;
                 beyond = Some(ops::matmul(&u, &outside)?);
