@@ -37,11 +37,7 @@ impl Default for CovOptions<'_> {
 #[tensor_method]
 pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let op = "cov";
-    check::floats(op, &[x])?;
-    if x.rank() > 2 {
-        return Err(Error::shapes(op, [x.shape()], "variables must be [V, N] or [N]"));
-    }
-    let rows = if x.rank() < 2 { ops::reshape(x, [1, x.size()])? } else { x.clone() };
+    let rows = variables(op, x)?;
     let (single, count) = (rows.shape()[0] == 1, rows.shape()[1]);
     for vector in [options.frequencies, options.weights].into_iter().flatten() {
         if vector.rank() > 1 || vector.size() != count {
@@ -79,10 +75,21 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     };
     // If there are at most `correction` observations, the estimate is undefined: the division by 0 gives NaN or ∞.
     let free = ops::maximum(&ops::sub(&total, &lost)?, 0.0)?;
-    let weighted = ops::mul(&centred, &w)?;
+    // Divided before they are multiplied, the deviations overflow only where the covariance does.
+    let weighted = ops::div(&ops::mul(&centred, &w)?, &free)?;
     let products = ops::matmul(&weighted, &ops::to_dtype(&ops::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
-    let covariances = ops::to_dtype(&ops::div(&products, &free)?, x.dtype())?;
+    let covariances = ops::to_dtype(&products, x.dtype())?;
     if single { ops::reshape(&covariances, ()) } else { Ok(covariances) }
+}
+
+/// Returns variables as the rows of a matrix.
+fn variables(op: &'static str, x: &Tensor) -> Result<Tensor> {
+    check::floats(op, &[x])?;
+    match x.rank() {
+        0 | 1 => ops::reshape(x, [1, x.size()]),
+        2 => Ok(x.clone()),
+        _ => Err(Error::shapes(op, [x.shape()], "variables must be [V, N] or [N]")),
+    }
 }
 
 /// Computes the correlation coefficients covᵢⱼ / √(covᵢᵢ·covⱼⱼ) of variables `[V, N]`, within [−1, 1]; 1 for one
@@ -92,14 +99,17 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
 /// Those of [`cov`].
 #[tensor_method]
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
+    let rows = variables("corrcoef", x)?;
     in_single!("corrcoef", [x] => corrcoef(x));
-    let covariances = cov(x, CovOptions::default())?;
-    if covariances.rank() == 0 {
-        return ops::div(&covariances, &covariances);
+    // Deviations of length 1 neither overflow nor underflow, unlike covariances.
+    let along = || ops::over(1).keepdims();
+    let centred = ops::sub(&rows, &ops::mean(&rows, along())?)?;
+    let units = ops::div(&centred, &ops::norm(&centred, 2.0, along())?)?;
+    let products = ops::matmul(&units, &ops::transpose(&units, 0, 1)?)?;
+    match rows.shape()[0] {
+        1 => ops::reshape(&ops::div(&products, &products)?, ()),
+        _ => ops::clamp(&products, -1.0, 1.0),
     }
-    let deviations = ops::sqrt(&ops::diagonal(&covariances, 0, 0, 1)?)?;
-    let scaled = ops::div(&ops::div(&covariances, &ops::unsqueeze(&deviations, 1)?)?, &deviations)?;
-    ops::clamp(&scaled, -1.0, 1.0)
 }
 
 over_axes! {
