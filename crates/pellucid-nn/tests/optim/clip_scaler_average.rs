@@ -38,6 +38,22 @@ fn norms_of_any_order_are_clipped() {
     }
 }
 
+/// The powers of these gradients over- or underflow `f32`.
+#[test]
+fn large_and_small_gradients_are_clipped() {
+    for order in [2.0, 3.0] {
+        for scale in [2f64.powi(83), 2f64.powi(-83)] {
+            let all = [2.0, -3.0, 6.0].map(|g| g * scale);
+            let parameters = with_gradients(&[&all[..2], &all[2..]], DType::F32);
+            let norm = scale * [2.0f64, 3.0, 6.0].iter().map(|x| x.powf(order)).sum::<f64>().powf(1.0 / order);
+            let options = ClipGradNormOptions { order, ..Default::default() };
+            let found = clip_grad_norm_with(&parameters, 2.0, options).unwrap();
+            close(&[found.item::<f64>() / scale], &[norm / scale], 1e-6, "norm");
+            close(&gradients(&parameters), &all.map(|g| g * (2.0 / (norm + 1e-6)).min(1.0)), 1e-6, "clipped");
+        }
+    }
+}
+
 #[test]
 fn norms_that_are_not_finite_can_be_errors() {
     let parameters = with_gradients(&[&[1.0, f64::NAN], &[2.0]], DType::F32);

@@ -8,7 +8,6 @@ use crate::autograd::{
 use crate::ops;
 use crate::ops::check;
 use crate::ops::formula::{apply_rows, broadcast, map, map_sum};
-use crate::ops::full_range;
 use crate::ops::power;
 use crate::ops::precision;
 use crate::ops::precision::in_single;
@@ -47,6 +46,9 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the result,
 /// for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
 ///
+/// The sum of powers over- or underflows for very large or small differences, as in PyTorch. [`pairwise_distance`] has no
+/// such limit.
+///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
 #[tensor_method(autocast = Single)]
@@ -82,7 +84,7 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     let kept = ops::squeeze(&kept, -1)?;
     match p {
         0.0 | 1.0 | f64::INFINITY => Ok(kept),
-        2.0 => map(full_range::root(), &[&kept], &[]),
+        2.0 => map(power::square_root(), &[&kept], &[]),
         p => map(power::root(), &[&kept], &[(1.0 / p).into()]),
     }
 }
@@ -137,7 +139,7 @@ impl Operation for LargestDifference {
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// They are elements of [`cdist`] of x and itself, with its memory: a few arrays `[N, N]`, also in the gradient.
+/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, also in the gradient.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for

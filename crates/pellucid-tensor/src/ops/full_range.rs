@@ -3,11 +3,24 @@
 //! The sum of squares of a row overflows or underflows where its root is representable. The formulas of this file
 //! finish such a sum s, which a kernel without further measures has computed. A row whose sum is neither infinite nor
 //! small keeps it: the result is that of the plain definition, and the row is not read again. Any other row is scaled
-//! by a power of two, which is exact, so that its largest magnitude is about 1, and summed again.
+//! so that no square over- or underflows, and summed again: by a power of two, which is exact, or in a norm of another
+//! order than 2 by its largest magnitude, or its smallest if p < 0.
 //!
-//! The derivatives are those of the plain definition, through s.
+//! A norm y = (Σ |x|ᵖ)^(1/p) has the derivatives of the root of t = Σ |x|·|x/c|ᵖ⁻¹ with a constant c, since t is a
+//! multiple of Σ |x|ᵖ. For c = y they read neither s nor a scale:
+//!
+//! ```text
+//! ∂t/∂x: p·sign(x)·|x/c|ᵖ⁻¹     ∂y/∂t: y/(p·t)     t = y
+//! ```
+//!
+//! Derivatives of order k are then products of ratios divided by yᵏ⁻¹, and nothing else over- or underflows. For p = 2,
+//! c is 1 in rows of moderate sums, and without other rows the plain definition is differentiated, which needs no
+//! divisions.
 
-use super::formula::{apply_rows_in, map};
+use super::formula::{apply_rows_in, map, map_all, map_sum, record_result};
+use super::power;
+use super::precision::widened_dtype;
+use crate::autograd::is_recorded;
 use crate::tensor::Tensor;
 use bytemuck::Pod;
 use pellucid_ir::formula::{Expr, Formula};
@@ -15,12 +28,14 @@ use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Element, Result, Scalar, formula};
 use smallvec::SmallVec;
 
-/// The parameters `low` and `most` of the formulas.
+/// Parameters of the formulas.
 struct Limits {
     /// The smallest sum that no underflow of its terms affects.
     low: f64,
     /// The largest exponent of a scale.
     most: f64,
+    /// A sum s is moderate, with derivatives of several orders in range, if neither s nor 1/s is above this number.
+    moderate: f64,
 }
 
 impl Limits {
@@ -29,23 +44,35 @@ impl Limits {
         // Rounding a subnormal term loses half of the smallest number. All terms together lose less than half a unit in
         // the last place of `low`, for rows of up to 2²⁵ elements in `f32` and 2⁴¹ in `f64`.
         match number {
-            DType::F64 => Limits { low: 2f64.powi(-980), most: 1022.0 },
-            _ => Limits { low: 2f64.powi(-100), most: 126.0 },
+            DType::F64 => Limits { low: 2f64.powi(-980), most: 1022.0, moderate: 2f64.powi(300) },
+            _ => Limits { low: 2f64.powi(-100), most: 126.0, moderate: 2f64.powi(40) },
         }
     }
 
     /// Returns true if the sums can be read, and all are usual.
     fn are_usual(&self, sums: &Tensor) -> Result<bool> {
-        fn none<T: Element + Pod>(sums: &Tensor, is_unusual: impl Fn(T) -> bool) -> Result<bool> {
-            Ok(sums.array().find("find", is_unusual)?.is_none())
+        are_within(sums, self.low, f64::MAX)
+    }
+
+    /// Returns true if the sums can be read, and all are moderate.
+    fn are_moderate(&self, sums: &Tensor) -> Result<bool> {
+        are_within(sums, self.moderate.recip(), self.moderate)
+    }
+}
+
+/// Returns true if the sums can be read, and all are finite numbers from `low` to `high`.
+fn are_within(sums: &Tensor, low: f64, high: f64) -> Result<bool> {
+    fn none<T: Element + Pod>(sums: &Tensor, is_outside: impl Fn(T) -> bool) -> Result<bool> {
+        Ok(sums.array().find("find", is_outside)?.is_none())
+    }
+    match sums.dtype() {
+        _ if !sums.is_readable() => Ok(false),
+        DType::F64 => none(sums, |s: f64| !(low..=high).contains(&s)),
+        DType::F32 => {
+            let (low, high) = (low as f32, high.min(f64::from(f32::MAX)) as f32);
+            none(sums, |s: f32| !(low..=high).contains(&s))
         }
-        let &Limits { low, .. } = self;
-        match sums.dtype() {
-            _ if !sums.is_readable() => Ok(false),
-            DType::F64 => none(sums, |s: f64| !(low..=f64::MAX).contains(&s)),
-            DType::F32 => none(sums, |s: f32| !(low as f32..=f32::MAX).contains(&s)),
-            _ => Ok(false),
-        }
+        _ => Ok(false),
     }
 }
 
@@ -69,8 +96,151 @@ fn scaled_squares(x: Expr, most: Expr) -> (Expr, Expr) {
     ((d * d).row_sum(), up)
 }
 
+/// Finishes the sums s of the rows of x over `axes`, without history: by `plain`, or by `formula` from x, s and
+/// `params`.
+///
+/// The results of both are the same if all sums are usual. `plain` is faster, but requires that the sums can be read. A
+/// GPU always uses it, because a shader reads the rows of a skipped phase too. Also returns true if all sums are known to
+/// be moderate, or on a GPU.
+fn finish(
+    [x, s]: [&Tensor; 2],
+    plain: impl FnOnce(&Tensor) -> Result<Tensor>,
+    formula: &Formula,
+    params: &[Scalar],
+    axes: AxisSet,
+) -> Result<(Tensor, bool)> {
+    let limits = Limits::new(s.dtype());
+    let is_moderate = !s.device().is_cpu() || limits.are_moderate(s)?;
+    if is_moderate || limits.are_usual(s)? {
+        return Ok((plain(s)?, is_moderate));
+    }
+    let own = [limits.low, limits.most].map(Scalar::from);
+    let params: SmallVec<[Scalar; 4]> = own.iter().chain(params).copied().collect();
+    Ok((apply_rows_in(formula, &[x, s], &params, axes, Some(s.dtype()))?, false))
+}
+
+/// Returns y, the finished roots of sums s of squares of rows of x, with the derivatives of the formula `plain` of s if
+/// all sums are moderate, or of the formula `relative`, which also reads c.
+///
+/// `params` and `reduced` are the arguments of [`record_result`].
+fn record_square_root(
+    [x, s]: [&Tensor; 2],
+    (y, is_moderate): (Tensor, bool),
+    [plain, relative]: [&Formula; 2],
+    params: &[Scalar],
+    reduced: [Option<AxisSet>; 2],
+) -> Result<Tensor> {
+    if !is_recorded(&[x]) {
+        return Ok(y);
+    }
+    let sum = match is_moderate {
+        true => record_result(plain, &[x], params, reduced, s)?,
+        false => {
+            // c and t. A row of zeros has an infinite c, for derivatives of 0.
+            let constants = formula! {
+                static row_constants(s, y; low, high) = {
+                    let moderate = s.ge(low) & s.le(high);
+                    (moderate.select(1.0, y.eq(0.0).select(f64::INFINITY, y)), moderate.select(s, y))
+                };
+            };
+            let limits = Limits::new(s.dtype());
+            let ends = [limits.moderate.recip().into(), limits.moderate.into()];
+            let constants = map_all(constants, &[s, &y], &ends)?;
+            record_result(relative, &[x, &constants[0]], params, reduced, &constants[1])?
+        }
+    };
+    record_result(power::root(), &[&sum], &[0.5.into()], [None; 2], &y)
+}
+
+/// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. Half precision gives `f32`.
+pub(super) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
+    let (rows, number, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
+    if p == 2.0 {
+        let squares = &map_sum(square(), &[rows], &[], axes, number)?;
+        let finished = finish([rows, squares], square_root, euclidean_norm(), &[], axes)?;
+        return record_square_root([x, squares], finished, [square(), relative_square()], &[], reduced);
+    }
+    let params = [p.into(), (1.0 / p).into()];
+    let [order, inverse] = params.each_ref().map(std::slice::from_ref);
+    let powers = &map_sum(power::absolute_power(p), &[rows], order, axes, number)?;
+    let (y, _) = finish([rows, powers], |s| map(power::root(), &[s], inverse), power_norm(p), &params, axes)?;
+    let sum = record_result(power::relative_power(p), &[x, &y], order, reduced, &y)?;
+    record_result(power::root(), &[&sum], inverse, [None; 2], &y)
+}
+
+/// Computes Σ (x − mean)² / n over axes, which keep length 1. Half precision gives `f32`.
+pub(super) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
+    let (rows, params) = (&x.detach(), [n.into()]);
+    let plain = &plain_variance(rows, n, axes)?;
+    let (y, _) = finish([rows, plain], |s| Ok(s.clone()), scaled_variance(), &params, axes)?;
+    record_result(variance_of_rows(), &[x], &params, [None, Some(axes)], &y)
+}
+
+/// Computes √(Σ (x − mean)² / n) over axes, which keep length 1. Half precision gives `f32`.
+pub(super) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
+    let (rows, params) = (&x.detach(), [n.into()]);
+    let plain = &plain_variance(rows, n, axes)?;
+    let finished = finish([rows, plain], square_root, scaled_deviation(), &params, axes)?;
+    let variances = [variance_of_rows(), relative_variance()];
+    record_square_root([x, plain], finished, variances, &params, [None, Some(axes)])
+}
+
+fn square() -> &'static Formula {
+    formula! {
+        static square(x) = x * x;
+        d x = 2.0 * g * x;
+    }
+}
+
+/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives have the bits of those of the square.
+fn relative_square() -> &'static Formula {
+    formula! {
+        static square(x, c) = x * (x / c);
+        d x = 2.0 * g * (x / c);
+    }
+}
+
+fn square_root(s: &Tensor) -> Result<Tensor> {
+    map(power::square_root(), &[s], &[])
+}
+
+fn plain_variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
+    apply_rows_in(variance_of_rows(), &[x], &[n.into()], axes, widened_dtype(&[x]))
+}
+
+fn variance_of_rows() -> &'static Formula {
+    formula! {
+        static var(x; n) = {
+            let d = x - x.row_mean();
+            (d * d).row_sum() / n
+        };
+        d x = {
+            let slope = 2.0 * g / n * (x - x.row_mean());
+            slope - slope.row_mean()
+        };
+    }
+}
+
+/// Returns the formula of Σ (x − mean)²/c / n for a constant c > 0. For c = 1 its derivatives have the bits of those of
+/// the variance.
+fn relative_variance() -> &'static Formula {
+    formula! {
+        static std(x, c: per_row; n) = {
+            let d = x - x.row_mean();
+            (d * (d / c)).row_sum() / n
+        };
+        d x = {
+            // The sum of large elements must not overflow. For c > 1, elements that underflow are negligible. A selection,
+            // because a factor of the row would be moved out of its sum.
+            let reduced = |v: Expr| c.gt(1.0).select(v * 2f64.powi(-30), v);
+            let slope = 2.0 * g / n * ((reduced(x) - reduced(x).row_mean()) / reduced(c));
+            slope - slope.row_mean()
+        };
+    }
+}
+
 /// Returns the formula of √Σ x² from x and s = Σ x².
-pub(super) fn euclidean_norm() -> &'static Formula {
+fn euclidean_norm() -> &'static Formula {
     formula! {
         static norm(x, s: per_row; low, most) = {
             let (down, up) = scales(x, most);
@@ -80,20 +250,28 @@ pub(super) fn euclidean_norm() -> &'static Formula {
     }
 }
 
-/// Returns the formula of (Σ |x|ᵖ)^q from x and s = Σ |x|ᵖ, with q = 1/p and p > 0.
-pub(super) fn power_norm() -> &'static Formula {
-    formula! {
-        static norm(x, s: per_row; p, q, low, most) = {
-            let (down, up) = scales(x, most);
-            is_usual(s, low).select(s.pow(q), (x * down).abs().pow(p).row_sum().pow(q) * up)
-        };
+/// Returns the formula of (Σ |x|ᵖ)^q from x and s = Σ |x|ᵖ, with q = 1/p.
+fn power_norm(p: f64) -> &'static Formula {
+    match p > 0.0 {
+        true => formula! {
+            static norm(x, s: per_row; low, most, p, q) = power_norm_beside(x.abs().row_max(), x, [s, low, p, q]);
+        },
+        false => formula! {
+            static norm(x, s: per_row; low, most, p, q) = power_norm_beside(x.abs().row_min(), x, [s, low, p, q]);
+        },
     }
 }
 
+/// Returns the norm of a row whose terms are largest at the magnitude `unit`: no term of the scaled row is above 1.
+fn power_norm_beside(unit: Expr, x: Expr, [s, low, p, q]: [Expr; 4]) -> Expr {
+    let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
+    is_usual(s, low).select(s.pow(q), (x.abs() / unit).pow(p).row_sum().pow(q) * unit)
+}
+
 /// Returns the formula of the variance Σ (x − mean)² / n from x and that value, s.
-pub(super) fn variance() -> &'static Formula {
+fn scaled_variance() -> &'static Formula {
     formula! {
-        static var(x, s: per_row; n, low, most) = {
+        static var(x, s: per_row; low, most, n) = {
             let (squares, up) = scaled_squares(x, most);
             is_usual(s, low).select(s, squares / n * up * up)
         };
@@ -101,77 +279,11 @@ pub(super) fn variance() -> &'static Formula {
 }
 
 /// Returns the formula of the standard deviation √(Σ (x − mean)² / n) from x and the variance s.
-pub(super) fn deviation() -> &'static Formula {
+fn scaled_deviation() -> &'static Formula {
     formula! {
-        static std(x, s: per_row; n, low, most) = {
+        static std(x, s: per_row; low, most, n) = {
             let (squares, up) = scaled_squares(x, most);
             is_usual(s, low).select(s.sqrt(), (squares / n).sqrt() * up)
         };
     }
-}
-
-/// Returns the formula of √s with the derivatives of [`root_slope`].
-pub(super) fn root() -> &'static Formula {
-    formula! {
-        static root(s) = s.sqrt();
-        d s = root_slope(y, g);
-    }
-}
-
-/// Returns the formula of v, which is √s or what √s would be without overflow and underflow, with the derivatives of
-/// [`root`].
-pub(super) fn given_root() -> &'static Formula {
-    formula! {
-        static root(s, v) = v;
-        d s = root_slope(y, g);
-    }
-}
-
-/// Returns the formula of v, which is s^q or what s^q would be without overflow and underflow, with the derivatives of
-/// [`power::root`](super::power::root). The derivative where s overflows is NaN.
-pub(super) fn given_power() -> &'static Formula {
-    formula! {
-        static root(s, v; q) = v;
-        d s = {
-            let zero = s.eq(0.0);
-            zero.select(0.0, g * q * y / zero.select(1.0, s.is_finite().select(s, f64::NAN)))
-        };
-    }
-}
-
-/// Returns the formula of v, with the derivative of s.
-pub(super) fn given_identity() -> &'static Formula {
-    formula! {
-        static identity(s, v) = v;
-        d s = g;
-    }
-}
-
-/// Returns the gradient of s from the gradient g of y = √s, and 0 at 0, where the derivative of √s is infinite: the
-/// subgradient of least length of a norm and of a standard deviation.
-fn root_slope(y: Expr, g: Expr) -> Expr {
-    let positive = y.gt(0.0);
-    positive.select(g * 0.5 / positive.select(y, 1.0), 0.0)
-}
-
-/// Finishes the sums s of the rows of x over `axes`: by `plain`, or by `formula` from x, s and `params`. In the second
-/// case `given` has the derivatives, with s and the result as inputs. They must be those of `plain` to the last bit.
-///
-/// The results of both are the same if all sums are usual. `plain` is faster, but requires that the sums can be read. A
-/// GPU always uses it, because a shader reads the rows of a skipped phase too.
-pub(super) fn finish(
-    [x, s]: [&Tensor; 2],
-    plain: impl FnOnce(&Tensor) -> Result<Tensor>,
-    formula: &Formula,
-    params: &[Scalar],
-    axes: AxisSet,
-    (given, given_params): (&Formula, &[Scalar]),
-) -> Result<Tensor> {
-    let limits = Limits::new(s.dtype());
-    if !s.device().is_cpu() || limits.are_usual(s)? {
-        return plain(s);
-    }
-    let params: SmallVec<[Scalar; 4]> = params.iter().copied().chain([limits.low.into(), limits.most.into()]).collect();
-    let y = apply_rows_in(formula, &[&x.detach(), &s.detach()], &params, axes, Some(s.dtype()))?;
-    if s.requires_grad() { map(given, &[s, &y], given_params) } else { Ok(y) }
 }

@@ -9,14 +9,35 @@ use pellucid_ir::formula::{Expr, Formula};
 
 /// Returns the formula of |x|ᵖ, with x as input and p as parameter; p is neither 0 nor infinite.
 pub(super) fn absolute_power(p: f64) -> &'static Formula {
-    if p > 0.0 && p % 2.0 == 0.0 {
-        // A polynomial: its derivatives of order p at 0 are p!, which |x| would lose.
+    if is_even(p) {
         return whole_power();
     }
-    formula! {
-        static power(x; p) = x.abs().pow(p);
-        d x = g * absolute_power_slope(x, p);
+    formula! { static power(x; p) = x.abs().pow(p); }
+}
+
+/// Returns the formula of |x|·|x/c|ᵖ⁻¹, with x and a constant c ≥ 0 as inputs and p as parameter; p is neither 0 nor
+/// infinite. All derivatives for c = 0 are 0, and those at x = 0 are as described above.
+pub(super) fn relative_power(p: f64) -> &'static Formula {
+    if is_even(p) {
+        return formula! {
+            static power(x, c; p) = x * (x / c).pow(p - 1.0);
+            d x = g * (p * ratio(x, c).pow(p - 1.0));
+        };
     }
+    formula! {
+        static power(x, c; p) = x.abs() * (x / c).abs().pow(p - 1.0);
+        d x = g * absolute_power_slope(ratio(x, c), p);
+    }
+}
+
+/// Returns x/c, and 0 with all its derivatives for c = 0.
+fn ratio(x: Expr, c: Expr) -> Expr {
+    x / c.eq(0.0).select(f64::INFINITY, c)
+}
+
+/// Returns true if |x|ᵖ is a polynomial: its derivatives of order p at 0 are p!, which |x| would lose.
+fn is_even(p: f64) -> bool {
+    p > 0.0 && p % 2.0 == 0.0
 }
 
 /// Returns the formula of |a − b|ᵖ, with a and b as inputs and p as parameter (unless p is 0, 1
@@ -63,13 +84,25 @@ fn whole_power() -> &'static Formula {
 }
 
 /// Returns the formula of sᵖ for the exponent p = 1/q of a norm of order q. Its derivatives at 0 are 0: the subgradient
-/// of least length of the norm.
+/// of least length of the norm. So are those at infinity. As functions of s and the result, they are also those of any
+/// constant times sᵖ.
 pub(super) fn root() -> &'static Formula {
     formula! {
         static root(s; p) = s.pow(p);
         d s = {
-            let zero = s.eq(0.0);
-            zero.select(0.0, g * p * y / zero.select(1.0, s))
+            let end = s.eq(0.0) | s.eq(f64::INFINITY);
+            end.select(0.0, g * p * (y / end.select(1.0, s)))
+        };
+    }
+}
+
+/// Returns the formula of √s. Its derivatives at 0 are 0, as those of [`root`].
+pub(super) fn square_root() -> &'static Formula {
+    formula! {
+        static root(s) = s.sqrt();
+        d s = {
+            let positive = y.gt(0.0);
+            positive.select(g * 0.5 / positive.select(y, 1.0), 0.0)
         };
     }
 }

@@ -4,10 +4,9 @@
 //! and on any number of threads.
 
 use super::axes::{Axes, check_reduction_rank};
-use super::formula::{apply_rows, apply_rows_in, map, map_sum};
+use super::formula::{apply_rows, map_sum};
 use super::full_range;
 use super::over_axes::{over_axes, row_formula};
-use super::power;
 use super::precision::{in_single, round_to_operands, widened_dtype};
 use super::reshape_to;
 use crate::array::Array;
@@ -108,8 +107,7 @@ over_axes! {
         f64::NEG_INFINITY => min(&ops::abs(x)?, axes),
         0.0 => sum_of(formula! { static count(x) = x.eq(0.0).select(0.0, 1.0); }, x, &axes, None),
         1.0 => sum(&ops::abs(x)?, axes),
-        2.0 => euclidean_norm(x, &axes),
-        p => power_norm(x, p, axes),
+        p => power_norm(x, p, &axes),
     }, autocast = Single;
 }
 
@@ -163,64 +161,21 @@ pub(crate) fn broadcast_axes(shape: &Shape, full: &Shape) -> AxisSet {
 
 /// Computes the variance over axes, or its root.
 fn moment(op: &'static str, x: &Tensor, axes: Axes, root: bool) -> Result<Tensor> {
-    let formula = formula! {
-        static var(x; free) = {
-            let d = x - x.row_mean();
-            (d * d).row_sum() / free
-        };
-    };
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
     // For N ≤ ddof the estimate is undefined: x/0 gives NaN or infinity, as in NumPy.
-    let free = [(axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0).into()];
-    let variance = apply_rows_in(formula, &[x], &free, axes.set, widened_dtype(&[x]))?;
-    let sums = [x, &variance];
+    let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
     let kept = match root {
-        true => {
-            let plain = |s: &Tensor| map(full_range::root(), &[s], &[]);
-            full_range::finish(sums, plain, full_range::deviation(), &free, axes.set, (full_range::given_root(), &[]))
-        }
-        false => {
-            let plain = |s: &Tensor| Ok(s.clone());
-            full_range::finish(
-                sums,
-                plain,
-                full_range::variance(),
-                &free,
-                axes.set,
-                (full_range::given_identity(), &[]),
-            )
-        }
+        true => full_range::deviation(x, free, axes.set)?,
+        false => full_range::variance(x, free, axes.set)?,
     };
-    reshape_to(&round_to_operands(op, &[x], kept?)?, &axes.shape(x.shape()))
+    reshape_to(&round_to_operands(op, &[x], kept)?, &axes.shape(x.shape()))
 }
 
-/// Computes √Σ x².
-fn euclidean_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
+/// Computes (Σ |x|ᵖ)^(1/p); p is neither 0 nor infinite.
+fn power_norm(x: &Tensor, p: f64, axes: &Axes) -> Result<Tensor> {
     let axes = axes.resolve("norm", x.shape())?;
-    let square = formula! { static square(x) = x * x; };
-    let squares = map_sum(square, &[x], &[], axes.set, widened_dtype(&[x]))?;
-    let root = |s: &Tensor| map(full_range::root(), &[s], &[]);
-    let given = (full_range::given_root(), &[][..]);
-    let kept = full_range::finish([x, &squares], root, full_range::euclidean_norm(), &[], axes.set, given)?;
+    let kept = full_range::norm(x, p, axes.set)?;
     reshape_to(&round_to_operands("norm", &[x], kept)?, &axes.shape(x.shape()))
-}
-
-/// Computes (Σ |x|ᵖ)^(1/p).
-fn power_norm(x: &Tensor, p: f64, axes: Axes) -> Result<Tensor> {
-    in_single!("norm", [x] => power_norm(x, p, axes));
-    let axes = axes.resolve("norm", x.shape())?;
-    let powers = map_sum(power::absolute_power(p), &[x], &[p.into()], axes.set, None)?;
-    let inverse = [(1.0 / p).into()];
-    let root = |s: &Tensor| map(power::root(), &[s], &inverse);
-    let kept = match p > 0.0 {
-        true => {
-            let params = [p.into(), (1.0 / p).into()];
-            let given = (full_range::given_power(), &inverse[..]);
-            full_range::finish([x, &powers], root, full_range::power_norm(), &params, axes.set, given)?
-        }
-        false => root(&powers)?,
-    };
-    reshape_to(&kept, &axes.shape(x.shape()))
 }
 
 /// A reduction by a kernel that is not a sum.

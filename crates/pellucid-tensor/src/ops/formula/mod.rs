@@ -124,6 +124,34 @@ pub(crate) fn apply_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar
     apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(single_output)
 }
 
+/// Returns `result`, which the caller has computed, with the derivatives of a formula with one output that is summed over
+/// `sum` or has rows over `rows`. No kernel runs. A declared derivative reads `result` as the output of the formula.
+pub(crate) fn record_result(
+    formula: &Formula,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    [sum, rows]: [Option<AxisSet>; 2],
+    result: &Tensor,
+) -> Result<Tensor> {
+    if !is_recorded(inputs) {
+        return Ok(result.clone());
+    }
+    let (params, mut made) = (params.into(), None);
+    let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
+    let number = precision::widened_dtype(inputs);
+    let call = FormulaCall { formula, params: &params, shape, rows: rows.unwrap_or_default(), sum, number };
+    let (tracked, arrays) = (call.tracked(inputs), arrays_of(inputs));
+    let forward = |call: &FormulaCall, saves: &mut SaveForBackward| {
+        call.save(tracked, &arrays, saves)?;
+        Ok(smallvec![result.array().clone()])
+    };
+    let node = |call: FormulaCall, parts: NodeParts<'_>| {
+        let derivative = call.derivative(tracked, parts.outputs);
+        parts.node(derivative)
+    };
+    record(call, inputs, &arrays, None, forward, node).map(single_output)
+}
+
 /// Like [`apply_rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
 pub(crate) fn apply_rows_in(
     formula: &Formula,
@@ -303,9 +331,16 @@ impl<'a> FormulaCall<'a> {
     /// Runs the kernel and saves the values that the gradients of the tracked inputs read.
     #[inline]
     fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        self.save(tracked, inputs, saves)?;
+        self.run_kernel(inputs, saves.reusable())
+    }
+
+    /// Saves the values that the gradients of the tracked inputs read.
+    #[inline]
+    fn save(&self, tracked: Variables, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<()> {
         if is_unrolled(self.formula) {
             (0..inputs.len()).for_each(|i| saves.input(i));
-            return self.run_kernel(inputs, saves.reusable());
+            return Ok(());
         }
         for_each_part(tracked, self.formula, |part| {
             for read in &part.gradient.reads {
@@ -318,8 +353,7 @@ impl<'a> FormulaCall<'a> {
                 }
             }
             Ok(())
-        })?;
-        self.run_kernel(inputs, saves.reusable())
+        })
     }
 
     /// Returns the derivative that the graph node stores.

@@ -10,6 +10,7 @@ mod gradients;
 mod invalid_values;
 mod out_of_bounds;
 mod range;
+mod scales;
 mod zero_elements;
 
 use pellucid_tensor::Tensor;

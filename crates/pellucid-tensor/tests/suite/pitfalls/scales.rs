@@ -1,0 +1,175 @@
+//! Norms, deviations and distances of small and large elements, with their first and second derivatives.
+//!
+//! All functions of the table are homogeneous, f(s·x) = sᵈ·f(x) for s > 0. So their values and derivatives at s·x are
+//! those at x in `f64`, times powers of s.
+
+use crate::support::bits;
+use pellucid_tensor::ops::{CovOptions, MatrixNorm};
+use pellucid_tensor::{DType, GradOptions, Tensor, capture_local, grad, lazy, ops};
+
+type Function = fn(&Tensor) -> Tensor;
+
+/// A function of a matrix `[2, 6]`, and its degree d.
+type Case = (&'static str, i32, Function);
+
+const CASES: &[Case] = &[
+    ("norm 2", 1, |x| x.norm(2.0, -1)),
+    ("norm 2, columns", 1, |x| x.norm(2.0, 0)),
+    ("norm 2, all", 1, |x| x.norm(2.0, ..)),
+    ("norm 1", 1, |x| x.norm(1.0, -1)),
+    ("norm 1.5", 1, |x| x.norm(1.5, -1)),
+    ("norm 3", 1, |x| x.norm(3.0, -1)),
+    ("norm 4", 1, |x| x.norm(4.0, 0)),
+    ("norm 0.5", 1, |x| x.norm(0.5, -1)),
+    ("norm 12", 1, |x| x.norm(12.0, -1)),
+    ("norm -1", 1, |x| x.norm(-1.0, -1)),
+    ("norm -2", 1, |x| x.norm(-2.0, -1)),
+    ("norm -3.5", 1, |x| x.norm(-3.5, 0)),
+    ("norm inf", 1, |x| x.norm(f64::INFINITY, -1)),
+    ("norm -inf", 1, |x| x.norm(f64::NEG_INFINITY, -1)),
+    ("var", 2, |x| x.var(-1)),
+    ("std", 1, |x| x.std(-1)),
+    ("std, columns", 1, |x| x.std(ops::over(0).ddof(1))),
+    ("std_mean", 1, |x| x.std_mean(-1).0),
+    ("var_mean", 2, |x| x.var_mean(-1).0),
+    ("masked_var", 2, |x| x.masked_var(&mask(), -1)),
+    ("masked_std", 1, |x| x.masked_std(&mask(), ops::over(-1).ddof(1))),
+    ("masked_norm 2", 1, |x| x.masked_norm(&mask(), 2.0, -1)),
+    ("masked_norm 3", 1, |x| x.masked_norm(&mask(), 3.0, -1)),
+    ("masked_norm -2", 1, |x| x.masked_norm(&mask(), -2.0, -1)),
+    ("masked_normalize", 0, |x| x.masked_normalize(&mask(), 2.0, -1, 0.0)),
+    ("nanvar", 2, |x| x.masked_fill(&mask(), f64::NAN).nanvar(-1)),
+    ("nanstd", 1, |x| x.masked_fill(&mask(), f64::NAN).nanstd(-1)),
+    ("cov", 2, |x| x.cov(CovOptions::default())),
+    ("corrcoef", 0, |x| x.corrcoef()),
+    ("dist", 1, |x| x.i(0).dist(&x.i(1), 2.0)),
+    ("pairwise_distance 2", 1, |x| x.i(0).pairwise_distance(&x.i(1), 2.0, 0.0, false)),
+    ("pairwise_distance 3", 1, |x| x.i(0).pairwise_distance(&x.i(1), 3.0, 0.0, false)),
+    ("cosine_similarity", 0, |x| x.i(0).cosine_similarity(&x.i(1), 0, 0.0)),
+    ("normalize 2", 0, |x| x.normalize(2.0, -1, 0.0)),
+    ("normalize 3", 0, |x| x.normalize(3.0, 0, 0.0)),
+    ("matrix_norm", 1, |x| matrix_norm(x, MatrixNorm::Frobenius)),
+    ("matrix_norm nuclear", 1, |x| matrix_norm(x, MatrixNorm::Nuclear)),
+    ("matrix_norm 1", 1, |x| matrix_norm(x, 1.0.into())),
+    ("matrix_norm -inf", 1, |x| matrix_norm(x, f64::NEG_INFINITY.into())),
+    ("matrix_norm 2", 1, |x| matrix_norm(x, 2.0.into())),
+    ("matrix_norm -2", 1, |x| matrix_norm(x, (-2.0).into())),
+];
+
+/// Scales of a dtype, powers of two: their squares, and those of most, over- or underflow.
+const SCALES: &[(DType, f64, [i32; 7])] = &[
+    (DType::F64, 1e-12, [0, 340, -340, 531, -565, 1013, -1010]),
+    (DType::F32, 5e-5, [0, 46, -46, 83, -83, 117, -114]),
+    (DType::F16, 3e-2, [0, 2, -2, 4, -4, 9, -10]),
+    (DType::BF16, 0.1, [0, 46, -46, 83, -83, 117, -114]),
+];
+
+fn mask() -> Tensor {
+    Tensor::from([[true, false, true, true, false, true], [false, true, true, false, true, true]])
+}
+
+/// Matrix norms refuse half precision.
+fn matrix_norm(x: &Tensor, order: MatrixNorm) -> Tensor {
+    let number = x.dtype().promote(DType::F32);
+    x.to_dtype(number).matrix_norm(order, [0, 1], false).to_dtype(x.dtype())
+}
+
+/// Returns different weights of a sum, between −1.5 and 1.5.
+fn weights(like: &Tensor) -> Tensor {
+    let values: Vec<f64> = (0..like.size()).map(|i| [1.0, -0.5, 1.5, 0.25, -1.25][i % 5]).collect();
+    Tensor::from(values).reshape(&like.shape()[..]).to_dtype(like.dtype())
+}
+
+/// Returns the value at x, the gradient of a weighted sum, and the gradient of a weighted sum of that.
+fn derivatives(x: &Tensor, call: Function) -> [Tensor; 3] {
+    let x = x.detach().requires_grad_(true);
+    let y = call(&x);
+    let slope = |y: &Tensor, create_graph| {
+        let grad_outputs = vec![Some(weights(y))];
+        let options = GradOptions { grad_outputs, create_graph, allow_unused: true, ..Default::default() };
+        match y.requires_grad() {
+            true => grad(&[y], &[&x], options).unwrap().remove(0),
+            false => x.zeros_like(),
+        }
+    };
+    let first = slope(&y, true);
+    let second = slope(&first, false);
+    [y, first, second].map(|t| t.detach())
+}
+
+/// Compares the value and derivatives of a function with those of a reference of degree d, at all scales that
+/// `is_chosen` accepts, and appends the differences to `failures`.
+fn compare(
+    (name, degree, call): Case,
+    reference: Function,
+    is_chosen: impl Fn(i32) -> bool,
+    failures: &mut Vec<String>,
+) {
+    let base = Tensor::from([[1.0, -2.5, 0.5, 3.0, -0.25, 1.5], [2.0, 0.75, -1.25, -3.5, 1.125, 0.375]]);
+    let expected = derivatives(&base, reference).map(|t| t.to_vec::<f64>());
+    for &(dtype, tolerance, exponents) in SCALES {
+        // The exponents of the largest number and the smallest normal number.
+        let (highest, lowest) = match dtype {
+            DType::F64 => (1024, -1022),
+            DType::F16 => (16, -14),
+            _ => (128, -126),
+        };
+        for exponent in exponents.into_iter().filter(|&e| is_chosen(e)) {
+            let what = format!("{name} of 2^{exponent} in {dtype}");
+            let x = (&base * 2f64.powi(exponent)).to_dtype(dtype);
+            let eager = derivatives(&x, call);
+            let deferred = lazy(|| derivatives(&x, call));
+            let mut step = capture_local(|t: &[Tensor]| derivatives(&t[0], call).to_vec(), &[&x]).unwrap();
+            let results = step.launch(&[&x]).unwrap();
+            let captured = [0, 1, 2].map(|k| results.to_tensor(k));
+            for (mode, other) in [("deferred", &deferred), ("captured", &captured)] {
+                if bits(other) != bits(&eager) {
+                    failures.push(format!("{what}: other bits in a {mode} step"));
+                }
+            }
+            for (order, (got, expected)) in eager.iter().zip(&expected).enumerate() {
+                let power = exponent * (degree - order as i32);
+                // Results near the ends of the range, or beyond, are not compared.
+                if power + 6 > highest || power - 6 < lowest {
+                    continue;
+                }
+                let largest = expected.iter().fold(0.1, |m: f64, e| m.max(e.abs()));
+                let errors =
+                    got.to_vec::<f64>().into_iter().zip(expected).map(|(g, e)| (g * 2f64.powi(-power) - e).abs());
+                let error = errors.fold(0.0, |m: f64, e| if e.is_nan() { f64::INFINITY } else { m.max(e) });
+                if error > tolerance * largest {
+                    failures.push(format!("{what}, order {order}: error {error:.1e}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn derivatives_at_all_scales() {
+    let mut failures = Vec::new();
+    CASES.iter().for_each(|&case| compare(case, case.2, |_| true, &mut failures));
+    // A slice is scaled down only if it is long. Second derivatives of `renorm` contain 1/‖x‖³, which underflows `f32` for
+    // smaller exponents; for larger ones they are beyond the range themselves.
+    let renorm: Case = ("renorm", 0, |x| x.renorm(2.0, 0, 1.0));
+    compare(renorm, |x| x.normalize(2.0, -1, 0.0), |exponent| exponent > 60, &mut failures);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The power 300 of the largest element overflows, and that of the smallest one underflows.
+#[test]
+fn norms_of_large_orders() {
+    for dtype in [DType::F32, DType::F64] {
+        for scale in [2f64.powi(-100), 1.0, 2f64.powi(100)] {
+            let x = (Tensor::from([3.0, -1.5, 0.03125]) * scale).to_dtype(dtype);
+            let orders: [(Function, f64, [f64; 3]); 2] =
+                [(|x| x.norm(300.0, ..), 3.0, [1.0, 0.0, 0.0]), (|x| x.norm(-300.0, ..), 0.03125, [0.0, 0.0, 1.0])];
+            for (call, norm, slopes) in orders {
+                let [y, g, _] = derivatives(&x, call);
+                assert_eq!(y.item::<f64>(), norm * scale, "{scale:e} in {dtype}");
+                let g = g.to_vec::<f64>();
+                assert!(g.iter().zip(slopes).all(|(g, e)| (g - e).abs() < 1e-6), "{scale:e} in {dtype}: {g:?}");
+            }
+        }
+    }
+}
