@@ -193,7 +193,7 @@ impl CompiledStep {
             devices: Vec::new(),
         };
         let mut recorded = Plan::default();
-        let device = device_of(recording);
+        let device = device_of(recording, outputs);
         for kernel in &recording.kernels {
             let is_elsewhere = device.is_some_and(|device| kernel.outputs[0].device() != device);
             if is_elsewhere && is_unneeded(kernel, outputs) {
@@ -515,11 +515,11 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
 }
 
 /// Returns the device on which most kernels of a recording run: that of the first kernel with inputs whose
-/// result is not a constant.
-fn device_of(recording: &Recording) -> Option<Device> {
+/// result is not a constant. A step of constants alone has the device of its outputs.
+fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();
-    let first = kernels.next().map(device)?;
+    let Some(first) = kernels.next().map(device) else { return outputs.iter().map(Array::device).find(Device::is_gpu) };
     Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
 }
 

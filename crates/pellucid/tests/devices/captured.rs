@@ -80,6 +80,12 @@ fn computations_with_host_values_are_constants_of_a_step() {
         let alone = |_: &[Tensor]| Tensor::arange(0.0f32, 3.0, 1.0).exp();
         let mut alone = capture_local(alone, &[]).unwrap();
         assert_eq!(alone.launch(&[]).unwrap().to_vec::<f32>(0), Tensor::arange(0.0f32, 3.0, 1.0).exp().to_vec::<f32>());
+        // No kernel runs on the device of the results, an input and a constant.
+        let moved = |inputs: &[Tensor]| (inputs[0].clone(), Tensor::arange(0.0f32, 3.0, 1.0).exp().to(toy(index)));
+        let mut moved = capture_local(moved, &[&x]).unwrap();
+        let outputs = moved.launch(&[&x]).unwrap();
+        assert_eq!(outputs.to_vec::<f32>(0), [1.0, 2.0, 3.0], "toy:{index}");
+        assert_eq!(outputs.to_vec::<f32>(1), Tensor::arange(0.0f32, 3.0, 1.0).exp().to_vec::<f32>(), "toy:{index}");
     }
 }
 
