@@ -496,7 +496,9 @@ impl Error {
     /// error of a deferred kernel is not that of the operation whose call runs the kernel.
     #[cold]
     pub fn keep_operation(&mut self) {
-        if let Some(named) = self.operation_mut() {
+        if let Some(named) = self.operation_mut()
+            && !named.is_empty()
+        {
             let mut kept = kept_operations();
             let known = kept.iter().copied().find(|kept| kept == named);
             *named = known.unwrap_or_else(|| {

@@ -176,10 +176,11 @@ fn gradients_from_the_caller_are_pinned_like_their_tensor() {
             x.zero_grad();
             let y = x.square();
             let hooked = if on_result { &y } else { &x };
-            let _hook = hooked.register_hook(move |_| Some(free()));
+            let hook = hooked.register_hook(move |_| Some(free()));
             y.sum(..).backward();
             let expected = if on_result { vec![10.0, 24.0] } else { vec![5.0, 6.0] };
             assert_eq!(gradient(), (device, false, expected));
+            hook.remove();
         }
     }
 }
