@@ -90,7 +90,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an option out of range.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of range.
     fn check(&self) -> Result<()>;
 
     /// Returns the initial learning rate η.
@@ -115,7 +115,8 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// Returns the initial state of a parameter; `like` has its shape and the dtype of the state.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the rule is not defined for this shape, [`Error::OutOfMemory`].
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if the rule is not defined for this shape,
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     fn state(&self, like: &Tensor) -> Result<RuleState>;
 
     /// Returns the counters of a parameter's clock, which become 0-d tensors: names and initial values.
@@ -264,7 +265,7 @@ impl<'a> UpdateContext<'a> {
     /// Returns the gradient in the dtype of the state, scaled and negated as the step requires.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     pub fn gradient(&self) -> Result<Tensor> {
         let sign = if self.flip { -1.0 } else { 1.0 };
         let gradient = ops::to_dtype(self.gradient, self.parameter.dtype())?;
