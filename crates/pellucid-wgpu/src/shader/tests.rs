@@ -172,6 +172,9 @@ fn functions_without_calls_of_libm_are_translated() {
     for name in ["f_sinh", "f_pow", "f_erfinv", "d_exp", "d_ln", "d_erf", "d_tanh", "d_sigmoid", "d_ndtri"] {
         assert!(has_function(name), "{name}: {:?}", super::translate::translated(name));
     }
+    for name in ["f_sin_pi", "f_cos_pi", "f_ndtr", "f_ldexp", "d_ndtr", "d_ldexp", "d_sin_pi", "d_cos_pi"] {
+        assert!(has_function(name), "{name}: {:?}", super::translate::translated(name));
+    }
     for name in ["f_atan2", "d_atan", "d_pow", "d_rem", "d_floor_div", "d_sin_fast", "f_lgamma", "d_digamma"] {
         assert!(has_function(name), "{name}: {:?}", super::translate::translated(name));
     }
