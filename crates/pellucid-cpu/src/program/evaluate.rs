@@ -151,7 +151,7 @@ impl<'a> Evaluator<'a> {
             }
         }
         let len = if self.tile_len == usize::MAX { 1 } else { self.tile_len };
-        let head = self.schedule.phases[0].head.clone();
+        let head = ..self.schedule.phases[0].head.end;
         // SAFETY: by this function's contract, every slot has the address of its cell or of its buffer of `len`
         // elements, all disjoint (*Frame*), or of the input's element (*Operands*). The tile has one row, no streaming
         // and no reductions.

@@ -234,7 +234,9 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Exte
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
         if reduction.is_none() && (!first.by_row || tile.rows == 1) {
-            return (first.chain_loop)(links, std::ptr::null_mut(), tile.rows * tile.len);
+            let is_element = chain.get_unchecked(0).granularity == Granularity::PerElement;
+            let n = if is_element { tile.rows * tile.len } else { tile.rows };
+            return (first.chain_loop)(links, std::ptr::null_mut(), n);
         }
         run_chain_by_rows(chain, links, reduction, addresses, tile);
     }

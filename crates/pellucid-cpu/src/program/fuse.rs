@@ -6,55 +6,79 @@
 //! stores. If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
 
 use crate::program::kernel_schedule::{
-    FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, RowLength, RowReduction, ScheduledInstr,
+    FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLength, RowReduction, ScheduledInstr,
 };
 use crate::program::loops::{FusedInstr, Opcode};
 use crate::program::prepared::PreparedProgram;
-use crate::program::slot::{Granularity, ValueSlot};
+use crate::program::slot::ValueSlot;
 use pellucid_ir::formula::Unary;
+use std::ops::Range;
 
 /// Finds the fused loops of a schedule and marks their instructions.
+///
+/// The instructions on values per row of a phase are fused among themselves: one loop then computes the value of every
+/// row.
 pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram, rows: RowLength) {
     let reads = count_reads(schedule, program);
     schedule.streams = vec![false; schedule.granularity.len()];
     for phase in 0..schedule.phases.len() {
-        let tiles = schedule.phases[phase].tiles.clone();
-        let mut start = tiles.start;
-        while start < tiles.end {
-            let mut ops: Vec<FusedOp> = Vec::new();
-            let (mut last, mut links) = (None, 0);
-            for instr in &schedule.instrs[start..tiles.end] {
-                let joins = fused_op(schedule, program, rows, instr, last);
-                let Some(op) = joins.or_else(|| fused_op(schedule, program, rows, instr, None)) else { break };
-                links += 1;
-                let differs = ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop));
-                if differs || links >= MAX_FUSED {
-                    break;
-                }
-                if let (Some(before), Some(last), None) = (ops.last_mut(), last, op.begin) {
-                    let here = instr.operands().iter().filter(|&&a| a == last).count();
-                    before.is_stored = reads[last as usize] > here;
-                    before.can_stream = false;
-                }
-                let direct = program.outputs.iter().any(|o| o.slot == instr.into && o.direct.is_some());
-                ops.push(FusedOp { can_stream: direct && reads[instr.into as usize] == 1, ..op });
-                last = Some(instr.into);
+        for is_tile in [false, true] {
+            let Phase { head, tiles, .. } = &schedule.phases[phase];
+            let mut rest = if is_tile { tiles.clone() } else { head.clone() };
+            while !rest.is_empty() {
+                let ops = longest_chain(schedule, program, rows, rest.clone(), &reads, is_tile);
+                mark_chain(schedule, phase, rest.start, &ops, is_tile && rows == RowLength::Long);
+                rest.start += ops.len().max(1);
             }
-            let count = ops.len();
-            let by_row = ops.iter().any(|op| op.by_row);
-            let reduction =
-                last.filter(|_| rows == RowLength::Long).and_then(|last| fused_reduction(schedule, phase, start, last));
-            if let Some(reduction) = &reduction {
-                schedule.folds[reduction.index as usize].chained = true;
-            }
-            let profitable = count > 1 || reduction.is_some() || ops.iter().any(|op| op.can_stream);
-            for (k, op) in ops.into_iter().enumerate().filter(|_| profitable) {
-                let into = schedule.instrs[start + k].into;
-                schedule.streams[into as usize] = op.can_stream;
-                let count = (count - k) as u8;
-                schedule.instrs[start + k].fused = Some(FusedOp { count, by_row, reduction, ..op });
-            }
-            start += count.max(1);
+        }
+    }
+}
+
+/// Returns the instructions of the longest fused loop that begins at the first instruction of `range`. `reads` is the
+/// result of [`count_reads`], and `is_tile` states whether the instructions compute tiles or values per row.
+fn longest_chain(
+    schedule: &KernelSchedule,
+    program: &PreparedProgram,
+    rows: RowLength,
+    range: Range<usize>,
+    reads: &[usize],
+    is_tile: bool,
+) -> Vec<FusedOp> {
+    let mut ops: Vec<FusedOp> = Vec::new();
+    let mut last = None;
+    for instr in schedule.instrs[range].iter().take(MAX_FUSED - 1) {
+        let joins = fused_op(schedule, program, rows, instr, last);
+        let Some(op) = joins.or_else(|| fused_op(schedule, program, rows, instr, None)) else { break };
+        if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
+            break;
+        }
+        if let (Some(before), Some(last), None) = (ops.last_mut(), last, op.begin) {
+            let here = instr.operands().iter().filter(|&&a| a == last).count();
+            before.is_stored = reads[last as usize] > here;
+            before.can_stream = false;
+        }
+        let direct = is_tile && program.outputs.iter().any(|o| o.slot == instr.into && o.direct.is_some());
+        ops.push(FusedOp { can_stream: direct && reads[instr.into as usize] == 1, ..op });
+        last = Some(instr.into);
+    }
+    ops
+}
+
+/// Marks the instructions from `start` on as a fused loop, if that is faster than one by one. `can_sum` states whether
+/// the loop may accumulate a sum of its phase.
+fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[FusedOp], can_sum: bool) {
+    let last = ops.len().checked_sub(1).map(|k| schedule.instrs[start + k].into);
+    let reduction = last.filter(|_| can_sum).and_then(|last| fused_reduction(schedule, phase, start, last));
+    if let Some(reduction) = &reduction {
+        schedule.folds[reduction.index as usize].chained = true;
+    }
+    if ops.len() > 1 || reduction.is_some() || ops.iter().any(|op| op.can_stream) {
+        let by_row = ops.iter().any(|op| op.by_row);
+        for (k, op) in ops.iter().enumerate() {
+            let into = schedule.instrs[start + k].into;
+            schedule.streams[into as usize] = op.can_stream;
+            let count = (ops.len() - k) as u8;
+            schedule.instrs[start + k].fused = Some(FusedOp { count, by_row, reduction, ..*op });
         }
     }
 }
@@ -100,7 +124,8 @@ fn fused_op(
     let step = program.steps.get((instr.into as usize).checked_sub(program.first_step())?)?;
     let (opcode, chain_loop) = step.fusable.filter(|_| !instr.mixed || rows == RowLength::Long)?;
     let args = instr.operands();
-    let is_tile = |k: usize| schedule.granularity[args[k] as usize] == Granularity::PerElement;
+    // Values of the granularity of the result.
+    let is_tile = |k: usize| schedule.granularity[args[k] as usize] == instr.granularity;
     // The operand whose values are in registers, and the other operands.
     let own = (0..args.len()).find(|&k| last.map_or(is_tile(k), |last| args[k] == last))?;
     let others = match (args.len(), own) {

@@ -154,7 +154,7 @@ impl RowReduction {
 
 /// The instructions between two row reductions, and the reductions that end the phase.
 pub(crate) struct Phase {
-    /// The instructions on uniform and per-row values, and the broadcasts, which run first.
+    /// The instructions on per-row values, and the broadcasts, which run first.
     pub(crate) head: Range<usize>,
     /// The other instructions on tiles.
     pub(crate) tiles: Range<usize>,
@@ -168,8 +168,10 @@ pub(crate) struct Phase {
 
 /// A program in execution order, with a buffer for every value.
 pub(crate) struct KernelSchedule {
-    /// The instructions of all phases.
+    /// The instructions on uniform values, which run once, and those of all phases.
     pub(crate) instrs: Vec<ScheduledInstr>,
+    /// The number of instructions on uniform values.
+    pub(crate) uniform: usize,
     /// The row reductions of all phases.
     pub(crate) folds: Vec<RowReduction>,
     /// The phases, in execution order.

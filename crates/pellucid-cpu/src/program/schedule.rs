@@ -97,8 +97,9 @@ fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<
 
 /// Returns the level of every slot, a lower bound of its phase: the number of reductions in sequence before it. A
 /// guarded value has at least the level of its mask, and a value that all rows need is on a later level than a guarded
-/// operand.
-fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>]) -> Vec<usize> {
+/// operand. A value per element that is computed from inputs and values per row has the level of its first use, so that
+/// no buffer holds it in between.
+fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>], granularity: &[Granularity]) -> Vec<usize> {
     let first_step = program.first_step();
     let reduces = |slot: usize| {
         slot.checked_sub(first_step).is_some_and(|s| matches!(program.steps[s].kernel, KernelFn::Reduce(..)))
@@ -118,9 +119,23 @@ fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>]) -> Vec<usize>
             levels[slot] = level;
         }
         if !changed {
-            return levels;
+            break;
         }
     }
+    let mut first_use: Vec<Option<usize>> = vec![None; guards.len()];
+    for (s, step) in program.steps.iter().enumerate().rev() {
+        let slot = first_step + s;
+        let is_element = |slot: usize| granularity[slot] == Granularity::PerElement;
+        let from_inputs = step.args.iter().all(|&a| (a as usize) < first_step || !is_element(a as usize));
+        if let Some(level) = first_use[slot].filter(|_| is_element(slot) && from_inputs) {
+            levels[slot] = level;
+        }
+        for &arg in &step.args {
+            let known = &mut first_use[arg as usize];
+            *known = Some(known.map_or(levels[slot], |level| level.min(levels[slot])));
+        }
+    }
+    levels
 }
 
 impl KernelSchedule {
@@ -132,6 +147,8 @@ impl KernelSchedule {
     ) -> KernelSchedule {
         let (mut schedule, guards) = KernelSchedule::with_phases(program, input_granularity);
         let mut slots = SlotTable { sizes: program.sizes.clone(), broadcast: vec![None; program.sizes.len()] };
+        schedule.add_row_instrs(program, |_, granularity| granularity == Granularity::Uniform, &slots.sizes);
+        schedule.uniform = schedule.instrs.len();
         for (phase, guard) in guards.into_iter().enumerate() {
             let broadcast = slots.broadcast.clone();
             schedule.add_phase(program, rows, phase, &mut slots);
@@ -169,7 +186,7 @@ impl KernelSchedule {
             });
         }
         let guards = guards(program, &granularity);
-        let levels = levels(program, &guards);
+        let levels = levels(program, &guards, &granularity);
         // The instructions of a level that every row needs come first: they compute the masks that guard the others.
         let mut keys: Vec<(usize, Option<ValueSlot>)> = levels.iter().copied().zip(guards).collect();
         let mut phases = keys.clone();
@@ -187,6 +204,7 @@ impl KernelSchedule {
         let phase = std::iter::repeat_n(0, first_step).chain(keys.into_iter().map(phase_of)).collect();
         let schedule = KernelSchedule {
             instrs: Vec::new(),
+            uniform: 0,
             folds: Vec::new(),
             phases: Vec::new(),
             granularity,
@@ -200,6 +218,24 @@ impl KernelSchedule {
         (schedule, phases.into_iter().map(|(_, guard)| guard).collect())
     }
 
+    /// Appends the instructions on uniform or per-row values for which `is_chosen` returns true, from the slot of the
+    /// result and its granularity.
+    fn add_row_instrs(
+        &mut self,
+        program: &PreparedProgram,
+        is_chosen: impl Fn(usize, Granularity) -> bool,
+        sizes: &[u8],
+    ) {
+        let first_step = program.first_step();
+        for (s, step) in program.steps.iter().enumerate() {
+            let slot = first_step + s;
+            if !matches!(step.kernel, KernelFn::Reduce(..)) && is_chosen(slot, self.granularity[slot]) {
+                let instr = self.resolve(program, s, sizes);
+                self.instrs.push(instr.expect("every instruction must have a loop for operands of one granularity"));
+            }
+        }
+    }
+
     /// Appends the instructions and the reductions of one phase.
     fn add_phase(&mut self, program: &PreparedProgram, rows: RowLength, phase: usize, slots: &mut SlotTable) {
         let inputs = program.inputs.len();
@@ -207,18 +243,17 @@ impl KernelSchedule {
         let steps = (0..program.steps.len()).filter(|s| self.phase[first_step + s] == phase);
         let is_fold = |s: &usize| matches!(program.steps[*s].kernel, KernelFn::Reduce(..));
         let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
-        let (mut tile_steps, row_steps): (Vec<usize>, Vec<usize>) =
-            plain.into_iter().partition(|s| self.granularity[first_step + s] == Granularity::PerElement);
+        let is_element = |s: &usize| self.granularity[first_step + s] == Granularity::PerElement;
+        let mut tile_steps: Vec<usize> = plain.into_iter().filter(is_element).collect();
         let product_factors = |s: usize| self.product_factors(program, s).filter(|_| rows > RowLength::Short);
         let factors: Vec<Option<[ValueSlot; 2]>> = folds.iter().map(|&s| product_factors(s)).collect();
         for (&s, _) in folds.iter().zip(&factors).filter(|(_, f)| f.is_some()) {
             tile_steps.retain(|&t| first_step + t != program.steps[s].args[0] as usize);
         }
         let head = self.instrs.len();
-        for s in row_steps {
-            let instr = self.resolve(program, s, &slots.sizes);
-            self.instrs.push(instr.expect("every instruction must have a loop for operands of one granularity"));
-        }
+        let in_phase = self.phase.clone();
+        let is_own = |slot: usize, granularity| granularity == Granularity::PerRow && in_phase[slot] == phase;
+        self.add_row_instrs(program, is_own, &slots.sizes);
         let mut tiles: Vec<ScheduledInstr> = Vec::new();
         for s in tile_steps {
             loop {

@@ -148,7 +148,7 @@ fn normalize_by_own(
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are those of a channel
 /// over all other axes, and running statistics are updated in place. Otherwise the running statistics are used. x of
-/// shape `[0]` is an empty batch without channels. In training the sum of squares must be representable, as in
+/// shape `[0]` is an empty batch without channels. In training the range of x is that of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors
@@ -189,7 +189,7 @@ pub fn batch_norm(
 /// Applies instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
-/// Running statistics are those of the images, averaged. In training the sum of squares must be representable, as in
+/// Running statistics are those of the images, averaged. In training the range of x is that of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors
@@ -223,7 +223,7 @@ pub fn instance_norm(
 /// Applies group normalisation (Wu & He 2018), to each group of channels of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over a group of channels and
-/// the spatial axes; weight and bias are `[C]`. The sum of squares must be representable, as in
+/// the spatial axes; weight and bias are `[C]`. The range of x is that of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors

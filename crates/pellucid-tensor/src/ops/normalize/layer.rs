@@ -1,14 +1,13 @@
 //! Layer normalisation and root-mean-square normalisation, over the last axes.
 
-use super::standardized;
+use super::{score, standardized};
 use crate::ops::axes::check_reduction_rank;
 use crate::ops::check;
 use crate::ops::formula::apply_rows;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Expr;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{Error, Result, Shape, formula};
+use pellucid_ir::{Error, Result, Shape};
 
 /// Returns the last axes of x, which have the normalized shape; weight and bias must have this shape.
 fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
@@ -33,10 +32,11 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
 ///
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
 ///
-/// The sum of the n squares (x − mean)² must be representable. It overflows from a magnitude of about 1.8e19/√n on in
-/// `f32` and half precision, and 1.3e154/√n in `f64`: the quotient is then 0. With an eps of 0, squares below 1e-38 (in
-/// `f64` 1e-308) lose digits, and where all are 0, below magnitudes of 2e-23 (1e-162), the quotient is ±∞ or NaN. The
-/// result is NaN if the sum of x overflows.
+/// The squares (x − mean)² are scaled. For eps ≥ 1e-18 the quotients are right up to a magnitude of about 1.9e25/√n in
+/// `f32` and half precision, for rows of n elements, and 2e214/√n in `f64`; beyond it they are 0. Deviations below 1e-32
+/// (in `f64` 1e-248) lose digits. For eps = 0 they are right over the whole range on the CPU. On a GPU, for smaller eps,
+/// and for negative eps, the sum of unscaled squares must be representable. For eps > 0 the result is NaN if the sum of x
+/// overflows.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is
@@ -57,8 +57,7 @@ pub fn layer_norm(
 /// Applies root-mean-square normalisation (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
 /// x / √(mean(x²) + eps)·weight.
 ///
-/// x is `[.., shape]`; the weight, if given, has shape `shape`. The sum of the squares x² must be representable, as that
-/// of [`layer_norm`]: the result is 0 if it overflows.
+/// x is `[.., shape]`; the weight, if given, has shape `shape`. The range of x is that of [`layer_norm`].
 ///
 /// # Errors
 /// Those of [`layer_norm`].
@@ -66,16 +65,9 @@ pub fn layer_norm(
 pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     let axes = normalized_axes("rms_norm", x, &shape.into(), &[weight])?;
     check::finite("rms_norm", "eps", eps)?;
-    let params = [eps.into()];
+    let params = score::params(x, eps);
     match weight {
-        None => apply_rows(formula! { static rms_norm(x; eps) = unit_rms(x, eps); }, &[x], &params, axes),
-        Some(weight) => {
-            apply_rows(formula! { static rms_norm(x, w; eps) = unit_rms(x, eps) * w; }, &[x, weight], &params, axes)
-        }
+        None => apply_rows(score::unit_rms(x, eps), &[x], &params, axes),
+        Some(w) => apply_rows(score::unit_rms_with_weight(x, eps), &[x, w], &params, axes),
     }
-}
-
-/// Computes x / √(mean(x²) + eps), with the mean of the row.
-fn unit_rms(x: Expr, eps: Expr) -> Expr {
-    x * ((x * x).row_mean() + eps).sqrt().recip()
 }

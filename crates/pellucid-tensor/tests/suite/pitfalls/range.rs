@@ -232,13 +232,12 @@ fn ldexp_uses_the_whole_range() {
     );
 }
 
-/// The documented limits of the normalisations: 0 where the sum of squares overflows; without eps, infinities where all
-/// squares underflow.
+/// The documented limits of the normalisations: 0 from some magnitude on for eps > 0, none for eps = 0.
 #[test]
 fn normalisations_have_the_documented_range() {
     let n = 64;
     let pattern: Vec<f64> = (0..n).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
-    for (dtype, largest, smallest) in [(DType::F32, 1.8e19, 2e-23), (DType::F64, 1.3e154, 1e-162)] {
+    for (dtype, limit, smallest, largest) in [(DType::F32, 1.9e25, 1e-38, 1e38), (DType::F64, 2e214, 1e-307, 1e308)] {
         let x = |scale: f64| (Tensor::from(pattern.clone()) * scale).to_dtype(dtype).reshape([2, 2, n / 4]);
         let options = |eps: f64| BatchNormOptions { eps, ..Default::default() };
         type Call<'a> = (&'a str, f64, &'a dyn Fn(&Tensor, f64) -> Tensor);
@@ -253,16 +252,51 @@ fn normalisations_have_the_documented_range() {
         for (name, count, call) in calls {
             let value =
                 |scale: f64, eps: f64| in_all_modes(name, &x(scale), |x| call(x, eps)).abs().max(..).item::<f64>();
-            let limit = largest / count.sqrt();
+            let limit = limit / f64::sqrt(count);
             for (scale, eps, expected) in [
                 (0.9 * limit, 1e-5, 1.0),
-                (1.1 * limit, 1e-5, 0.0),
-                (1e3 * smallest, 0.0, 1.0),
-                (0.5 * smallest, 0.0, INFINITY),
+                (0.9 * limit, 1e-18, 1.0),
+                (1.2 * limit, 1e-5, 0.0),
+                (1e-30, 1e-10, 1e-25),
+                (largest, 0.0, 1.0),
+                (smallest, 0.0, 1.0),
+                (smallest * 1e-5, 0.0, 1.0),
             ] {
                 let y = value(scale, eps);
-                let near = y == expected || (y - expected).abs() < 1e-3;
-                assert!(near, "{name} of {scale:e} in {dtype}: {y}, expected {expected}");
+                assert!((y - expected).abs() <= 1e-3 * expected, "{name} of {scale:e} in {dtype}: {y}, not {expected}");
+            }
+            let equal = (x(0.0) + largest * 1e-3).to_dtype(dtype);
+            let y = in_all_modes(name, &equal, |x| call(x, 1e-5)).abs().max(..).item::<f64>();
+            assert!(y <= 1.0, "{name} of equal elements in {dtype}: {y}");
+        }
+    }
+}
+
+/// Gradients of the normalisations at large magnitudes s: those at 1, divided by s.
+#[test]
+fn gradients_of_normalisations_at_large_magnitudes() {
+    for (dtype, scale) in [(DType::F32, 2f64.powi(70)), (DType::F64, 2f64.powi(600))] {
+        for n in [5, 300, 2048] {
+            let base: Vec<f64> = (0..2 * n).map(|i| ((i * 37) % 23) as f64 - 9.0).collect();
+            let base = Tensor::from(base).reshape([2, n]).to_dtype(dtype);
+            let weight = (&base.i(0) * 0.1 + 1.0).detach();
+            let calls: [(&str, &dyn Fn(&Tensor) -> Tensor); 3] = [
+                ("layer_norm", &|x| x.layer_norm([n], None, None, 1e-5)),
+                ("layer_norm with bias", &|x| x.layer_norm([n], Some(&weight), Some(&weight), 1e-5)),
+                ("rms_norm", &|x| x.rms_norm([n], Some(&weight), 1e-5)),
+            ];
+            for (name, call) in calls {
+                let slope = |scale: f64| {
+                    let gradient = |x: &Tensor| {
+                        let x = x.detach().requires_grad_(true);
+                        (call(&x) * (&base * 0.3).sin()).sum(..).backward();
+                        x.grad().unwrap() * scale
+                    };
+                    in_all_modes(name, &(&base * scale).to_dtype(dtype), gradient).to_dtype(DType::F64)
+                };
+                let (near, far) = (slope(1024.0), slope(scale));
+                let error = ((&near - far).abs().max(..) / near.abs().max(..)).item::<f64>();
+                assert!(error <= 1e-4, "{name} of {n} elements in {dtype}: {error:e}");
             }
         }
     }

@@ -4,7 +4,7 @@
 //! those at x in `f64`, times powers of s.
 
 use crate::support::bits;
-use pellucid_tensor::ops::{CovOptions, MatrixNorm};
+use pellucid_tensor::ops::{BatchNormOptions, CovOptions, MatrixNorm};
 use pellucid_tensor::{DType, GradOptions, Tensor, capture_local, grad, lazy, ops};
 
 type Function = fn(&Tensor) -> Tensor;
@@ -46,6 +46,14 @@ const CASES: &[Case] = &[
     ("pairwise_distance 2", 1, |x| x.i(0).pairwise_distance(&x.i(1), 2.0, 0.0, false)),
     ("pairwise_distance 3", 1, |x| x.i(0).pairwise_distance(&x.i(1), 3.0, 0.0, false)),
     ("cosine_similarity", 0, |x| x.i(0).cosine_similarity(&x.i(1), 0, 0.0)),
+    ("layer_norm", 0, |x| x.layer_norm([6], None, None, 0.0)),
+    ("layer_norm with weight", 0, |x| x.layer_norm([6], Some(&weights(&x.i(0))), None, 0.0)),
+    ("layer_norm with bias", 0, |x| x.layer_norm([6], Some(&weights(&x.i(0))), Some(&weights(&x.i(0))), 0.0)),
+    ("rms_norm", 0, |x| x.rms_norm([6], None, 0.0)),
+    ("rms_norm with weight", 0, |x| x.rms_norm([6], Some(&weights(&x.i(0))), 0.0)),
+    ("group_norm", 0, |x| x.group_norm(2, None, None, 0.0)),
+    ("instance_norm", 0, |x| x.reshape([1, 2, 6]).instance_norm(None, None, None, without_eps())),
+    ("batch_norm", 0, |x| x.reshape([3, 2, 2]).batch_norm(None, None, None, without_eps())),
     ("normalize 2", 0, |x| x.normalize(2.0, -1, 0.0)),
     ("normalize 3", 0, |x| x.normalize(3.0, 0, 0.0)),
     ("matrix_norm", 1, |x| matrix_norm(x, MatrixNorm::Frobenius)),
@@ -66,6 +74,10 @@ const SCALES: &[(DType, f64, [i32; 7])] = &[
 
 fn mask() -> Tensor {
     Tensor::from([[true, false, true, true, false, true], [false, true, true, false, true, true]])
+}
+
+fn without_eps() -> BatchNormOptions {
+    BatchNormOptions { eps: 0.0, ..Default::default() }
 }
 
 /// Matrix norms refuse half precision.
