@@ -3,9 +3,10 @@
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
-    AttentionMasks, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten, GruCell,
-    Layer, LayerNorm, Linear, Lstm, LstmCell, MaxPool2d, Module, ModuleDict, ModuleList, MultiheadAttention, Parameter,
-    Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder, TransformerOptions, hook,
+    AttentionMasks, AvgPool2d, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding,
+    Flatten, Fold, FractionalMaxPool2d, GruCell, Layer, LayerNorm, Linear, LocalResponseNorm, LpPool2d, Lstm, LstmCell,
+    MaxPool2d, MaxPool3d, MaxUnpool2d, Module, ModuleDict, ModuleList, MultiheadAttention, Parameter, Relu, Rnn,
+    RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder, TransformerOptions, Unfold, hook,
     init, rename_keys, sequential,
 };
 use pellucid_tensor::{
@@ -632,9 +633,47 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn settings_of_a_convolution_are_checked_when_they_are_set() {
+fn settings_of_windows_are_checked_when_they_are_set() {
     let (conv, up) = (|| Conv2d::new(1, 5, 3), || ConvTranspose2d::new(1, 5, 3));
+    const SIZE: &str =
+        "size: must be at least 1 on every axis, got [0, 2]; use 1 for an axis on which the window has one";
+    const STRIDE: &str = "stride: must be at least 1 on every axis, got [1, 0]; the default is the size of the window";
+    const DILATION: &str = "dilation: must be at least 1 on every axis, got [0, 0]; use 1, the default";
     let refused = [
+        (MaxPool2d::try_new([0, 2]).err(), SIZE),
+        (MaxPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
+        (MaxPool2d::new(2).try_dilation(0).err(), DILATION),
+        (MaxPool3d::try_new(0).err(), "size: must be at least 1 on every axis, got [0, 0, 0]"),
+        (AvgPool2d::try_new([0, 2]).err(), SIZE),
+        (AvgPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
+        (
+            AvgPool2d::new(2).try_divisor(ops::AvgPoolDivisor::Number(0.0)).err(),
+            "divisor: must be finite and nonzero, got 0",
+        ),
+        (LpPool2d::try_new(2.0, [0, 2]).err(), SIZE),
+        (LpPool2d::try_new(0.0, 2).err(), "p: must be a nonzero number, got 0; a usual value is 2"),
+        (LpPool2d::new(2.0, 2).try_stride([1, 0]).err(), STRIDE),
+        (MaxUnpool2d::try_new([0, 2]).err(), SIZE),
+        (MaxUnpool2d::new(2).try_stride([1, 0]).err(), STRIDE),
+        (FractionalMaxPool2d::try_new([0, 2], 3).err(), SIZE),
+        (FractionalMaxPool2d::try_new(2, [3, 0]).err(), "outputs: must be at least 1 on every axis, got [3, 0]; use 1"),
+        (
+            FractionalMaxPool2d::try_of_ratio(2, [0.5, 1.0]).err(),
+            "ratio: must be in (0, 1) on every axis, got [0.5, 1.0]; a usual value is 0.5",
+        ),
+        (Unfold::try_new([0, 2]).err(), SIZE),
+        (
+            Unfold::new(2).try_stride(0).err(),
+            "stride: must be at least 1 on every axis, got [0, 0]; use 1, the default",
+        ),
+        (Unfold::new(2).try_dilation(0).err(), DILATION),
+        (Fold::try_new(8, [0, 2]).err(), SIZE),
+        (
+            Fold::new(8, 2).try_stride(0).err(),
+            "stride: must be at least 1 on every axis, got [0, 0]; use 1, the default",
+        ),
+        (Fold::new(8, 2).try_dilation(0).err(), DILATION),
+        (LocalResponseNorm::try_new(0).err(), "size: must be at least 1, got 0; a usual value is 5"),
         (Conv2d::try_new(1, 5, 0).err(), "kernel: must be at least 1 on every axis, got [0, 0]; use 1"),
         (conv().try_stride([1, 0]).err(), "stride: must be at least 1 on every axis, got [1, 0]; use 1, the default"),
         (conv().try_dilation(0).err(), "dilation: must be at least 1 on every axis, got [0, 0]; use 1, the default"),

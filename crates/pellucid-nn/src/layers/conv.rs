@@ -2,7 +2,7 @@
 
 use super::linear::bound;
 use super::pad::pad_last;
-use super::spatial::{PerAxis, by_axes, channels};
+use super::spatial::{DEFAULT_IS_ONE, PerAxis, by_axes, channels, positive};
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
@@ -94,16 +94,6 @@ impl<const N: usize> Module for Padding<N> {
     }
 }
 
-const USE_DEFAULT: &str = "use 1, the default";
-
-/// Returns an error with the remedy `help` unless all numbers are at least 1.
-fn positive<const N: usize>(op: &'static str, numbers: [usize; N], help: &str) -> Result<[usize; N]> {
-    if numbers.contains(&0) {
-        return Err(Error::invalid(op, format!("must be at least 1 on every axis, got {numbers:?}; {help}")));
-    }
-    Ok(numbers)
-}
-
 impl<const N: usize> ConvSettings<N> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a kernel without taps.
@@ -113,11 +103,11 @@ impl<const N: usize> ConvSettings<N> {
     }
 
     fn with_stride(self, stride: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
-        Ok(ConvSettings { stride: positive("stride", stride.into().0, USE_DEFAULT)?, ..self })
+        Ok(ConvSettings { stride: positive("stride", stride, DEFAULT_IS_ONE)?, ..self })
     }
 
     fn with_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
-        Ok(ConvSettings { dilation: positive("dilation", dilation.into().0, USE_DEFAULT)?, ..self })
+        Ok(ConvSettings { dilation: positive("dilation", dilation, DEFAULT_IS_ONE)?, ..self })
     }
 
     fn options(&self) -> ops::ConvOptions {

@@ -1,6 +1,6 @@
 //! Fractional max pooling.
 
-use super::spatial::{PerAxis, channels};
+use super::spatial::{ONE_ELEMENT, PerAxis, channels, positive};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
@@ -52,13 +52,30 @@ pub type FractionalMaxPool3d = FractionalMaxPool<3>;
 
 impl<const N: usize> FractionalMaxPool<N> {
     /// Creates a layer with this window size and number of windows.
-    pub fn new(size: impl Into<PerAxis<N>>, outputs: impl Into<PerAxis<N>>) -> FractionalMaxPool<N> {
-        FractionalMaxPool { size: size.into().0, count: WindowCount::Outputs(outputs.into().0), samples: None }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size or a number of 0.
+    #[panicking_form]
+    pub fn try_new(size: impl Into<PerAxis<N>>, outputs: impl Into<PerAxis<N>>) -> Result<FractionalMaxPool<N>> {
+        let outputs = positive("outputs", outputs, "use 1 for an axis with one window")?;
+        Self::with_count(size, WindowCount::Outputs(outputs))
     }
 
     /// Creates a layer with this window size and a number of windows that is a fraction in (0, 1) of each length.
-    pub fn of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> FractionalMaxPool<N> {
-        FractionalMaxPool { size: size.into().0, count: WindowCount::Ratio(ratio), samples: None }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size of 0 or a ratio outside (0, 1).
+    #[panicking_form]
+    pub fn try_of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> Result<FractionalMaxPool<N>> {
+        if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
+            let reason = format!("must be in (0, 1) on every axis, got {ratio:?}; a usual value is 0.5");
+            return Err(Error::invalid("ratio", reason));
+        }
+        Self::with_count(size, WindowCount::Ratio(ratio))
+    }
+
+    fn with_count(size: impl Into<PerAxis<N>>, count: WindowCount<N>) -> Result<FractionalMaxPool<N>> {
+        Ok(FractionalMaxPool { size: positive("size", size, ONE_ELEMENT)?, count, samples: None })
     }
 
     /// Uses the samples `[B, C, N]` in [0, 1) instead of random numbers; see [`ops::fractional_max_pool2d`]. The
@@ -70,18 +87,14 @@ impl<const N: usize> FractionalMaxPool<N> {
     /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes.
     ///
     /// # Errors
-    /// Those of [`ops::fractional_max_pool2d`]; [`Error::InvalidArgument`] for a ratio outside (0, 1).
+    /// Those of [`ops::fractional_max_pool2d`].
     #[panicking_form]
     pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         const { assert!(N == 2 || N == 3, "the number of spatial axes must be 2 or 3") };
         let outputs = match self.count {
             WindowCount::Outputs(outputs) => outputs,
             WindowCount::Ratio(ratio) => {
-                let op = "fractional_max_pool";
-                if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
-                    return Err(Error::invalid(op, format!("each ratio must be in (0, 1), got {ratio:?}")));
-                }
-                channels::<N>(op, x.shape())?;
+                channels::<N>("fractional_max_pool", x.shape())?;
                 let mut outputs = [0; N];
                 for a in 0..N {
                     outputs[a] = (x.shape()[x.rank() - N + a] as f64 * ratio[a]) as usize;

@@ -225,8 +225,15 @@ pub struct LocalResponseNorm {
 
 impl LocalResponseNorm {
     /// Creates a layer over this many neighbouring channels.
-    pub fn new(size: usize) -> LocalResponseNorm {
-        LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size of 0.
+    #[panicking_form]
+    pub fn try_new(size: usize) -> Result<LocalResponseNorm> {
+        if size == 0 {
+            return Err(Error::invalid("size", "must be at least 1, got 0; a usual value is 5"));
+        }
+        Ok(LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 })
     }
 }
 

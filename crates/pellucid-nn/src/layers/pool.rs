@@ -1,10 +1,10 @@
 //! Pooling: the maximum, the mean or the p-norm of windows, of a given size or in a given number.
 
-use super::spatial::{PerAxis, by_axes};
+use super::spatial::{DEFAULT_IS_ONE, DEFAULT_IS_SIZE, ONE_ELEMENT, PerAxis, by_axes, positive};
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions};
-use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// Defines pooling layers with a window size, and their common options.
 macro_rules! windows {
@@ -27,9 +27,13 @@ macro_rules! windows {
 
         impl<const N: usize> $name<N> {
             /// Sets the stride, by default the window size.
-            pub fn stride(mut self, stride: impl Into<PerAxis<N>>) -> $name<N> {
-                self.pool.stride = Some(stride.into().0.into());
-                self
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] for a stride of 0.
+            #[panicking_form]
+            pub fn try_stride(mut self, stride: impl Into<PerAxis<N>>) -> Result<$name<N>> {
+                self.pool.stride = Some(positive("stride", stride, DEFAULT_IS_SIZE)?.into());
+                Ok(self)
             }
 
             /// Rounds output lengths up: a last window that exceeds the input counts if it starts inside.
@@ -60,20 +64,35 @@ windows! {
     LpPool: LpPool1d, LpPool2d, LpPool3d { p: f64 }
 }
 
+/// Returns adjacent windows of this size.
+fn windows<const N: usize>(size: impl Into<PerAxis<N>>) -> Result<PoolOptions> {
+    Ok(PoolOptions::new(positive("size", size, ONE_ELEMENT)?))
+}
+
 impl<const N: usize> MaxPool<N> {
     /// Creates a layer with windows of this size; the stride is the size.
-    pub fn new(size: impl Into<PerAxis<N>>) -> MaxPool<N> {
-        MaxPool { pool: PoolOptions::new(size.into().0) }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size of 0.
+    #[panicking_form]
+    pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<MaxPool<N>> {
+        Ok(MaxPool { pool: windows(size)? })
     }
 
-    /// Sets the padding, at most half the window size; it counts as −∞.
+    /// Sets the padding, at most half the window size; it counts as −∞. A dilation enlarges the window; therefore the
+    /// padding is checked when the layer is called.
     pub fn padding(self, padding: impl Into<PerAxis<N>>) -> MaxPool<N> {
         MaxPool { pool: PoolOptions { padding: padding.into().0.into(), ..self.pool } }
     }
 
     /// Sets the dilation, the distance between elements of a window.
-    pub fn dilation(self, dilation: impl Into<PerAxis<N>>) -> MaxPool<N> {
-        MaxPool { pool: PoolOptions { dilation: dilation.into().0.into(), ..self.pool } }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a dilation of 0.
+    #[panicking_form]
+    pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<MaxPool<N>> {
+        let dilation = positive("dilation", dilation, DEFAULT_IS_ONE)?.into();
+        Ok(MaxPool { pool: PoolOptions { dilation, ..self.pool } })
     }
 
     /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes, which
@@ -95,8 +114,12 @@ impl<const N: usize> Layer for MaxPool<N> {
 
 impl<const N: usize> AvgPool<N> {
     /// Creates a layer with windows of this size; the stride is the size.
-    pub fn new(size: impl Into<PerAxis<N>>) -> AvgPool<N> {
-        AvgPool { pool: PoolOptions::new(size.into().0), divisor: AvgPoolDivisor::default() }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size of 0.
+    #[panicking_form]
+    pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<AvgPool<N>> {
+        Ok(AvgPool { pool: windows(size)?, divisor: AvgPoolDivisor::default() })
     }
 
     /// Sets the padding, at most half the window size.
@@ -105,8 +128,18 @@ impl<const N: usize> AvgPool<N> {
     }
 
     /// Sets the divisor of sums; by default the window size including padding.
-    pub fn divisor(self, divisor: AvgPoolDivisor) -> AvgPool<N> {
-        AvgPool { divisor, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a number that is 0 or not finite.
+    #[panicking_form]
+    pub fn try_divisor(self, divisor: AvgPoolDivisor) -> Result<AvgPool<N>> {
+        if let AvgPoolDivisor::Number(number) = divisor
+            && (number == 0.0 || !number.is_finite())
+        {
+            let help = "the default is AvgPoolDivisor::Window, the size of the window";
+            return Err(Error::invalid("divisor", format!("must be finite and nonzero, got {number}; {help}")));
+        }
+        Ok(AvgPool { divisor, ..self })
     }
 }
 
@@ -118,8 +151,15 @@ impl<const N: usize> Layer for AvgPool<N> {
 
 impl<const N: usize> LpPool<N> {
     /// Creates a layer with the p-norms of windows of this size; the stride is the size.
-    pub fn new(p: f64, size: impl Into<PerAxis<N>>) -> LpPool<N> {
-        LpPool { pool: PoolOptions::new(size.into().0), p }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size of 0, and for p = 0 or NaN.
+    #[panicking_form]
+    pub fn try_new(p: f64, size: impl Into<PerAxis<N>>) -> Result<LpPool<N>> {
+        if p == 0.0 || p.is_nan() {
+            return Err(Error::invalid("p", format!("must be a nonzero number, got {p}; a usual value is 2")));
+        }
+        Ok(LpPool { pool: windows(size)?, p })
     }
 }
 

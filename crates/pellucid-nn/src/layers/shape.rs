@@ -1,9 +1,9 @@
 //! Layers that rearrange elements, and the identity.
 
-use super::spatial::PerAxis;
+use super::spatial::{DEFAULT_IS_ONE, ONE_ELEMENT, PerAxis, positive};
 use crate::layer::Layer;
-use pellucid_derive::Module;
-use pellucid_tensor::{Result, Tensor, ops};
+use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// The identity: returns x.
 #[derive(Clone, Copy, Debug, Default, Module)]
@@ -84,14 +84,22 @@ macro_rules! windows {
 
         impl $name {
             /// Creates a layer with windows of this size; stride 1, no padding, dilation 1.
-            pub fn new($($field: impl Into<PerAxis<2>>,)* size: impl Into<PerAxis<2>>) -> $name {
-                let one = [1, 1];
-                $name { $($field: $field.into().0,)* size: size.into().0, stride: one, padding: [0, 0], dilation: one }
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a size of 0.
+            #[panicking_form]
+            pub fn try_new($($field: impl Into<PerAxis<2>>,)* size: impl Into<PerAxis<2>>) -> Result<$name> {
+                let (size, one) = (positive("size", size, ONE_ELEMENT)?, [1, 1]);
+                Ok($name { $($field: $field.into().0,)* size, stride: one, padding: [0, 0], dilation: one })
             }
 
             /// Sets the stride.
-            pub fn stride(self, stride: impl Into<PerAxis<2>>) -> $name {
-                $name { stride: stride.into().0, ..self }
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a stride of 0.
+            #[panicking_form]
+            pub fn try_stride(self, stride: impl Into<PerAxis<2>>) -> Result<$name> {
+                Ok($name { stride: positive("stride", stride, DEFAULT_IS_ONE)?, ..self })
             }
 
             /// Sets the padding.
@@ -100,8 +108,12 @@ macro_rules! windows {
             }
 
             /// Sets the dilation, the distance between elements of a window.
-            pub fn dilation(self, dilation: impl Into<PerAxis<2>>) -> $name {
-                $name { dilation: dilation.into().0, ..self }
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a dilation of 0.
+            #[panicking_form]
+            pub fn try_dilation(self, dilation: impl Into<PerAxis<2>>) -> Result<$name> {
+                Ok($name { dilation: positive("dilation", dilation, DEFAULT_IS_ONE)?, ..self })
             }
         }
     )*};

@@ -24,6 +24,26 @@ impl<const N: usize> From<[usize; N]> for PerAxis<N> {
     }
 }
 
+/// Remedy for a stride or dilation of 0.
+pub(super) const DEFAULT_IS_ONE: &str = "use 1, the default";
+/// Remedy for a window without elements.
+pub(super) const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
+/// Remedy for a stride of 0 between windows that are adjacent by default.
+pub(super) const DEFAULT_IS_SIZE: &str = "the default is the size of the window";
+
+/// Returns the numbers of an option, or an error with the remedy `help` if one of them is 0.
+pub(super) fn positive<const N: usize>(
+    option: &'static str,
+    numbers: impl Into<PerAxis<N>>,
+    help: &str,
+) -> Result<[usize; N]> {
+    let PerAxis(numbers) = numbers.into();
+    if numbers.contains(&0) {
+        return Err(Error::invalid(option, format!("must be at least 1 on every axis, got {numbers:?}; {help}")));
+    }
+    Ok(numbers)
+}
+
 /// Selects one of three values for N = 1, 2 or 3 spatial axes.
 pub(super) fn by_axes<T: Copy, const N: usize>(each: [T; 3]) -> T {
     const { assert!(1 <= N && N <= 3, "the number of spatial axes must be 1, 2 or 3") };

@@ -1,6 +1,6 @@
 //! Max unpooling, the partial inverse of max pooling.
 
-use super::spatial::{PerAxis, by_axes, channels};
+use super::spatial::{DEFAULT_IS_SIZE, ONE_ELEMENT, PerAxis, by_axes, channels, positive};
 use crate::call;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
@@ -34,14 +34,22 @@ pub type MaxUnpool3d = MaxUnpool<3>;
 
 impl<const N: usize> MaxUnpool<N> {
     /// Creates a layer with windows of this size; the stride is the size.
-    pub fn new(size: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
-        let size = size.into().0;
-        MaxUnpool { size, stride: size, padding: [0; N] }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a size of 0.
+    #[panicking_form]
+    pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<MaxUnpool<N>> {
+        let size = positive("size", size, ONE_ELEMENT)?;
+        Ok(MaxUnpool { size, stride: size, padding: [0; N] })
     }
 
     /// Sets the stride.
-    pub fn stride(self, stride: impl Into<PerAxis<N>>) -> MaxUnpool<N> {
-        MaxUnpool { stride: stride.into().0, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a stride of 0.
+    #[panicking_form]
+    pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<MaxUnpool<N>> {
+        Ok(MaxUnpool { stride: positive("stride", stride, DEFAULT_IS_SIZE)?, ..self })
     }
 
     /// Sets the padding of the pooling.
