@@ -16,9 +16,12 @@ impl OptionRange {
         OptionRange { text: "finite and not positive", contains: |x| x.is_finite() && x <= 0.0 };
     pub(crate) const AT_LEAST_ONE: OptionRange =
         OptionRange { text: "finite and at least 1", contains: |x| x.is_finite() && x >= 1.0 };
+    pub(crate) const COUNT: OptionRange = OptionRange { text: "at least 1", contains: |x| x >= 1.0 };
     pub(crate) const FRACTION: OptionRange = OptionRange { text: "in [0, 1)", contains: |x| (0.0..1.0).contains(&x) };
     pub(crate) const PROBABILITY: OptionRange =
         OptionRange { text: "in [0, 1]", contains: |x| (0.0..=1.0).contains(&x) };
+    pub(crate) const POSITIVE_FRACTION: OptionRange =
+        OptionRange { text: "in (0, 1]", contains: |x| x > 0.0 && x <= 1.0 };
 
     /// Returns an error of operation `op` if the value of an option is outside the range.
     pub(crate) fn check(self, op: &'static str, option: &str, value: f64, usual: f64) -> Result<()> {

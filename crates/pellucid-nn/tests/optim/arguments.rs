@@ -1,10 +1,10 @@
 //! Arguments of optimizers and schedules outside of their ranges.
 
 use pellucid_nn::optim::schedule::{
-    CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, OneCycleLr, ReduceLrOnPlateau, ReduceLrOnPlateauOptions,
-    Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode,
+    ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, ExponentialLr, LinearLr, OneCycleLr,
+    PerGroup, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode,
 };
-use pellucid_nn::optim::{Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::optim::{Adafactor, AdafactorOptions, Adam, AdamOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{Dropout, Parameter, StateDict};
 use pellucid_tensor::{Result, Tensor};
 use std::panic::catch_unwind;
@@ -79,16 +79,47 @@ fn schedules_check_their_options() {
         StepLr { step_size: 1, gamma: 0.5 },
         vec![(2, Box::new(StepLr { step_size: 0, gamma: 0.5 }))],
     );
-    let cases: [(Box<dyn Schedule>, &str); 9] = [
-        (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "step_size must be above 0"),
-        (Box::new(StepLr { step_size: 1, gamma: -1.0 }), "gamma must be finite and at least 0, got -1"),
-        (Box::new(nested), "step_size must be above 0"),
-        (Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }), "period must be above 0"),
-        (Box::new(CosineAnnealingWarmRestarts { first: 0, multiple: 1, floor: 0.0 }), "first must be above 0"),
-        (Box::new(CosineAnnealingWarmRestarts { first: 1, multiple: 0, floor: 0.0 }), "multiple must be above 0"),
-        (Box::new(OneCycleLr::new(1.0, 0)), "total must be above 0"),
-        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and at least 0"),
-        (Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }), "up must be above 0"),
+    let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
+    let cases: [(Box<dyn Schedule>, &str); 15] = [
+        (
+            Box::new(StepLr { step_size: 0, gamma: 0.1 }),
+            "StepLr: step_size must be at least 1, got 0; a usual value is 30",
+        ),
+        (
+            Box::new(StepLr { step_size: 1, gamma: -1.0 }),
+            "gamma must be finite and not negative, got -1; a usual value is 0.1",
+        ),
+        (Box::new(nested), "step_size must be at least 1"),
+        (
+            Box::new(ExponentialLr { gamma: f64::NAN }),
+            "gamma must be finite and not negative, got NaN; a usual value is 0.9",
+        ),
+        (Box::new(ConstantLr { factor: 0.0, total: 2 }), "factor must be in (0, 1], got 0; a usual value is 0.1"),
+        (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; a usual value is 0.1"),
+        (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; a usual value is 1"),
+        (
+            Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }),
+            "period must be at least 1, got 0; a usual value is 100",
+        ),
+        (
+            Box::new(CosineAnnealingWarmRestarts { first: 0, multiple: 1, floor: 0.0 }),
+            "first must be at least 1, got 0; a usual value is 10",
+        ),
+        (
+            Box::new(CosineAnnealingWarmRestarts { first: 1, multiple: 0, floor: 0.0 }),
+            "multiple must be at least 1, got 0; a usual value is 1",
+        ),
+        (Box::new(OneCycleLr::new(1.0, 0)), "total must be at least 1, got 0; a usual value is 1000"),
+        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and not negative, got -1; a usual value is 0.1"),
+        (
+            Box::new(OneCycleLr { pct_start: 1.5, ..OneCycleLr::new(1.0, 5) }),
+            "pct_start must be in [0, 1], got 1.5; a usual value is 0.3",
+        ),
+        (
+            Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }),
+            "up must be at least 1, got 0; a usual value is 2000",
+        ),
+        (Box::new(CosineSchedule::new(0.1, 0)), "total must be at least 1, got 0; a usual value is 1000"),
     ];
     for (schedule, expected) in cases {
         let found = refused(schedule);
@@ -105,6 +136,11 @@ fn plateaus_check_their_options() {
     for threshold in [ThresholdMode::Relative(-1.0), ThresholdMode::Absolute(f64::INFINITY)] {
         assert!(refused(ReduceLrOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
+    let factor = refused(ReduceLrOnPlateauOptions { factor: 1.0, ..default() });
+    assert!(factor.contains("factor must be in [0, 1), got 1; a usual value is 0.1"), "{factor}");
+    let min_lr = |min_lr| refused(ReduceLrOnPlateauOptions { min_lr, ..default() });
+    assert!(min_lr(PerGroup::Each(Vec::new())).contains("the number of values of min_lr must be at least 1"));
+    assert!(min_lr(PerGroup::All(-1.0)).contains("min_lr must be finite and not negative, got -1; a usual value is 0"));
 }
 
 #[test]

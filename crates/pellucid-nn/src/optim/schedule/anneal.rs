@@ -1,6 +1,7 @@
 //! Schedules that change the learning rate along a curve.
 
-use super::{AnnealStrategy, PerGroup, Schedule, SchedulePoint, above_zero, above_zero_to_one, zero_to_one};
+use super::{AnnealStrategy, PerGroup, Schedule, SchedulePoint};
+use crate::option_range::OptionRange;
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -32,9 +33,9 @@ impl Schedule for LinearLr {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero_to_one("LinearLr", "start_factor", self.start_factor)?;
-        zero_to_one("LinearLr", "end_factor", self.end_factor)?;
-        above_zero("LinearLr", "total", self.total)
+        OptionRange::POSITIVE_FRACTION.check("LinearLr", "start_factor", self.start_factor, 0.1)?;
+        OptionRange::PROBABILITY.check("LinearLr", "end_factor", self.end_factor, 1.0)?;
+        OptionRange::COUNT.check("LinearLr", "total", self.total as f64, 5.0)
     }
 }
 
@@ -62,7 +63,7 @@ impl Schedule for PolynomialLr {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("PolynomialLr", "total", self.total)
+        OptionRange::COUNT.check("PolynomialLr", "total", self.total as f64, 5.0)
     }
 }
 
@@ -97,7 +98,7 @@ impl Schedule for CosineAnnealingLr {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("CosineAnnealingLr", "period", self.period)
+        OptionRange::COUNT.check("CosineAnnealingLr", "period", self.period as f64, 100.0)
     }
 }
 
@@ -146,8 +147,8 @@ impl Schedule for CosineAnnealingWarmRestarts {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("CosineAnnealingWarmRestarts", "first", self.first)?;
-        above_zero("CosineAnnealingWarmRestarts", "multiple", self.multiple)
+        OptionRange::COUNT.check("CosineAnnealingWarmRestarts", "first", self.first as f64, 10.0)?;
+        OptionRange::COUNT.check("CosineAnnealingWarmRestarts", "multiple", self.multiple as f64, 1.0)
     }
 }
 
@@ -198,6 +199,6 @@ impl Schedule for SwaLr {
     }
 
     fn check(&self) -> Result<()> {
-        self.swa_lr.check("SwaLr", "swa_lr")
+        self.swa_lr.check("SwaLr", "swa_lr", 0.05)
     }
 }

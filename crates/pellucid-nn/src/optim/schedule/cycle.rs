@@ -1,6 +1,7 @@
 //! Cyclical schedules, which change the momentum inversely.
 
-use super::{PerGroup, Schedule, SchedulePoint, above_zero, zero_to_one};
+use super::{PerGroup, Schedule, SchedulePoint};
+use crate::option_range::OptionRange;
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -111,9 +112,9 @@ impl Schedule for OneCycleLr {
     }
 
     fn check(&self) -> Result<()> {
-        self.max_lr.check("OneCycleLr", "max_lr")?;
-        zero_to_one("OneCycleLr", "pct_start", self.pct_start)?;
-        above_zero("OneCycleLr", "total", self.total)
+        self.max_lr.check("OneCycleLr", "max_lr", 0.1)?;
+        OptionRange::PROBABILITY.check("OneCycleLr", "pct_start", self.pct_start, 0.3)?;
+        OptionRange::COUNT.check("OneCycleLr", "total", self.total as f64, 1000.0)
     }
 }
 
@@ -210,8 +211,8 @@ impl Schedule for CyclicLr {
     }
 
     fn check(&self) -> Result<()> {
-        self.base_lr.check("CyclicLr", "base_lr")?;
-        self.max_lr.check("CyclicLr", "max_lr")?;
-        above_zero("CyclicLr", "up", self.up)
+        self.base_lr.check("CyclicLr", "base_lr", 0.01)?;
+        self.max_lr.check("CyclicLr", "max_lr", 0.1)?;
+        OptionRange::COUNT.check("CyclicLr", "up", self.up as f64, 2000.0)
     }
 }

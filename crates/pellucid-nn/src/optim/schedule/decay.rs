@@ -1,6 +1,7 @@
 //! Schedules that multiply the rate by factors.
 
-use super::{Schedule, SchedulePoint, above_zero, not_negative};
+use super::{Schedule, SchedulePoint};
+use crate::option_range::OptionRange;
 use pellucid_tensor::Result;
 
 /// A function of group and epoch.
@@ -79,8 +80,8 @@ impl Schedule for StepLr {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("StepLr", "step_size", self.step_size)?;
-        not_negative("StepLr", "gamma", self.gamma)
+        OptionRange::COUNT.check("StepLr", "step_size", self.step_size as f64, 30.0)?;
+        OptionRange::NONNEGATIVE.check("StepLr", "gamma", self.gamma, 0.1)
     }
 }
 
@@ -110,7 +111,7 @@ impl Schedule for MultiStepLr {
     }
 
     fn check(&self) -> Result<()> {
-        not_negative("MultiStepLr", "gamma", self.gamma)
+        OptionRange::NONNEGATIVE.check("MultiStepLr", "gamma", self.gamma, 0.1)
     }
 }
 
@@ -132,7 +133,7 @@ impl Schedule for ExponentialLr {
     }
 
     fn check(&self) -> Result<()> {
-        not_negative("ExponentialLr", "gamma", self.gamma)
+        OptionRange::NONNEGATIVE.check("ExponentialLr", "gamma", self.gamma, 0.9)
     }
 }
 
@@ -157,6 +158,10 @@ impl Schedule for ConstantLr {
 
     fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(if at.epoch >= self.total { at.base } else { at.base * self.factor })
+    }
+
+    fn check(&self) -> Result<()> {
+        OptionRange::POSITIVE_FRACTION.check("ConstantLr", "factor", self.factor, 0.1)
     }
 }
 

@@ -26,7 +26,8 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 
-use pellucid_tensor::{Error, Result};
+use crate::option_range::OptionRange;
+use pellucid_tensor::Result;
 
 mod anneal;
 mod compose;
@@ -88,39 +89,10 @@ pub trait Schedule: Send + Sync {
     /// Checks the schedule's options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an option outside of its documented range.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option outside of its documented range.
     fn check(&self) -> Result<()> {
         Ok(())
     }
-}
-
-/// Returns an error for a count of 0.
-fn above_zero(schedule: &'static str, option: &str, count: usize) -> Result<()> {
-    if count > 0 { Ok(()) } else { Err(Error::invalid(schedule, format!("{option} must be above 0, got 0"))) }
-}
-
-/// Returns an error for a number outside [0, 1].
-fn zero_to_one(schedule: &'static str, option: &str, value: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(schedule, format!("{option} must be in [0, 1], got {value}")))
-}
-
-/// Returns an error for a number outside (0, 1].
-fn above_zero_to_one(schedule: &'static str, option: &str, value: f64) -> Result<()> {
-    if value > 0.0 && value <= 1.0 {
-        return Ok(());
-    }
-    Err(Error::invalid(schedule, format!("{option} must be in (0, 1], got {value}; a small number starts near 0")))
-}
-
-/// Returns an error for a number that is negative or not finite.
-fn not_negative(schedule: &'static str, option: &str, value: f64) -> Result<()> {
-    if value.is_finite() && value >= 0.0 {
-        return Ok(());
-    }
-    Err(Error::invalid(schedule, format!("{option} must be finite and at least 0, got {value}")))
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
@@ -173,13 +145,13 @@ impl PerGroup {
 
 impl PerGroup {
     /// Returns an error for an empty list, and for numbers that are negative or not finite.
-    fn check(&self, schedule: &'static str, option: &str) -> Result<()> {
+    fn check(&self, schedule: &'static str, option: &str, usual: f64) -> Result<()> {
         let values = match self {
             PerGroup::All(value) => std::slice::from_ref(value),
             PerGroup::Each(values) => values,
         };
-        above_zero(schedule, &format!("the number of values of {option}"), values.len())?;
-        values.iter().try_for_each(|&value| not_negative(schedule, option, value))
+        OptionRange::COUNT.check(schedule, &format!("the number of values of {option}"), values.len() as f64, 1.0)?;
+        values.iter().try_for_each(|&value| OptionRange::NONNEGATIVE.check(schedule, option, value, usual))
     }
 }
 

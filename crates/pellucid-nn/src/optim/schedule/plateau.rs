@@ -1,9 +1,10 @@
 //! A schedule that depends on a metric.
 
+use super::PerGroup;
 use super::restorable::Restorable;
 use super::scheduler::check_optimizer;
-use super::{PerGroup, not_negative};
 use crate::optim::{Hyperparameter, Optimizer};
+use crate::option_range::OptionRange;
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
@@ -82,17 +83,16 @@ impl ReduceLrOnPlateau {
     /// Creates a schedule without measurements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold or eps that is negative or
-    /// not finite.
+    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold, a lowest rate or an eps
+    /// that is negative or not finite.
     #[panicking_form]
     pub fn try_new(options: ReduceLrOnPlateauOptions) -> Result<ReduceLrOnPlateau> {
-        if !(0.0..1.0).contains(&options.factor) {
-            let reason = format!("factor must be in [0, 1), got {}", options.factor);
-            return Err(Error::invalid("reduce_on_plateau", reason));
-        }
+        let op = "reduce_on_plateau";
+        OptionRange::FRACTION.check(op, "factor", options.factor, 0.1)?;
         let (ThresholdMode::Relative(threshold) | ThresholdMode::Absolute(threshold)) = options.threshold;
-        not_negative("reduce_on_plateau", "threshold", threshold)?;
-        not_negative("reduce_on_plateau", "eps", options.eps)?;
+        OptionRange::NONNEGATIVE.check(op, "threshold", threshold, 1e-4)?;
+        OptionRange::NONNEGATIVE.check(op, "eps", options.eps, 1e-8)?;
+        options.min_lr.check(op, "min_lr", 0.0)?;
         let best = match options.mode {
             PlateauMode::Min => f64::INFINITY,
             PlateauMode::Max => f64::NEG_INFINITY,

@@ -1,7 +1,8 @@
 //! Linear warm-up followed by cosine annealing.
 
-use super::{Schedule, SchedulePoint, above_zero};
+use super::{Schedule, SchedulePoint};
 use crate::optim::Optimizer;
+use crate::option_range::OptionRange;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Result, unwrap};
 use std::f64::consts::PI;
@@ -76,6 +77,6 @@ impl Schedule for CosineSchedule {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("CosineSchedule", "total", self.total)
+        OptionRange::COUNT.check("CosineSchedule", "total", self.total as f64, 1000.0)
     }
 }
