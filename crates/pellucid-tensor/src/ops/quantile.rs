@@ -151,6 +151,9 @@ fn quantiles(
     interpolation: QuantileInterpolation,
     ignore_nan: bool,
 ) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
     // bf16 would round 0.999 to 1.
     let single = if is_half { DType::F32 } else { x.dtype() };
@@ -162,8 +165,8 @@ fn quantiles(
         p if outside(p) => Err(refused(p)),
         _ => ops::full_on_device_of(x, (), number, single),
     })?;
-    if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
-        let help = "takes floats, and probabilities of the same dtype (for f16 and bf16 also f32)";
+    if q.dtype() != x.dtype() && q.dtype() != single {
+        let help = "probabilities must have the dtype of x (for f16 and bf16 also f32); use to_dtype()";
         return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));
     }
     if q.rank() > 1 {

@@ -137,7 +137,7 @@ fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usiz
     let batch = super::batch(a);
     for bound in [&cutoff.atol, &cutoff.rtol].into_iter().flatten() {
         if !bound.dtype().is_float() {
-            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats"));
+            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats; use to_dtype()"));
         }
         if bound.shape().broadcast(&batch).is_none() {
             return Err(Error::shapes(

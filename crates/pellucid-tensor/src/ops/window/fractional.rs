@@ -68,7 +68,7 @@ fn fractional_max(
         return Err(Error::shapes(op, [x.shape(), samples.shape()], help));
     }
     if !samples.dtype().is_float() {
-        return Err(Error::dtypes(op, [samples.dtype()], "the samples must be floats"));
+        return Err(Error::dtypes(op, [samples.dtype()], "the samples must be floats; use to_dtype()"));
     }
     let flat = ops::flatten(&images.x, 2, -1)?;
     let (windows, taps) = (outputs.iter().product::<usize>(), size.iter().product::<usize>());

@@ -65,7 +65,8 @@ pub fn grid_sample(
         return Err(Error::shapes(op, [x.shape(), grid.shape()], help));
     }
     if x.dtype() != grid.dtype() || !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], "x and the grid must have the same float dtype"));
+        let help = "x and the grid must have the same float dtype; use to_dtype()";
+        return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], help));
     }
     in_single!(op, [x, grid] => grid_sample(x, grid, mode, outside, align_corners));
     let (n, channels) = (x.shape()[0], x.shape()[1]);

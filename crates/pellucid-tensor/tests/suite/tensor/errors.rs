@@ -297,6 +297,37 @@ fn messages_name_the_accepted_values() {
     assert!(grouped.contains("needs 6") && !grouped.contains("permute"), "{grouped}");
 }
 
+/// Operations that accept floats only name the conversion.
+#[test]
+fn messages_for_an_integer_tensor_name_the_conversion() {
+    let integers = |shape: &[usize]| Tensor::zeros(shape, DType::I64);
+    let (x, image) = (integers(&[3, 4]), Tensor::zeros([1, 2, 4, 4], DType::F32));
+    let linear = ops::QuantileInterpolation::default();
+    let cutoff = ops::Cutoff { atol: Some(integers(&[])), ..Default::default() };
+    let sample = |x: &Tensor, grid: &Tensor| {
+        ops::grid_sample(x, grid, ops::InterpolationMode::Linear, ops::PaddingMode::Zeros, false)
+    };
+    let floats = Tensor::zeros([3, 4], DType::F32);
+    let refusals: [(Result<Tensor, Error>, &str); 6] = [
+        (ops::quantile(&x, 0.5, .., linear), "quantile: dtypes i64 are not supported: takes floats"),
+        (ops::nanquantile(&x, 0.5, 1, linear), "nanquantile: dtypes i64 are not supported: takes floats"),
+        (
+            ops::quantile(&floats, integers(&[2]), 0, linear),
+            "quantile: dtypes f32 and i64 are not supported: probabilities must have the dtype",
+        ),
+        (
+            ops::fractional_max_pool2d(&image, 2, 2, Some(&integers(&[1, 2, 2]))).map(|y| y.0),
+            "the samples must be floats",
+        ),
+        (sample(&image, &integers(&[1, 2, 2, 2])), "x and the grid must have the same float dtype"),
+        (ops::pinv(&floats, &cutoff), "bounds must be floats"),
+    ];
+    for (result, expected) in refusals {
+        let text = result.expect_err(expected).to_string();
+        assert!(text.contains(expected) && text.contains("; use to_dtype()"), "{expected} must be in: {text}");
+    }
+}
+
 #[test]
 fn a_failed_call_changes_nothing() {
     let x = Tensor::from([1.0f32, 2.0, 3.0]);
