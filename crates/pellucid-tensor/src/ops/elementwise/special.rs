@@ -8,7 +8,7 @@ use crate::ops::axes::check_reduction_rank;
 use crate::ops::formula::{map, map_sum};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::{Binary, Formula};
+use pellucid_ir::formula::{Binary, Expr, Formula, ValueKind};
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 
@@ -40,22 +40,22 @@ unary! {
     #[doc(alias = "bessel_i0")]
     i0(x) = x.bessel(Binary::BesselI, 0.0);
     /// Computes e^(−|x|)·I₀(x), exponentially scaled `i0`.
-    i0e(x) = x.bessel(Binary::BesselIe, 0.0);
+    i0e(x) = x.bessel(Binary::BesselIe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 0.0, x, y);
     /// Computes I₁(x), the modified Bessel function of the first kind of order 1.
     #[doc(alias = "bessel_i1")]
     i1(x) = x.bessel(Binary::BesselI, 1.0);
     /// Computes e^(−|x|)·I₁(x), exponentially scaled `i1`.
-    i1e(x) = x.bessel(Binary::BesselIe, 1.0);
+    i1e(x) = x.bessel(Binary::BesselIe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 1.0, x, y);
     /// Computes K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k0")]
     k0(x) = x.bessel(Binary::BesselK, 0.0);
     /// Computes eˣ·K₀(x), exponentially scaled `k0`.
-    k0e(x) = x.bessel(Binary::BesselKe, 0.0);
+    k0e(x) = x.bessel(Binary::BesselKe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 0.0, x, y);
     /// Computes K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k1")]
     k1(x) = x.bessel(Binary::BesselK, 1.0);
     /// Computes eˣ·K₁(x), exponentially scaled `k1`.
-    k1e(x) = x.bessel(Binary::BesselKe, 1.0);
+    k1e(x) = x.bessel(Binary::BesselKe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 1.0, x, y);
     /// Computes J₀(x), the Bessel function of the first kind of order 0.
     bessel_j0(x) = x.bessel(Binary::BesselJ, 0.0);
     /// Computes J₁(x), the Bessel function of the first kind of order 1.
@@ -73,8 +73,45 @@ unary! {
         d x = x.abs().eq(f64::INFINITY).select(0.0, g * super::slope_of_sin_over(x, x.cos(), y));
 }
 
+/// The |x| from which the derivatives of scaled Bessel functions are computed by an asymptotic series.
+const FAR: f64 = 30.0;
+
+/// Returns the derivative of y = e^(−|x|)·I_n(x) or eˣ·K_n(x).
+///
+/// It is the sum of functions of the neighbouring orders and of y, which nearly cancel for large |x|: derivatives of
+/// order k have the size of y/|x|ᵏ. There it is the derivative of the asymptotic series c·|x|^(−½)·Σ aₖ·(±1/|x|)ᵏ, term
+/// by term (Abramowitz & Stegun 9.7.1 and 9.7.2).
+fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
+    let is_first_kind = function == Binary::BesselIe;
+    let (sign, scale) = if is_first_kind { (-1.0, FRAC_1_SQRT_2 / PI.sqrt()) } else { (1.0, (0.5 * PI).sqrt()) };
+    let is_far = x.abs().gt(FAR);
+    let far = is_far.select(x.abs(), FAR);
+    let mut coefficient = 1.0;
+    let terms = (1..=21).map(|k| {
+        let term = (f64::from(k) - 0.5) * coefficient;
+        let odd = f64::from(2 * k - 1);
+        coefficient *= sign * (4.0 * order * order - odd * odd) / f64::from(8 * k);
+        term
+    });
+    let terms: Vec<f64> = terms.collect();
+    let u = far.recip();
+    let series =
+        terms[..20].iter().rev().fold(Expr::literal(terms[20], ValueKind::Number), |sum, &term| sum * u + term);
+    let slope = -scale * far.pow(-1.5) * series;
+    let (below, above) = (x.bessel(function, order - 1.0), x.bessel(function, order + 1.0));
+    match is_first_kind {
+        true => {
+            let slope = if order == 0.0 { x.signum() * slope } else { slope };
+            is_far.select(slope, 0.5 * (below + above) - x.signum() * y)
+        }
+        // At 0, the function of the higher order is infinite of a higher order.
+        false => is_far.select(slope, x.eq(0.0).select(0.0, y) - 0.5 * (below + above)),
+    }
+}
+
 binary! {
     /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers. Equal infinities get half the gradient each.
+    /// If the result is near 0, its error is relative to the larger operand, as in PyTorch.
     logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(), autocast = Single,
         d a = g * (super::difference(a, b) * LN_2).sigmoid(), d b = g * (super::difference(b, a) * LN_2).sigmoid();
 }

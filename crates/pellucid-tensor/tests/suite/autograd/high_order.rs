@@ -253,6 +253,109 @@ fn airys_function_in_twelve_orders() {
     }
 }
 
+/// The references have 50 digits. In `f32`, derivatives up to order 4 keep their digits.
+#[test]
+fn scaled_bessel_functions_of_large_arguments() {
+    type Call = fn(&Tensor) -> Result<Tensor>;
+    let cases: [(&str, Call, f64, [f64; 4]); 12] = [
+        (
+            "i0e",
+            |x| ops::i0e(x),
+            33.0,
+            [-0.0010645391079138018, 4.877255016081837e-5, -3.7247299149770813e-6, 3.9829131300990166e-7],
+        ),
+        (
+            "i0e",
+            |x| ops::i0e(x),
+            200.0,
+            [-7.065655427899784e-5, 5.305915838311066e-7, -6.64076931555666e-9, 1.1636057506900332e-10],
+        ),
+        (
+            "i0e",
+            |x| ops::i0e(x),
+            5000.0,
+            [-5.642319057027533e-7, 1.692780377295348e-10, -8.464325250939089e-14, 5.925324075260967e-17],
+        ),
+        (
+            "i1e",
+            |x| ops::i1e(x),
+            33.0,
+            [-0.0010157665577529835, 4.504782024584129e-5, -3.3264386019671797e-6, 3.4352517646888507e-7],
+        ),
+        (
+            "i1e",
+            |x| ops::i1e(x),
+            200.0,
+            [-7.012596269516675e-5, 5.2395081451555e-7, -6.524408740487657e-9, 1.1373913947409972e-10],
+        ),
+        (
+            "i1e",
+            |x| ops::i1e(x),
+            5000.0,
+            [-5.640626276650239e-7, 1.691933944770254e-10, -8.458399926863827e-14, 5.919991016793548e-17],
+        ),
+        (
+            "k0e",
+            |x| ops::k0e(x),
+            33.0,
+            [-0.003269124710690621, 0.0001475189646921309, -1.1095769447741951e-5, 1.1685257046336863e-6],
+        ),
+        (
+            "k0e",
+            |x| ops::k0e(x),
+            200.0,
+            [-0.00022114324570702152, 1.656516510975338e-6, -2.068082876440019e-8, 3.614676770490747e-10],
+        ),
+        (
+            "k0e",
+            |x| ops::k0e(x),
+            5000.0,
+            [-1.7723209417845634e-6, 5.316697056932988e-10, -2.658215664178814e-13, 1.8606579738661808e-16],
+        ),
+        (
+            "k1e",
+            |x| ops::k1e(x),
+            33.0,
+            [-0.003416643675382752, 0.00015861473413987287, -1.2264295152375639e-5, 1.3267618393883865e-6],
+        ),
+        (
+            "k1e",
+            |x| ops::k1e(x),
+            200.0,
+            [-0.00022279976221799687, 1.6771973397397382e-6, -2.1042296441449265e-8, 3.695906832459135e-10],
+        ),
+        (
+            "k1e",
+            |x| ops::k1e(x),
+            5000.0,
+            [-1.7728526114902567e-6, 5.319355272597167e-10, -2.6600763221526807e-13, 1.8623324823632521e-16],
+        ),
+    ];
+    for (name, call, at, expected) in cases {
+        for (dtype, tolerance) in [(DType::F64, 2e-13), (DType::F32, 1e-5)] {
+            let check = |at: f64, signs: [f64; 4]| {
+                let x = Tensor::from([at]).to_dtype(dtype).requires_grad_(true);
+                let all = derivatives(|x| call(x).unwrap(), &x, 4);
+                for (k, expected) in expected.iter().enumerate() {
+                    let (got, expected) = (all[k + 1].item::<f64>(), signs[k] * expected);
+                    let what = format!("{name}({at}) in {dtype}, order {}", k + 1);
+                    assert!(
+                        (got - expected).abs() <= tolerance * expected.abs(),
+                        "{what}: {got:e}, expected {expected:e}"
+                    );
+                }
+            };
+            check(at, [1.0; 4]);
+            // I₀ is even, and I₁ odd.
+            match name {
+                "i0e" => check(-at, [-1.0, 1.0, -1.0, 1.0]),
+                "i1e" => check(-at, [1.0, -1.0, 1.0, -1.0]),
+                _ => {}
+            }
+        }
+    }
+}
+
 /// A contraction with too many cotangents is split, also if some gradients are sums over a broadcast axis. A row
 /// formula has the same derivatives as the operations that it consists of.
 #[test]
