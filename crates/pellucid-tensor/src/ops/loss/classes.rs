@@ -38,11 +38,11 @@ pub fn binary_cross_entropy(
     check::in_range("binary_cross_entropy", "targets", target, 0.0..=1.0)?;
     in_single!("binary_cross_entropy", [x, target; weight] => binary_cross_entropy(x, target, weight, reduction));
     let formula = formula! {
-        static binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));
+        static binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (-x).ln_1p().max(-100.0));
         // The derivative of the logarithm is infinite at 0 and 1; the denominator is clamped. Outside, as the loss, the
         // derivative is NaN.
         d x = (x.ge(0.0) & x.le(1.0)).select(g * (x - t) / (x * (1.0 - x)).max(1e-12), f64::NAN);
-        d t = g * ((1.0 - x).ln().max(-100.0) - x.ln().max(-100.0));
+        d t = g * ((-x).ln_1p().max(-100.0) - x.ln().max(-100.0));
     };
     reduction.apply(&apply_weight(map(formula, &[x, target], &[])?, weight)?)
 }

@@ -38,7 +38,7 @@ pub fn margin_ranking_loss(
 
 /// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1.
 ///
-/// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`.
+/// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`. Their sums of squares must be representable.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -61,8 +61,9 @@ pub fn cosine_embedding_loss(
     let (a, b) = (&precision::cast_operand(op, a)?, &precision::cast_operand(op, b)?);
     // 1e-12 is PyTorch's constant; it is added to the squares.
     let dot = |a: &Tensor, b: &Tensor| ops::vecdot(a, b, -1);
-    let squares = |x: &Tensor| ops::add(&dot(x, x)?, 1e-12);
-    let cos = ops::div(&dot(a, b)?, &ops::sqrt(&ops::mul(&squares(a)?, &squares(b)?)?)?)?;
+    let length = |x: &Tensor| ops::sqrt(&ops::add(&dot(x, x)?, 1e-12)?);
+    // The product of the squares would overflow where that of the lengths does not.
+    let cos = ops::div(&dot(a, b)?, &ops::mul(&length(a)?, &length(b)?)?)?;
     let near = ops::where_(&ops::eq(target, 1)?, &ops::sub(1.0, &cos)?, 0.0)?;
     let far = ops::where_(&ops::eq(target, -1)?, &ops::relu(&ops::sub(&cos, margin)?)?, 0.0)?;
     reduction.apply(&ops::add(&near, &far)?)

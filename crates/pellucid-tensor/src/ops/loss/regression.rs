@@ -182,11 +182,13 @@ pub fn gaussian_nll_loss(
     let formula = formula! {
         static gaussian_nll_loss(x, t, v; eps, constant) = {
             let least = v.lt(eps).select(eps, v);
-            v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + (x - t).square() / least) + constant)
+            // The square could overflow where the quotient does not.
+            let d = x - t;
+            v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + d * (d / least)) + constant)
         };
         d v = {
             let least = v.lt(eps).select(eps, v);
-            v.lt(0.0).select(f64::NAN, g * 0.5 * (least - (x - t).square()) / (least * least))
+            v.lt(0.0).select(f64::NAN, g * 0.5 * (1.0 - (x - t) * ((x - t) / least)) / least)
         };
     };
     let constant = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
