@@ -115,6 +115,8 @@ row_formula! {
     errors = "[`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.";
 
     /// Computes ln Σ exp x over `axes`, stable for any magnitude of x. The gradient is the softmax.
+    ///
+    /// If the result is near 0, its error is relative to the largest element, as in PyTorch.
     logsumexp(x: floats; axes) = {
         let m = x.row_max();
         // A maximum of ±∞ must not be subtracted from itself.

@@ -330,7 +330,8 @@ macro_rules! pools {
         /// Computes (Σ xᵖ)^(1/p) over every window; NaN for a root of a negative sum.
         ///
         /// For p = ∞ it is the maximum, for −∞ the minimum. The gradient of a window whose sum is 0 is 0, except for
-        /// p = 1. The sum of powers over- or underflows for very large or small elements, as in PyTorch.
+        /// p = 1. The sum of powers over- or underflows for very large or small elements, as in PyTorch: windows are
+        /// summed by a convolution, which has no scale for each window.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
         /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts
