@@ -1,13 +1,14 @@
 //! Distances between vectors, and normalisation of vectors to a length.
 
 use super::axes::{check_reduction_rank, over};
+use super::full_range;
 use crate::array::{Array, host_values};
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
 use crate::ops;
 use crate::ops::check;
-use crate::ops::formula::{apply_rows, broadcast, map, map_sum};
+use crate::ops::formula::{apply_rows, broadcast, map_sum};
 use crate::ops::power;
 use crate::ops::precision;
 use crate::ops::precision::in_single;
@@ -46,9 +47,6 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the result,
 /// for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
 ///
-/// The sum of powers over- or underflows for very large or small differences, as in PyTorch. [`pairwise_distance`] has no
-/// such limit.
-///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
 #[tensor_method(autocast = Single)]
@@ -75,18 +73,10 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
             let dtype = a.dtype().promote(b.dtype());
             apply_one(LargestDifference { axis }, &[&ops::to_dtype(a, dtype)?, &ops::to_dtype(b, dtype)?])?
         }
-        p => {
-            let power = power::difference_power(p);
-            let params = [p.into()];
-            map_sum(power, &[a, b], &params[..power.params()], axis, None)?
-        }
+        0.0 | 1.0 => map_sum(power::difference_power(p), &[a, b], &[], axis, None)?,
+        p => full_range::distance(a, b, p, axis)?,
     };
-    let kept = ops::squeeze(&kept, -1)?;
-    match p {
-        0.0 | 1.0 | f64::INFINITY => Ok(kept),
-        2.0 => map(power::square_root(), &[&kept], &[]),
-        p => map(power::root(), &[&kept], &[(1.0 / p).into()]),
-    }
+    ops::squeeze(&kept, -1)
 }
 
 /// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape of
@@ -227,6 +217,7 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
     let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
     let length = ops::norm(x, p, over(others).keepdims())?;
     // 1e-7 is PyTorch's constant; it avoids a division by a norm of 0.
-    let scale = ops::div(most, &ops::add(&length, 1e-7)?)?;
-    ops::mul(x, &ops::where_(&ops::gt(&length, most)?, &scale, 1.0)?)
+    // A quotient, because the derivatives of a factor most/length contain higher powers of the length.
+    let divisor = ops::div(&ops::add(&length, 1e-7)?, most)?;
+    ops::div(x, &ops::where_(&ops::gt(&length, most)?, &divisor, 1.0)?)
 }

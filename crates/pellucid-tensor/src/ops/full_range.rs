@@ -16,11 +16,15 @@
 //! Derivatives of order k are then products of ratios divided by yᵏ⁻¹, and nothing else over- or underflows. For p = 2,
 //! c is 1 in rows of moderate sums, and without other rows the plain definition is differentiated, which needs no
 //! divisions.
+//!
+//! Distances of all pairs of rows, (Σ |a − b|ᵖ)^(1/p), are finished likewise, without an array of the differences. The
+//! differences are multiplied by r = 1/c. A sum of 0 is that of equal rows, and usual, if no element is so small that a
+//! power of a difference could underflow.
 
 use super::formula::{apply_rows_in, map, map_all, map_sum, record_result};
 use super::power;
 use super::precision::widened_dtype;
-use crate::autograd::is_recorded;
+use crate::autograd::{is_recorded, on_one_device};
 use crate::tensor::Tensor;
 use bytemuck::Pod;
 use pellucid_ir::formula::{Expr, Formula};
@@ -30,6 +34,8 @@ use smallvec::SmallVec;
 
 /// Parameters of the formulas.
 struct Limits {
+    /// Half a unit in the last place of 1.
+    epsilon: f64,
     /// The smallest sum that no underflow of its terms affects.
     low: f64,
     /// The largest exponent of a scale.
@@ -44,33 +50,43 @@ impl Limits {
         // Rounding a subnormal term loses half of the smallest number. All terms together lose less than half a unit in
         // the last place of `low`, for rows of up to 2²⁵ elements in `f32` and 2⁴¹ in `f64`.
         match number {
-            DType::F64 => Limits { low: 2f64.powi(-980), most: 1022.0, moderate: 2f64.powi(300) },
-            _ => Limits { low: 2f64.powi(-100), most: 126.0, moderate: 2f64.powi(40) },
+            DType::F64 => {
+                Limits { epsilon: 2f64.powi(-53), low: 2f64.powi(-980), most: 1022.0, moderate: 2f64.powi(300) }
+            }
+            _ => Limits { epsilon: 2f64.powi(-24), low: 2f64.powi(-100), most: 126.0, moderate: 2f64.powi(40) },
         }
+    }
+
+    /// Applies a row formula of inputs, of which the last are sums, with the parameters `low`, `most` and `params`.
+    fn apply(&self, formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
+        let own = [self.low, self.most].map(Scalar::from);
+        let params: SmallVec<[Scalar; 4]> = own.iter().chain(params).copied().collect();
+        apply_rows_in(formula, inputs, &params, axes, inputs.last().map(|sums| sums.dtype()))
     }
 
     /// Returns true if the sums can be read, and all are usual.
     fn are_usual(&self, sums: &Tensor) -> Result<bool> {
-        are_within(sums, self.low, f64::MAX)
+        are_within(sums, [self.low, f64::MAX], false)
     }
 
     /// Returns true if the sums can be read, and all are moderate.
     fn are_moderate(&self, sums: &Tensor) -> Result<bool> {
-        are_within(sums, self.moderate.recip(), self.moderate)
+        are_within(sums, [self.moderate.recip(), self.moderate], false)
     }
 }
 
-/// Returns true if the sums can be read, and all are finite numbers from `low` to `high`.
-fn are_within(sums: &Tensor, low: f64, high: f64) -> Result<bool> {
-    fn none<T: Element + Pod>(sums: &Tensor, is_outside: impl Fn(T) -> bool) -> Result<bool> {
-        Ok(sums.array().find("find", is_outside)?.is_none())
+/// Returns true if the elements of x can be read, and the magnitudes of all are finite numbers from `low` to `high`, or 0
+/// if `with_zeros`.
+fn are_within(x: &Tensor, [low, high]: [f64; 2], with_zeros: bool) -> Result<bool> {
+    fn none<T: Element + Pod>(x: &Tensor, is_outside: impl Fn(T) -> bool) -> Result<bool> {
+        Ok(x.array().find("find", is_outside)?.is_none())
     }
-    match sums.dtype() {
-        _ if !sums.is_readable() => Ok(false),
-        DType::F64 => none(sums, |s: f64| !(low..=high).contains(&s)),
+    match x.dtype() {
+        _ if !x.is_readable() => Ok(false),
+        DType::F64 => none(x, |v: f64| !((low..=high).contains(&v.abs()) || (with_zeros && v == 0.0))),
         DType::F32 => {
             let (low, high) = (low as f32, high.min(f64::from(f32::MAX)) as f32);
-            none(sums, |s: f32| !(low..=high).contains(&s))
+            none(x, |v: f32| !((low..=high).contains(&v.abs()) || (with_zeros && v == 0.0)))
         }
         _ => Ok(false),
     }
@@ -96,14 +112,14 @@ fn scaled_squares(x: Expr, most: Expr) -> (Expr, Expr) {
     ((d * d).row_sum(), up)
 }
 
-/// Finishes the sums s of the rows of x over `axes`, without history: by `plain`, or by `formula` from x, s and
-/// `params`.
+/// Finishes the sums s of rows over `axes`, without history: by `plain`, or by `formula` from `rows`, s and `params`.
 ///
 /// The results of both are the same if all sums are usual. `plain` is faster, but requires that the sums can be read. A
 /// GPU always uses it, because a shader reads the rows of a skipped phase too. Also returns true if all sums are known to
 /// be moderate, or on a GPU.
 fn finish(
-    [x, s]: [&Tensor; 2],
+    rows: &[&Tensor],
+    s: &Tensor,
     plain: impl FnOnce(&Tensor) -> Result<Tensor>,
     formula: &Formula,
     params: &[Scalar],
@@ -114,27 +130,26 @@ fn finish(
     if is_moderate || limits.are_usual(s)? {
         return Ok((plain(s)?, is_moderate));
     }
-    let own = [limits.low, limits.most].map(Scalar::from);
-    let params: SmallVec<[Scalar; 4]> = own.iter().chain(params).copied().collect();
-    Ok((apply_rows_in(formula, &[x, s], &params, axes, Some(s.dtype()))?, false))
+    Ok((limits.apply(formula, &[rows, &[s]].concat(), params, axes)?, false))
 }
 
-/// Returns y, the finished roots of sums s of squares of rows of x, with the derivatives of the formula `plain` of s if
-/// all sums are moderate, or of the formula `relative`, which also reads c.
+/// Returns y, the finished roots of sums s of squares, with the derivatives of the formula `plain` of s if all sums are
+/// moderate, or of the formula `relative`. They read `inputs`; `relative` also reads c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
 fn record_square_root(
-    [x, s]: [&Tensor; 2],
+    inputs: &[&Tensor],
+    s: &Tensor,
     (y, is_moderate): (Tensor, bool),
     [plain, relative]: [&Formula; 2],
     params: &[Scalar],
     reduced: [Option<AxisSet>; 2],
 ) -> Result<Tensor> {
-    if !is_recorded(&[x]) {
+    if !is_recorded(inputs) {
         return Ok(y);
     }
     let sum = match is_moderate {
-        true => record_result(plain, &[x], params, reduced, s)?,
+        true => record_result(plain, inputs, params, reduced, s)?,
         false => {
             // c and t. A row of zeros has an infinite c, for derivatives of 0.
             let constants = formula! {
@@ -146,7 +161,7 @@ fn record_square_root(
             let limits = Limits::new(s.dtype());
             let ends = [limits.moderate.recip().into(), limits.moderate.into()];
             let constants = map_all(constants, &[s, &y], &ends)?;
-            record_result(relative, &[x, &constants[0]], params, reduced, &constants[1])?
+            record_result(relative, &[inputs, &[&constants[0]]].concat(), params, reduced, &constants[1])?
         }
     };
     record_result(power::root(), &[&sum], &[0.5.into()], [None; 2], &y)
@@ -157,13 +172,13 @@ pub(super) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, number, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
     if p == 2.0 {
         let squares = &map_sum(square(), &[rows], &[], axes, number)?;
-        let finished = finish([rows, squares], square_root, euclidean_norm(), &[], axes)?;
-        return record_square_root([x, squares], finished, [square(), relative_square()], &[], reduced);
+        let finished = finish(&[rows], squares, square_root, euclidean_norm(), &[], axes)?;
+        return record_square_root(&[x], squares, finished, [square(), relative_square()], &[], reduced);
     }
     let params = [p.into(), (1.0 / p).into()];
     let [order, inverse] = params.each_ref().map(std::slice::from_ref);
     let powers = &map_sum(power::absolute_power(p), &[rows], order, axes, number)?;
-    let (y, _) = finish([rows, powers], |s| map(power::root(), &[s], inverse), power_norm(p), &params, axes)?;
+    let (y, _) = finish(&[rows], powers, |s| map(power::root(), &[s], inverse), power_norm(p), &params, axes)?;
     let sum = record_result(power::relative_power(p), &[x, &y], order, reduced, &y)?;
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
@@ -172,7 +187,7 @@ pub(super) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
 pub(super) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
-    let (y, _) = finish([rows, plain], |s| Ok(s.clone()), scaled_variance(), &params, axes)?;
+    let (y, _) = finish(&[rows], plain, |s| Ok(s.clone()), scaled_variance(), &params, axes)?;
     record_result(variance_of_rows(), &[x], &params, [None, Some(axes)], &y)
 }
 
@@ -180,9 +195,93 @@ pub(super) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
 pub(super) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
-    let finished = finish([rows, plain], square_root, scaled_deviation(), &params, axes)?;
+    let finished = finish(&[rows], plain, square_root, scaled_deviation(), &params, axes)?;
     let variances = [variance_of_rows(), relative_variance()];
-    record_square_root([x, plain], finished, variances, &params, [None, Some(axes)])
+    record_square_root(&[x], plain, finished, variances, &params, [None, Some(axes)])
+}
+
+/// Computes the variance Σ (x − mean)² / (n − ddof) over axes, which keep length 1, of the n elements where the mask is
+/// true, or its square root.
+pub(super) fn masked_moment(
+    x: &Tensor,
+    mask: &Tensor,
+    n: &Tensor,
+    ddof: f64,
+    axes: AxisSet,
+    root: bool,
+) -> Result<Tensor> {
+    if let Some(moved) = on_one_device("masked_var", &[x, mask, n])? {
+        return masked_moment(&moved[0], &moved[1], &moved[2], ddof, axes, root);
+    }
+    let (rows, inputs, params) = (&x.detach(), [x, mask, n], [ddof.into()]);
+    let (rows, reduced) = ([rows, mask, n], [None, Some(axes)]);
+    let plain = &apply_rows_in(masked_variance(), &rows, &params, axes, None)?;
+    if !root {
+        let (y, _) = finish(&rows, plain, |s| Ok(s.clone()), scaled_masked_variance(), &params, axes)?;
+        return record_result(masked_variance(), &inputs, &params, reduced, &y);
+    }
+    let finished = finish(&rows, plain, square_root, scaled_masked_deviation(), &params, axes)?;
+    let variances = [masked_variance(), relative_masked_variance()];
+    record_square_root(&inputs, plain, finished, variances, &params, reduced)
+}
+
+/// Computes (Σ |a − b|ᵖ)^(1/p) over axes, which keep length 1, without an array of the differences; p is at least 0, but
+/// neither 0 nor 1 nor infinite. a and b broadcast.
+pub(super) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
+    if let Some(moved) = on_one_device("cdist", &[a, b])? {
+        return distance(&moved[0], &moved[1], p, axes);
+    }
+    let power = power::difference_power(p);
+    let (order, inverse) = ([p.into()], [(1.0 / p).into()]);
+    let order = &order[..power.params()];
+    let rows = [&a.detach(), &b.detach()];
+    let sums = &map_sum(power, &rows, order, axes, None)?;
+    let root = |s: &Tensor| if p == 2.0 { square_root(s) } else { map(power::root(), &[s], &inverse) };
+    // For p < 2, derivatives contain powers of the differences with negative exponents.
+    let limits = Limits::new(sums.dtype());
+    let limits = Limits { moderate: limits.moderate.powf((0.5 * p).min(1.0)), ..limits };
+    let record = |formula: &Formula, inputs: &[&Tensor], sums: &Tensor, y: &Tensor| {
+        let sum = record_result(formula, inputs, order, [Some(axes), None], sums)?;
+        record_result(power::root(), &[&sum], &inverse, [None; 2], y)
+    };
+    if !sums.device().is_cpu() || limits.are_moderate(sums)? {
+        return record(power, &[a, b], sums, &root(sums)?);
+    }
+    // A difference is a multiple of half a unit in the last place of the smaller operand.
+    let least = limits.low.powf(1.0 / p) / limits.epsilon;
+    let zeros_are_usual = || -> Result<bool> {
+        Ok(are_within(rows[0], [least, f64::MAX], true)? && are_within(rows[1], [least, f64::MAX], true)?)
+    };
+    let are_within_or_zero =
+        |ends: [f64; 2]| -> Result<bool> { Ok(are_within(sums, ends, true)? && zeros_are_usual()?) };
+    if are_within_or_zero([limits.moderate.recip(), limits.moderate])? {
+        return record(power, &[a, b], sums, &root(sums)?);
+    }
+    let y = &match limits.are_usual(sums)? || are_within_or_zero([limits.low, f64::MAX])? {
+        true => root(sums)?,
+        false => {
+            let small = formula! { static small_elements(x; least) = (x.ne(0.0) & x.abs().lt(least)).to_number(); };
+            let count = |x: &Tensor| map_sum(small, &[x], &[least.into()], AxisSet::all(x.rank()), None);
+            let sum = formula! { static small_elements(m, n) = m + n; };
+            let small = &map(sum, &[&count(rows[0])?, &count(rows[1])?], &[])?;
+            let params = [order, &inverse[..order.len()]].concat();
+            limits.apply(distance_norm(p), &[rows[0], rows[1], small, sums], &params, axes)?
+        }
+    };
+    if !is_recorded(&[a, b]) {
+        return Ok(y.clone());
+    }
+    // r and t.
+    let constants = formula! {
+        static distance_constants(s, y; low, high, least, p) = {
+            let plain = (s.ge(low) & s.le(high)) | y.eq(0.0) | !y.is_finite();
+            let r = plain.select(1.0, y.max(least)).recip();
+            (r, plain.select(s, y * (y * r).pow(p - 1.0)))
+        };
+    };
+    let ends = [limits.moderate.recip(), limits.moderate, (-limits.most).exp2(), p].map(Scalar::from);
+    let constants = map_all(constants, &[sums, y], &ends)?;
+    record(power::relative_difference_power(p), &[a, b, &constants[0]], &constants[1], y)
 }
 
 fn square() -> &'static Formula {
@@ -242,11 +341,8 @@ fn relative_variance() -> &'static Formula {
 /// Returns the formula of √Σ x² from x and s = Σ x².
 fn euclidean_norm() -> &'static Formula {
     formula! {
-        static norm(x, s: per_row; low, most) = {
-            let (down, up) = scales(x, most);
-            let u = x * down;
-            is_usual(s, low).select(s.sqrt(), (u * u).row_sum().sqrt() * up)
-        };
+        static norm(x, s: per_row; low, most) =
+            is_usual(s, low).select(s.sqrt(), euclidean_norm_beside(x, most));
     }
 }
 
@@ -254,18 +350,52 @@ fn euclidean_norm() -> &'static Formula {
 fn power_norm(p: f64) -> &'static Formula {
     match p > 0.0 {
         true => formula! {
-            static norm(x, s: per_row; low, most, p, q) = power_norm_beside(x.abs().row_max(), x, [s, low, p, q]);
+            static norm(x, s: per_row; low, most, p, q) = {
+                let unit = x.abs().row_max();
+                is_usual(s, low).select(s.pow(q), power_norm_beside(unit, x, p, q))
+            };
         },
         false => formula! {
-            static norm(x, s: per_row; low, most, p, q) = power_norm_beside(x.abs().row_min(), x, [s, low, p, q]);
+            static norm(x, s: per_row; low, most, p, q) = {
+                let unit = x.abs().row_min();
+                is_usual(s, low).select(s.pow(q), power_norm_beside(unit, x, p, q))
+            };
         },
     }
 }
 
 /// Returns the norm of a row whose terms are largest at the magnitude `unit`: no term of the scaled row is above 1.
-fn power_norm_beside(unit: Expr, x: Expr, [s, low, p, q]: [Expr; 4]) -> Expr {
+fn power_norm_beside(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
-    is_usual(s, low).select(s.pow(q), (x.abs() / unit).pow(p).row_sum().pow(q) * unit)
+    (x.abs() / unit).pow(p).row_sum().pow(q) * unit
+}
+
+/// Returns √Σ x² of a row, scaled by a power of two.
+fn euclidean_norm_beside(x: Expr, most: Expr) -> Expr {
+    let (down, up) = scales(x, most);
+    let u = x * down;
+    (u * u).row_sum().sqrt() * up
+}
+
+/// Returns the formula of (Σ |a − b|ᵖ)^q from a, b, the number of small elements and s = Σ |a − b|ᵖ, with q = 1/p.
+fn distance_norm(p: f64) -> &'static Formula {
+    match p == 2.0 {
+        true => formula! {
+            static cdist(a, b, small: per_row, s: per_row; low, most) =
+                is_usual_distance(s, low, small).select(s.sqrt(), euclidean_norm_beside(a - b, most));
+        },
+        false => formula! {
+            static cdist(a, b, small: per_row, s: per_row; low, most, p, q) = {
+                let x = (a - b).abs();
+                is_usual_distance(s, low, small).select(s.pow(q), power_norm_beside(x.row_max(), x, p, q))
+            };
+        },
+    }
+}
+
+/// Returns the mask of the pairs of rows whose sum needs no further measures, also a sum of 0 if no element is small.
+fn is_usual_distance(s: Expr, low: Expr, small: Expr) -> Expr {
+    is_usual(s, low) | (s.eq(0.0) & small.eq(0.0))
 }
 
 /// Returns the formula of the variance Σ (x − mean)² / n from x and that value, s.
@@ -284,6 +414,76 @@ fn scaled_deviation() -> &'static Formula {
         static std(x, s: per_row; low, most, n) = {
             let (squares, up) = scaled_squares(x, most);
             is_usual(s, low).select(s.sqrt(), (squares / n).sqrt() * up)
+        };
+    }
+}
+
+/// Returns x − mean where the mask is true, else 0, with the mean of the n elements where the mask is true.
+fn masked_deviations(x: Expr, mask: Expr, n: Expr) -> Expr {
+    let kept = mask.select(x, 0.0);
+    mask.select(kept - kept.row_sum() / n, 0.0)
+}
+
+/// Returns the derivative of the variance of selected elements by x, from the derivatives by their deviations.
+fn masked_slope(slope: Expr, mask: Expr, n: Expr) -> Expr {
+    mask.select(slope - slope.row_sum() / n, 0.0)
+}
+
+/// Returns N − ddof, at least 0.
+fn degrees_of_freedom(n: Expr, ddof: Expr) -> Expr {
+    (n - ddof).max(0.0)
+}
+
+/// Returns the formula of Σ (x − mean)² / (n − ddof) over the n elements where the mask is true.
+fn masked_variance() -> &'static Formula {
+    formula! {
+        static masked_var(x, mask: mask, n: per_row; ddof) = {
+            let d = masked_deviations(x, mask, n);
+            (d * d).row_sum() / degrees_of_freedom(n, ddof)
+        };
+        d x = masked_slope(2.0 * g / degrees_of_freedom(n, ddof) * masked_deviations(x, mask, n), mask, n);
+    }
+}
+
+/// Returns the formula of Σ (x − mean)²/c / (n − ddof) for a constant c > 0; see [`relative_variance`].
+fn relative_masked_variance() -> &'static Formula {
+    formula! {
+        static masked_std(x, mask: mask, n: per_row, c: per_row; ddof) = {
+            let d = masked_deviations(x, mask, n);
+            (d * (d / c)).row_sum() / degrees_of_freedom(n, ddof)
+        };
+        d x = {
+            let reduced = |v: Expr| c.gt(1.0).select(v * 2f64.powi(-30), v);
+            let d = masked_deviations(reduced(x), mask, n) / reduced(c);
+            masked_slope(2.0 * g / degrees_of_freedom(n, ddof) * d, mask, n)
+        };
+    }
+}
+
+/// Returns Σ (u − mean)² of the selected scaled elements u = x·scale, and the inverse of the scale.
+fn scaled_masked_squares(x: Expr, mask: Expr, n: Expr, most: Expr) -> (Expr, Expr) {
+    let kept = mask.select(x, 0.0);
+    let (down, up) = scales(kept, most);
+    let d = masked_deviations(kept * down, mask, n);
+    ((d * d).row_sum(), up)
+}
+
+/// Returns the formula of the variance of selected elements from x, the mask, n and that value, s.
+fn scaled_masked_variance() -> &'static Formula {
+    formula! {
+        static masked_var(x, mask: mask, n: per_row, s: per_row; low, most, ddof) = {
+            let (squares, up) = scaled_masked_squares(x, mask, n, most);
+            is_usual(s, low).select(s, squares / degrees_of_freedom(n, ddof) * up * up)
+        };
+    }
+}
+
+/// Returns the formula of the standard deviation of selected elements from x, the mask, n and the variance s.
+fn scaled_masked_deviation() -> &'static Formula {
+    formula! {
+        static masked_std(x, mask: mask, n: per_row, s: per_row; low, most, ddof) = {
+            let (squares, up) = scaled_masked_squares(x, mask, n, most);
+            is_usual(s, low).select(s.sqrt(), (squares / degrees_of_freedom(n, ddof)).sqrt() * up)
         };
     }
 }

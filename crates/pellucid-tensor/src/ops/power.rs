@@ -51,15 +51,47 @@ pub(super) fn difference_power(p: f64) -> &'static Formula {
         return formula! { static distance_sum(a, b) = (a - b).abs(); };
     }
     if p == 2.0 {
-        return formula! { static distance_square(a, b) = { let d = a - b; d * d }; };
+        return formula! {
+            static distance_square(a, b) = { let d = a - b; d * d };
+            d a = 2.0 * g * (a - b);
+            d b = -(2.0 * g * (a - b));
+        };
     }
-    if p % 2.0 == 0.0 {
-        return formula! { static distance_power(a, b; p) = (a - b).pow(p); };
+    if is_even(p) {
+        return formula! {
+            static distance_power(a, b; p) = (a - b).pow(p);
+            d a = g * (p * (a - b).pow(p - 1.0));
+            d b = -(g * (p * (a - b).pow(p - 1.0)));
+        };
     }
     formula! {
         static distance_power(a, b; p) = (a - b).abs().pow(p);
         d a = g * absolute_power_slope(a - b, p);
         d b = -(g * absolute_power_slope(a - b, p));
+    }
+}
+
+/// Returns the formula of |a − b|·|(a − b)·r|ᵖ⁻¹ for a constant r > 0, with the parameter of [`difference_power`]; p is
+/// neither 0 nor 1 nor infinite. For r = 1 its derivatives have the bits of those of [`difference_power`].
+pub(super) fn relative_difference_power(p: f64) -> &'static Formula {
+    if p == 2.0 {
+        return formula! {
+            static distance_square(a, b, r) = { let d = a - b; d * (d * r) };
+            d a = 2.0 * g * ((a - b) * r);
+            d b = -(2.0 * g * ((a - b) * r));
+        };
+    }
+    if is_even(p) {
+        return formula! {
+            static distance_power(a, b, r; p) = { let d = a - b; d * (d * r).pow(p - 1.0) };
+            d a = g * (p * ((a - b) * r).pow(p - 1.0));
+            d b = -(g * (p * ((a - b) * r).pow(p - 1.0)));
+        };
+    }
+    formula! {
+        static distance_power(a, b, r; p) = { let d = a - b; d.abs() * (d * r).abs().pow(p - 1.0) };
+        d a = g * absolute_power_slope((a - b) * r, p);
+        d b = -(g * absolute_power_slope((a - b) * r, p));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Results near the ends of the range, and those of a cancellation: normalisations and tails of activations.
 
 use crate::support::bits;
-use pellucid_tensor::ops::{BatchNormOptions, ConvOptions};
-use pellucid_tensor::{DType, Tensor, capture, capture_local, lazy};
+use pellucid_tensor::ops::{BatchNormOptions, ConvOptions, Reduction};
+use pellucid_tensor::{DType, Tensor, capture, capture_local, lazy, ops};
 
 const INFINITY: f64 = f64::INFINITY;
 
@@ -302,6 +302,56 @@ fn gradients_of_normalisations_at_large_magnitudes() {
     }
 }
 
+#[test]
+fn cosine_embedding_losses_of_long_vectors() {
+    let (a, b) = (Tensor::from([[3e15f32, 4e15]]), Tensor::from([[4e15f32, 3e15]]));
+    let y = in_all_modes("cosine_embedding_loss", &a, |a| {
+        a.cosine_embedding_loss(&b, &Tensor::from([1i64]), 0.0, Reduction::Mean)
+    });
+    assert_relative("cosine_embedding_loss", &y, 0.04, 1e-5);
+}
+
+/// ln(1 − p) of a small probability, and a square that overflows where its quotient by the variance does not.
+#[test]
+fn likelihoods_use_the_whole_range() {
+    let x = Tensor::from([1e-9f32, 1e-20]);
+    let y = in_all_modes("binary_cross_entropy", &x, |x| {
+        x.binary_cross_entropy(&Tensor::zeros([2], DType::F32), None, Reduction::None)
+    });
+    assert_relative("binary_cross_entropy of 1e-9", &y.i(0), 1e-9, 1e-6);
+    assert_relative("binary_cross_entropy of 1e-20", &y.i(1), 1e-20, 1e-6);
+
+    let (x, target) = (Tensor::from([3e25f32]), Tensor::from([1e25f32]));
+    let gradients = |t: &Tensor| {
+        let [x, v] = [t.detach(), Tensor::from([1e25f32])].map(|t| t.requires_grad_(true));
+        let y = x.gaussian_nll_loss(&target, &v, false, 1e-6, Reduction::Sum);
+        y.backward();
+        ops::stack(&[y.detach(), x.grad().unwrap().squeeze(0), v.grad().unwrap().squeeze(0)], 0).unwrap()
+    };
+    let y = in_all_modes("gaussian_nll_loss", &x, gradients);
+    for (k, expected) in [2e25, 2.0, -2.0].into_iter().enumerate() {
+        assert_relative(&format!("gaussian_nll_loss, {k}"), &y.i(k as isize), expected, 1e-5);
+    }
+}
+
+/// The documented limits: errors relative to the largest element, and to the amplitude of an oscillation.
+#[test]
+fn documented_errors_near_roots() {
+    let (low, high) = (-0.7f32, -0.686_344_2_f32);
+    let x = Tensor::from([low, high]);
+    let exact = (f64::from(low).exp() + f64::from(high).exp()).ln();
+    let both = |x: &Tensor| ops::stack(&[x.logsumexp(..), x.i(0).logaddexp(&x.i(1))], 0).unwrap();
+    for got in in_all_modes("logsumexp", &x, both).to_vec::<f64>() {
+        assert!((got - exact).abs() < 2.0 * 1.2e-7 * 0.7, "{got:e}, expected {exact:e}");
+    }
+    let x = Tensor::from((1..200).map(|k| -3.0 * f64::from(k)).collect::<Vec<f64>>());
+    let single = x.to_dtype(DType::F32).airy_ai().to_vec::<f64>();
+    for ((x, got), exact) in x.to_vec::<f64>().into_iter().zip(single).zip(x.airy_ai().to_vec::<f64>()) {
+        let bound = (2.0 * 1.2e-7 * x.abs().powf(1.5) + 1e-6) * x.abs().powf(-0.25);
+        assert!((got - exact).abs() < bound, "airy_ai({x}): {got:e}, expected {exact:e}");
+    }
+}
+
 /// max + ln(1 + e^−d) with a maximum near −e^−d: the sum 1 + e^−d must not be rounded to `f32`.
 #[test]
 fn logcumsumexp_keeps_its_sign_near_zero() {
@@ -393,6 +443,9 @@ fn deviations_and_norms_use_the_whole_range() {
         let power = |p: f64| values.iter().map(|v| v.abs().powf(p)).sum::<f64>().powf(1.0 / p);
         check_rows("var", x, scales, variance, 2, |x| x.var(-1));
         check_rows("std", x, scales, variance.sqrt(), 1, |x| x.std(-1));
+        let mask = Tensor::full([n], true, DType::Bool);
+        check_rows("masked_var", x, scales, variance, 2, |x| x.masked_var(&mask, -1));
+        check_rows("masked_std", x, scales, variance.sqrt(), 1, |x| x.masked_std(&mask, -1));
         check_rows("norm 2", x, scales, power(2.0), 1, |x| x.norm(2.0, -1));
         check_rows("norm 3", x, scales, power(3.0), 1, |x| x.norm(3.0, -1));
         check_rows("norm 1.5", x, scales, power(1.5), 1, |x| x.norm(1.5, -1));

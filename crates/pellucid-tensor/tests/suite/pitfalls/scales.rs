@@ -45,6 +45,15 @@ const CASES: &[Case] = &[
     ("dist", 1, |x| x.i(0).dist(&x.i(1), 2.0)),
     ("pairwise_distance 2", 1, |x| x.i(0).pairwise_distance(&x.i(1), 2.0, 0.0, false)),
     ("pairwise_distance 3", 1, |x| x.i(0).pairwise_distance(&x.i(1), 3.0, 0.0, false)),
+    ("cdist 2", 1, |x| pairs(x, 2.0)),
+    ("cdist 1.5", 1, |x| pairs(x, 1.5)),
+    ("cdist 3", 1, |x| pairs(x, 3.0)),
+    ("cdist 4", 1, |x| pairs(x, 4.0)),
+    ("cdist 0.5", 1, |x| pairs(x, 0.5)),
+    ("cdist inf", 1, |x| pairs(x, f64::INFINITY)),
+    ("cdist of x and itself", 1, |x| x.reshape([4, 3]).cdist(&x.reshape([4, 3]), 2.0)),
+    ("pdist 2", 1, |x| x.reshape([4, 3]).pdist(2.0)),
+    ("pdist 3", 1, |x| x.reshape([4, 3]).pdist(3.0)),
     ("cosine_similarity", 0, |x| x.i(0).cosine_similarity(&x.i(1), 0, 0.0)),
     ("layer_norm", 0, |x| x.layer_norm([6], None, None, 0.0)),
     ("layer_norm with weight", 0, |x| x.layer_norm([6], Some(&weights(&x.i(0))), None, 0.0)),
@@ -78,6 +87,12 @@ fn mask() -> Tensor {
 
 fn without_eps() -> BatchNormOptions {
     BatchNormOptions { eps: 0.0, ..Default::default() }
+}
+
+/// Returns the distances of the first two points of three numbers to the other two.
+fn pairs(x: &Tensor, p: f64) -> Tensor {
+    let points = x.reshape([4, 3]);
+    points.narrow(0, 0, 2).cdist(&points.narrow(0, 2, 2), p)
 }
 
 /// Matrix norms refuse half precision.
@@ -161,11 +176,47 @@ fn compare(
 fn derivatives_at_all_scales() {
     let mut failures = Vec::new();
     CASES.iter().for_each(|&case| compare(case, case.2, |_| true, &mut failures));
-    // A slice is scaled down only if it is long. Second derivatives of `renorm` contain 1/‖x‖³, which underflows `f32` for
-    // smaller exponents; for larger ones they are beyond the range themselves.
+    // A slice is scaled down only if it is long.
     let renorm: Case = ("renorm", 0, |x| x.renorm(2.0, 0, 1.0));
-    compare(renorm, |x| x.normalize(2.0, -1, 0.0), |exponent| exponent > 60, &mut failures);
+    compare(renorm, |x| x.normalize(2.0, -1, 0.0), |exponent| exponent > 30, &mut failures);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Distances of pairs of which some are usual, some over- or underflow, and some are 0.
+#[test]
+fn distances_of_mixed_scales() {
+    let scale = |k: i32| 2f64.powi(k);
+    for (dtype, tolerance, [large, small]) in [(DType::F32, 1e-6, [100, -100]), (DType::F64, 1e-14, [900, -900])] {
+        for width in [1, 3, 70] {
+            let a: Vec<f64> = [1.0, scale(large), scale(small), 0.0, 1.5]
+                .iter()
+                .flat_map(|&s| (0..width).map(move |i| s * [3.0, -1.0, 2.0][i % 3]))
+                .collect();
+            let a = Tensor::from(a).reshape([5, width]).to_dtype(dtype);
+            for p in [0.5, 2.0, 3.0, 4.0] {
+                let call = |t: &[Tensor]| {
+                    let [a, b] = [0, 1].map(|k| t[k].detach().requires_grad_(true));
+                    let y = a.cdist(&b, p);
+                    y.sum(..).backward();
+                    vec![y.detach(), a.grad().unwrap(), b.grad().unwrap()]
+                };
+                let inputs = [&a, &a.flip(0)];
+                let owned = inputs.map(Tensor::clone);
+                let eager = call(&owned);
+                let mut step = capture_local(call, &inputs).unwrap();
+                let results = step.launch(&inputs).unwrap();
+                let captured: Vec<Tensor> = (0..3).map(|k| results.to_tensor(k)).collect();
+                let what = format!("order {p} of {width} in {dtype}");
+                assert_eq!(bits(&captured), bits(&eager), "{what}");
+                assert_eq!(bits(&lazy(|| call(&owned))), bits(&eager), "{what}");
+                let differences = inputs[0].unsqueeze(1) - inputs[1].unsqueeze(0);
+                let expected = differences.norm(p, -1).to_vec::<f64>();
+                for (got, expected) in eager[0].to_vec::<f64>().into_iter().zip(expected) {
+                    assert!((got - expected).abs() <= tolerance * expected, "{what}: {got:e}, expected {expected:e}");
+                }
+            }
+        }
+    }
 }
 
 /// The power 300 of the largest element overflows, and that of the smallest one underflows.
