@@ -200,31 +200,6 @@ pub(super) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     record_square_root(&[x], plain, finished, variances, &params, [None, Some(axes)])
 }
 
-/// Computes the variance Σ (x − mean)² / (n − ddof) over axes, which keep length 1, of the n elements where the mask is
-/// true, or its square root.
-pub(super) fn masked_moment(
-    x: &Tensor,
-    mask: &Tensor,
-    n: &Tensor,
-    ddof: f64,
-    axes: AxisSet,
-    root: bool,
-) -> Result<Tensor> {
-    if let Some(moved) = on_one_device("masked_var", &[x, mask, n])? {
-        return masked_moment(&moved[0], &moved[1], &moved[2], ddof, axes, root);
-    }
-    let (rows, inputs, params) = (&x.detach(), [x, mask, n], [ddof.into()]);
-    let (rows, reduced) = ([rows, mask, n], [None, Some(axes)]);
-    let plain = &apply_rows_in(masked_variance(), &rows, &params, axes, None)?;
-    if !root {
-        let (y, _) = finish(&rows, plain, |s| Ok(s.clone()), scaled_masked_variance(), &params, axes)?;
-        return record_result(masked_variance(), &inputs, &params, reduced, &y);
-    }
-    let finished = finish(&rows, plain, square_root, scaled_masked_deviation(), &params, axes)?;
-    let variances = [masked_variance(), relative_masked_variance()];
-    record_square_root(&inputs, plain, finished, variances, &params, reduced)
-}
-
 /// Computes (Σ |a − b|ᵖ)^(1/p) over axes, which keep length 1, without an array of the differences; p is at least 0, but
 /// neither 0 nor 1 nor infinite. a and b broadcast.
 pub(super) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
@@ -414,76 +389,6 @@ fn scaled_deviation() -> &'static Formula {
         static std(x, s: per_row; low, most, n) = {
             let (squares, up) = scaled_squares(x, most);
             is_usual(s, low).select(s.sqrt(), (squares / n).sqrt() * up)
-        };
-    }
-}
-
-/// Returns x − mean where the mask is true, else 0, with the mean of the n elements where the mask is true.
-fn masked_deviations(x: Expr, mask: Expr, n: Expr) -> Expr {
-    let kept = mask.select(x, 0.0);
-    mask.select(kept - kept.row_sum() / n, 0.0)
-}
-
-/// Returns the derivative of the variance of selected elements by x, from the derivatives by their deviations.
-fn masked_slope(slope: Expr, mask: Expr, n: Expr) -> Expr {
-    mask.select(slope - slope.row_sum() / n, 0.0)
-}
-
-/// Returns N − ddof, at least 0.
-fn degrees_of_freedom(n: Expr, ddof: Expr) -> Expr {
-    (n - ddof).max(0.0)
-}
-
-/// Returns the formula of Σ (x − mean)² / (n − ddof) over the n elements where the mask is true.
-fn masked_variance() -> &'static Formula {
-    formula! {
-        static masked_var(x, mask: mask, n: per_row; ddof) = {
-            let d = masked_deviations(x, mask, n);
-            (d * d).row_sum() / degrees_of_freedom(n, ddof)
-        };
-        d x = masked_slope(2.0 * g / degrees_of_freedom(n, ddof) * masked_deviations(x, mask, n), mask, n);
-    }
-}
-
-/// Returns the formula of Σ (x − mean)²/c / (n − ddof) for a constant c > 0; see [`relative_variance`].
-fn relative_masked_variance() -> &'static Formula {
-    formula! {
-        static masked_std(x, mask: mask, n: per_row, c: per_row; ddof) = {
-            let d = masked_deviations(x, mask, n);
-            (d * (d / c)).row_sum() / degrees_of_freedom(n, ddof)
-        };
-        d x = {
-            let reduced = |v: Expr| c.gt(1.0).select(v * 2f64.powi(-30), v);
-            let d = masked_deviations(reduced(x), mask, n) / reduced(c);
-            masked_slope(2.0 * g / degrees_of_freedom(n, ddof) * d, mask, n)
-        };
-    }
-}
-
-/// Returns Σ (u − mean)² of the selected scaled elements u = x·scale, and the inverse of the scale.
-fn scaled_masked_squares(x: Expr, mask: Expr, n: Expr, most: Expr) -> (Expr, Expr) {
-    let kept = mask.select(x, 0.0);
-    let (down, up) = scales(kept, most);
-    let d = masked_deviations(kept * down, mask, n);
-    ((d * d).row_sum(), up)
-}
-
-/// Returns the formula of the variance of selected elements from x, the mask, n and that value, s.
-fn scaled_masked_variance() -> &'static Formula {
-    formula! {
-        static masked_var(x, mask: mask, n: per_row, s: per_row; low, most, ddof) = {
-            let (squares, up) = scaled_masked_squares(x, mask, n, most);
-            is_usual(s, low).select(s, squares / degrees_of_freedom(n, ddof) * up * up)
-        };
-    }
-}
-
-/// Returns the formula of the standard deviation of selected elements from x, the mask, n and the variance s.
-fn scaled_masked_deviation() -> &'static Formula {
-    formula! {
-        static masked_std(x, mask: mask, n: per_row, s: per_row; low, most, ddof) = {
-            let (squares, up) = scaled_masked_squares(x, mask, n, most);
-            is_usual(s, low).select(s.sqrt(), (squares / degrees_of_freedom(n, ddof)).sqrt() * up)
         };
     }
 }

@@ -6,7 +6,6 @@
 
 use super::axes::{Axes, over};
 use super::formula::map;
-use super::full_range;
 use super::over_axes::{as_float, over_axes};
 use super::scatter_reduce::{ScatterReduceOp, reduction_identity};
 use crate::ops;
@@ -14,22 +13,16 @@ use crate::ops::check;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Scalar, formula};
+use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
 
-/// Returns an error unless the mask is `bool` and broadcasts to the shape of x.
-fn check_mask(op: &'static str, x: &Tensor, mask: &Tensor) -> Result<()> {
+/// Returns x where the mask is true, else `number`.
+fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
     if mask.dtype() != DType::Bool {
         return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
     }
     if x.shape().broadcast(mask.shape()).as_ref() != Some(x.shape()) {
         return Err(Error::shapes(op, [x.shape(), mask.shape()], "the mask must broadcast to the tensor's shape"));
     }
-    Ok(())
-}
-
-/// Returns x where the mask is true, else `number`.
-fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
-    check_mask(op, x, mask)?;
     ops::where_(mask, x, &ops::full((), number, x.dtype())?)
 }
 
@@ -121,13 +114,15 @@ over_axes! {
     /// Options are those of [`var`](ops::var).
     masked_var(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_var", [x] => masked_var(x, mask, axes));
-        moment("masked_var", x, mask, axes.into(), false)
+        let (deviations, axes, free, shape) = deviations("masked_var", x, mask, axes.into())?;
+        ops::reshape_to(&ops::div(&ops::sum(&ops::square(&deviations)?, axes)?, &free)?, &shape)
     }, autocast = Single;
     /// Computes the standard deviation over axes of the elements where the mask is true, the square root of
     /// [`masked_var`]. The derivative for equal elements is 0.
     masked_std(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_std", [x] => masked_std(x, mask, axes));
-        moment("masked_std", x, mask, axes.into(), true)
+        let (deviations, axes, free, shape) = deviations("masked_std", x, mask, axes.into())?;
+        ops::reshape_to(&ops::div(&ops::norm(&deviations, 2.0, axes)?, &ops::sqrt(&free)?)?, &shape)
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///
@@ -161,13 +156,16 @@ fn position(
     ops::argmax(&ops::logical_and(&is_best, mask)?, axes)
 }
 
-/// Computes the variance over axes of the elements where the mask is true, or its root.
-fn moment(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes, root: bool) -> Result<Tensor> {
-    let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
-    check_mask(op, x, mask)?;
-    let kept = over(axes.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
-    let moment = full_range::masked_moment(x, mask, &count(x, mask, kept)?, ddof as f64, axes.set, root)?;
-    ops::reshape_to(&moment, &axes.shape(x.shape()))
+/// Returns x − mean where the mask is true, else 0; the axes over which the sum of its squares is N − ddof times the
+/// variance; N − ddof; and the shape of the variance.
+fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<(Tensor, Axes, Tensor, Shape)> {
+    let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
+    let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
+    let numbers = count(x, mask, kept.clone())?;
+    let mean = ops::div(&ops::sum(&masked_or(op, x, mask, 0.into())?, kept.clone())?, &numbers)?;
+    let deviations = masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?;
+    let free = ops::maximum(&ops::sub(&numbers, ddof as f64)?, 0.0)?;
+    Ok((deviations, kept, free, resolved.shape(x.shape())))
 }
 
 /// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
