@@ -208,7 +208,9 @@ fn random_chains_in_rows_match_the_reference() {
         let mut p = ProgramBuilder::new();
         let mut values = vec![p.x(dtype), p.x(dtype)];
         let scale = p.input(dtype, c, true);
-        let mut rows = vec![scale, p.uniform(UniformSource::RowLength, c)];
+        let length = p.uniform(UniformSource::RowLength, c);
+        // Values per row, of which two are uniform.
+        let mut rows = vec![scale, length, p.row_step(Op::Unary(Unary::Recip), c, &[length])];
         for _ in 0..2 + rng.below(if round % 10 == 0 { 60 } else { 16 }) {
             let last = values.len() - 1;
             let mut pick = || match rng.below(6) {
@@ -218,7 +220,18 @@ fn random_chains_in_rows_match_the_reference() {
             };
             let (a, b, d) = (values[last], pick(), pick());
             let (a, b) = if rng.flip() { (a, b) } else { (b, a) };
-            match rng.below(12) {
+            match rng.below(16) {
+                12.. => {
+                    let args = [(); 3].map(|()| rows[rows.len() - 1 - rng.below(rows.len().min(3))]);
+                    let (op, count) = match rng.below(5) {
+                        0 => (Op::Binary(Binary::Sub), 2),
+                        1 => (Op::Binary(Binary::Mul), 2),
+                        2 => (Op::Binary(Binary::Div), 2),
+                        3 => (Op::MulAdd, 3),
+                        _ => (Op::Unary(Unary::Abs), 1),
+                    };
+                    rows.push(p.row_step(op, c, &args[..count]));
+                }
                 0 => rows.push(p.reduce([RowOp::Sum, RowOp::Max, RowOp::Min][rng.below(3)], c, values[last])),
                 1 => {
                     let square = p.binary(Binary::Mul, c, values[last], values[last]);
@@ -232,7 +245,9 @@ fn random_chains_in_rows_match_the_reference() {
             }
         }
         let (last, some) = (values[values.len() - 1], values[rng.below(values.len())]);
-        let program = Arc::new(p.build(&[(last, c, dtype, false), (some, c, dtype, false)]));
+        let row = rows[rows.len() - 1];
+        let outputs = [(last, c, dtype, false), (some, c, dtype, false), (row, c, dtype, true)];
+        let program = Arc::new(p.build(&outputs));
         let params = Params::new();
         for (count, length) in [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)] {
             let (shape, kept) = ([count, length], [count, 1]);
@@ -240,11 +255,11 @@ fn random_chains_in_rows_match_the_reference() {
             let scale = TestArray::contiguous(rng, &kept, dtype);
             let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[1]);
             let kernel = Row { axes: [1].into_iter().collect(), program: program.clone(), params: params.clone() };
-            let apart = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
-            let same = [x.clone(), y.clone()];
+            let apart = [&shape, &shape, &kept].map(|shape| TestArray::contiguous(rng, shape, dtype));
+            let same = [x.clone(), y.clone(), apart[2].clone()];
             for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
                 let from = [inputs[0].shared(), inputs[1].shared(), scale.shared()];
-                run_row(&kernel, &from, &[outputs[0].shared(), outputs[1].shared()]).unwrap();
+                run_row(&kernel, &from, &outputs.each_ref().map(TestArray::shared)).unwrap();
                 for (out, expected) in outputs.iter().zip(&expected) {
                     assert_same(&out.bits(), expected, dtype, &format!("{program} {shape:?}"));
                 }
