@@ -23,7 +23,7 @@ thread_local! {
 
 /// Runs `f`, and returns its result with every write that this thread recorded during the call.
 pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) {
-    collect(&WRITTEN, f)
+    collect(&WRITTEN, Vec::new(), f)
 }
 
 /// Adds writes to the collection of this thread, if there is one.

@@ -15,7 +15,7 @@ pub use trace::{KernelWork, placeholder, storages_written_since, trace, traced};
 use crate::array::StorageId;
 use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
 use crate::ops::random::ThreadStream;
-use crate::tensor::Tensor;
+use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
 use pellucid_ir::{Error, Result};
 use std::marker::PhantomData;
@@ -89,6 +89,8 @@ pub enum Placement {
 /// A step is `Send`: it may move to another thread between launches, and a service may hold it in a
 /// [`Mutex`](std::sync::Mutex). Grad mode and autocast are those of the thread that launches. Random numbers continue the
 /// stream of the thread that recorded the step first, so the results are those of a step that does not move.
+/// While a step is recorded, other threads may use and change gradients and write tensors of the step. They see the
+/// gradients from before the step, and their changes count as changes between two launches.
 /// [`capture_local`] accepts closures that are not `Send`.
 ///
 /// A step has one arena, so it runs one launch at a time. To launch on several threads at once, capture a step for each
@@ -266,7 +268,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }
 
-    /// Records the step again, without running a kernel, and compares the recordings.
+    /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step are
+    /// those of the first recording: a launch notices whether they were replaced.
     ///
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
@@ -331,17 +334,27 @@ impl Recordings {
     }
 
     fn verify(&mut self, step: StepFn<'_>, at: usize) -> Result<()> {
-        let again = self.compiled(step, self.kept[at].key(), CaptureOptions::unchanged())?;
+        // A gradient that was replaced since the recording, maybe by another thread, is no host value. The next launch
+        // records the step again.
+        let (key, entries) = (self.kept[at].key(), self.kept[at].entry_gradients().clone());
+        let again = self.compiled(step, key, entries, CaptureOptions::unchanged())?;
         match self.kept[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
         }
     }
 
-    /// Records the step, with the random numbers of the thread that recorded it first.
-    fn compiled(&self, step: StepFn<'_>, key: &StepKey, options: CaptureOptions) -> Result<CompiledStep> {
+    /// Records the step, with the random numbers of the thread that recorded it first. Gradient slots start with their
+    /// gradients in `entries`, or else with their present ones.
+    fn compiled(
+        &self,
+        step: StepFn<'_>,
+        key: &StepKey,
+        entries: EntryGradients,
+        options: CaptureOptions,
+    ) -> Result<CompiledStep> {
         let _stream = self.stream.enter();
-        CompiledStep::record(step, key, options)
+        CompiledStep::record(step, key, entries, options)
     }
 
     /// Returns the index of a valid recording for these inputs; records the step if there is none.
@@ -388,7 +401,7 @@ impl Recordings {
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
     fn find_still_valid(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
-        let again = self.compiled(step, &StepKey::new(inputs), CaptureOptions::unchanged())?;
+        let again = self.compiled(step, &StepKey::new(inputs), Vec::new(), CaptureOptions::unchanged())?;
         let valid = |step: &CompiledStep| {
             step.key().is_key_of(inputs) && step.dependencies_match() && step.difference(&again).is_none()
         };
@@ -404,7 +417,7 @@ impl Recordings {
         if is_capturing() {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
-        let step = self.compiled(step, &StepKey::new(inputs), self.options)?;
+        let step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
         // A recording with a hook that was removed is never valid again.
         self.kept.retain(CompiledStep::can_match_again);
         if self.kept.len() == self.options.recordings {

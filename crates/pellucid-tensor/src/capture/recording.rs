@@ -1,29 +1,30 @@
-//! Records the kernels of a closure without running them, and restores all state that the closure changes.
+//! Records the kernels of a closure without running them, and keeps or restores all state that the closure changes.
 
 use crate::array::Array;
 use crate::engine::{DeferredGuard, ExecutionMode, RecordedKernel, Recording};
-use crate::tensor::{GradientSlot, Tensor, TouchedSlot, collect_rewritten_histories, collect_touched_slots};
+use crate::tensor::{EntryGradients, RecordedSlot, collect_recorded_slots, collect_rewritten_histories};
 use pellucid_ir::backend::POISONED;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// The gradient slots that a step uses, with their gradients before the step.
-pub(super) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor>)>;
-
-/// Runs `f` with its kernels recorded, not run, and returns its result and the recording. Gradient slots are restored.
-/// The third value lists them, or is the error that the step would leave a slot in another state. Tensors that `f`
-/// creates have no values outside of launches.
+/// Runs `f` with its kernels recorded, not run, and returns its result and the recording. `f` reads and changes
+/// gradients that no other thread sees; a slot starts with its gradient in `entries`, or else with its present one. The
+/// third value lists the slots that `f` uses, with their gradients before the step, or is the error that the step would
+/// leave a slot in another state. Tensors that `f` creates have no values outside of launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
-pub(super) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
+pub(super) fn record_closure<R>(
+    entries: EntryGradients,
+    f: impl FnOnce() -> R,
+) -> Result<(R, Recording, Result<EntryGradients>)> {
     let deferred = DeferredGuard::enter(ExecutionMode::Capture);
-    let ((result, mut rewritten), touched) =
-        collect_touched_slots(|| collect_rewritten_histories(|| catch_unwind(AssertUnwindSafe(f))));
+    let ((result, mut rewritten), slots) =
+        collect_recorded_slots(entries, || collect_rewritten_histories(|| catch_unwind(AssertUnwindSafe(f))));
     let mut recording = deferred.take();
     let own = recording.id;
-    let changed = restore_gradient_slots(&mut recording, touched);
+    let changed = record_gradient_copies(&mut recording, slots);
     rewritten.restore();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
@@ -45,21 +46,19 @@ fn is_moved(before: &Array, after: &Array) -> bool {
     before.shares_storage(after) && before.layout() != after.layout()
 }
 
-/// Restores every gradient slot. A gradient that was set before the step gets its new value by a copy at the end of the
-/// step.
-fn restore_gradient_slots(recording: &mut Recording, touched: Vec<TouchedSlot>) -> Result<GradientSlots> {
+/// Returns the slots of a step with their gradients before it. A gradient that was set before the step gets its new
+/// value by a copy at the end of the step.
+fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) -> Result<EntryGradients> {
     let mut slots = Vec::new();
     let mut refused = None;
-    for TouchedSlot { slot, entry, is_preset, cleared } in touched {
+    for RecordedSlot { slot, entry, present: exit, is_cleared } in used {
         // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;
         }
-        let exit = slot.get_untracked();
-        slot.set_untracked(entry.clone(), is_preset);
-        let change = match (&entry, &exit) {
+        let change = match (&entry.gradient, &exit.gradient) {
             (None, None) => None,
-            (None, Some(_)) if cleared => None,
+            (None, Some(_)) if is_cleared => None,
             (None, Some(_)) => Some((
                 "empty before the step and set after it",
                 "call zero_grad() inside the step before backward(), or set a gradient before the step is captured",

@@ -1,6 +1,6 @@
 //! `CompiledStep`: one recording, compiled to a plan with its storages.
 
-use super::recording::{GradientSlots, record_closure};
+use super::recording::record_closure;
 use super::{CaptureOptions, Placement};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
@@ -10,7 +10,7 @@ use crate::engine::{
     requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
-use crate::tensor::Tensor;
+use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::backend::{CompiledPlan, POISONED, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
@@ -125,7 +125,8 @@ pub(super) struct CompiledStep {
     /// The writes to tensors from outside, in the order of the recording.
     writes: Vec<StateWrite>,
     outputs: Vec<Array>,
-    slots: GradientSlots,
+    /// The gradient slots that the step uses, with their gradients before the step.
+    slots: EntryGradients,
     /// Slots of outside storages that have handles other than those of recorded steps. A slot that loses these handles
     /// was replaced by the closure.
     outside_slots: Vec<usize>,
@@ -136,15 +137,17 @@ pub(super) struct CompiledStep {
 }
 
 impl CompiledStep {
+    /// Records a step. Gradient slots start with their gradients in `entries`, or else with their present ones.
     pub(super) fn record(
         step: &mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
         key: &StepKey,
+        entries: EntryGradients,
         options: CaptureOptions,
     ) -> Result<CompiledStep> {
         let empty = |(meta, device): &(Meta, Device)| Array::new(*device, meta.dtype, meta.shape.clone());
         let inputs: Vec<Array> = key.metas.iter().map(empty).collect::<Result<_>>()?;
         let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
-        let (outputs, mut recording, changed) = record_closure(|| step(&handles))?;
+        let (outputs, mut recording, changed) = record_closure(entries, || step(&handles))?;
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
         let (outputs, slots) = (outputs?, changed?);
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
@@ -182,7 +185,7 @@ impl CompiledStep {
         recording: &Recording,
         inputs: &[Array],
         outputs: &[Array],
-        slots: GradientSlots,
+        slots: EntryGradients,
         options: CaptureOptions,
     ) -> Result<CompiledStep> {
         let mut numbering = SlotNumbering {
@@ -372,10 +375,15 @@ impl CompiledStep {
         }
     }
 
+    /// Returns the gradient slots that the step uses, with their gradients before the step.
+    pub(super) fn entry_gradients(&self) -> &EntryGradients {
+        &self.slots
+    }
+
     /// Returns true while the gradients of the step have the same storages, and all outside tensors still have handles
     /// other than those of recorded steps.
     pub(super) fn has_current_bindings(&self) -> bool {
-        let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), entry) {
+        let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), &entry.gradient) {
             (Some(now), Some(then)) => {
                 now.array().shares_storage(then.array()) && now.array().layout() == then.array().layout()
             }

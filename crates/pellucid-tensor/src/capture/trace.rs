@@ -59,7 +59,7 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
     if is_capturing() {
         return Err(Error::invalid("trace", "trace() cannot be used inside a captured step or another trace"));
     }
-    let (value, recording, _) = record_closure(f)?;
+    let (value, recording, _) = record_closure(Vec::new(), f)?;
     Ok((value?, kernel_work(&recording)))
 }
 

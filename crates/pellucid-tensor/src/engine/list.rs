@@ -133,7 +133,11 @@ impl DeferredList {
             }
         }
         recording.push(kernel, inputs, outputs);
-        if self.is_capture || recording.kernels.len() < MAX_KERNELS {
+        if self.is_capture {
+            recording.note_writes(outputs);
+            return Ok(());
+        }
+        if recording.kernels.len() < MAX_KERNELS {
             return Ok(());
         }
         let count = recording.repetition();
@@ -452,11 +456,13 @@ fn run_readers(storage: &Storage) {
 ///
 /// # Errors
 /// That of a deferred kernel; [`Error::NotComputed`] if a kernel of another thread failed, so that the storage has no
-/// values; [`Error::Poisoned`] if the list has ended.
+/// values; [`Error::Poisoned`] if the list has ended, or if it is a captured step that another thread records.
 pub(super) fn flush_list_of(op: &'static str, storage: &Storage) -> Result<()> {
     let list = registry().get(&storage.pending()).cloned();
     match list {
         Some(list) if list.is_own() || list.is_orphan.load(Ordering::Acquire) => list.flush(),
+        // A step that another thread records: its kernels run in launches only.
+        Some(list) if list.is_capture => Err(Error::Poisoned { op }),
         Some(list) => {
             list.flush_unreported();
             if storage.pending() == FAILED { Err(Error::NotComputed { op }) } else { Ok(()) }

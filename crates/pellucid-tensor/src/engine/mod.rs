@@ -409,6 +409,19 @@ pub(crate) fn is_recorded(array: &Array) -> bool {
     is_capturing() && list::with_current(|r| r.id == array.storage().pending())
 }
 
+/// Returns the number of the recording of the step that this thread captures; 0 outside of captured steps.
+#[inline]
+pub(crate) fn recording_number() -> u32 {
+    if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }
+}
+
+/// Returns true unless this thread captures the recording of this number, and no kernel of the recording has written the
+/// array since its storage had this version.
+#[cold]
+pub(crate) fn may_be_written_since(recording: u32, array: &Array, version: u64) -> bool {
+    recording == 0 || recording != recording_number() || list::with_current(|r| r.has_written_since(array, version))
+}
+
 /// Returns true if the step that this thread captures writes into the storage of the array.
 fn is_written(array: &Array) -> bool {
     let writes = |r: &mut Recording| r.kernels.iter().flat_map(|k| &k.outputs).any(|out| out.shares_storage(array));

@@ -1,8 +1,11 @@
 //! Recorded kernels: the content of a deferred list, and of a captured step.
 
+use super::address_hasher::AddressHasher;
 use super::host_dependencies::HostDependencies;
 use crate::array::Array;
 use pellucid_ir::kernel::Kernel;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -31,6 +34,8 @@ pub(crate) struct Recording {
     /// Arrays that a captured step creates from host values.
     pub(crate) constants: Vec<Array>,
     pub(crate) dependencies: HostDependencies,
+    /// The storages that the kernels of a captured step write, by address, with the version after the last write.
+    written: HashMap<usize, u64, BuildHasherDefault<AddressHasher>>,
     /// The bytes that were uploaded since the kernels ran last.
     pub(super) uploaded: usize,
     /// Known values of storages that the kernels of a captured step write.
@@ -44,6 +49,7 @@ impl Recording {
             kernels: Vec::new(),
             constants: Vec::new(),
             dependencies: HostDependencies::default(),
+            written: HashMap::default(),
             uploaded: 0,
             host_constants: Vec::new(),
         }
@@ -58,6 +64,18 @@ impl Recording {
         let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
         let (inputs, outputs) = (own(inputs), own(outputs));
         self.kernels.push(RecordedKernel { kernel, inputs, outputs, is_host_constant: false });
+    }
+
+    /// Notes the versions of these arrays, which the last kernel of a captured step writes.
+    pub(super) fn note_writes(&mut self, outputs: &[&Array]) {
+        let versions = outputs.iter().map(|out| (Arc::as_ptr(out.storage()).addr(), out.storage().version()));
+        self.written.extend(versions);
+    }
+
+    /// Returns true if a kernel of this captured step has written the array since its storage had this version. Other
+    /// threads may have written it too.
+    pub(super) fn has_written_since(&self, array: &Array, version: u64) -> bool {
+        self.written.get(&Arc::as_ptr(array.storage()).addr()).is_some_and(|&last| last > version)
     }
 
     /// Returns the number of kernels before which the list can be divided so that its end repeats its start, or the

@@ -6,8 +6,12 @@ use std::thread::LocalKey;
 /// The collection of a thread; `None` outside of [`collect`].
 pub(crate) type Collection<T> = RefCell<Option<T>>;
 
-/// Runs `f` with an empty collection, and returns its result and the collection.
-pub(crate) fn collect<T: Default, R>(current: &'static LocalKey<Collection<T>>, f: impl FnOnce() -> R) -> (R, T) {
+/// Runs `f` with the collection `initial`, and returns its result and the collection.
+pub(crate) fn collect<T: Default, R>(
+    current: &'static LocalKey<Collection<T>>,
+    initial: T,
+    f: impl FnOnce() -> R,
+) -> (R, T) {
     /// Guard that restores the outer collection, also when `f` panics.
     struct OuterCollection<T: 'static>(&'static LocalKey<Collection<T>>, Option<T>);
     impl<T> Drop for OuterCollection<T> {
@@ -15,7 +19,7 @@ pub(crate) fn collect<T: Default, R>(current: &'static LocalKey<Collection<T>>, 
             self.0.set(self.1.take());
         }
     }
-    let outer = OuterCollection(current, current.replace(Some(T::default())));
+    let outer = OuterCollection(current, current.replace(Some(initial)));
     let result = f();
     let collected = current.take().unwrap_or_default();
     drop(outer);

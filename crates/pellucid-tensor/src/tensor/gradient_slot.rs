@@ -8,7 +8,7 @@ use crate::engine;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Result};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
@@ -24,9 +24,16 @@ pub(crate) struct GradientSlot {
     /// The device of the tensor after its last move in place.
     moved_to: OnceLock<Mutex<Device>>,
     pub(crate) hooks: Arc<Hooks>,
-    grad: Mutex<Option<Tensor>>,
+    /// The gradient that all threads see, except for those that record a step, see [`RecordedSlot`].
+    shared: Mutex<SlotGradient>,
+}
+
+/// The gradient of a slot.
+#[derive(Clone, Default)]
+pub(crate) struct SlotGradient {
+    pub(crate) gradient: Option<Tensor>,
     /// The user has set the gradient, and no backward pass has added to it.
-    preset: AtomicBool,
+    is_preset: bool,
 }
 
 /// The shape with each float dtype, so that references stay valid after another change of the dtype.
@@ -45,8 +52,7 @@ impl GradientSlot {
             first_device: device,
             moved_to: OnceLock::new(),
             hooks: Arc::default(),
-            grad: Mutex::new(None),
-            preset: AtomicBool::new(false),
+            shared: Mutex::default(),
         }
     }
 
@@ -95,19 +101,33 @@ impl GradientSlot {
         *moved_to.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = device;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.grad.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, SlotGradient> {
+        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the gradient, without recording the access in a captured step.
+    /// Calls `f` with the gradient that this thread sees. In a captured step, it is that of the step. Otherwise it is
+    /// the gradient of all threads, and the slot is locked during the call. `clears` is true if `f` overwrites the
+    /// gradient without reading it.
+    fn with_gradient<R>(self: &Arc<GradientSlot>, clears: bool, f: impl FnOnce(&mut SlotGradient) -> R) -> R {
+        if engine::is_capturing()
+            && let Some(mut present) = recorded_gradient(self, clears)
+        {
+            let result = f(&mut present);
+            set_recorded_gradient(self, present);
+            return result;
+        }
+        f(&mut self.lock())
+    }
+
+    /// Returns the gradient that this thread sees, without recording the access in a captured step.
     pub(crate) fn get_untracked(&self) -> Option<Tensor> {
-        self.lock().clone()
+        let recorded = if engine::is_capturing() { known_recorded_gradient(self) } else { None };
+        recorded.unwrap_or_else(|| self.lock().clone()).gradient
     }
 
     /// Returns the gradient.
     pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        note_slot_access(self, false);
-        self.get_untracked()
+        self.with_gradient(false, |held| held.gradient.clone())
     }
 
     /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
@@ -115,70 +135,89 @@ impl GradientSlot {
         self: &Arc<GradientSlot>,
         change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
     ) -> Result<()> {
-        note_slot_access(self, false);
-        change(&mut self.lock())?;
-        self.preset.store(false, Ordering::Relaxed);
-        Ok(())
+        self.with_gradient(false, |held| {
+            change(&mut held.gradient)?;
+            held.is_preset = false;
+            Ok(())
+        })
     }
 
     /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
     pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
+        self.with_gradient(false, |held| held.gradient.clone().filter(|_| held.is_preset))
     }
 
     /// Replaces the gradient without reading it.
-    pub(crate) fn set(self: &Arc<GradientSlot>, grad: Option<Tensor>) {
-        note_slot_access(self, true);
-        self.preset.store(grad.is_some(), Ordering::Relaxed);
+    pub(crate) fn set(self: &Arc<GradientSlot>, gradient: Option<Tensor>) {
+        let new = SlotGradient { is_preset: gradient.is_some(), gradient };
         // The old gradient is dropped after the lock is released: it may own a long graph.
-        let old = std::mem::replace(&mut *self.lock(), grad);
-        drop(old);
-    }
-
-    /// True if the user set the gradient and no pass has added to it.
-    pub(crate) fn is_preset(&self) -> bool {
-        self.preset.load(Ordering::Relaxed)
-    }
-
-    /// Replaces the gradient, without recording the access in a captured step.
-    pub(crate) fn set_untracked(&self, grad: Option<Tensor>, is_preset: bool) {
-        self.preset.store(is_preset, Ordering::Relaxed);
-        let old = std::mem::replace(&mut *self.lock(), grad);
+        let old = self.with_gradient(true, |held| std::mem::replace(held, new));
         drop(old);
     }
 }
 
-/// A gradient slot that a captured step uses, with its gradient before the step.
-pub(crate) struct TouchedSlot {
+/// A gradient slot that a captured step uses, with the gradients of the step, which no other thread sees.
+pub(crate) struct RecordedSlot {
     pub(crate) slot: Arc<GradientSlot>,
-    pub(crate) entry: Option<Tensor>,
-    /// The user set the gradient before the step.
-    pub(crate) is_preset: bool,
+    /// The gradient before the step.
+    pub(crate) entry: SlotGradient,
+    /// The present gradient of the step; after the recording, the gradient at the end of the step.
+    pub(crate) present: SlotGradient,
     /// The step overwrites the slot before it reads it.
-    pub(crate) cleared: bool,
+    pub(crate) is_cleared: bool,
+}
+
+/// Gradient slots with their gradients before a step.
+pub(crate) type EntryGradients = Vec<(Arc<GradientSlot>, SlotGradient)>;
+
+/// The gradient slots of a captured step.
+#[derive(Default)]
+struct RecordedSlots {
+    /// The slots that the step has used.
+    used: Vec<RecordedSlot>,
+    /// The gradients with which the step starts, instead of the present gradients of these slots.
+    entries: EntryGradients,
 }
 
 thread_local! {
-    /// The slots that the step of this thread uses, while [`collect_touched_slots`] runs.
-    static TOUCHED: Collection<Vec<TouchedSlot>> = const { RefCell::new(None) };
+    /// The gradient slots of the step of this thread, while [`collect_recorded_slots`] runs.
+    static RECORDED: Collection<RecordedSlots> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, and returns its result with the gradient slots that it used in capture mode, as before their first use.
-pub(crate) fn collect_touched_slots<R>(f: impl FnOnce() -> R) -> (R, Vec<TouchedSlot>) {
-    collect(&TOUCHED, f)
+/// Runs `f`, and returns its result with the gradient slots that it used in capture mode. `f` reads and changes
+/// gradients of its own: each slot starts with its gradient in `entries`, or else with the gradient that it has at its
+/// first use, and never changes for other threads.
+pub(crate) fn collect_recorded_slots<R>(entries: EntryGradients, f: impl FnOnce() -> R) -> (R, Vec<RecordedSlot>) {
+    let (result, recorded) = collect(&RECORDED, RecordedSlots { used: Vec::new(), entries }, f);
+    (result, recorded.used)
 }
 
-/// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
-/// without being read.
-fn note_slot_access(slot: &Arc<GradientSlot>, clears: bool) {
-    if !engine::is_capturing() {
-        return;
-    }
-    TOUCHED.with_borrow_mut(|touched| {
-        let Some(touched) = touched else { return };
-        if !touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
-            let (entry, is_preset) = (slot.get_untracked(), slot.is_preset());
-            touched.push(TouchedSlot { slot: slot.clone(), entry, is_preset, cleared: clears });
+/// Returns the gradient of a slot in the step of this thread, if it records one. The slot becomes used.
+fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradient> {
+    RECORDED.with_borrow_mut(|recorded| {
+        let RecordedSlots { used, entries } = recorded.as_mut()?;
+        if let Some(known) = used.iter().find(|known| Arc::ptr_eq(&known.slot, slot)) {
+            return Some(known.present.clone());
         }
+        let given = entries.iter().find(|(known, _)| Arc::ptr_eq(known, slot));
+        let entry = given.map_or_else(|| slot.lock().clone(), |(_, entry)| entry.clone());
+        let present = entry.clone();
+        used.push(RecordedSlot { slot: slot.clone(), entry: entry.clone(), present, is_cleared: clears });
+        Some(entry)
+    })
+}
+
+/// Returns the gradient of a slot that the step of this thread has used.
+fn known_recorded_gradient(slot: &GradientSlot) -> Option<SlotGradient> {
+    let is_known = |known: &&RecordedSlot| std::ptr::eq(&*known.slot, slot);
+    RECORDED.with_borrow(|recorded| recorded.as_ref()?.used.iter().find(is_known).map(|known| known.present.clone()))
+}
+
+/// Sets the gradient of a slot that the step of this thread has used.
+fn set_recorded_gradient(slot: &Arc<GradientSlot>, gradient: SlotGradient) {
+    let old = RECORDED.with_borrow_mut(|recorded| {
+        let known = recorded.as_mut()?.used.iter_mut().find(|known| Arc::ptr_eq(&known.slot, slot))?;
+        Some(std::mem::replace(&mut known.present, gradient))
     });
+    drop(old);
 }

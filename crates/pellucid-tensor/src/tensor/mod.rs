@@ -25,7 +25,7 @@ pub use graph::{InputGradients, NeedsInputGrad, Node, NodeInput, OutputGradients
 pub use hook::HookHandle;
 
 pub(crate) use collect::{Collection, collect};
-pub(crate) use gradient_slot::{GradientSlot, TouchedSlot, collect_touched_slots};
+pub(crate) use gradient_slot::{EntryGradients, GradientSlot, RecordedSlot, collect_recorded_slots};
 pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, OutputMeta, SavedValue, address, metas_of};
 pub(crate) use hook::Hooks;
 pub(crate) use rewritten::{collect_rewritten_histories, is_rewritten, note_history};

@@ -24,7 +24,7 @@ thread_local! {
 
 /// Runs `f`, and returns its result with the histories that it rewrote in capture mode.
 pub(crate) fn collect_rewritten_histories<R>(f: impl FnOnce() -> R) -> (R, RewrittenHistories) {
-    collect(&CURRENT, f)
+    collect(&CURRENT, RewrittenHistories::default(), f)
 }
 
 /// Calls `f` with the list of tensors whose histories the step that this thread captures has changed by writes in

@@ -2,6 +2,7 @@
 
 mod contention;
 mod moves;
+mod recording;
 mod send;
 mod serving;
 

@@ -20,6 +20,7 @@ use super::hook::Hooks;
 use super::{Tensor, TensorInner};
 use crate::array::Array;
 use crate::device::Device;
+use crate::engine;
 use pellucid_ir::backend::READY;
 use pellucid_ir::kernel::Meta;
 use saved_derivative::{SavedDerivative, SavedDerivativeOf};
@@ -114,6 +115,8 @@ struct NodeDetails {
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
+    /// The number of the captured recording of which the node is a part; 0 for a node outside of captured steps.
+    recording: u32,
     pub(crate) outputs_meta: SmallVec<[OutputMeta; 1]>,
     /// The single output tensor if it was created together with the node, else dangling.
     output: Weak<TensorInner>,
@@ -156,7 +159,8 @@ impl GraphNode {
     {
         let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
         let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        let header = NodeHeader { edges, generation, outputs_meta, output, observed, details };
+        let recording = engine::recording_number();
+        let header = NodeHeader { edges, generation, recording, outputs_meta, output, observed, details };
         Arc::new(GraphNode { header, saved_derivative: SavedDerivativeOf::new(saved, derivative) })
     }
 

@@ -4,6 +4,7 @@ use super::gradients::NeedsInputGrad;
 use super::{Edge, GraphNode};
 use crate::array::Array;
 use crate::device::Device;
+use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use crate::tensor::gradient_slot::GradientSlot;
@@ -246,7 +247,8 @@ impl SavedTensors<'_> {
             return Err(Error::invalid(node, "backward() reads a value that forward() did not save"));
         };
         let now = value.array.storage().version();
-        if now != value.version {
+        // A recording saves no elements, so a write of another thread has the effect of a write before the launch.
+        if now != value.version && engine::may_be_written_since(self.node.recording, &value.array, value.version) {
             let shape = value.array.shape().clone();
             return Err(Error::SavedValueModified { node, shape, saved: value.version, now });
         }

@@ -2,6 +2,7 @@
 
 mod capture;
 mod capture_errors;
+mod capture_threads;
 mod captured_tensors;
 mod deferred;
 mod fusion;
