@@ -4,8 +4,8 @@
 //! beside the functions that they call: the functions return typed errors, the methods panic with them.
 //!
 //! The history of a tensor consists of the nodes that produced it (`graph`), its gradient (`gradient_slot`) with hooks,
-//! and the state that it shares with its views (`view_base`, `history`). A captured step restores the gradients and
-//! histories that its recording changes (`gradient_slot`, `rewritten`).
+//! and the state that it shares with its views (`view_base`, `history`). The recording of a captured step has gradients
+//! of its own (`gradient_slot`), and restores the histories that it changes (`rewritten`).
 
 mod collect;
 mod create;
