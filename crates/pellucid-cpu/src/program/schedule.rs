@@ -344,7 +344,7 @@ impl KernelSchedule {
             },
             KernelFn::Ternary(forms) => {
                 let form = |args: &[ValueSlot; 3]| forms[(0..3).map(|k| (full(args[k]) as usize) << k).sum::<usize>()];
-                // Only the multiply-add a·b + c lacks forms, and its factors may be swapped.
+                // Only the multiply-add a·b + c lacks a form, and its factors may be swapped.
                 if form(&args).is_none() && full(args[1]) && !full(args[0]) {
                     args.swap(0, 1);
                 }

@@ -160,9 +160,8 @@ fn select_loop<T: LoopElement>(tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop
 /// Returns the loop of a·b + c, rounded once, for floats; `tiles` states for a, b and c whether each is a tile or
 /// uniform.
 ///
-/// The forms are `[true, true, true]`, `[true, true, false]`, `[true, false, true]` and `[true, false, false]`. The
-/// factors commute, so a caller passes a uniform a as b. For two uniform factors, the caller broadcasts one with
-/// [`splat`](super::splat). All other forms and types return `None`.
+/// The factors commute, so a caller passes a single uniform factor as b: the forms in which only a is uniform, or all
+/// operands are, return `None`, and so do other types.
 pub(crate) fn mul_add(ty: Compute, tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop> {
     match ty {
         Compute::F32 => mul_add_loop::<f32>(tiles, isa),
@@ -178,6 +177,7 @@ fn mul_add_loop<T: LoopElement + Real>(tiles: [bool; 3], isa: Isa) -> Option<Ter
         [true, true, false] => ternary_loop::<T, T, MulAdd, true, true, false>(isa),
         [true, false, true] => ternary_loop::<T, T, MulAdd, true, false, true>(isa),
         [true, false, false] => ternary_loop::<T, T, MulAdd, true, false, false>(isa),
+        [false, false, true] => ternary_loop::<T, T, MulAdd, false, false, true>(isa),
         _ => return None,
     })
 }

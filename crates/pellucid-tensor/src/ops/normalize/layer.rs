@@ -32,11 +32,10 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
 ///
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
 ///
-/// The squares (x − mean)² are scaled. For eps ≥ 1e-18 the quotients are right up to a magnitude of about 1.9e25/√n in
-/// `f32` and half precision, for rows of n elements, and 2e214/√n in `f64`; beyond it they are 0. Deviations below 1e-32
-/// (in `f64` 1e-248) lose digits. For eps = 0 they are right over the whole range on the CPU. On a GPU, for smaller eps,
-/// and for negative eps, the sum of unscaled squares must be representable. For eps > 0 the result is NaN if the sum of x
-/// overflows.
+/// The squares (x − mean)² are scaled. For eps ≥ 1e-27 the quotients are right up to a magnitude of about 2.9e20/√n in
+/// `f32` and half precision, for rows of n elements, and 1.4e163/√n in `f64`; beyond it they are 0. For eps = 0 they are
+/// right over the whole range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled squares must
+/// be representable. For eps > 0 the result is NaN if the sum of x overflows.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is

@@ -24,10 +24,11 @@ use pellucid_ir::{DType, Scalar, formula};
 /// The parameters of the formulas: c, −c and eps·c²; or the bounds of moderate mean squares, and the largest exponent of
 /// a scale.
 pub(super) fn params(x: &Tensor, eps: f64) -> [Scalar; 3] {
-    // Exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest scale.
+    // Exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest scale. A
+    // derivative of order k contains q²ᵏ⁺¹, so c must not be very small.
     let (smallest, least, moderate, most) = match x.dtype() {
-        DType::F64 => (-200, -960, 300, 1022),
-        _ => (-20, -100, 60, 126),
+        DType::F64 => (-30, -960, 300, 1022),
+        _ => (-4, -100, 60, 126),
     };
     let params = if is_scaled_by_row(x, eps) {
         [2f64.powi(-moderate), 2f64.powi(moderate), f64::from(most)]

@@ -237,7 +237,7 @@ fn ldexp_uses_the_whole_range() {
 fn normalisations_have_the_documented_range() {
     let n = 64;
     let pattern: Vec<f64> = (0..n).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
-    for (dtype, limit, smallest, largest) in [(DType::F32, 1.9e25, 1e-38, 1e38), (DType::F64, 2e214, 1e-307, 1e308)] {
+    for (dtype, limit, smallest, largest) in [(DType::F32, 2.9e20, 1e-38, 1e38), (DType::F64, 1.4e163, 1e-307, 1e308)] {
         let x = |scale: f64| (Tensor::from(pattern.clone()) * scale).to_dtype(dtype).reshape([2, 2, n / 4]);
         let options = |eps: f64| BatchNormOptions { eps, ..Default::default() };
         type Call<'a> = (&'a str, f64, &'a dyn Fn(&Tensor, f64) -> Tensor);
@@ -255,7 +255,7 @@ fn normalisations_have_the_documented_range() {
             let limit = limit / f64::sqrt(count);
             for (scale, eps, expected) in [
                 (0.9 * limit, 1e-5, 1.0),
-                (0.9 * limit, 1e-18, 1.0),
+                (0.9 * limit, 1e-27, 1.0),
                 (1.2 * limit, 1e-5, 0.0),
                 (1e-30, 1e-10, 1e-25),
                 (largest, 0.0, 1.0),
@@ -275,7 +275,7 @@ fn normalisations_have_the_documented_range() {
 /// Gradients of the normalisations at large magnitudes s: those at 1, divided by s.
 #[test]
 fn gradients_of_normalisations_at_large_magnitudes() {
-    for (dtype, scale) in [(DType::F32, 2f64.powi(70)), (DType::F64, 2f64.powi(600))] {
+    for (dtype, scale) in [(DType::F32, 2f64.powi(57)), (DType::F64, 2f64.powi(520))] {
         for n in [5, 300, 2048] {
             let base: Vec<f64> = (0..2 * n).map(|i| ((i * 37) % 23) as f64 - 9.0).collect();
             let base = Tensor::from(base).reshape([2, n]).to_dtype(dtype);
