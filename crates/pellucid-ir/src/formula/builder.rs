@@ -16,7 +16,10 @@ pub(super) struct Builder {
     /// of a formula, so structural zeros may be dropped and factors reordered.
     pub(super) derivative: bool,
     /// The expressions that the names of a derivative line stand for, by role.
-    pub(super) named: [Vec<Expr>; 4],
+    pub(super) named: [Vec<Expr>; 5],
+    /// True while a derivative is built that is differentiated again. Its rules keep the digits of all derivatives where
+    /// the rules of a first derivative, which are faster, lose them by cancellation.
+    pub(super) refined: bool,
 }
 
 thread_local! {
@@ -50,6 +53,7 @@ impl Builder {
             known: HashMap::new(),
             derivative: false,
             named: Default::default(),
+            refined: false,
         }
     }
 
@@ -96,7 +100,7 @@ impl Builder {
         let expr = match expr.role() {
             None => expr,
             Some((role, number)) => *self.named[role as usize].get(number).ok_or_else(|| {
-                let name = ["input", "parameter", "output", "incoming gradient"][role as usize];
+                let name = ["input", "parameter", "output", "incoming gradient", "mask of refinement"][role as usize];
                 format!("{name} {number} does not exist here; only derivative lines can use `y` and `g`")
             })?,
         };

@@ -43,15 +43,22 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
         Atan => g / (1 + x * x),
         Sinh => g * x.cosh(),
         Cosh => g * x.sinh(),
+        Tanh if is_refined() => {
+            // 1 − y² cancels where y is near ±1.
+            let u = 2 * x;
+            4 * (g * (u.sigmoid() * (-u).sigmoid()))
+        }
         Tanh => g * (1 - y * y),
         // For large x, 1 is negligible beside x², which could overflow.
         Asinh => g / x.abs().gt(NEGLIGIBLE_ONE).select(x.abs(), (1 + x * x).sqrt()),
         // The product of the roots could overflow, and its derivatives at 1 would be ∞ − ∞.
         Acosh => g / (x - 1).sqrt() / (x + 1).sqrt(),
         Atanh => g / ((1 - x) * (1 + x)),
+        Sigmoid if is_refined() => g * (y * (-x).sigmoid()),
         Sigmoid => g * y * (1 - y),
         Erf => FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
         Erfc => -FRAC_2_SQRT_PI * (g * (-(x * x)).exp()),
+        Erfcx if is_refined() => g * refined_erfcx_slope(x, y),
         Erfcx => g * erfcx_slope(x, y),
         Erfinv => FRAC_2_SQRT_PI.recip() * (g * (y * y).exp()),
         Ndtr => (2.0 * PI).sqrt().recip() * (g * (-0.5 * x * x).exp()),
@@ -74,6 +81,50 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let factor = |k: u32| (1..=k).map(|i| f64::from(2 * i - 1)).product::<f64>();
     let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |rest, k| factor(k) - u * rest);
     is_far.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
+}
+
+/// Returns 2x·y − 2/√π, from x = 2 on by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
+///
+/// There the slope is −2/√π / (1 + 2x·f₂), whose terms are positive: no derivative of it cancels.
+fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
+    const LEVELS: u32 = 42;
+    let is_far = x.gt(2.0);
+    let far = is_far.select(x, 2.0);
+    // The omitted part f satisfies f ≈ x + LEVELS/2/f.
+    let rest = 0.5 * (far + (far * far + f64::from(2 * LEVELS)).sqrt());
+    let fraction = (2..LEVELS).rev().fold(rest, |f, k| far + 0.5 * f64::from(k) / f);
+    is_far.select(-FRAC_2_SQRT_PI / (1 + 2 * far * fraction), 2 * x * y - FRAC_2_SQRT_PI)
+}
+
+/// Returns true while a derivative is built that is differentiated again.
+fn is_refined() -> bool {
+    Builder::with(|b| b.refined)
+}
+
+/// Returns the derivative of a product by u, where the product rule would cancel near u = 0; `None` for other products.
+///
+/// (c − u)·(c + u) has the derivative −2u, and s(u)·s(−u), the derivative of the sigmoid s, −s(u)·s(−u)·tanh(u/2).
+pub(super) fn symmetric_product(node: FormulaNode, y: Expr) -> Option<(NodeId, Expr)> {
+    let FormulaNode::Binary(Binary::Mul, a, b) = node else { return None };
+    let (first, second) = Builder::with(|builder| (builder.graph.node(a), builder.graph.node(b)));
+    let expr = |id: NodeId| Builder::with(|b| b.expr(id));
+    let negated = |id: NodeId| Builder::with(|b| b.node(FormulaNode::Unary(Unary::Neg, id)).ok());
+    let conjugates = |difference: FormulaNode, sum: FormulaNode| match (difference, sum) {
+        (FormulaNode::Binary(Binary::Sub, c, u), FormulaNode::Binary(Binary::Add, p, q)) => {
+            let is_constant = Builder::with(|b| b.constant(c).is_some());
+            (is_constant && [[c, u], [u, c]].contains(&[p, q])).then_some(u)
+        }
+        _ => None,
+    };
+    if let Some(u) = conjugates(first, second).or_else(|| conjugates(second, first)) {
+        return Some((u, -2 * expr(u)));
+    }
+    match (first, second) {
+        (FormulaNode::Unary(Unary::Sigmoid, u), FormulaNode::Unary(Unary::Sigmoid, v)) if negated(u) == Some(v) => {
+            Some((u, -(y * (0.5 * expr(u)).tanh())))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the adjoints of a and b from the adjoint g of y = op(a, b).
@@ -210,15 +261,35 @@ impl Formula {
     /// zero.
     #[track_caller]
     pub(super) fn differentiate(&self, request: GradientRequest, present: u64) -> Gradient {
+        self.differentiate_as(request, present, false)
+    }
+
+    /// Derives the gradient from which derivatives of order 2 and higher are derived; `None` if it is the gradient
+    /// itself.
+    pub(super) fn refined_gradient(&self, request: GradientRequest) -> Option<Gradient> {
+        let refined = |(_, node): (NodeId, FormulaNode)| {
+            matches!(node, FormulaNode::Unary(Unary::Sigmoid | Unary::Tanh | Unary::Erfcx, _))
+        };
+        let mask = self.inputs().len() + 2 * self.outputs().len();
+        let reads_mask = |(_, node): (NodeId, FormulaNode)| matches!(node, FormulaNode::Input(i) if i as usize == mask);
+        let inner = &*self.inner;
+        let has_refined_form = inner.graph.iter().any(refined)
+            || inner.declared.iter().flatten().any(|declared| declared.graph.iter().any(reads_mask));
+        has_refined_form.then(|| self.differentiate_as(request, u64::MAX, true))
+    }
+
+    #[track_caller]
+    fn differentiate_as(&self, request: GradientRequest, present: u64, refined: bool) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
         let beyond = (n..=MOST).any(|i| request.output_of(i).is_some());
         assert!(!beyond, "formula `{name}`: a requested gradient must be that of one of its {n} inputs");
-        let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(request, present));
+        let (builder, (forward, roots)) =
+            Builder::run(self.derivative_inputs(), || self.sweep(request, present, refined));
         save::gradient(self, request, &builder, &forward, &roots)
     }
 
     /// Builds the nodes of the formula and of the requested gradients in the current builder.
-    fn sweep(&self, request: GradientRequest, present: u64) -> (Vec<NodeId>, Vec<NodeId>) {
+    fn sweep(&self, request: GradientRequest, present: u64, refined: bool) -> (Vec<NodeId>, Vec<NodeId>) {
         let inner = &*self.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let leaf = |node| Builder::emit(&mut |b| b.node(node));
@@ -226,7 +297,7 @@ impl Formula {
         let params: Vec<Expr> = (0..self.params()).map(|k| leaf(FormulaNode::Param(k as u8))).collect();
         let forward = import_graph(&inner.graph, &inputs[..n], &params);
 
-        Builder::with(|b| b.derivative = true);
+        Builder::with(|b| (b.derivative, b.refined) = (true, refined));
         let incoming = |j: usize| {
             let exists = inner.outputs[j].kind == ValueKind::Number && (j >= 64 || present >> j & 1 == 1);
             exists.then(|| leaf(FormulaNode::Input((n + m + j) as u8)))
@@ -309,7 +380,8 @@ impl Declared {
     /// Builds the declared gradient in the current builder.
     fn expand(&self, inputs: &[Expr], incoming: &[Option<Expr>], params: &[Expr], per_row: bool) -> Expr {
         let incoming = incoming.iter().map(|g| g.unwrap_or_else(zero));
-        let all: Vec<Expr> = inputs.iter().copied().chain(incoming).collect();
+        let refined = Expr::literal(is_refined(), ValueKind::Mask);
+        let all: Vec<Expr> = inputs.iter().copied().chain(incoming).chain([refined]).collect();
         let gradient = import_graph(&self.graph, &all, params)[self.root.index()];
         if per_row && !gradient.is_per_row() { gradient.row_sum() } else { gradient }
     }

@@ -26,12 +26,14 @@ pub(super) enum NameRole {
     Param,
     Output,
     Gradient,
+    Refined,
 }
 
 impl NameRole {
     /// Builder numbers above this one denote roles.
-    pub(super) const FIRST: u32 = u32::MAX - 4;
-    const ALL: [NameRole; 4] = [NameRole::Input, NameRole::Param, NameRole::Output, NameRole::Gradient];
+    pub(super) const FIRST: u32 = u32::MAX - 5;
+    const ALL: [NameRole; 5] =
+        [NameRole::Input, NameRole::Param, NameRole::Output, NameRole::Gradient, NameRole::Refined];
 }
 
 impl Expr {
@@ -61,6 +63,14 @@ impl Expr {
     /// Returns the incoming gradient of output `k` in a derivative line.
     pub const fn gradient(k: usize) -> Expr {
         Expr::named(NameRole::Gradient, k)
+    }
+
+    /// Returns a mask in a derivative line: true in the form from which derivatives of order 2 and higher are derived,
+    /// and false in the first derivative itself.
+    ///
+    /// A form that keeps the digits of all derivatives may be slower than the first derivative needs.
+    pub const fn refined() -> Expr {
+        Expr::named(NameRole::Refined, 0)
     }
 
     pub(super) fn role(self) -> Option<(NameRole, usize)> {

@@ -19,7 +19,8 @@
 /// `t: per_row index`. Run-time parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an
 /// expression or a block; a tuple of expressions gives several outputs. A `d` line declares a derivative in terms of
 /// the inputs and parameters, the output `y` (`y0`, `y1`, .. of several), which is then saved, and its incoming
-/// gradient `g` (`g0`, `g1`, ..). These names are constants there, so a `let` in a `d` line must not reuse one.
+/// gradient `g` (`g0`, `g1`, ..). The mask `refined` is true in the form from which derivatives of order 2 and higher are
+/// derived. These names are constants there, so a `let` in a `d` line must not reuse one.
 ///
 /// **Anonymous**, built once per place in the source; the result is a `&'static Formula`. An optional name is used for
 /// printing: `formula!(swish |x; beta| ..)`.
@@ -121,6 +122,7 @@ pub mod names {
     pub const y1: Expr = Expr::output(1);
     pub const y2: Expr = Expr::output(2);
     pub const y3: Expr = Expr::output(3);
+    pub const refined: Expr = Expr::refined();
     pub const g: Expr = Expr::gradient(0);
     pub const g0: Expr = Expr::gradient(0);
     pub const g1: Expr = Expr::gradient(1);

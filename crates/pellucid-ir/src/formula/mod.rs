@@ -130,7 +130,7 @@ struct FormulaData {
     programs: Programs,
 }
 
-/// A declared derivative: a graph over inputs, outputs and incoming gradients, in this order.
+/// A declared derivative: a graph over inputs, outputs, incoming gradients and [`Expr::refined`], in this order.
 #[derive(Clone)]
 struct Declared {
     graph: Graph,
@@ -192,7 +192,7 @@ impl Formula {
         );
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaf_expressions(inputs.len(), params);
-            Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![]]);
+            Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![], vec![]]);
             let outputs = body.write(&inputs, &params);
             let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
@@ -287,11 +287,14 @@ impl Formula {
             "formula `{name}`: the derivative line must be for an input that is a number"
         );
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
-        let (builder, root) = Builder::run(self.derivative_inputs(), || {
-            let (all, params) = leaf_expressions(n + 2 * m, inner.param_names.len());
+        let refined = (n + 2 * m < MOST).then_some(Input::MASK);
+        let leaves: Vec<Input> = self.derivative_inputs().into_iter().chain(refined).collect();
+        let (builder, root) = Builder::run(leaves.clone(), || {
+            let (all, params) = leaf_expressions(leaves.len(), inner.param_names.len());
             let (inputs, rest) = all.split_at(n);
-            let (outputs, gradients) = rest.split_at(m);
-            let named = [inputs.to_vec(), params.clone(), outputs.to_vec(), gradients.to_vec()];
+            let (outputs, rest) = rest.split_at(m);
+            let (gradients, refined) = rest.split_at(m);
+            let named = [inputs.to_vec(), params.clone(), outputs.to_vec(), gradients.to_vec(), refined.to_vec()];
             Builder::with(|b| b.named = named);
             let derivative = body.write(inputs, &params, outputs, gradients);
             let root = Builder::with(|b| b.id(derivative));
@@ -475,5 +478,5 @@ fn leaf_expressions(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
     (inputs, (0..params).map(|k| leaf(FormulaNode::Param(k as u8))).collect())
 }
 
-// The four tables of `Builder::named` are indexed by role.
-const _: () = assert!(NameRole::Gradient as usize == 3);
+// The five tables of `Builder::named` are indexed by role.
+const _: () = assert!(NameRole::Refined as usize == 4);

@@ -20,9 +20,9 @@
 
 use super::Formula;
 use super::builder::Builder;
-use super::differentiate::operand_adjoints;
+use super::differentiate::{operand_adjoints, symmetric_product};
 use super::expr::Expr;
-use super::gradient::{GradientInput, GradientRequest};
+use super::gradient::{Gradient, GradientInput, GradientRequest};
 use super::graph::{FormulaNode, Graph, Input, MOST, NodeId, Output, ValueKind};
 use super::save::derivative_name;
 use crate::error::{Error, Result};
@@ -136,6 +136,8 @@ struct Tower {
     inputs: usize,
     tangents: HashMap<(NodeId, u8), Option<NodeId>>,
     partials: HashMap<Partial, Option<NodeId>>,
+    /// First derivatives in the form from which the higher ones are derived, where it differs.
+    refined: HashMap<Partial, Option<NodeId>>,
     contractions: HashMap<(Vec<Term>, usize), Arc<Contraction>>,
 }
 
@@ -162,7 +164,7 @@ impl Partials {
         let apart = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
         let sources: Vec<(GradientRequest, usize)> = together.chain(apart).collect();
         let mut reads = BTreeSet::new();
-        let (builder, first) = Builder::run(leaves.clone(), || {
+        let (builder, (first, refined)) = Builder::run(leaves.clone(), || {
             let leaf = |i: usize| Builder::emit(&mut |b| b.node(FormulaNode::Input(i as u8)));
             let params: Vec<Expr> =
                 (0..formula.params()).map(|k| Builder::emit(&mut |b| b.node(FormulaNode::Param(k as u8)))).collect();
@@ -173,9 +175,11 @@ impl Partials {
             }
             Builder::with(|b| b.derivative = true);
             let (zero, one) = (Expr::literal(0, ValueKind::Number), Expr::literal(1, ValueKind::Number));
-            let mut first = Vec::new();
-            for (v, &(request, output)) in sources.iter().enumerate() {
-                let gradient = formula.gradient(request);
+            let read_by = |gradient: &Gradient| {
+                let reads = gradient.reads.iter().copied();
+                reads.filter(|r| !matches!(r, GradientInput::Gradient(_))).collect::<Vec<GradientInput>>()
+            };
+            let derive = |v: usize, gradient: &Gradient, output: usize, first: &mut Vec<(Partial, NodeId)>| {
                 for (j, _) in inner.outputs.iter().enumerate().filter(|(_, o)| o.kind == ValueKind::Number) {
                     let operand = |read: &GradientInput| match *read {
                         GradientInput::Input(i) => points[i],
@@ -196,16 +200,36 @@ impl Partials {
                             .expect("the expression must belong to the current builder"),
                     ));
                 }
-                reads.extend(gradient.reads.iter().copied().filter(|r| !matches!(r, GradientInput::Gradient(_))));
+            };
+            let (mut first, mut refined) = (Vec::new(), Vec::new());
+            for (v, &(request, output)) in sources.iter().enumerate() {
+                let gradient = formula.gradient(request);
+                derive(v, gradient, output, &mut first);
+                reads.extend(read_by(gradient));
             }
-            first
+            if recompute && reads.iter().any(|r| matches!(r, GradientInput::Output(_))) {
+                reads = (0..n).map(GradientInput::Input).collect();
+            }
+            // Higher derivatives read no values that were not saved for the first.
+            let is_saved = |r: &GradientInput| match r {
+                GradientInput::Output(_) if recompute => reads.len() == n,
+                r => reads.contains(r),
+            };
+            for (v, &(request, output)) in sources.iter().enumerate() {
+                if let Some(gradient) = formula.refined_gradient(request).filter(|g| read_by(g).iter().all(is_saved)) {
+                    derive(v, &gradient, output, &mut refined);
+                }
+            }
+            Builder::with(|b| b.refined = true);
+            (first, refined)
         });
-        if recompute && reads.iter().any(|r| matches!(r, GradientInput::Output(_))) {
-            reads = (0..n).map(GradientInput::Input).collect();
-        }
-        let partials = first.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id)));
+        let nonzero = |list: Vec<(Partial, NodeId)>| -> HashMap<Partial, Option<NodeId>> {
+            list.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id))).collect()
+        };
+        let (partials, refined) = (nonzero(first), nonzero(refined));
         let tower = Tower {
-            partials: partials.collect(),
+            partials,
+            refined,
             builder,
             variable_of: (0..n).map(|i| variables.variable_of(i)).collect(),
             inputs: n,
@@ -393,7 +417,7 @@ impl Tower {
             let (last, lower) =
                 partial.by.split_last().expect("a partial derivative of order 2 or higher must have a last variable");
             let lower = Partial { output: wanted.output, by: lower.into() };
-            let derivative = match self.partials[&lower] {
+            let derivative = match self.differentiated(&lower) {
                 Some(root) => self.tangent(root, *last),
                 None => None,
             };
@@ -408,6 +432,11 @@ impl Tower {
             self.partials.insert(partial, derivative);
         }
         Ok(self.partials[wanted])
+    }
+
+    /// Returns the node that is differentiated to obtain the derivatives of a known partial derivative.
+    fn differentiated(&self, partial: &Partial) -> Option<NodeId> {
+        self.refined.get(partial).or_else(|| self.partials.get(partial)).copied().flatten()
     }
 
     /// Returns the tangent of a node with respect to one variable; `None` if it is zero.
@@ -445,7 +474,7 @@ impl Tower {
                 let is_it = self.variable_of[i] == Some(variable as usize);
                 return is_it.then(|| Builder::with(|b| b.number(1.0)));
             }
-            return self.partials.get(&Partial::first(i - self.inputs, variable as usize)).copied().flatten();
+            return self.differentiated(&Partial::first(i - self.inputs, variable as usize));
         }
         let operands = node.operands();
         let tangents: SmallVec<[Option<Expr>; 3]> =
@@ -456,6 +485,8 @@ impl Tower {
         let zero = || Expr::literal(0, ValueKind::Number);
         let sum = if let (FormulaNode::Select(mask, ..), &[_, u, v]) = (node, &tangents[..]) {
             Some(expr(mask).select(u.unwrap_or_else(zero), v.unwrap_or_else(zero)))
+        } else if let Some((u, slope)) = symmetric_product(node, expr(id)) {
+            self.tangents[&(u, variable)].map(|t| slope * expr(t))
         } else {
             let args: SmallVec<[Expr; 3]> = operands.iter().map(|&a| expr(a)).collect();
             let mut sum: Option<Expr> = None;

@@ -36,6 +36,11 @@ impl Builder {
                 _ => return Ok(None),
             },
             FormulaNode::Select(_, a, b) if a == b => a,
+            FormulaNode::Select(c, a, b) => match self.graph.node(c) {
+                FormulaNode::Literal(Literal { value: Scalar::Bool(true), .. }) => a,
+                FormulaNode::Literal(Literal { value: Scalar::Bool(false), .. }) => b,
+                _ => return Ok(None),
+            },
             FormulaNode::Cast(kind, a) if self.graph.node_info(a).kind == kind => a,
             // Reductions of a row of equal values.
             FormulaNode::RowReduce(RowOp::Max | RowOp::Min, a) if self.graph.node_info(a).per_row => a,

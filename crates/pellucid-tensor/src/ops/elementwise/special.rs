@@ -29,12 +29,16 @@ unary! {
         x.lt(-1.0).select(tail, (-(-x).ndtr()).ln_1p())
     },
         d x = {
-            // φ/Φ: for x < −4 by Laplace's continued fraction, which is free of cancellation in every derivative. The
-            // omitted part f satisfies f ≈ t + 22/f.
-            let t = x.lt(-4.0).select(-x, 4.0);
-            let rest = 0.5 * (t + (t * t + 88.0).sqrt());
-            let tail = t + (2..=21).rev().fold(rest, |f, k| t + f64::from(k) / f).recip();
-            g * x.lt(-4.0).select(tail, 0.3989422804014327 * (-0.5 * x * x - y).exp())
+            // φ/Φ: in the tail by Laplace's continued fraction, which is free of cancellation in every derivative. The
+            // tail begins at −4, and at −2.5 if derivatives follow.
+            let slope = |from: f64, levels: u32| {
+                let t = x.lt(from).select(-x, -from);
+                // The omitted part f satisfies f ≈ t + (levels + 1)/f.
+                let rest = 0.5 * (t + (t * t + f64::from(4 * (levels + 1))).sqrt());
+                let tail = t + (2..=levels).rev().fold(rest, |f, k| t + f64::from(k) / f).recip();
+                x.lt(from).select(tail, 0.3989422804014327 * (-0.5 * x * x - y).exp())
+            };
+            g * refined.select(slope(-2.5, 50), slope(-4.0, 21))
         };
     /// Computes I₀(x), the modified Bessel function of the first kind of order 0.
     #[doc(alias = "bessel_i0")]

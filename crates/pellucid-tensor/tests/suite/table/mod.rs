@@ -17,6 +17,7 @@
 //! contains the conventions at corners and limits, written by hand.
 
 mod algebra;
+mod between_points;
 mod calls;
 mod coverage;
 mod data;

@@ -496,6 +496,10 @@ differ, the last column states the convention:
 - The derivatives of `tanh` and `sigmoid` are those of the result, 1 − y² and y·(1 − y), as in PyTorch. They are 0 where
   y rounds to ±1: in `f32` for `tanh` from |x| = 10 and for `sigmoid` from x = 17.
 
+Between these points, the test `table::between_points` compares the derivatives of activations, `log_ndtr`, `erfcx` and
+inverse functions with [values of mpmath](../crates/pellucid-tensor/tests/suite/table/between_points.py). In `f32`,
+orders 1 to 4 keep three digits, except near a zero of the derivative itself.
+
 ## Functions of one variable
 
 Numbers in the name are parameters, in the order of the call. `[x, 3]` is a vector; its result is one element.
