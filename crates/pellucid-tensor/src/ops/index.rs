@@ -269,6 +269,8 @@ struct ResolvedIndex {
     shape: pellucid_ir::Shape,
     /// Index tensors with the axes of `shape` that they index.
     picks: Vec<(usize, Tensor)>,
+    /// A mask that selects the elements of a fill, with its first axis in `shape`. It is not converted to positions.
+    mask: Option<(usize, Tensor)>,
     /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result.
     adjacent: bool,
 }
@@ -316,8 +318,9 @@ fn on_device_of_tensor(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) 
 }
 
 impl ResolvedIndex {
+    /// Resolves an index. If `keeps_mask` is set and the only index tensor is a mask, it is kept as a mask.
     #[track_caller]
-    fn new(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) -> Result<ResolvedIndex> {
+    fn new(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>, keeps_mask: bool) -> Result<ResolvedIndex> {
         // `..` alone is all of the tensor, also of one without axes.
         if x.rank() == 0 && matches!(index[..], [IndexItem::Slice(Slice { start: None, stop: None, step: 1 })]) {
             index.clear();
@@ -350,10 +353,12 @@ impl ResolvedIndex {
             slices: SmallVec::new(),
             shape: pellucid_ir::Shape::scalar(),
             picks: vec![],
+            mask: None,
             adjacent: true,
         };
         let mut shape: Vec<usize> = Vec::new();
-        let with_tensors = parts.iter().any(|item| matches!(item, IndexItem::Tensor(_)));
+        let tensors = parts.iter().filter(|item| matches!(item, IndexItem::Tensor(_))).count();
+        let (with_tensors, keeps_mask) = (tensors > 0, keeps_mask && tensors == 1);
         let (mut picking, mut gap) = (false, false);
         for part in parts {
             let len = x.shape().get(axis).copied().unwrap_or(0);
@@ -393,8 +398,13 @@ impl ResolvedIndex {
                     // A 0-d mask covers no axis: it selects from a new axis of length 1.
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
-                    let positions = ops::nonzero_as(op, &ops::reshape_to(&mask, &[1].into())?)?;
-                    out.picks.extend(positions.into_iter().map(|positions| (shape.len(), positions)));
+                    let mask = ops::reshape_to(&mask, &[1].into())?;
+                    if keeps_mask {
+                        out.mask = Some((shape.len(), mask));
+                    } else {
+                        let positions = ops::nonzero_as(op, &mask)?;
+                        out.picks.extend(positions.into_iter().map(|positions| (shape.len(), positions)));
+                    }
                     shape.push(1);
                     continue;
                 }
@@ -408,6 +418,12 @@ impl ResolvedIndex {
                     }
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
+                    if keeps_mask {
+                        shape.extend(&mask.shape()[..]);
+                        axis += mask.rank();
+                        out.mask = Some((shape.len() - mask.rank(), mask));
+                        continue;
+                    }
                     for positions in ops::nonzero_as(op, &mask)? {
                         out.picks.push((shape.len(), positions));
                         shape.push(x.shape()[axis]);
@@ -500,7 +516,7 @@ impl Tensor {
     /// Returns the elements at an index. `check` has their shape, before their values are read.
     #[track_caller]
     pub(crate) fn indexed(&self, index: Vec<IndexItem>, check: impl FnOnce(&Shape) -> Result<()>) -> Result<Tensor> {
-        let resolved = ResolvedIndex::new("index", self, index)?;
+        let resolved = ResolvedIndex::new("index", self, index, false)?;
         let view = ops::reshape_to(&ops::slice_axes(self, resolved.slices.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
             check(view.shape())?;
@@ -517,7 +533,8 @@ impl Tensor {
 
     /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is converted
     /// as by [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the new elements;
-    /// for repeated indices, the last value is stored. Gradients flow to the written values, and to the elements that
+    /// for repeated indices, the last value is stored. Under one mask, one value is a fill, which a captured step may
+    /// contain. Gradients flow to the written values, and to the elements that
     /// were not overwritten (see [`copy_`](ops::copy_)).
     ///
     /// ```
@@ -553,7 +570,7 @@ impl Tensor {
     fn assign(&self, index: Vec<IndexItem>, values: ops::TensorOrScalar<'_>) -> Result<()> {
         ops::check_writable("set", self)?;
         let values = values.tensor_or_else(|number| ops::written_scalar("set", number, self.dtype()))?;
-        let resolved = ResolvedIndex::new("set", self, index)?;
+        let resolved = ResolvedIndex::new("set", self, index, values.size() == 1)?;
         let layout = resolved
             .slices
             .iter()
@@ -562,6 +579,9 @@ impl Tensor {
             .reshape(&resolved.shape)
             .expect("a layout must allow a reshape that removes and adds only axes of length 1");
         let view: Array = self.array().view(layout);
+        if let Some((axis, mask)) = &resolved.mask {
+            return self.fill(&resolved, &view, *axis, mask, &values);
+        }
         if resolved.picks.is_empty() {
             return ops::put_view("set", self, &view, &values);
         }
@@ -580,5 +600,19 @@ impl Tensor {
             None => values,
         };
         ops::put_axes("set", self, &view, axes, &indices, &values)
+    }
+
+    /// Writes one value where a mask is true. The mask covers the axes of `view` from `axis` on. The count of the selected
+    /// elements is not needed, so a captured step may contain the fill.
+    fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
+        let rest = view.shape().rank() - axis - mask.rank();
+        // The mask selects along one axis.
+        let selected = Shape::from(vec![1; axis + 1 + rest]);
+        value.array().broadcast_to("set", &selected)?;
+        let value = ops::reshape_to(&on_device_of("set", self, value)?, &Shape::scalar())?;
+        let mask = ops::reshape_to(mask, &mask.shape().iter().copied().chain(std::iter::repeat_n(1, rest)).collect())?;
+        let old = ops::reshape_to(&ops::slice_axes(self, index.slices.clone())?, &index.shape)?;
+        let new = ops::where_(&mask, &ops::to_dtype(&value, self.dtype())?, &old)?;
+        ops::put_view("set", self, view, &new)
     }
 }

@@ -31,7 +31,7 @@ const READS: [Read; 18] = [
     ("nonzero", line!(), "masked_sum", |x, _| drop(unwrap(ops::nonzero(x)))),
     ("index", line!(), "where_", |x, _| drop(x.i(x.gt(0.0)))),
     ("index", line!(), "where_", |x, _| drop(unwrap(x.try_i(x.gt(0.0))))),
-    ("set", line!(), "masked_fill", |x, _| x.set(x.gt(0.0), 1.0)),
+    ("set", line!(), "masked_fill", |x, _| x.set(x.gt(0.0), [1.0, 2.0, 3.0])),
     ("masked_select", line!(), "where_", |x, _| drop(x.masked_select(&x.gt(0.0)))),
     ("masked_select", line!(), "where_", |x, _| drop(unwrap(ops::masked_select(x, &x.gt(0.0))))),
     ("unique", line!(), "sort", |_, n| drop(n.unique(None))),

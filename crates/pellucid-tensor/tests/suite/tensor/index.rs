@@ -1,6 +1,6 @@
 //! Indexing and assignment, compared with NumPy.
 
-use pellucid_tensor::{DType, Ellipsis, Error, IndexItem, NewAxis, Tensor, slice};
+use pellucid_tensor::{DType, Ellipsis, Error, IndexItem, NewAxis, Tensor, capture, lazy, ops, slice};
 
 /// Returns 0, 1, 2, .. of shape `[2, 3, 4]`.
 fn cube() -> Tensor {
@@ -238,4 +238,65 @@ fn gradients_flow_through_every_kind_of_index() {
     );
     assert_eq!(gradient(x.i(x.gt(3.0)) * 5.0), [0.0, 0.0, 0.0, 0.0, 5.0, 5.0]);
     assert_eq!(gradient(x.i((NewAxis, Ellipsis, 0)) * 2.0), [2.0, 0.0, 0.0, 2.0, 0.0, 0.0]);
+}
+
+/// A mask with one value is a fill: eager, lazy and captured steps write the same bits as a write at the positions of the
+/// selected elements, with the same gradients.
+#[test]
+fn a_mask_with_one_value_is_filled_in_every_mode() {
+    type MaskIndex = fn(&Tensor) -> Vec<IndexItem>;
+    let indices: [MaskIndex; 9] = [
+        |x| vec![x.lt(0.0).into()],
+        |x| vec![x.i(1).i((.., 0)).lt(0.0).i(..2).into()],
+        |x| vec![(..).into(), x.i((0, .., 1)).lt(0.0).into()],
+        |x| vec![1.into(), x.i(1).lt(0.0).into()],
+        |x| vec![slice(None, None, -1).into(), x.i((0, .., ..)).lt(0.0).into()],
+        |x| vec![x.i((.., .., 1)).lt(0.0).into(), 0.into()],
+        |x| vec![NewAxis.into(), x.lt(0.0).into()],
+        |_| vec![true.into(), 1.into()],
+        |_| vec![Ellipsis.into(), false.into()],
+    ];
+    let numbers = Tensor::from([-1.0, 2.0, -0.0, -4.5, f64::NAN, -6.0, 7.0, -8.0, 0.0, -1e300, 11.0, -0.5]);
+    let weights = Tensor::arange(1.0, 13.0, 1.0).reshape([2, 3, 2]);
+    let bits = |y: &[Tensor]| -> Vec<Vec<u64>> {
+        y.iter().map(|y| y.to_vec::<f64>().iter().map(|v| v.to_bits()).collect()).collect()
+    };
+    for (k, index) in indices.into_iter().enumerate() {
+        for shape in [&[] as &[usize], &[1]] {
+            let run = |inputs: &[Tensor], write: &dyn Fn(Tensor, Vec<IndexItem>, &Tensor) -> Tensor| {
+                let (x, v) = (inputs[0].detach().requires_grad_(true), inputs[1].detach().requires_grad_(true));
+                let y = write(&x * 1.0, index(&x.detach()), &v);
+                (y.where_(&y.eq(&y), 0.0) * &weights).sum(..).backward();
+                let gradient = |x: &Tensor| x.grad().unwrap_or_else(|| x.zeros_like());
+                [y.detach(), gradient(&x), gradient(&v)]
+            };
+            let set = |y: Tensor, index: Vec<IndexItem>, v: &Tensor| {
+                y.set(index, v);
+                y
+            };
+            let put = |y: Tensor, index: Vec<IndexItem>, v: &Tensor| ops::index_put(&y, index, v, false).unwrap();
+            let inputs = [numbers.reshape([2, 3, 2]), Tensor::from(3.25).reshape(shape)];
+            let expected = bits(&run(&inputs, &put));
+            assert_eq!(bits(&run(&inputs, &set)), expected, "index {k}");
+            assert_eq!(bits(&lazy(|| run(&inputs, &set))), expected, "index {k}, lazy");
+            let operands = [&inputs[0] * -1.0, &inputs[1] + 1.0];
+            let mut step = capture(|inputs| run(inputs, &set), &[&operands[0], &operands[1]]).unwrap();
+            let launched = step.launch(&[&inputs[0], &inputs[1]]).unwrap();
+            let launched: Vec<Tensor> = (0..3).map(|k| launched.to_tensor(k)).collect();
+            // Masks that were computed from the values follow them.
+            assert_eq!(bits(&launched), expected, "index {k}, captured");
+        }
+    }
+    let y = Tensor::from([-1i64, 2, -3]);
+    y.set(y.lt(0), 9);
+    assert_eq!(y.to_vec::<i64>(), [9, 2, 9]);
+    let flags = Tensor::from([true, false]);
+    flags.set([false, true], true);
+    assert_eq!(flags.to_vec::<bool>(), [true, true]);
+    // The value broadcasts to the selected elements, which are a vector.
+    assert!(matches!(y.try_set(y.lt(5), Tensor::from([[1i64]])), Err(Error::ShapeMismatch { .. })));
+    assert!(y.try_set(y.lt(5), 2.5).is_err());
+    // A mask with several values needs the count of the selected elements.
+    let several = |_: &[Tensor]| y.try_set(y.lt(5), [1, 2]);
+    assert!(matches!(capture(several, &[]).map(drop), Err(Error::ReadInCapture { .. })));
 }
