@@ -3,11 +3,11 @@
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
-    AttentionMasks, AvgPool2d, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding,
-    Flatten, Fold, FractionalMaxPool2d, GruCell, Layer, LayerNorm, Linear, LocalResponseNorm, LpPool2d, Lstm, LstmCell,
-    MaxPool2d, MaxPool3d, MaxUnpool2d, Module, ModuleDict, ModuleList, MultiheadAttention, Parameter, Relu, Rnn,
-    RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder, TransformerOptions, Unfold, hook,
-    init, rename_keys, sequential,
+    AttentionMasks, AvgPool2d, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout,
+    Embedding, EmbeddingBag, Flatten, Fold, FractionalMaxPool2d, GruCell, Layer, LayerNorm, Linear, LocalResponseNorm,
+    LpPool2d, Lstm, LstmCell, MaxPool2d, MaxPool3d, MaxUnpool2d, Module, ModuleDict, ModuleList, MultiheadAttention,
+    Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
+    TransformerOptions, Unfold, hook, init, rename_keys, sequential,
 };
 use pellucid_tensor::{
     BackwardOptions, DType, Device, Error, Result, Shape, Tensor, capture, detect_anomaly, manual_seed, no_grad, ops,
@@ -701,4 +701,21 @@ fn a_missing_layer_panics_at_the_line_of_the_caller() {
     assert!(missing.is_err());
     assert!(file.lock().unwrap().ends_with("layer.rs") && !file.lock().unwrap().contains("src"));
     assert!(catch_unwind(|| init::normal([2], 0.0, -1.0)).is_err());
+}
+
+#[test]
+fn parameters_beyond_the_memory_name_the_layer_and_the_shape() {
+    const HUGE: usize = 1 << 40;
+    let refusals = [
+        (Linear::try_new(HUGE, HUGE).map(drop), "linear", "[1099511627776, 1099511627776]"),
+        (Bilinear::try_new(HUGE, HUGE, 2).map(drop), "bilinear", "[2, 1099511627776, 1099511627776]"),
+        (Conv2d::try_new(HUGE, HUGE, 3).map(drop), "conv2d", "[1099511627776, 1099511627776, 3, 3]"),
+        (ConvTranspose1d::try_new(HUGE, HUGE, 3).map(drop), "conv_transpose1d", "[1099511627776, 1099511627776, 3]"),
+        (Embedding::try_new(HUGE, HUGE).map(drop), "embedding", "[1099511627776, 1099511627776]"),
+        (EmbeddingBag::try_new(HUGE, HUGE).map(drop), "embedding_bag", "[1099511627776, 1099511627776]"),
+    ];
+    for (result, layer, shape) in refusals {
+        let error = result.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{layer}: out of memory: a tensor of shape {shape}")), "{error}");
+    }
 }

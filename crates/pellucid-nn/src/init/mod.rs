@@ -91,6 +91,14 @@ fn overwrite_parameter(parameter: &Tensor, values: Result<Tensor>) -> Result<()>
     ops::copy_(parameter, &values?)
 }
 
+/// Names the layer in the error of a scheme that fills its parameter.
+pub(crate) fn of_layer<T>(layer: &'static str, mut parameter: Result<T>) -> Result<T> {
+    if let Err(error) = &mut parameter {
+        error.set_operation(layer);
+    }
+    parameter
+}
+
 /// Defines all forms of every scheme of `values`.
 macro_rules! schemes {
     ($($(#[$doc:meta])* $name:ident, $try_name:ident; $refill:ident, $try_refill:ident

@@ -14,6 +14,11 @@ use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::PadMode;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
+/// The names of convolutions over one, two and three axes.
+const CONV: [&str; 3] = ["conv1d", "conv2d", "conv3d"];
+/// The names of transposed convolutions over one, two and three axes.
+const TRANSPOSED: [&str; 3] = ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"];
+
 /// The padding of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Padding<const N: usize> {
@@ -127,6 +132,7 @@ impl<const N: usize> ConvSettings<N> {
     #[track_caller]
     fn weight(
         &self,
+        layer: &'static str,
         (first_name, first): (&str, usize),
         (second_name, second): (&str, usize),
     ) -> Result<(Parameter, f64)> {
@@ -141,7 +147,7 @@ impl<const N: usize> ConvSettings<N> {
         let second = second / self.groups;
         let bound = bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
-        Ok((init::try_uniform(shape, -bound, bound)?, bound))
+        Ok((init::of_layer(layer, init::try_uniform(shape, -bound, bound))?, bound))
     }
 }
 
@@ -154,8 +160,8 @@ impl<const N: usize> Conv<N> {
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
         let sliding = ConvSettings::new(kernel.into().0)?;
-        let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs))?;
-        let bias = Some(init::try_uniform(outputs, -bound, bound)?);
+        let (weight, bound) = sliding.weight(by_axes::<_, N>(CONV), ("output", outputs), ("input", inputs))?;
+        let bias = Some(init::of_layer(by_axes::<_, N>(CONV), init::try_uniform(outputs, -bound, bound))?);
         Ok(Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None })
     }
 
@@ -203,8 +209,12 @@ impl<const N: usize> Conv<N> {
     pub fn try_groups(self, groups: usize) -> Result<Conv<N>> {
         let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
         let sliding = ConvSettings { groups, ..self.sliding };
-        let (weight, bound) = sliding.weight(("output", outputs), ("input", inputs))?;
-        let bias = self.bias.is_some().then(|| init::try_uniform(outputs, -bound, bound)).transpose()?;
+        let (weight, bound) = sliding.weight(by_axes::<_, N>(CONV), ("output", outputs), ("input", inputs))?;
+        let bias = self
+            .bias
+            .is_some()
+            .then(|| init::of_layer(by_axes::<_, N>(CONV), init::try_uniform(outputs, -bound, bound)))
+            .transpose()?;
         Ok(Conv { weight, bias, sliding, ..self })
     }
 
@@ -237,7 +247,7 @@ impl<const N: usize> Conv<N> {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
-        check_input_dtype(by_axes::<_, N>(["conv1d", "conv2d", "conv3d"]), x, weight)?;
+        check_input_dtype(by_axes::<_, N>(CONV), x, weight)?;
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
             (None, Padding::Both(both)) => conv(x, weight, bias, ops::ConvOptions { padding: both.into(), ..options }),
@@ -293,8 +303,8 @@ impl<const N: usize> ConvTranspose<N> {
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
         let sliding = ConvSettings::new(kernel.into().0)?;
-        let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs))?;
-        let bias = Some(init::try_uniform(outputs, -bound, bound)?);
+        let (weight, bound) = sliding.weight(by_axes::<_, N>(TRANSPOSED), ("input", inputs), ("output", outputs))?;
+        let bias = Some(init::of_layer(by_axes::<_, N>(TRANSPOSED), init::try_uniform(outputs, -bound, bound))?);
         Ok(ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] })
     }
 
@@ -340,8 +350,12 @@ impl<const N: usize> ConvTranspose<N> {
     pub fn try_groups(self, groups: usize) -> Result<ConvTranspose<N>> {
         let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
         let sliding = ConvSettings { groups, ..self.sliding };
-        let (weight, bound) = sliding.weight(("input", inputs), ("output", outputs))?;
-        let bias = self.bias.is_some().then(|| init::try_uniform(outputs, -bound, bound)).transpose()?;
+        let (weight, bound) = sliding.weight(by_axes::<_, N>(TRANSPOSED), ("input", inputs), ("output", outputs))?;
+        let bias = self
+            .bias
+            .is_some()
+            .then(|| init::of_layer(by_axes::<_, N>(TRANSPOSED), init::try_uniform(outputs, -bound, bound)))
+            .transpose()?;
         Ok(ConvTranspose { weight, bias, sliding, ..self })
     }
 
@@ -377,7 +391,7 @@ impl<const N: usize> ConvTranspose<N> {
 
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
-        check_input_dtype(by_axes::<_, N>(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]), x, weight)?;
+        check_input_dtype(by_axes::<_, N>(TRANSPOSED), x, weight)?;
         let (padding, output_padding) = (self.padding.into(), more.into());
         let options = ops::ConvOptions { padding, output_padding, ..self.sliding.options() };
         conv(x, weight, self.bias.as_deref(), options)

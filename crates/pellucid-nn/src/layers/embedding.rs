@@ -47,7 +47,7 @@ impl Embedding {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(rows: usize, width: usize) -> Result<Embedding> {
-        Ok(Embedding::from_table(init::try_normal([rows, width], 0.0, 1.0)?))
+        Ok(Embedding::from_table(init::of_layer("embedding", init::try_normal([rows, width], 0.0, 1.0))?))
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
@@ -115,7 +115,7 @@ impl EmbeddingBag {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(rows: usize, width: usize) -> Result<EmbeddingBag> {
-        Ok(EmbeddingBag::from_table(init::try_normal([rows, width], 0.0, 1.0)?))
+        Ok(EmbeddingBag::from_table(init::of_layer("embedding_bag", init::try_normal([rows, width], 0.0, 1.0))?))
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.

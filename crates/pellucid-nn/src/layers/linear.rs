@@ -29,8 +29,9 @@ impl Linear {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize) -> Result<Linear> {
-        let weight = init::try_uniform([outputs, inputs], -bound(inputs), bound(inputs))?;
-        Ok(Linear { weight, bias: Some(init::try_uniform([outputs], -bound(inputs), bound(inputs))?) })
+        let uniform =
+            |shape: &[usize]| init::of_layer("linear", init::try_uniform(shape, -bound(inputs), bound(inputs)));
+        Ok(Linear { weight: uniform(&[outputs, inputs])?, bias: Some(uniform(&[outputs])?) })
     }
 
     /// Removes the bias.
@@ -125,8 +126,9 @@ impl Bilinear {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
-        let weight = init::try_uniform([outputs, first, second], -bound(first), bound(first))?;
-        Ok(Bilinear { weight, bias: Some(init::try_uniform([outputs], -bound(first), bound(first))?) })
+        let uniform =
+            |shape: &[usize]| init::of_layer("bilinear", init::try_uniform(shape, -bound(first), bound(first)));
+        Ok(Bilinear { weight: uniform(&[outputs, first, second])?, bias: Some(uniform(&[outputs])?) })
     }
 
     /// Removes the bias.

@@ -1,8 +1,7 @@
 //! Products and combinations of elements, and the indices of triangles.
 
 use crate::array::{host_values, host_vec};
-use crate::ops;
-use crate::ops::MeshgridIndexing;
+use crate::ops::{self, MeshgridIndexing, check};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
@@ -66,7 +65,8 @@ pub fn combinations(x: &Tensor, r: usize, with_replacement: bool) -> Result<Tens
         _ => n,
     };
     let count = binomial(pool, r).ok_or_else(Error::size_overflow)?;
-    let mut positions = host_vec::<i64>(count.checked_mul(r).ok_or_else(Error::size_overflow)?)?;
+    let shape = check::representable([count, r].into())?;
+    let mut positions = host_vec::<i64>(shape.size()).map_err(|error| error.with_shape(&shape))?;
     if count > 0 {
         let mut row: Vec<i64> = (0..r).map(|i| if with_replacement { 0 } else { i as i64 }).collect();
         for _ in 0..count {

@@ -1,7 +1,7 @@
 //! Selection by masks and flat positions, and one-hot vectors.
 
 use super::gather::{as_index, gather_axes};
-use crate::ops;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
@@ -65,6 +65,7 @@ pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
             "class indices need an integer dtype; use to_dtype(DType::I64)",
         ));
     }
-    let numbers = ops::indices(classes)?;
+    let shape = check::representable(x.shape().iter().copied().chain([classes]).collect())?;
+    let numbers = ops::indices(classes).map_err(|error| error.with_shape(&shape))?;
     ops::to_dtype(&ops::eq(&ops::unsqueeze(x, -1)?, &numbers)?, DType::I64)
 }

@@ -116,8 +116,8 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     if n == 0 && len != 0 {
         return Err(Error::invalid("vander", "needs at least one power"));
     }
-    check::affordable_parts(n)?;
-    check::representable(x.shape().iter().copied().chain([n]).collect())?;
+    let shape = check::representable(x.shape().iter().copied().chain([n]).collect())?;
+    check::affordable_parts(n).map_err(|error| error.with_shape(&shape))?;
     let mut powers = vec![ops::ones_like(x)?];
     for k in 1..n {
         powers.push(ops::mul(&powers[k - 1], x)?);

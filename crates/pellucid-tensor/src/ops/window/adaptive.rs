@@ -3,6 +3,7 @@
 //! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
 
 use super::resample_taps::{ResampleTaps, apply_taps};
+use super::shuffle::concat_dims;
 use super::{SpatialImages, check_lengths};
 use crate::array::{host_values, host_vec};
 use crate::ops;
@@ -44,7 +45,7 @@ fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spati
         return Err(Error::shapes(op, [x.shape()], "the spatial axes must not be empty"));
     }
     let outputs: Vec<usize> = outputs.iter().zip(dims).map(|(output, &len)| output.unwrap_or(len)).collect();
-    check_lengths(&outputs)?;
+    check_lengths(&outputs).map_err(|error| error.with_shape(&concat_dims(&x.shape()[..rank - spatial], &outputs)))?;
     Ok(outputs)
 }
 

@@ -1,6 +1,7 @@
 //! Pooling: the maximum, the mean, or the p-norm of every window.
 
 use super::conv::window_sums;
+use super::shuffle::concat_dims;
 use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_lengths, check_positive};
 use crate::array::{Array, host_values};
 use crate::autograd::{
@@ -155,7 +156,10 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         let help = "values and positions must have the same shape, and there must be one length per spatial axis";
         return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
     }
-    check_lengths(dims)?;
+    check_lengths(dims).map_err(|error| {
+        let lead = x.rank() - spatial;
+        error.with_shape(&concat_dims(&x.shape()[..lead], dims))
+    })?;
     if !positions.dtype().is_int() {
         return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
     }

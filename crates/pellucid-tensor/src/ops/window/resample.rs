@@ -6,6 +6,7 @@
 use super::adaptive::adaptive_means;
 use super::check_lengths;
 use super::resample_taps::{ResampleTaps, apply_taps};
+use super::shuffle::concat_dims;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
@@ -104,7 +105,8 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
         );
         return Err(Error::invalid(op, reason));
     }
-    check_lengths(&axes.iter().map(|axis| axis.0).collect::<Vec<_>>())?;
+    let lengths: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
+    check_lengths(&lengths).map_err(|error| error.with_shape(&concat_dims(&x.shape()[..2], &lengths)))?;
     let mut y = x.clone();
     for (k, &(to, scale)) in axes.iter().enumerate() {
         y = resample_axis(&y, k + 2, to, scale, mode)?;

@@ -15,7 +15,7 @@ fn image_dims<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usiz
     Ok((lead, [last[0], last[1], last[2]]))
 }
 
-fn concat_dims(lead: &[usize], rest: &[usize]) -> Shape {
+pub(super) fn concat_dims(lead: &[usize], rest: &[usize]) -> Shape {
     lead.iter().chain(rest).copied().collect()
 }
 
@@ -25,15 +25,21 @@ fn permute_last_five(x: &Tensor, lead: usize, order: [isize; 5]) -> Result<Tenso
     ops::permute(x, &order)
 }
 
+/// Returns an error for a factor of 0.
+fn check_factor(op: &'static str, r: usize) -> Result<()> {
+    if r > 0 { Ok(()) } else { Err(Error::invalid(op, "the factor r must be at least 1, got 0; a usual value is 2")) }
+}
+
 /// Rearranges r² channels into a square of elements: `[.., C·r², H, W]` to `[.., C, H·r, W·r]` (Shi et al. 2016).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the channels are not divisible by r².
+/// [`Error::ShapeMismatch`] if the channels are not divisible by r²; [`Error::InvalidArgument`] for r = 0.
 #[tensor_method]
 pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_shuffle";
     let (lead, [c, h, w]) = image_dims(op, x)?;
-    let square = r.checked_mul(r).filter(|&square| square > 0 && c.is_multiple_of(square));
+    check_factor(op, r)?;
+    let square = r.checked_mul(r).filter(|&square| c.is_multiple_of(square));
     let Some(square) = square else {
         return Err(Error::shapes(
             op,
@@ -53,12 +59,13 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
 /// [`pixel_shuffle`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the lengths are not divisible by r.
+/// [`Error::ShapeMismatch`] if the lengths are not divisible by r; [`Error::InvalidArgument`] for r = 0.
 #[tensor_method]
 pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_unshuffle";
     let (lead, [c, h, w]) = image_dims(op, x)?;
-    if r == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
+    check_factor(op, r)?;
+    if !h.is_multiple_of(r) || !w.is_multiple_of(r) {
         return Err(Error::shapes(op, [x.shape()], format!("the lengths {h} and {w} must be divisible by {r}")));
     }
     let channels = c.saturating_mul(r).saturating_mul(r);
@@ -69,11 +76,14 @@ pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
 /// Transposes the channels of x `[N, C, ..]`, viewed as `[groups, C / groups]` (Zhang et al., ShuffleNet, 2018).
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the channels are not divisible by the groups.
+/// [`Error::ShapeMismatch`] if the channels are not divisible by the groups; [`Error::InvalidArgument`] for 0 groups.
 #[tensor_method]
 pub fn channel_shuffle(x: &Tensor, groups: usize) -> Result<Tensor> {
     let op = "channel_shuffle";
-    if x.rank() < 2 || groups == 0 || !x.shape()[1].is_multiple_of(groups) {
+    if groups == 0 {
+        return Err(Error::invalid(op, "needs at least 1 group, got 0"));
+    }
+    if x.rank() < 2 || !x.shape()[1].is_multiple_of(groups) {
         return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..] with C divisible by {groups}")));
     }
     let (n, channels) = (x.shape()[0], x.shape()[1]);

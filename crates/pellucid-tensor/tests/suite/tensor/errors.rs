@@ -91,7 +91,25 @@ fn messages_name_a_correction() {
         let _guard = detect_anomaly();
         f()
     };
-    let refusals: [(Result<Tensor, Error>, &[&str]); 32] = [
+    let refusals: [(Result<Tensor, Error>, &[&str]); 41] = [
+        (ops::pixel_shuffle(&f32s(&[1, 3, 2, 2]), 0), &["pixel_shuffle: the factor r must be at least 1, got 0"]),
+        (ops::pixel_unshuffle(&f32s(&[1, 3, 2, 2]), 0), &["pixel_unshuffle: the factor r must be at least 1, got 0"]),
+        (ops::channel_shuffle(&f32s(&[1, 3, 2, 2]), 0), &["channel_shuffle: needs at least 1 group, got 0"]),
+        (ops::one_hot(&i64s(&[2]), 1 << 61), &["one_hot: out of memory: a tensor of shape [2, 2305843009213693952]"]),
+        (ops::one_hot(&i64s(&[2]), 1 << 57), &["one_hot: out of memory: a tensor of shape", "144115188075855872]"]),
+        (
+            ops::combinations(&i64s(&[1 << 20]), 3, false),
+            &["combinations: out of memory: a tensor of shape [192153034345676800, 3]"],
+        ),
+        (ops::vander(&x, Some(1 << 50)), &["vander: out of memory: a tensor of shape [2, 3, 1125899906842624]"]),
+        (
+            ops::interpolate(&f32s(&[1, 2, 4]), ops::Resize::To(vec![1 << 50]), ops::ResizeMode::Nearest),
+            &["interpolate: out of memory: a tensor of shape [1, 2, 1125899906842624]"],
+        ),
+        (
+            ops::adaptive_avg_pool1d(&f32s(&[1, 2, 4]), &[Some(1 << 50)]),
+            &["adaptive_avg_pool1d: out of memory: a tensor of shape [1, 2, 1125899906842624]"],
+        ),
         (backward(&x), &["backward: ", "[2, 3]", "set requires_grad", "detach()", "argmax()", "unfreeze()"]),
         (
             grad(&[&first_order.sum(..)], &[&w], GradOptions::default()).map(|mut all| all.remove(0)),

@@ -1,7 +1,7 @@
 //! Pixel and channel shuffles, and their inverses.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, real, shape_refused};
+use crate::table::row::{Row, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Tensor, ops};
 
 /// Element (.., c, h, w) of the result is (.., c·r² + (h mod r)·r + w mod r, h / r, w / r) of x.
@@ -45,7 +45,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an indivisible number of channels must be an error", move || {
                 shape_refused(ops::pixel_shuffle(&image(), 2))
             })
-            .check("a factor of 0 must be an error", move || shape_refused(ops::pixel_shuffle(&image(), 0)))
+            .check("a factor of 0 must be an error", move || argument_refused(ops::pixel_shuffle(&image(), 0)))
             .check("an extreme factor must be an error", move || {
                 shape_refused(ops::pixel_shuffle(&image(), usize::MAX))
             })
@@ -59,7 +59,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("no image", [real([0, 1, 2, 2])], |x| ops::pixel_unshuffle(&x[0], 2), |x| unshuffled(&x[0], 2))
             .floats_only()
             .check("indivisible lengths must be an error", move || shape_refused(ops::pixel_unshuffle(&image(), 4)))
-            .check("a factor of 0 must be an error", move || shape_refused(ops::pixel_unshuffle(&image(), 0)))
+            .check("a factor of 0 must be an error", move || argument_refused(ops::pixel_unshuffle(&image(), 0)))
             .check("another rank must be an error", || {
                 shape_refused(ops::pixel_unshuffle(&Tensor::ones([4, 4], DType::F64), 2))
             }),
@@ -72,7 +72,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an indivisible number of groups must be an error", move || {
                 shape_refused(ops::channel_shuffle(&image(), 4))
             })
-            .check("zero groups must be an error", move || shape_refused(ops::channel_shuffle(&image(), 0)))
+            .check("zero groups must be an error", move || argument_refused(ops::channel_shuffle(&image(), 0)))
             .check("another rank must be an error", || {
                 shape_refused(ops::channel_shuffle(&Tensor::ones([4], DType::F64), 2))
             }),
