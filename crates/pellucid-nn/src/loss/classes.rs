@@ -60,6 +60,7 @@ losses! {
     } |loss, x, y| where ["binary_cross_entropy_with_logits", Targets::Shares] {
         same_shape("binary_cross_entropy_with_logits", x, y)?;
         let (weight, positive) = (loss.weight.as_ref(), loss.pos_weight.as_ref());
+        let y = &Targets::Shares.nan_unless_valid(y, None)?;
         ops::binary_cross_entropy_with_logits(x, y, weight, positive, loss.reduction)
     };
 
@@ -69,12 +70,14 @@ losses! {
         margin: f64 = 1.0,
     } |loss, x, y| where ["hinge_embedding", Targets::Signs] {
         same_shape("hinge_embedding", x, y)?;
+        let y = &Targets::Signs.nan_unless_valid(y, Some(x.dtype()))?;
         ops::hinge_embedding_loss(x, y, loss.margin, loss.reduction)
     };
 
     /// The soft margin loss ln(1 + e^(−y·x)) of a score x and a label y of 1 or −1.
     SoftMarginLoss, soft_margin {} |loss, x, y| where ["soft_margin", Targets::Signs] {
         same_shape("soft_margin", x, y)?;
+        let y = &Targets::Signs.nan_unless_valid(y, None)?;
         ops::soft_margin_loss(x, y, loss.reduction)
     };
 
@@ -103,6 +106,7 @@ losses! {
         weight: Option<Tensor> = None,
     } |loss, x, y| where ["multilabel_soft_margin", Targets::Shares] {
         same_shape("multilabel_soft_margin", x, y)?;
+        let y = &Targets::Shares.nan_unless_valid(y, None)?;
         ops::multilabel_soft_margin_loss(x, y, loss.weight.as_ref(), loss.reduction)
     };
 }

@@ -14,6 +14,7 @@ losses_of_many! {
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] {
         Targets::Signs.check_if_readable("margin_ranking", a.shape(), y)?;
+        let y = &Targets::Signs.nan_unless_valid(y, Some(a.dtype()))?;
         ops::margin_ranking_loss(a, b, y, loss.margin, loss.reduction)
     };
 

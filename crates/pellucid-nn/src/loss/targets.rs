@@ -1,6 +1,6 @@
 //! The values that targets may have.
 
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
 
 /// The values that the targets of a loss may have.
 pub(super) enum Targets {
@@ -55,6 +55,23 @@ impl Targets {
                 let outside = find_number(y, |value| value.abs() != 1.0 && !value.is_nan())?;
                 refused(op, outside, "targets must be 1 or -1", "convert targets of 0 and 1 with `&y * 2.0 - 1.0`")
             }
+        }
+    }
+
+    /// Returns the targets, with NaN for each value that [`check_if_readable`](Self::check_if_readable) refuses if the
+    /// host cannot read the values: the loss and its gradient are then NaN. Integers are converted to `of_integers`; if
+    /// it is `None`, the loss refuses them.
+    pub(super) fn nan_unless_valid(&self, y: &Tensor, of_integers: Option<DType>) -> Result<Tensor> {
+        let formula = match self {
+            Targets::Shares => formula! { static checked_share(y) = (y.ge(0.0) & y.le(1.0)).select(y, f64::NAN); },
+            Targets::Signs => formula! { static checked_sign(y) = y.abs().eq(1.0).select(y, f64::NAN); },
+            Targets::Classes { .. } | Targets::RowClasses => return Ok(y.clone()),
+        };
+        match (y.dtype().is_float(), of_integers) {
+            _ if y.is_readable() => Ok(y.clone()),
+            (true, _) => ops::map(formula, &[y], &[]),
+            (false, Some(dtype)) if dtype.is_float() => ops::map(formula, &[&ops::to_dtype(y, dtype)?], &[]),
+            (false, _) => Ok(y.clone()),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::file::{Reference, file, nearer};
 use pellucid_nn::loss::{self, *};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{BatchNorm1d, Dropout, Embedding, Flatten, Layer, Linear, Module, Relu, init, sequential};
-use pellucid_tensor::{BackwardOptions, DType, Error, Result, Tensor, capture, manual_seed};
+use pellucid_tensor::{BackwardOptions, DType, Error, Result, Tensor, capture, capture_local, grad_one, manual_seed};
 use std::any::type_name;
 use std::collections::BTreeSet;
 
@@ -429,7 +429,8 @@ fn shapes_are_checked_before_values() {
     );
 }
 
-/// A target outside of its values is an error with the value; a captured step, which reads no values, computes.
+/// A target outside of its values is an error with the value; in a captured step, which reads no values, it makes the
+/// loss and its gradient NaN.
 #[test]
 fn targets_outside_of_their_values_are_refused() {
     let x = Tensor::from([[0.2f32, 0.7], [0.9, 0.4]]);
@@ -456,9 +457,33 @@ fn targets_outside_of_their_values_are_refused() {
         assert_eq!(CosineEmbeddingLoss::default().try_forward(&x, &x, &labels).is_ok(), value == -1);
         assert_eq!(MarginRankingLoss::default().try_forward(&x, &x, &column).is_ok(), value == -1);
     }
-    let mut step =
-        capture(|x: &[Tensor]| BceWithLogitsLoss::default().try_forward(&x[0], &x[1]), &[&x, &y(2.0)]).unwrap();
-    assert!(step.launch(&[&x, &y(2.0)]).unwrap().item::<f32>(0).is_finite());
+    let captured = |targets: &Tensor, wrong: &Tensor, loss: &dyn Fn(&Tensor, &Tensor) -> Result<Tensor>| {
+        let step = |inputs: &[Tensor]| {
+            let x = inputs[0].detach().requires_grad_(true);
+            let loss = loss(&x, &inputs[1])?;
+            let gradient = grad_one(&loss.sum(..), &x, Default::default())?;
+            Ok::<_, Error>((loss, gradient))
+        };
+        let mut recorded = capture_local(step, &[&x, targets]).unwrap();
+        for (targets, is_valid) in [(targets, true), (wrong, false), (targets, true)] {
+            let outputs = recorded.launch(&[&x, targets]).unwrap();
+            let (loss, gradient) = (outputs.to_vec::<f32>(0), outputs.to_vec::<f32>(1));
+            assert_eq!(loss.iter().all(|v| v.is_finite()), is_valid, "{loss:?}");
+            assert_eq!(gradient.iter().all(|v| v.is_finite()), is_valid, "{gradient:?}");
+            assert!(is_valid || gradient[3].is_nan(), "{gradient:?}");
+        }
+    };
+    shares.iter().for_each(|loss| captured(&y(0.5), &y(1.5), &|x, y| loss.try_forward(x, y)));
+    signs.iter().for_each(|loss| captured(&y(-1.0), &y(3.0), &|x, y| loss.try_forward(x, y)));
+    let with_integers = HingeEmbeddingLoss::default();
+    let labels = |value: i64| Tensor::from([[1i64, 1], [1, value]]);
+    captured(&labels(-1), &labels(0), &|x, y| with_integers.try_forward(x, y));
+    let other = Tensor::from([[0.1f32, 0.3], [0.5, 0.8]]);
+    let ranking = MarginRankingLoss { margin: 2.0, ..Default::default() };
+    captured(&rows(-1).1, &rows(0).1, &|x, y| ranking.try_forward(x, &other, y));
+    // A loss that refuses integers does so in a captured step, too.
+    let refused = |inputs: &[Tensor]| SoftMarginLoss::default().try_forward(&inputs[0], &inputs[1]);
+    assert!(matches!(capture(refused, &[&x, &labels(-1)]).map(drop), Err(Error::DTypeMismatch { .. })));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
 /// integers; [`Error::InvalidArgument`] for x or t outside [0, 1] in eager mode (in lazy and captured steps they are not
-/// checked, and a loss of x outside is NaN).
+/// checked, and a loss of x or t outside is NaN, with a gradient of NaN).
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
     x: &Tensor,
@@ -38,11 +38,15 @@ pub fn binary_cross_entropy(
     check::in_range("binary_cross_entropy", "targets", target, 0.0..=1.0)?;
     in_single!("binary_cross_entropy", [x, target; weight] => binary_cross_entropy(x, target, weight, reduction));
     let formula = formula! {
-        static binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (-x).ln_1p().max(-100.0));
+        static binary_cross_entropy(x, t) = {
+            let loss = -(t * x.ln().max(-100.0) + (1.0 - t) * (-x).ln_1p().max(-100.0));
+            (t.ge(0.0) & t.le(1.0)).select(loss, f64::NAN)
+        };
         // The derivative of the logarithm is infinite at 0 and 1; the denominator is clamped. Outside, as the loss, the
         // derivative is NaN.
-        d x = (x.ge(0.0) & x.le(1.0)).select(g * (x - t) / (x * (1.0 - x)).max(1e-12), f64::NAN);
-        d t = g * ((-x).ln_1p().max(-100.0) - x.ln().max(-100.0));
+        d x = (x.ge(0.0) & x.le(1.0) & t.ge(0.0) & t.le(1.0))
+            .select(g * (x - t) / (x * (1.0 - x)).max(1e-12), f64::NAN);
+        d t = (t.ge(0.0) & t.le(1.0)).select(g * ((-x).ln_1p().max(-100.0) - x.ln().max(-100.0)), f64::NAN);
     };
     reduction.apply(&apply_weight(map(formula, &[x, target], &[])?, weight)?)
 }
@@ -112,7 +116,7 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
     reduction.apply(&ops::neg(&ops::logsigmoid(&ops::mul(x, target)?)?)?)
 }
 
-/// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. Another t adds both.
+/// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. Another t adds both; NaN gives NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
@@ -123,7 +127,11 @@ pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction:
     in_single!("hinge_embedding_loss", [x] => hinge_embedding_loss(x, target, margin, reduction));
     let formula = formula! {
         static hinge_embedding_loss(x, t; margin) =
-            t.ne(1.0).select((margin - x).relu(), 0.0) + t.ne(-1.0).select(x, 0.0);
+            t.is_nan().select(t, t.ne(1.0).select((margin - x).relu(), 0.0) + t.ne(-1.0).select(x, 0.0));
+        d x = {
+            let far = t.ne(1.0).select((margin - x).le(0.0).select(0.0, -g), 0.0);
+            t.is_nan().select(f64::NAN, far + t.ne(-1.0).select(g, 0.0))
+        };
     };
     let target = ops::to_dtype(target, x.dtype())?;
     reduction.apply(&map(formula, &[x, &target], &[margin.into()])?)

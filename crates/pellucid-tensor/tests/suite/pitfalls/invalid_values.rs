@@ -304,6 +304,22 @@ fn invalid_values_make_a_captured_step_nan() {
     let gradient = leaf.grad().unwrap().to_vec::<f64>();
     assert!(gradient[0].is_nan() && gradient[1].is_finite(), "{gradient:?}");
 
+    let probability = Tensor::from([0.25, 0.5]).requires_grad_(true);
+    probability.set_grad(Some(Tensor::from([0.0, 0.0])));
+    let step = |inputs: &[Tensor]| {
+        probability.zero_grad();
+        let loss = ops::binary_cross_entropy(&probability, &inputs[0], None, ops::Reduction::None).unwrap();
+        loss.sum(..).backward();
+        loss
+    };
+    let mut captured = capture(step, &[&good]).unwrap();
+    for wrong in [1.5, -0.5, f64::NAN] {
+        let loss = captured.launch(&[&Tensor::from([wrong, 1.0])]).unwrap().to_vec::<f64>(0);
+        let gradient = probability.grad().unwrap().to_vec::<f64>();
+        assert!(loss[0].is_nan() && loss[1].is_finite(), "{wrong}: {loss:?}");
+        assert!(gradient[0].is_nan() && gradient[1].is_finite(), "{wrong}: {gradient:?}");
+    }
+
     for replacement in [true, false] {
         let draw = |inputs: &[Tensor]| ops::multinomial(&inputs[0], 1, replacement).unwrap();
         let mut captured = capture(draw, &[&Tensor::from([[1.0, 1.0], [0.0, 1.0]])]).unwrap();
