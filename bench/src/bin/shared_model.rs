@@ -1,4 +1,5 @@
-//! The rate of a trainer whose model other threads read: alone, and beside 2, 4 and 8 readers, eager and captured.
+//! The rate of a trainer whose model other threads read: alone, and beside 1 to 8 readers, eager and captured. Then the
+//! rate of a reader beside a trainer that pauses between its steps.
 //! `cargo run --release -p pellucid-bench --bin shared_model`.
 
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
@@ -15,10 +16,13 @@ use std::time::{Duration, Instant};
 /// The time for which a trainer runs.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Prints the steps of a trainer, and the passes of the readers, in one run for each number of readers.
+/// The number of readers of each run, and the pause of the trainer after each step in microseconds.
+const RUNS: [(usize, u64); 8] = [(0, 0), (1, 0), (2, 0), (4, 0), (8, 0), (1, 200), (1, 500), (1, 10_000)];
+
+/// Prints the steps of a trainer, and the passes of the readers, in each run.
 fn measure(name: &str, step: &mut dyn FnMut(), reader: &(dyn Fn() -> Box<dyn FnMut()> + Sync)) {
     let mut alone = None;
-    for readers in [0, 1, 2, 4, 8] {
+    for (readers, pause) in RUNS {
         let has_ended = AtomicBool::new(false);
         let passes: Vec<AtomicU64> = (0..readers).map(|_| AtomicU64::new(0)).collect();
         let mut steps = 0u64;
@@ -37,12 +41,18 @@ fn measure(name: &str, step: &mut dyn FnMut(), reader: &(dyn Fn() -> Box<dyn FnM
             while start.elapsed() < TIME {
                 step();
                 steps += 1;
+                if pause > 0 {
+                    thread::sleep(Duration::from_micros(pause));
+                }
             }
             has_ended.store(true, Ordering::Relaxed);
         });
         let share = steps as f64 / *alone.get_or_insert(steps as f64);
         let passes: Vec<u64> = passes.iter().map(|passes| passes.load(Ordering::Relaxed)).collect();
-        println!("{name}, {readers} readers: {steps} steps ({:.0} %), passes {passes:?}", 100.0 * share);
+        println!(
+            "{name}, {readers} readers, pauses of {pause} us: {steps} steps ({:.0} %), passes {passes:?}",
+            100.0 * share
+        );
     }
 }
 

@@ -17,7 +17,8 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The atomics of the protocol: those of the standard library, or a model checker's.
 pub trait Atomics: Sized {
@@ -25,16 +26,20 @@ pub trait Atomics: Sized {
     type Holders: AtomicHolders;
     /// The atomic counter of writes.
     type Writes: AtomicWrites;
-    /// The number of sleeps of a reader after which a reservation ends.
-    const PATIENCE: usize;
-    /// Lets other threads run.
-    fn yield_now();
+    /// The number of times that a thread looks whether its words are available before it sleeps.
+    const SPINS: usize;
+    /// Hints to the processor that this thread waits in a loop.
+    fn spin();
+    /// Returns the time since a fixed instant.
+    fn now() -> Duration;
     /// Returns the bit of a word, at this address, in a mask of words.
     fn bit(word: usize) -> u64;
+    /// Returns a mask of the words for which kernels wait, or which are reserved; 0 if there are none.
+    fn listed() -> u64;
     /// Returns a mask of the words for which kernels wait; 0 if no kernel waits.
     fn waited() -> u64;
-    /// Sets the mask. The caller has the list locked.
-    fn set_waited(mask: u64);
+    /// Sets the masks of listed and of waited words. The caller has the list locked.
+    fn set_masks(listed: u64, waited: u64);
     /// Calls `f` with the list of waiting kernels, which is locked.
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R;
     /// Returns the number of guards that this thread holds.
@@ -43,8 +48,8 @@ pub trait Atomics: Sized {
     fn set_held(guards: usize);
     /// Returns what another thread wakes this thread by.
     fn parker() -> Arc<Parker>;
-    /// Sleeps until another thread wakes this thread, or a short time has passed. Returns false if the time has passed.
-    fn park(parker: &Parker) -> bool;
+    /// Sleeps until another thread wakes this thread, or the time has passed. Returns false if the time has passed.
+    fn park(parker: &Parker, time: Duration) -> bool;
 }
 
 /// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
@@ -135,6 +140,7 @@ pub struct Native;
 
 atomics!(AtomicU32, AtomicU64);
 
+static LISTED: AtomicU64 = AtomicU64::new(0);
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static WAITERS: Mutex<WaitList> = Mutex::new(WaitList::new());
 
@@ -147,11 +153,17 @@ impl Atomics for Native {
     type Holders = AtomicU32;
     type Writes = AtomicU64;
 
-    const PATIENCE: usize = 5;
+    /// About a microsecond. A sleep and its end take several.
+    const SPINS: usize = 64;
 
-    #[inline]
-    fn yield_now() {
-        std::thread::yield_now();
+    #[inline(always)]
+    fn spin() {
+        std::hint::spin_loop();
+    }
+
+    fn now() -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
     }
 
     fn bit(word: usize) -> u64 {
@@ -159,12 +171,18 @@ impl Atomics for Native {
     }
 
     #[inline(always)]
+    fn listed() -> u64 {
+        LISTED.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
     fn waited() -> u64 {
         WAITED.load(Ordering::Relaxed)
     }
 
-    fn set_waited(mask: u64) {
-        WAITED.store(mask, Ordering::SeqCst);
+    fn set_masks(listed: u64, waited: u64) {
+        LISTED.store(listed, Ordering::SeqCst);
+        WAITED.store(waited, Ordering::SeqCst);
     }
 
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
@@ -186,8 +204,8 @@ impl Atomics for Native {
         PARKER.try_with(Arc::clone).unwrap_or_default()
     }
 
-    fn park(parker: &Parker) -> bool {
-        parker.park()
+    fn park(parker: &Parker, time: Duration) -> bool {
+        parker.park(time)
     }
 }
 
@@ -209,6 +227,12 @@ impl<A: Atomics> BorrowWord<A> {
     #[inline]
     fn is_free(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns true if no thread holds the storage in conflict with one more writer or reader.
+    #[inline]
+    fn is_available(&self, writes: bool) -> bool {
+        self.0.load(Ordering::Relaxed) < if writes { 1 } else { WRITER - 1 }
     }
 
     /// Registers one more reader; returns false if a writer holds the storage.
@@ -300,9 +324,9 @@ where
 /// Returns true if a kernel may acquire these words before all kernels that wait.
 #[inline]
 fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
-    match A::waited() {
+    match A::listed() {
         0 => true,
-        waited => waiting::is_next(waited, words),
+        listed => waiting::is_next(listed, words),
     }
 }
 
@@ -327,7 +351,7 @@ fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     }
     let is_acquired = try_all(words.clone());
     if !is_acquired {
-        wake_waiters(words);
+        waiting::wake(words, false);
     }
     is_acquired
 }
@@ -345,21 +369,15 @@ fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 fn release<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     end(words.clone());
     A::set_held(A::held() - 1);
-    wake_waiters(words);
+    if A::listed() != 0 {
+        waiting::wake(words, true);
+    }
 }
 
 #[inline]
 fn end<'w, A: Atomics + 'w>(words: impl Iterator<Item = (&'w BorrowWord<A>, bool)>) {
     for (word, writes) in words {
         if writes { word.end_write() } else { word.end_read() }
-    }
-}
-
-/// Wakes the kernels that wait for one of these words, which were released.
-#[inline]
-fn wake_waiters<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
-    if A::waited() != 0 {
-        waiting::wake(words);
     }
 }
 
