@@ -4,6 +4,7 @@
 
 use crate::array::Array;
 use crate::autograd::{note_call_location, on_device_of};
+use crate::engine::is_capturing;
 use crate::ops;
 use crate::panic;
 use crate::tensor::{Nested, Tensor};
@@ -570,7 +571,9 @@ impl Tensor {
     fn assign(&self, index: Vec<IndexItem>, values: ops::TensorOrScalar<'_>) -> Result<()> {
         ops::check_writable("set", self)?;
         let values = values.tensor_or_else(|number| ops::written_scalar("set", number, self.dtype()))?;
-        let resolved = ResolvedIndex::new("set", self, index, values.size() == 1)?;
+        // Elsewhere a mask is read, so that a write of no elements does not count as a modification.
+        let keeps_mask = values.size() == 1 && is_capturing();
+        let resolved = ResolvedIndex::new("set", self, index, keeps_mask)?;
         let layout = resolved
             .slices
             .iter()

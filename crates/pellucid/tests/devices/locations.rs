@@ -50,7 +50,7 @@ fn a_read_in_a_captured_step_names_its_line() {
         (line!(), |x| ops::unique(x, Default::default()).map(drop)),
         (line!(), |x| ops::bincount(&x.to_dtype(DType::I64), None, 0).map(drop)),
         (line!(), |x| x.try_i(x.gt(0.0)).map(drop)),
-        (line!(), |x| x.detach().try_set(x.gt(0.0), 1.0)),
+        (line!(), |x| x.detach().try_set(x.gt(0.0), Tensor::from([1.0f32, 2.0]))),
         (line!(), |x| Lbfgs::new(vec![Parameter::new(Tensor::zeros([1], DType::F32))], LbfgsOptions::default()).try_step_with(&mut || x.sum(..)).map(drop)),
     ];
     for device in gpus(15).into_iter().chain([Device::cpu()]) {

@@ -280,7 +280,8 @@ fn gradients_of_normalisations_at_large_magnitudes() {
             let base: Vec<f64> = (0..2 * n).map(|i| ((i * 37) % 23) as f64 - 9.0).collect();
             let base = Tensor::from(base).reshape([2, n]).to_dtype(dtype);
             let weight = (&base.i(0) * 0.1 + 1.0).detach();
-            let calls: [(&str, &dyn Fn(&Tensor) -> Tensor); 3] = [
+            type Call<'a> = (&'a str, &'a dyn Fn(&Tensor) -> Tensor);
+            let calls: [Call<'_>; 3] = [
                 ("layer_norm", &|x| x.layer_norm([n], None, None, 1e-5)),
                 ("layer_norm with bias", &|x| x.layer_norm([n], Some(&weight), Some(&weight), 1e-5)),
                 ("rms_norm", &|x| x.rms_norm([n], Some(&weight), 1e-5)),

@@ -18,8 +18,11 @@ fn derivatives(f: fn(&Tensor) -> Tensor, at: f64, dtype: DType) -> Result<Vec<f6
     Ok(orders)
 }
 
+/// An operation of one tensor, with its name.
+type Operation = (&'static str, fn(&Tensor) -> Tensor);
+
 /// The operations of the file.
-const OPERATIONS: [(&str, fn(&Tensor) -> Tensor); 16] = [
+const OPERATIONS: [Operation; 16] = [
     ("sigmoid", |x| x.sigmoid()),
     ("tanh", |x| x.tanh()),
     ("tanhshrink", |x| x.tanhshrink()),
