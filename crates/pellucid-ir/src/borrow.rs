@@ -17,8 +17,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The atomics of the protocol: those of the standard library, or a model checker's.
 pub trait Atomics: Sized {
@@ -26,20 +25,18 @@ pub trait Atomics: Sized {
     type Holders: AtomicHolders;
     /// The atomic counter of writes.
     type Writes: AtomicWrites;
-    /// The number of times that a thread looks whether its words are available before it sleeps.
-    const SPINS: usize;
-    /// Hints to the processor that this thread waits in a loop.
-    fn spin();
-    /// Returns the time since a fixed instant.
-    fn now() -> Duration;
+    /// The number of sleeps of a reader after which a reservation ends.
+    const PATIENCE: usize;
+    /// Lets other threads run.
+    fn yield_now();
+    /// Waits a fraction of a microsecond without giving up the core.
+    fn pause();
     /// Returns the bit of a word, at this address, in a mask of words.
     fn bit(word: usize) -> u64;
-    /// Returns a mask of the words for which kernels wait, or which are reserved; 0 if there are none.
-    fn listed() -> u64;
     /// Returns a mask of the words for which kernels wait; 0 if no kernel waits.
     fn waited() -> u64;
-    /// Sets the masks of listed and of waited words. The caller has the list locked.
-    fn set_masks(listed: u64, waited: u64);
+    /// Sets the mask. The caller has the list locked.
+    fn set_waited(mask: u64);
     /// Calls `f` with the list of waiting kernels, which is locked.
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R;
     /// Returns the number of guards that this thread holds.
@@ -48,8 +45,8 @@ pub trait Atomics: Sized {
     fn set_held(guards: usize);
     /// Returns what another thread wakes this thread by.
     fn parker() -> Arc<Parker>;
-    /// Sleeps until another thread wakes this thread, or the time has passed. Returns false if the time has passed.
-    fn park(parker: &Parker, time: Duration) -> bool;
+    /// Sleeps until another thread wakes this thread, or a short time has passed. Returns false if the time has passed.
+    fn park(parker: &Parker) -> bool;
 }
 
 /// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
@@ -140,7 +137,6 @@ pub struct Native;
 
 atomics!(AtomicU32, AtomicU64);
 
-static LISTED: AtomicU64 = AtomicU64::new(0);
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static WAITERS: Mutex<WaitList> = Mutex::new(WaitList::new());
 
@@ -153,17 +149,16 @@ impl Atomics for Native {
     type Holders = AtomicU32;
     type Writes = AtomicU64;
 
-    /// About a microsecond. A sleep and its end take several.
-    const SPINS: usize = 64;
+    const PATIENCE: usize = 5;
 
-    #[inline(always)]
-    fn spin() {
-        std::hint::spin_loop();
+    #[inline]
+    fn yield_now() {
+        std::thread::yield_now();
     }
 
-    fn now() -> Duration {
-        static START: OnceLock<Instant> = OnceLock::new();
-        START.get_or_init(Instant::now).elapsed()
+    #[inline]
+    fn pause() {
+        (0..16).for_each(|_| std::hint::spin_loop());
     }
 
     fn bit(word: usize) -> u64 {
@@ -171,18 +166,12 @@ impl Atomics for Native {
     }
 
     #[inline(always)]
-    fn listed() -> u64 {
-        LISTED.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
     fn waited() -> u64 {
         WAITED.load(Ordering::Relaxed)
     }
 
-    fn set_masks(listed: u64, waited: u64) {
-        LISTED.store(listed, Ordering::SeqCst);
-        WAITED.store(waited, Ordering::SeqCst);
+    fn set_waited(mask: u64) {
+        WAITED.store(mask, Ordering::SeqCst);
     }
 
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
@@ -204,8 +193,8 @@ impl Atomics for Native {
         PARKER.try_with(Arc::clone).unwrap_or_default()
     }
 
-    fn park(parker: &Parker, time: Duration) -> bool {
-        parker.park(time)
+    fn park(parker: &Parker) -> bool {
+        parker.park()
     }
 }
 
@@ -227,12 +216,6 @@ impl<A: Atomics> BorrowWord<A> {
     #[inline]
     fn is_free(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
-    }
-
-    /// Returns true if no thread holds the storage in conflict with one more writer or reader.
-    #[inline]
-    fn is_available(&self, writes: bool) -> bool {
-        self.0.load(Ordering::Relaxed) < if writes { 1 } else { WRITER - 1 }
     }
 
     /// Registers one more reader; returns false if a writer holds the storage.
@@ -324,9 +307,9 @@ where
 /// Returns true if a kernel may acquire these words before all kernels that wait.
 #[inline]
 fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
-    match A::listed() {
+    match A::waited() {
         0 => true,
-        listed => waiting::is_next(listed, words),
+        waited => waiting::is_next(waited, words),
     }
 }
 
@@ -351,7 +334,7 @@ fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     }
     let is_acquired = try_all(words.clone());
     if !is_acquired {
-        waiting::wake(words, false);
+        wake_waiters(words);
     }
     is_acquired
 }
@@ -369,15 +352,21 @@ fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 fn release<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     end(words.clone());
     A::set_held(A::held() - 1);
-    if A::listed() != 0 {
-        waiting::wake(words, true);
-    }
+    wake_waiters(words);
 }
 
 #[inline]
 fn end<'w, A: Atomics + 'w>(words: impl Iterator<Item = (&'w BorrowWord<A>, bool)>) {
     for (word, writes) in words {
         if writes { word.end_write() } else { word.end_read() }
+    }
+}
+
+/// Wakes the kernels that wait for one of these words, which were released.
+#[inline]
+fn wake_waiters<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+    if A::waited() != 0 {
+        waiting::wake(words);
     }
 }
 

@@ -14,10 +14,7 @@ struct Loom;
 atomics!(LoomU32, LoomU64);
 
 loom::lazy_static! {
-    static ref LOOM_LISTED: LoomU64 = LoomU64::new(0);
     static ref LOOM_WAITED: LoomU64 = LoomU64::new(0);
-    /// The number of sleeps of all threads, which is the time in hours: a sleep ends every reservation.
-    static ref LOOM_SLEEPS: AtomicU64 = AtomicU64::new(0);
     static ref LOOM_WAITERS: loom::sync::Mutex<WaitList> = loom::sync::Mutex::new(WaitList::new());
 }
 
@@ -30,14 +27,14 @@ impl Atomics for Loom {
     type Holders = LoomU32;
     type Writes = LoomU64;
 
-    const SPINS: usize = 1;
+    const PATIENCE: usize = 1;
 
-    fn spin() {
+    fn yield_now() {
         thread::yield_now();
     }
 
-    fn now() -> Duration {
-        Duration::from_hours(LOOM_SLEEPS.load(Ordering::Relaxed))
+    fn pause() {
+        thread::yield_now();
     }
 
     /// All words share a bit: their addresses differ between interleavings.
@@ -45,17 +42,12 @@ impl Atomics for Loom {
         1
     }
 
-    fn listed() -> u64 {
-        LOOM_LISTED.load(Ordering::Relaxed)
-    }
-
     fn waited() -> u64 {
         LOOM_WAITED.load(Ordering::Relaxed)
     }
 
-    fn set_masks(listed: u64, waited: u64) {
-        LOOM_LISTED.store(listed, Ordering::SeqCst);
-        LOOM_WAITED.store(waited, Ordering::SeqCst);
+    fn set_waited(mask: u64) {
+        LOOM_WAITED.store(mask, Ordering::SeqCst);
     }
 
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
@@ -75,8 +67,7 @@ impl Atomics for Loom {
     }
 
     /// A thread that sleeps may wake at any time.
-    fn park(_parker: &Parker, _time: Duration) -> bool {
-        LOOM_SLEEPS.fetch_add(1, Ordering::Relaxed);
+    fn park(_parker: &Parker) -> bool {
         thread::yield_now();
         false
     }
@@ -146,7 +137,7 @@ fn run_kernel(inputs: &[&Contents], outputs: &[&Contents]) -> bool {
             guard.count_writes();
             return true;
         }
-        thread::yield_now();
+        Loom::yield_now();
     }
     false
 }
@@ -278,7 +269,7 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
         let held = BorrowGuard::acquire(&inputs, &[]);
         let writer = spawn_with(&storage, |storage| drop(BorrowGuard::acquire(&[], &[storage])));
         let reader = spawn_with(&storage, |storage| {
-            let is_waited_for = Loom::listed() != 0;
+            let is_waited_for = Loom::waited() != 0;
             let is_acquired = BorrowGuard::try_acquire(&[storage], &[]).is_some();
             assert!(!(is_waited_for && is_acquired), "the writer waits until `held` is dropped");
         });
@@ -360,15 +351,12 @@ fn readers_and_a_writer_that_returns_are_all_served() {
 fn reserve(storage: &Contents) {
     Loom::with_waiters(|list| {
         let claims = list.claims(words(&[], &[storage]));
-        let (parker, now) = (Loom::parker(), Loom::now());
-        let writer = list.join(claims, parker.clone(), now);
-        list.leave(writer, now);
-        let written = list.claims(words(&[], &[storage]));
-        list.note_release(&written, &parker, now);
+        let writer = list.join(claims, Loom::parker());
+        list.leave(writer);
         for _ in 0..100 {
             let claims = list.claims(words(&[storage], &[]));
-            let reader = list.join(claims, std::sync::Arc::default(), now);
-            list.leave(reader, now);
+            let reader = list.join(claims, std::sync::Arc::default());
+            list.leave(reader);
         }
         list.publish::<Loom>();
     });
