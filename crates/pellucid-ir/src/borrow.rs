@@ -18,6 +18,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The atomics of the protocol: those of the standard library, or a model checker's.
 pub trait Atomics: Sized {
@@ -29,6 +30,8 @@ pub trait Atomics: Sized {
     const PATIENCE: usize;
     /// Lets other threads run.
     fn yield_now();
+    /// Yields the core. Returns true if no other thread took it.
+    fn is_core_idle() -> bool;
     /// Waits a fraction of a microsecond without giving up the core.
     fn pause();
     /// Returns the bit of a word, at this address, in a mask of words.
@@ -131,6 +134,9 @@ macro_rules! atomics {
     };
 }
 
+/// A time between that of a yield to no thread, half a microsecond, and that of a switch to another thread and back.
+const SHORTEST_SLICE: Duration = Duration::from_nanos(1500);
+
 /// The atomics of the standard library.
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
@@ -159,6 +165,12 @@ impl Atomics for Native {
     #[inline]
     fn pause() {
         (0..16).for_each(|_| std::hint::spin_loop());
+    }
+
+    fn is_core_idle() -> bool {
+        let start = Instant::now();
+        std::thread::yield_now();
+        start.elapsed() < SHORTEST_SLICE
     }
 
     fn bit(word: usize) -> u64 {
@@ -242,6 +254,12 @@ impl<A: Atomics> BorrowWord<A> {
     pub fn end_write(&self) {
         self.0.store(0, Ordering::Release);
     }
+
+    /// Ends a successful attempt to write or to read.
+    #[inline(always)]
+    fn end(&self, writes: bool) {
+        if writes { self.end_write() } else { self.end_read() }
+    }
 }
 
 /// The number of writes to a storage. A thread that holds the storage's word sees all writes of earlier writers.
@@ -285,64 +303,110 @@ fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
     list.iter().any(|v| ptr::eq(v.borrow_word(), word))
 }
 
-/// The words of a kernel, each once, outputs first, and whether it writes each.
-#[inline]
-fn words<'w, V: Borrowed>(inputs: &'w [V], outputs: &'w [V]) -> impl Words<'w, V::Atomics>
+/// The words of a kernel's operands, each output once and before the inputs. The word of an output is no input's.
+struct OperandWords<'w, V> {
+    inputs: &'w [V],
+    outputs: &'w [V],
+}
+
+/// The words of sets of `set` operands, of which the kernel writes the first `targets` of each.
+struct BatchWords<'w, V> {
+    operands: &'w [V],
+    set: usize,
+    targets: usize,
+}
+
+impl<V> Clone for OperandWords<'_, V> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for OperandWords<'_, V> {}
+
+impl<V> Clone for BatchWords<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for BatchWords<'_, V> {}
+
+impl<'w, V: Borrowed> Words<'w, V::Atomics> for OperandWords<'w, V>
 where
     V::Atomics: 'w,
 {
-    let targets = outputs.iter().enumerate().map(move |(k, output)| (&outputs[..k], output.borrow_word(), true));
-    let read = inputs.iter().map(move |input| (outputs, input.borrow_word(), false));
-    targets.chain(read).filter(|(before, word, _)| !contains(before, word)).map(|(_, word, writes)| (word, writes))
+    #[inline(always)]
+    fn all(self, mut f: impl FnMut(&'w BorrowWord<V::Atomics>, bool) -> bool) -> bool {
+        for (k, output) in self.outputs.iter().enumerate() {
+            let word = output.borrow_word();
+            if !contains(&self.outputs[..k], word) && !f(word, true) {
+                return false;
+            }
+        }
+        for input in self.inputs {
+            let word = input.borrow_word();
+            if !contains(self.outputs, word) && !f(word, false) {
+                return false;
+            }
+        }
+        true
+    }
 }
 
-/// The words of sets of operands, of which the kernel writes the first `targets` of each.
-fn batch_words<'w, V: Borrowed>(operands: &'w [V], set: usize, targets: usize) -> impl Words<'w, V::Atomics>
+impl<'w, V: Borrowed> Words<'w, V::Atomics> for BatchWords<'w, V>
 where
     V::Atomics: 'w,
 {
-    operands.iter().enumerate().map(move |(k, operand)| (operand.borrow_word(), k % set < targets))
-}
-
-/// Returns true if a kernel may acquire these words before all kernels that wait.
-#[inline]
-fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
-    match A::waited() {
-        0 => true,
-        waited => waiting::is_next(waited, words),
+    fn all(self, mut f: impl FnMut(&'w BorrowWord<V::Atomics>, bool) -> bool) -> bool {
+        self.operands.iter().enumerate().all(|(k, operand)| f(operand.borrow_word(), k % self.set < self.targets))
     }
 }
 
 /// Acquires all words or none. A kernel whose own attempt failed meanwhile is not woken.
-#[inline]
+#[inline(always)]
 fn try_all<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
-    for (k, (word, writes)) in words.clone().enumerate() {
-        if !(if writes { word.try_write() } else { word.try_read() }) {
-            end(words.take(k));
-            return false;
-        }
+    let mut acquired = 0;
+    let is_acquired = words.all(|word, writes| {
+        let is_free = if writes { word.try_write() } else { word.try_read() };
+        acquired += usize::from(is_free);
+        is_free
+    });
+    if is_acquired {
+        A::set_held(A::held() + 1);
+    } else {
+        end_first(words, acquired);
     }
-    A::set_held(A::held() + 1);
-    true
+    is_acquired
+}
+
+/// Releases the first words.
+#[cold]
+fn end_first<'w, A: Atomics + 'w>(words: impl Words<'w, A>, mut count: usize) {
+    words.all(|word, writes| {
+        let is_held = count > 0;
+        if is_held {
+            count -= 1;
+            word.end(writes);
+        }
+        is_held
+    });
 }
 
 /// Acquires all words, if no kernel that waits comes before, or none.
 #[inline]
 fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
-    if !is_next(words.clone()) {
-        return false;
+    match A::waited() {
+        0 if try_all(words) => true,
+        _ => waiting::try_next(words),
     }
-    let is_acquired = try_all(words.clone());
-    if !is_acquired {
-        wake_waiters(words);
-    }
-    is_acquired
 }
 
 /// Acquires all words. Kernels that wait are served in turn.
 #[inline]
 fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
-    if !try_next(words.clone()) {
+    if !try_next(words) {
         waiting::wait(words);
     }
 }
@@ -350,16 +414,12 @@ fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 /// Releases words that [`try_all`] has acquired.
 #[inline]
 fn release<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
-    end(words.clone());
+    words.all(|word, writes| {
+        word.end(writes);
+        true
+    });
     A::set_held(A::held() - 1);
     wake_waiters(words);
-}
-
-#[inline]
-fn end<'w, A: Atomics + 'w>(words: impl Iterator<Item = (&'w BorrowWord<A>, bool)>) {
-    for (word, writes) in words {
-        if writes { word.end_write() } else { word.end_read() }
-    }
 }
 
 /// Wakes the kernels that wait for one of these words, which were released.
@@ -384,14 +444,14 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
     /// served in turn.
     #[inline]
     pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
-        acquire(words(inputs, outputs));
+        acquire(OperandWords { inputs, outputs });
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
     /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
-        try_next(words(inputs, outputs)).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
+        try_next(OperandWords { inputs, outputs }).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
     }
 
     /// Counts a write to every output.
@@ -404,7 +464,7 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
 impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
     #[inline]
     fn drop(&mut self) {
-        release(words(self.inputs, self.outputs));
+        release(OperandWords { inputs: self.inputs, outputs: self.outputs });
     }
 }
 
@@ -424,9 +484,9 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
     ///
     /// Returns `None`, and holds no word, if a target shares its storage with another operand.
     pub fn acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
-        let words = batch_words(operands, set, targets);
-        if !try_next(words.clone()) {
-            if !waiting::are_targets_unique(words.clone()) {
+        let words = BatchWords { operands, set, targets };
+        if !try_next(words) {
+            if !waiting::are_targets_unique(words) {
                 return None;
             }
             waiting::wait(words);
@@ -443,7 +503,7 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
 
 impl<V: Borrowed> Drop for BatchBorrowGuard<'_, V> {
     fn drop(&mut self) {
-        release(batch_words(self.operands, self.set, self.targets));
+        release(BatchWords { operands: self.operands, set: self.set, targets: self.targets });
     }
 }
 

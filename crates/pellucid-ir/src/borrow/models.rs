@@ -33,6 +33,11 @@ impl Atomics for Loom {
         thread::yield_now();
     }
 
+    /// The machine is loaded.
+    fn is_core_idle() -> bool {
+        false
+    }
+
     fn pause() {
         thread::yield_now();
     }
@@ -350,11 +355,11 @@ fn readers_and_a_writer_that_returns_are_all_served() {
 /// Reserves the storage for this thread, and uses the admissions of readers.
 fn reserve(storage: &Contents) {
     Loom::with_waiters(|list| {
-        let claims = list.claims(words(&[], &[storage]));
+        let claims = list.claims(OperandWords { inputs: &[], outputs: &[storage] });
         let writer = list.join(claims, Loom::parker());
         list.leave(writer);
         for _ in 0..100 {
-            let claims = list.claims(words(&[storage], &[]));
+            let claims = list.claims(OperandWords { inputs: &[storage], outputs: &[] });
             let reader = list.join(claims, std::sync::Arc::default());
             list.leave(reader);
         }

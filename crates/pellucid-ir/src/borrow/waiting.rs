@@ -10,7 +10,9 @@
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
 //! The words of a writer that had to wait thus stay *reserved* for its thread: until it writes them again, only
 //! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again
-//! and no reader has come, or does not return while a reader sleeps [`Atomics::PATIENCE`] times.
+//! and no reader has come, or does not return while a reader sleeps [`Atomics::PATIENCE`] times. A reader yields its
+//! core before it sleeps. If no other thread takes the core, the writer does not wait for it, for example because it
+//! waits for data: the reader goes on, and as many readers after it as after a write.
 //!
 //! The list is empty while no kernel waits, which an acquisition finds out by one load of a mask of the words in the
 //! list. A thread that holds words already does not join the list, since a kernel of the list may wait for these words.
@@ -21,9 +23,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The words of a kernel, and whether it writes each.
-pub(super) trait Words<'w, A: Atomics + 'w>: Iterator<Item = (&'w BorrowWord<A>, bool)> + Clone {}
-
-impl<'w, A: Atomics + 'w, I: Iterator<Item = (&'w BorrowWord<A>, bool)> + Clone> Words<'w, A> for I {}
+pub(super) trait Words<'w, A: Atomics + 'w>: Copy {
+    /// Calls `f` with one word after the other until it returns false. Returns true if it returned true for all.
+    fn all(self, f: impl FnMut(&'w BorrowWord<A>, bool) -> bool) -> bool;
+}
 
 /// The words of a kernel: for each its address, and whether the kernel writes it. Ascending by address, each once.
 type Claims = Vec<(usize, bool)>;
@@ -65,8 +68,20 @@ impl WaitList {
     }
 
     pub(super) fn claims<'w, A: Atomics + 'w>(&mut self, words: impl Words<'w, A>) -> Claims {
+        self.claims_of(words, |_| true)
+    }
+
+    /// Returns the claims of a kernel for the words for which `counts` returns true.
+    fn claims_of<'w, A: Atomics + 'w>(
+        &mut self,
+        words: impl Words<'w, A>,
+        counts: impl Fn(&BorrowWord<A>) -> bool,
+    ) -> Claims {
         let mut claims = self.spare.pop().unwrap_or_default();
-        claims.extend(words.map(|(word, writes)| (address(word), writes)));
+        words.all(|word, writes| {
+            claims.extend(counts(word).then_some((address(word), writes)));
+            true
+        });
         // Of equal addresses, the written one comes first and is kept.
         claims.sort_unstable_by_key(|&(word, writes)| (word, !writes));
         claims.dedup_by_key(|(word, _)| *word);
@@ -135,6 +150,15 @@ impl WaitList {
         self.reservations.push(Reservation { ticket, claims, owner, admissions: ADMITTED - admitted });
     }
 
+    /// Admits a kernel that a reservation holds up, and as many readers after it as after a write.
+    fn renew(&mut self, reservation: u64, ticket: u64) {
+        if let Some(it) = self.reservations.iter_mut().find(|it| it.ticket == reservation) {
+            it.admissions = ADMITTED;
+        }
+        let own = self.position(ticket);
+        self.waiters[own].is_admitted = true;
+    }
+
     fn end_reservations(&mut self, ends: impl Fn(&Reservation) -> bool) {
         while let Some(k) = self.reservations.iter().position(&ends) {
             let ended = self.reservations.swap_remove(k);
@@ -181,16 +205,32 @@ fn address<A: Atomics>(word: &BorrowWord<A>) -> usize {
 /// Returns true if each written word occurs once.
 #[cold]
 pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
-    let mut claims: Claims = words.map(|(word, writes)| (address(word), writes)).collect();
+    let mut claims = Claims::new();
+    words.all(|word, writes| {
+        claims.push((address(word), writes));
+        true
+    });
     claims.sort_unstable();
     claims.windows(2).all(|pair| pair[0].0 != pair[1].0 || !pair[1].1)
 }
 
-/// Returns true if a kernel may acquire these words before all kernels that wait. `waited` is the mask of the list,
-/// which is not empty.
+/// Acquires all words, if no kernel of the list comes before, or none.
 #[cold]
-pub(super) fn is_next<'w, A: Atomics + 'w>(waited: u64, words: impl Words<'w, A>) -> bool {
-    if words.clone().all(|(word, _)| waited & A::bit(address(word)) == 0) || A::held() > 0 {
+pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+    if !is_next(words) {
+        return false;
+    }
+    let is_acquired = try_all(words);
+    if !is_acquired {
+        wake_waiters(words);
+    }
+    is_acquired
+}
+
+/// Returns true if a kernel may acquire these words before all kernels of the list.
+fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+    let waited = A::waited();
+    if words.all(|word, _| waited & A::bit(address(word)) == 0) || A::held() > 0 {
         return true;
     }
     let parker = A::parker();
@@ -214,15 +254,15 @@ pub(super) fn is_next<'w, A: Atomics + 'w>(waited: u64, words: impl Words<'w, A>
 #[cold]
 pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     if A::held() > 0 {
-        while !try_all(words.clone()) {
-            wake_waiters(words.clone());
+        while !try_all(words) {
+            wake_waiters(words);
             A::yield_now();
         }
         return;
     }
     let parker = A::parker();
     let ticket = A::with_waiters(|list| {
-        let claims = list.claims(words.clone());
+        let claims = list.claims(words);
         let ticket = list.join(claims, parker.clone());
         list.publish::<A>();
         ticket
@@ -242,7 +282,7 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
             if reservation != reserved {
                 (reserved, sleeps) = (reservation, 0);
             }
-            let is_acquired = reserved.is_none() && !list.conflicts(own, &waiter.claims) && try_all(words.clone());
+            let is_acquired = reserved.is_none() && !list.conflicts(own, &waiter.claims) && try_all(words);
             if is_acquired {
                 list.leave(ticket);
                 list.publish::<A>();
@@ -252,9 +292,12 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
         if is_acquired {
             return;
         }
-        // A thread that yields on a loaded machine gives another process a time slice of milliseconds.
+        // A thread that yields on a loaded machine gives another process a time slice of milliseconds, so a kernel yields
+        // only before it sleeps.
         if attempt < PAUSES {
             A::pause();
+        } else if let Some(reservation) = reserved.filter(|_| A::is_core_idle()) {
+            A::with_waiters(|list| list.renew(reservation, ticket));
         } else if !A::park(&parker) {
             sleeps += 1;
         }
@@ -266,7 +309,7 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 pub(super) fn wake<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     let mut woken = Vec::new();
     A::with_waiters(|list| {
-        let claims = list.claims(words.filter(|(word, _)| word.is_free()));
+        let claims = list.claims_of(words, BorrowWord::is_free);
         for (k, waiter) in list.waiters.iter().enumerate() {
             if overlap(&waiter.claims, &claims, |_, _| true)
                 && !list.conflicts(k, &waiter.claims)

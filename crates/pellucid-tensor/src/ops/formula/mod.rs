@@ -140,16 +140,7 @@ pub(crate) fn record_result(
     let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
     let number = precision::widened_dtype(inputs);
     let call = FormulaCall { formula, params: &params, shape, rows: rows.unwrap_or_default(), sum, number };
-    let (tracked, arrays) = (call.tracked(inputs), arrays_of(inputs));
-    let forward = |call: &FormulaCall, saves: &mut SaveForBackward| {
-        call.save(tracked, &arrays, saves)?;
-        Ok(smallvec![result.array().clone()])
-    };
-    let node = |call: FormulaCall, parts: NodeParts<'_>| {
-        let derivative = call.derivative(tracked, parts.outputs);
-        parts.node(derivative)
-    };
-    record(call, inputs, &arrays, None, forward, node).map(single_output)
+    call.recorded(inputs, &arrays_of(inputs), None, Some(result.array())).map(single_output)
 }
 
 /// Like [`apply_rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
@@ -277,15 +268,33 @@ impl<'a> FormulaCall<'a> {
             if inputs.len() > MOST_INPUTS {
                 return Err(too_wide(self.formula, inputs.len()));
             }
-            let tracked = self.tracked(inputs);
-            let forward = |call: &&FormulaCall, saves: &mut SaveForBackward| call.saving(tracked, &arrays, saves);
-            let node = |call: &FormulaCall, parts: NodeParts<'_>| {
-                let derivative = call.derivative(tracked, parts.outputs);
-                parts.node(derivative)
-            };
-            return record(self, inputs, &arrays, reuse, forward, node);
+            return self.recorded(inputs, &arrays, reuse, None);
         }
         Ok(untracked_results(inputs, self.run_kernel(&arrays, reuse)?))
+    }
+
+    /// Runs the kernel, or returns `result`, which the caller has computed, and gives the results a node.
+    #[inline]
+    fn recorded(
+        &self,
+        inputs: &[&Tensor],
+        arrays: &[&Array],
+        reuse: Option<usize>,
+        result: Option<&Array>,
+    ) -> Result<SmallVec<[Tensor; 1]>> {
+        let tracked = self.tracked(inputs);
+        let forward = |call: &&FormulaCall, saves: &mut SaveForBackward| {
+            call.save(tracked, arrays, saves)?;
+            match result {
+                Some(result) => Ok(smallvec![result.clone()]),
+                None => call.run_kernel(arrays, saves.reusable()),
+            }
+        };
+        let node = |call: &FormulaCall, parts: NodeParts<'_>| {
+            let derivative = call.derivative(tracked, parts.outputs);
+            parts.node(derivative)
+        };
+        record(self, inputs, arrays, reuse, forward, node)
     }
 
     /// Returns true if the kernel can add its result to a tensor like `target` with the same rounding as a separate
@@ -326,13 +335,6 @@ impl<'a> FormulaCall<'a> {
             outputs += twin.is_none() as usize;
         }
         Variables { together, apart }
-    }
-
-    /// Runs the kernel and saves the values that the gradients of the tracked inputs read.
-    #[inline]
-    fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
-        self.save(tracked, inputs, saves)?;
-        self.run_kernel(inputs, saves.reusable())
     }
 
     /// Saves the values that the gradients of the tracked inputs read.
