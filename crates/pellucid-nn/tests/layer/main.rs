@@ -1,0 +1,12 @@
+//! Methods of every layer besides computing: build, shapes, capture, hooks, freezing, summaries.
+
+mod building;
+mod errors;
+mod hooks;
+mod structure;
+
+use pellucid_nn::{Linear, Relu, Sequential, sequential};
+
+fn mlp() -> Sequential {
+    sequential![Linear::new(4, 3), Relu, Linear::new(3, 2)]
+}
