@@ -120,7 +120,7 @@ impl Case {
         let mut random = SplitMix64::new(SplitMix64::new(seed).bits() ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         let leaves: Vec<(Vec<usize>, Vec<f64>)> = (0..1 + random.below(2))
             .map(|_| {
-                let shape = random.pick(&SHAPES).to_vec();
+                let shape = random.choose(&SHAPES).to_vec();
                 let values = catalogue::values(&shape, Domain::Apart, &mut random);
                 (shape, values)
             })
@@ -144,7 +144,7 @@ fn grow(
 ) -> (Expression, Tensor) {
     if depth == 0 {
         if random.below(12) == 0 {
-            let constant = Expression::Constant(random.pick(&SHAPES).to_vec(), random.bits());
+            let constant = Expression::Constant(random.choose(&SHAPES).to_vec(), random.bits());
             let value = constant.evaluate(leaves).expect("a constant can be evaluated");
             return (constant, value);
         }

@@ -1,43 +1,20 @@
-//! Random numbers that are the same on every machine.
+//! Random tensors that are the same on every machine, from the generator of the test suite.
+
+#[path = "../../../crates/pellucid-tensor/tests/suite/engine/plan_fuzz/rng.rs"]
+mod rng;
 
 use pellucid::Tensor;
-
-/// SplitMix64 (Steele, Lea & Flood 2014).
-#[derive(Clone, Debug)]
-pub struct SplitMix64(u64);
+pub use rng::SplitMix64;
 
 impl SplitMix64 {
-    /// Creates a generator from a seed.
-    pub fn new(seed: u64) -> SplitMix64 {
-        SplitMix64(seed)
-    }
-
-    /// Returns the next 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns an integer below `n`, which must be at least 1.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.bits() % n as u64) as usize
-    }
-
     /// Returns a random boolean.
     pub fn coin(&mut self) -> bool {
         self.below(2) == 0
     }
 
-    /// Returns a random element of the list.
-    pub fn pick<T: Copy>(&mut self, elements: &[T]) -> T {
-        elements[self.below(elements.len())]
-    }
-
     /// Returns a number from `[low, high)`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+        low + (high - low) * (self.bits() >> 11) as f64 * 2f64.powi(-53)
     }
 
     /// Returns a constant `f64` tensor of numbers from `[low, high)`.

@@ -9,7 +9,7 @@ use pellucid::ops::{
 use pellucid::{Result, Tensor, ops};
 
 fn reduction(random: &mut SplitMix64) -> Reduction {
-    random.pick(&[Reduction::Mean, Reduction::Sum, Reduction::None])
+    random.choose(&[Reduction::Mean, Reduction::Sum, Reduction::None])
 }
 
 /// Returns both tensors reshaped to `[2, 3]`.
@@ -127,7 +127,7 @@ fn classes() -> Vec<CatalogueOperation> {
             ops::nll_loss(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };
         "multi_margin_loss" [Apart] (x, random) => {
-            let (p, reduction) = (random.pick(&[1.0, 2.0]), reduction(random));
+            let (p, reduction) = (random.choose(&[1.0, 2.0]), reduction(random));
             let options = MultiMarginLossOptions { p, reduction, ..Default::default() };
             ops::multi_margin_loss(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };

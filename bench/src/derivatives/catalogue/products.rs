@@ -59,11 +59,11 @@ fn matrix_products() -> Vec<CatalogueOperation> {
         };
         "vdot" [Any, Any] (x, _) => ops::vdot(&fit(&x[0], &[3])?, &fit(&x[1], &[3])?);
         "convolve" [Any, Any] (x, random) => {
-            let mode = random.pick(&[ConvolveMode::Full, ConvolveMode::Same, ConvolveMode::Valid]);
+            let mode = random.choose(&[ConvolveMode::Full, ConvolveMode::Same, ConvolveMode::Valid]);
             ops::convolve(&fit(&x[0], &[4])?, &fit(&x[1], &[2])?, mode)
         };
         "correlate" [Any, Any] (x, random) => {
-            let mode = random.pick(&[ConvolveMode::Full, ConvolveMode::Same, ConvolveMode::Valid]);
+            let mode = random.choose(&[ConvolveMode::Full, ConvolveMode::Same, ConvolveMode::Valid]);
             ops::correlate(&fit(&x[0], &[4])?, &fit(&x[1], &[2])?, mode)
         };
         "inner" [Any, Any] (x, _) => ops::inner(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[2, 3])?);

@@ -64,16 +64,16 @@ fn norms() -> Vec<CatalogueOperation> {
         };
         "cdist" [Apart, Positive] (x, random) => {
             let b = ops::add(&fit(&x[1], &[2, 3])?, 1.5)?;
-            ops::cdist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.pick(&[1.0, 2.0, 3.0]))
+            ops::cdist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.choose(&[1.0, 2.0, 3.0]))
         };
         "cdist inf" [Apart, Positive] (x, _) => {
             let b = ops::add(&fit(&x[1], &[2, 3])?, 1.5)?;
             ops::cdist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, f64::INFINITY)
         };
-        "pdist" [Apart] (x, random) => ops::pdist(&fit(&x[0], &[3, 2])?, random.pick(&[1.0, 2.0, 3.0]));
+        "pdist" [Apart] (x, random) => ops::pdist(&fit(&x[0], &[3, 2])?, random.choose(&[1.0, 2.0, 3.0]));
         "dist" [Apart, Positive] (x, random) => {
             let b = ops::add(&fit(&x[1], &[2, 3])?, 1.5)?;
-            ops::dist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.pick(&[1.0, 2.0, 3.0]))
+            ops::dist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.choose(&[1.0, 2.0, 3.0]))
         };
         "cov" [Any] (x, _) => ops::cov(&matrix(&x[0])?, CovOptions { correction: 0.0, ..CovOptions::default() });
         "corrcoef" [Apart] (x, _) => ops::corrcoef(&fit(&x[0], &[2, 3])?);

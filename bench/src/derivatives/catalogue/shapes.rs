@@ -73,7 +73,7 @@ fn views() -> Vec<CatalogueOperation> {
         "einops repeat" [Any] (x, _) => einops::repeat(&fit(&x[0], &[2, 3])?, "a b -> b (a 2)", &[]);
         "einops reduce" [Apart] (x, random) => {
             use EinopsReduction::{Max, Mean, Min, Prod, Sum};
-            let fold = random.pick(&[Sum, Mean, Max, Min, Prod]);
+            let fold = random.choose(&[Sum, Mean, Max, Min, Prod]);
             einops::reduce(&fit(&x[0], &[2, 3])?, "a b -> b", fold, &[])
         };
         "pixel_shuffle" [Any] (x, _) => ops::pixel_shuffle(&fit(&x[0], &[4, 1, 2])?, 2);
@@ -142,7 +142,7 @@ fn indexing() -> Vec<CatalogueOperation> {
             ops::scatter_add_along(&fit(&x[0], &[2, 3])?, &random.indices(&[2, 3], 4), 1, [2, 4])
         };
         "scatter_reduce" [Apart, Apart] (x, random) => {
-            let meeting = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
+            let meeting = random.choose(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
             let (x, values) = (fit(&x[0], &[3])?, ops::add(&fit(&x[1], &[4])?, 0.013)?);
             ops::scatter_reduce(&x, &random.indices(&[4], 3), &values, 0, meeting, random.coin())
         };
@@ -158,7 +158,7 @@ fn indexing() -> Vec<CatalogueOperation> {
             ops::index_fill(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[1], 3), &value)
         };
         "index_reduce" [Apart, Apart] (x, random) => {
-            let meeting = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
+            let meeting = random.choose(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
             let source = ops::add(&fit(&x[1], &[2, 2])?, 0.013)?;
             ops::index_reduce(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[2], 3), &source, meeting, random.coin())
         };
@@ -182,7 +182,7 @@ fn indexing() -> Vec<CatalogueOperation> {
             ops::embedding(&fit(&x[0], &[2, 3])?, &random.indices(&[4], 2), EmbeddingOptions::default())
         };
         "embedding_bag" [Apart] (x, random) => {
-            let mode = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Mean, ScatterReduceOp::Max]);
+            let mode = random.choose(&[ScatterReduceOp::Sum, ScatterReduceOp::Mean, ScatterReduceOp::Max]);
             let options = EmbeddingBagOptions { mode, ..Default::default() };
             ops::embedding_bag(&fit(&x[0], &[3, 2])?, &random.indices(&[2, 3], 3), options)
         };

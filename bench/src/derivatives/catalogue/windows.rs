@@ -76,8 +76,8 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
         };
         "grid_sample" [Any, Unit] (x, random) => {
             let (x, grid) = (fit(&x[0], &[1, 1, 2, 3])?, fit(&x[1], &[1, 2, 2, 2])?);
-            let mode = random.pick(&[InterpolationMode::Nearest, InterpolationMode::Linear, InterpolationMode::Cubic]);
-            let outside = random.pick(&[PaddingMode::Zeros, PaddingMode::Border, PaddingMode::Reflection]);
+            let mode = random.choose(&[InterpolationMode::Nearest, InterpolationMode::Linear, InterpolationMode::Cubic]);
+            let outside = random.choose(&[PaddingMode::Zeros, PaddingMode::Border, PaddingMode::Reflection]);
             ops::grid_sample(&x, &ops::mul(&grid, 0.97)?, mode, outside, random.coin())
         };
         "affine_grid" [Any] (x, random) => ops::affine_grid(&fit(&x[0], &[1, 2, 3])?, &[2, 2], random.coin());

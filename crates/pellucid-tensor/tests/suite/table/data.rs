@@ -1,5 +1,6 @@
 //! Inputs of rows: numbers from a range, in every dtype and layout.
 
+use super::super::engine::SplitMix64;
 use super::nd::Nd;
 use super::row::{Case, Input, Kind};
 use pellucid_tensor::{DType, Device, Element, Ellipsis, Result, Scalar, Tensor, bf16, f16, slice};
@@ -81,19 +82,17 @@ pub fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// A stream of numbers in [0, 1) that is seeded by a name (SplitMix64).
-pub struct Stream(u64);
+/// A stream of numbers in [0, 1) that is seeded by a name.
+pub struct Stream(SplitMix64);
 
 impl Stream {
     pub fn new(name: &str) -> Stream {
-        Stream(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
+        let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+        Stream(SplitMix64::new(name.bytes().fold(0xcbf2_9ce4_8422_2325, hash)))
     }
 
     pub fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) >> 11) as f64 * 2f64.powi(-53)
+        (self.0.bits() >> 11) as f64 * 2f64.powi(-53)
     }
 }
 
