@@ -30,6 +30,8 @@ pub enum Factorization {
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
     /// row orderᵢ of A. Pivots outside 1..=rows are an error.
     RowOrder {
+        /// The operation that the error of a pivot names.
+        op: &'static str,
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
     },
@@ -121,7 +123,7 @@ impl Factorization {
     /// Returns shape and dtype of every output.
     fn factors(self, inputs: &[Meta]) -> Result<Metas> {
         let (op, a) = (self.name(), &inputs[0]);
-        if let Factorization::RowOrder { rows } = self {
+        if let Factorization::RowOrder { op, rows } = self {
             return row_order(op, a, rows);
         }
         if self == Factorization::LdlSolve {

@@ -78,6 +78,8 @@ pub enum RecurrentPart {
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
+    /// The operation that the error of a length names.
+    pub op: &'static str,
     /// The equations of one time step.
     pub cell: RnnMode,
     /// Whether the layer runs from the last time step to the first.
@@ -137,7 +139,7 @@ impl Recurrent {
     fn outputs_for(&self, inputs: &[Meta]) -> Result<Metas> {
         let misfit = || {
             Error::shapes(
-                "recurrent",
+                self.op,
                 inputs.iter().map(|m| &m.shape),
                 "the inputs must have the shapes documented at `kernel::Recurrent`",
             )
@@ -181,7 +183,7 @@ impl Recurrent {
             && inputs[floats..].iter().all(|m| m.dtype == DType::I64);
         if !typed {
             let help = "takes f32 or f64, and lengths of i64; use to_dtype()";
-            return Err(Error::dtypes("recurrent", inputs.iter().map(|m| m.dtype), help));
+            return Err(Error::dtypes(self.op, inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };
         let mut outputs: Metas = match self.part {
@@ -212,7 +214,7 @@ impl Family for Recurrent {
             state_outputs: 0,
             reads: ReadOrder::Anywhere,
             is_compute_bound: true,
-            refuses_values: false,
+            refuses_values: self.lengths,
         }
     }
 

@@ -48,6 +48,7 @@ fn errors_of_products_are_small() {
     let conv = |part| Kernel::Conv(Conv { window, groups: 1, part });
     let attention = |part| Kernel::Attention(Attention { causal: false, masked: false, scale: 0.25, part });
     let lstm = Recurrent {
+        op: "lstm",
         cell: RnnMode::Lstm,
         reverse: false,
         projected: false,

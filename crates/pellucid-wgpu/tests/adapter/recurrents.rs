@@ -78,7 +78,7 @@ fn check(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape, dtype: D
 
 /// Returns a layer.
 fn layer(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { cell, reverse, lengths, projected, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, lengths, projected, part: RecurrentPart::States }
 }
 
 const CELLS: [RnnMode; 4] = [RnnMode::Tanh, RnnMode::Relu, RnnMode::Gru, RnnMode::Lstm];

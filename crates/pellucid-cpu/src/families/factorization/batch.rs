@@ -21,9 +21,9 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let count: usize = batch.iter().product();
     let batches = |operands: &[Operand<'a>]| operands.iter().map(|o| MatrixBatch::new(o, batch)).collect::<Vec<_>>();
     let (x, y) = (batches(x), batches(y));
-    if let Factorization::RowOrder { rows } = *kernel {
+    if let Factorization::RowOrder { op, rows } = *kernel {
         let pivots = (0..count).flat_map(|b| x[0].matrix(b).load().data().to_vec());
-        check_pivots(kernel.name(), pivots, rows)?;
+        check_pivots(op, pivots, rows)?;
     }
     if *kernel == Factorization::LdlSolve {
         (0..count).try_for_each(|b| decode_ldl_pivots(kernel.name(), x[1].matrix(b).load().data()).map(|_| ()))?;
@@ -125,7 +125,7 @@ fn factor_matrix(kernel: Factorization, mut inputs: Vec<Matrix>) -> Vec<Matrix> 
             let pivots: Vec<f64> = pivots.into_iter().map(|p| (p + 1) as f64).collect();
             vec![a, column(&pivots), scalar(zero)]
         }
-        Factorization::RowOrder { rows } => {
+        Factorization::RowOrder { rows, .. } => {
             let order = pellucid_linalg::row_order(a.data().iter().map(|&p| p as usize - 1), rows);
             vec![Matrix::from_fn(rows, 1, |i, _| order[i] as f64)]
         }

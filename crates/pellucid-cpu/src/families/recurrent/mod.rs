@@ -39,7 +39,7 @@ impl CpuFamily for Recurrent {
         if outputs.len() != expected.len() || !outputs.iter().zip(&expected).all(fits) {
             let shapes = outputs.iter().map(|o| o.shape());
             return Err(Error::shapes(
-                "recurrent",
+                self.op,
                 shapes,
                 "the outputs must be contiguous and have the shapes inferred from the inputs",
             ));
@@ -92,7 +92,7 @@ fn run_typed<T: Float>(
     });
     if let Some(&length) = lengths.into_iter().flatten().find(|&&n| n < 0 || n as usize > sizes.steps) {
         let reason = format!("lengths must be in 0..={}, the number of steps; got {length}", sizes.steps);
-        return Err(Error::invalid("recurrent", reason));
+        return Err(Error::invalid(kernel.op, reason));
     }
     let input = |k: usize| dense[k - copied].first::<T>();
     let output = |k: usize| outputs[k].first::<T>();

@@ -12,7 +12,7 @@ pub(super) type LayerShape = [usize; 4];
 
 /// Returns the kernel that computes all states.
 fn kernel(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { cell, reverse, projected, lengths, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, projected, lengths, part: RecurrentPart::States }
 }
 
 /// Returns kernels of every cell in both directions, with and without lengths, and projected where possible.

@@ -11,6 +11,7 @@ use crate::autograd::{
     apply_one, placed_like,
 };
 use crate::ops;
+use crate::ops::operation_scope::outermost_operation;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -56,31 +57,32 @@ impl Operation for LuFactor {
         let under = ops::zeros(&[&left.shape()[..left.rank() - 2], &[m - k, n - k]].concat()[..], g.dtype())?;
         let rows = ops::concatenate(&[&left, &ops::concatenate(&[&right, &under], -2)?], -1)?;
         // Row i of P·A is row orderᵢ of A; the inverse permutation restores the order of A.
-        let order = row_order(&saved.output(1)?, m)?;
+        let order = row_order("lu_factor", &saved.output(1)?, m)?;
         Ok(smallvec![Some(take_rows(&rows, &ops::argsort(&order, -1, false)?)?)])
     }
 }
 
 /// The row permutation of a sequence of pivots.
 struct RowOrder {
+    op: &'static str,
     rows: usize,
 }
 
 impl Operation for RowOrder {
     fn name(&self) -> &'static str {
-        "row_order"
+        self.op
     }
     fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        factor(Factorization::RowOrder { rows: self.rows }, inputs)
+        factor(Factorization::RowOrder { op: self.op, rows: self.rows }, inputs)
     }
     fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![None])
     }
 }
 
-/// Returns the order for which row i of P·A is row orderᵢ of A.
-fn row_order(pivots: &Tensor, rows: usize) -> Result<Tensor> {
-    apply_one(RowOrder { rows }, &[pivots])
+/// Returns the order for which row i of P·A is row orderᵢ of A, as a part of `op`.
+fn row_order(op: &'static str, pivots: &Tensor, rows: usize) -> Result<Tensor> {
+    apply_one(RowOrder { op: outermost_operation(op), rows }, &[pivots])
 }
 
 /// Returns the rows of matrices in the given order, `[.., m]`.
@@ -116,7 +118,7 @@ pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
 pub(super) fn solve_by_factors(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: bool) -> Result<Tensor> {
     let n = packed.shape()[packed.rank() - 1];
     let batch = common_batch("lu_solve", packed, b)?;
-    let order = row_order(pivots, n)?;
+    let order = row_order("lu_solve", pivots, n)?;
     let order = ops::broadcast_to(&order, batch.iter().copied().chain([n]).collect::<Shape>())?;
     let b = broadcast_batch(b, &batch)?;
     if transposed {
@@ -201,7 +203,7 @@ pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transp
 pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     let (m, n) = matrix_dims("lu_unpack", packed)?;
     let k = m.min(n);
-    let order = row_order(&as_pivots("lu_unpack", packed, pivots)?, m)?;
+    let order = row_order("lu_unpack", &as_pivots("lu_unpack", packed, pivots)?, m)?;
     // Column i of P has its 1 in row orderᵢ.
     let rows = as_column(&ops::indices(m)?)?;
     let p = ops::to_dtype(&ops::eq(&rows, &super::as_row(&order)?)?, packed.dtype())?;

@@ -12,6 +12,8 @@ use pellucid_ir::kernel::RnnMode;
 /// last c.
 #[derive(Clone, Copy)]
 pub(super) struct RecurrentLayer {
+    /// The called operation, which an error of a deferred kernel names.
+    pub(super) op: &'static str,
     pub(super) cell: RnnMode,
     pub(super) reverse: bool,
     pub(super) projected: bool,

@@ -15,8 +15,8 @@ use smallvec::smallvec;
 
 impl RecurrentLayer {
     fn kernel(&self, part: RecurrentPart) -> Kernel {
-        let &RecurrentLayer { cell, reverse, projected, lengths } = self;
-        Kernel::Recurrent(Recurrent { cell, reverse, projected, lengths, part })
+        let &RecurrentLayer { op, cell, reverse, projected, lengths } = self;
+        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, part })
     }
 
     fn is_lstm(&self) -> bool {

@@ -9,6 +9,7 @@ mod layer;
 
 use crate::autograd::apply;
 use crate::ops;
+use crate::ops::operation_scope::outermost_operation;
 use crate::ops::precision;
 use crate::tensor::Tensor;
 use definition::RecurrentLayer;
@@ -198,6 +199,7 @@ fn recurrent(
         operands.push(ops::to_dtype(lengths, DType::I64)?);
     }
     let layer = RecurrentLayer {
+        op: outermost_operation(op),
         cell,
         reverse: options.reverse,
         projected: weights.weight_hr.is_some(),

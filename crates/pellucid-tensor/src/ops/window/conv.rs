@@ -409,7 +409,14 @@ convolutions! {
 }
 
 /// Computes Σ over each window, separately for all planes `[.., z, y, x]`, as a convolution of one channel with ones.
-pub(crate) fn window_sums(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
+/// The operation `op` consists of these sums.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] for booleans.
+pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
+    if x.dtype() == DType::Bool {
+        return Err(Error::dtypes(op, [x.dtype()], "windows of booleans have no sum; use to_dtype()"));
+    }
     let shape = x.shape().clone();
     let lead = shape.rank() - 3;
     let planes: usize = shape[..lead].iter().product();

@@ -224,13 +224,19 @@ fn avg_pool(
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     in_single!(op, [x] => avg_pool(op, spatial, x, pool, divisor));
-    images.restore_axes(&window_means(&images.x, window, outputs, divisor)?)
+    images.restore_axes(&window_means(op, &images.x, window, outputs, divisor)?)
 }
 
 /// Computes the sums of windows over the divisor.
-fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: AvgPoolDivisor) -> Result<Tensor> {
+fn window_means(
+    op: &'static str,
+    x: &Tensor,
+    window: Window,
+    outputs: [usize; 3],
+    divisor: AvgPoolDivisor,
+) -> Result<Tensor> {
     let dims: [usize; 3] = std::array::from_fn(|a| x.shape()[x.rank() - 3 + a]);
-    let sums = window_sums(x, window, outputs)?;
+    let sums = window_sums(op, x, window, outputs)?;
     // The number of elements of window o along axis a.
     let count = |a: usize, o: usize| {
         let (start, before) = (window.stride[a] * o, window.before[a]);
@@ -280,10 +286,10 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     let x = as_float(&images.x)?;
     let powers = if p == 1.0 { x } else { map(power::signed_power(p), &[&x], &[p.into()])? };
     let sums = if pool.ceil {
-        let means = window_means(&powers, window, outputs, AvgPoolDivisor::Inside)?;
+        let means = window_means(op, &powers, window, outputs, AvgPoolDivisor::Inside)?;
         ops::mul(&means, window.size.iter().product::<usize>() as f64)?
     } else {
-        window_sums(&powers, window, outputs)?
+        window_sums(op, &powers, window, outputs)?
     };
     // A sum of first powers has no root, whose derivative at 0 would be 0.
     images.restore_axes(&if p == 1.0 { sums } else { map(power::root(), &[&sums], &[(1.0 / p).into()])? })

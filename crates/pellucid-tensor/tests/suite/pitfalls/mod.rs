@@ -4,6 +4,7 @@
 
 mod arguments;
 mod conventions;
+mod deferred_names;
 mod empty;
 mod extreme_values;
 mod gradients;

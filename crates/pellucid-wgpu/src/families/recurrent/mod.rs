@@ -55,7 +55,7 @@ impl GpuFamily for Recurrent {
         let expected = Kernel::Recurrent(*self).infer(&metas(inputs))?;
         if metas(outputs)[..] != expected[..] || !outputs.iter().all(|o| o.layout.is_contiguous()) {
             let help = "the outputs must be contiguous and have the shapes inferred from the inputs";
-            return Err(Error::shapes("recurrent", outputs.iter().map(|o| o.shape()), help));
+            return Err(Error::shapes(self.op, outputs.iter().map(|o| o.shape()), help));
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl GpuFamily for Recurrent {
         let Some(sizes) = self.sizes(&metas(inputs)) else { return Ok(()) };
         let lengths = inputs.last().filter(|_| self.lengths).copied();
         if let Some(lengths) = &lengths {
-            check_lengths(list, "recurrent", lengths, sizes.steps)?;
+            check_lengths(list, self.op, lengths, sizes.steps)?;
         }
         let dispatches = RecurrentDispatches {
             kernel: self,

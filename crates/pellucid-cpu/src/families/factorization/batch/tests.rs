@@ -138,7 +138,12 @@ fn lu_and_row_order() {
             let u = MatrixStack::from_fn(k, n, |b, i, j| upper(&f[0]).at(b, i, j));
             let pivots = TestArray::cast([BATCH[0], BATCH[1], k], TestLayout::Gaps, DType::I32, &f[1].data);
             let order = TestArray::new([BATCH[0], BATCH[1], m], DType::I64, TestLayout::Transposed);
-            run_kernel(Kernel::Factorization(Factorization::RowOrder { rows: m }), &[&pivots], &[&order]).unwrap();
+            run_kernel(
+                Kernel::Factorization(Factorization::RowOrder { op: "lu_unpack", rows: m }),
+                &[&pivots],
+                &[&order],
+            )
+            .unwrap();
             let order = order.reals();
             let pa = MatrixStack::from_fn(m, n, |b, i, j| a.at(b, order[b * m + i] as usize, j));
             close(&l.times(&u), &pa, tolerance);
@@ -154,7 +159,11 @@ fn pivots_out_of_range_are_errors() {
     let order = TestArray::new([3], DType::I64, TestLayout::Plain);
     for pivots in [[0, 1], [1, 4], [-1, 2]] {
         let pivots = TestArray::of([2], TestLayout::Plain, &pivots);
-        let result = run_kernel(Kernel::Factorization(Factorization::RowOrder { rows: 3 }), &[&pivots], &[&order]);
+        let result = run_kernel(
+            Kernel::Factorization(Factorization::RowOrder { op: "lu_unpack", rows: 3 }),
+            &[&pivots],
+            &[&order],
+        );
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
 }
