@@ -340,3 +340,60 @@ fn a_loss_of_pairs_of_classes_does_not_store_the_pairs() {
     let (_, work) = trace(loss).unwrap();
     assert!(work.allocated_bytes < 32 * 4 * 16 * 256, "{work:?}");
 }
+
+/// The values of every order or power would have `ORDER` times the size of the argument, in every derivative.
+#[test]
+fn polynomials_do_not_store_the_values_of_lower_orders() {
+    const ORDER: i64 = 200;
+    let _turn = lock_statistics();
+    let x = wave([1 << 16]).mul(0.25).requires_grad_(true);
+    let coefficients = wave([ORDER as usize + 1]).requires_grad_(true);
+    let order = Tensor::from(ORDER);
+    type Polynomial = fn(&Tensor, &Tensor, &Tensor) -> Tensor;
+    let calls: [(&str, Polynomial); 5] = [
+        ("polyval", |x, coefficients, _| coefficients.polyval(x)),
+        ("legendre_p", |x, _, order| x.legendre_p(order)),
+        ("chebyshev_t", |x, _, order| x.chebyshev_t(order)),
+        ("hermite_he", |x, _, order| x.mul(1e-3).hermite_he(order)),
+        ("laguerre_l", |x, _, order| x.laguerre_l(order)),
+    ];
+    for (name, call) in calls {
+        let variables = if name == "polyval" { vec![&x, &coefficients] } else { vec![&x] };
+        for derivatives in 1..=3 {
+            let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
+            let mut y = call(&x, &coefficients, &order);
+            for _ in 0..derivatives {
+                let options = GradOptions { create_graph: true, ..Default::default() };
+                let gradients = grad(&[&y.sum(..)], &variables, options).unwrap();
+                y = gradients.iter().map(|g| g.sum(..)).sum::<Tensor>() + &gradients[0];
+            }
+            drop(y);
+            let (now, bytes) = (Device::cpu().memory_stats().peak, 4 * (1 << 16));
+            assert!(
+                now <= peak.max(before + 24 * bytes),
+                "{name}, derivative {derivatives}: the peak grew from {peak} to {now} bytes"
+            );
+        }
+    }
+}
+
+/// Attention stores blocks of the scores only, up to its first derivative. Higher derivatives store all scores.
+#[test]
+fn attention_stores_scores_in_second_derivatives_only() {
+    let _turn = lock_statistics();
+    let (length, width) = (1024, 8);
+    let [q, k, v] = [1.0, 0.5, 0.25].map(|scale| wave([1, length, width]).mul(scale).requires_grad_(true));
+    let scores = 4 * length * length;
+    for (derivatives, bound) in [(0, scores / 2), (1, scores / 2), (2, 12 * scores)] {
+        let (before, peak) = (in_use(), Device::cpu().memory_stats().peak);
+        let mut y = q.scaled_dot_product_attention(&k, &v, Default::default());
+        for _ in 0..derivatives {
+            let options = GradOptions { create_graph: true, ..Default::default() };
+            let gradients = grad(&[&y.square().sum(..)], &[&q, &k, &v], options).unwrap();
+            y = gradients.iter().map(|g| g.square().sum(..)).sum();
+        }
+        drop(y);
+        let now = Device::cpu().memory_stats().peak;
+        assert!(now <= peak.max(before + bound), "derivative {derivatives}: the peak grew from {peak} to {now} bytes");
+    }
+}

@@ -3,15 +3,21 @@
 use super::formula::map;
 use super::over_axes::as_float;
 use super::precision::in_single;
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, formula};
+use smallvec::smallvec;
 
 /// Evaluates the polynomial with these coefficients, the highest power first, at every element of x (Horner's rule).
 ///
 /// This is NumPy's `polyval`: the coefficients are a vector `[n]` of a polynomial of degree n − 1; without
-/// coefficients it is 0. Both operands have gradients. Dtypes are promoted.
+/// coefficients it is 0. Both operands have gradients. Dtypes are promoted. The gradient takes about 3 times the memory
+/// of x for every number of coefficients, and each further derivative about 2 times more.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -41,10 +47,86 @@ pub fn polyval(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
         // The sum of no coefficients is 0, on the device of the coefficients.
         return ops::add(&ops::zeros_like(&x)?, &ops::to_dtype(&ops::sum(coefficients, ..)?, dtype)?);
     }
-    let mut parts = ops::unbind(&ops::to_dtype(coefficients, dtype)?, 0)?.into_iter();
-    let highest = parts.next().expect("the polynomial must have a coefficient");
-    let step = formula! { static polyval(y, x, c) = y * x + c; };
-    parts.try_fold(ops::broadcast_to(&highest, x.shape())?, |y, c| map(step, &[&y, &x, &c], &[]))
+    apply_one(PolynomialValue, &[&ops::to_dtype(coefficients, dtype)?, &x])
+}
+
+/// Σᵢ cᵢ·x^(n−1−i) of coefficients `[n]`, n ≥ 1, and x in one dtype. Nothing is stored for each coefficient, because the
+/// derivatives are values of polynomials and [power sums](PowerSums).
+struct PolynomialValue;
+
+impl Operation for PolynomialValue {
+    fn name(&self) -> &'static str {
+        "polyval"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..2).for_each(|i| saves.input(i));
+        let [coefficients, x] = [0, 1].map(|i| Tensor::from(inputs[i].clone()));
+        let mut parts = ops::unbind(&coefficients, 0)?.into_iter();
+        let highest = parts.next().expect("the polynomial must have a coefficient");
+        let step = formula! { static polyval(y, x, c) = y * x + c; };
+        let y = parts.try_fold(ops::broadcast_to(&highest, x.shape())?, |y, c| map(step, &[&y, &x, &c], &[]))?;
+        Ok(smallvec![y.array().clone()])
+    }
+
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let (coefficients, x, g) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
+        let count = coefficients.size();
+        let sums = needed.contains(0).then(|| apply_one(PowerSums { count }, &[&g, &x])).transpose()?;
+        let slope = needed.contains(1).then(|| ops::mul(&g, &slope(&coefficients, &x)?)).transpose()?;
+        Ok(smallvec![sums, slope])
+    }
+}
+
+/// Computes the derivative of the polynomial with these coefficients, at least one, at x.
+fn slope(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let degree = coefficients.size() - 1;
+    if degree == 0 {
+        return ops::zeros_like(x);
+    }
+    let powers = ops::flip(&ops::add(&ops::indices(degree)?, 1)?, 0)?;
+    let scaled = ops::mul(&ops::narrow(coefficients, 0, 0, degree)?, &ops::to_dtype(&powers, coefficients.dtype())?)?;
+    apply_one(PolynomialValue, &[&scaled, x])
+}
+
+/// The sums Σ g·x^(n−1−i) over all elements, `[n]`: the gradient of the coefficients of a polynomial.
+struct PowerSums {
+    count: usize,
+}
+
+impl Operation for PowerSums {
+    fn name(&self) -> &'static str {
+        "polyval"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..2).for_each(|i| saves.input(i));
+        let [mut product, x] = [0, 1].map(|i| Tensor::from(inputs[i].clone()));
+        let mut sums = vec![ops::sum(&product, ..)?];
+        for _ in 1..self.count {
+            product = ops::mul(&product, &x)?;
+            sums.push(ops::sum(&product, ..)?);
+        }
+        sums.reverse();
+        Ok(smallvec![ops::stack(&sums, 0)?.array().clone()])
+    }
+
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let (g, x, weights) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
+        let value = needed.contains(0).then(|| apply_one(PolynomialValue, &[&weights, &x])).transpose()?;
+        let slope = needed.contains(1).then(|| ops::mul(&g, &slope(&weights, &x)?)).transpose()?;
+        Ok(smallvec![value, slope])
+    }
 }
 
 /// Fits a polynomial of a degree to points (xᵢ, yᵢ) by least squares. Returns its coefficients, the highest power first.
