@@ -181,6 +181,65 @@ impl DType {
         })
     }
 
+    /// Returns the least and the largest finite value: `false` and `true`, integers, or floats.
+    ///
+    /// ```
+    /// # extern crate pellucid_ir as pellucid;
+    /// use pellucid::{DType, Scalar};
+    /// assert_eq!(DType::U8.range(), (Scalar::Int(0), Scalar::Int(255)));
+    /// assert_eq!(DType::F16.range().1, Scalar::Float(65504.0));
+    /// ```
+    #[doc(alias("finfo", "iinfo"))]
+    pub fn range(self) -> (Scalar, Scalar) {
+        let floats = |largest: f64| (Scalar::Float(-largest), Scalar::Float(largest));
+        match self {
+            DType::Bool => (Scalar::Bool(false), Scalar::Bool(true)),
+            DType::F16 => floats(65504.0),
+            DType::BF16 => floats((2.0 - 2f64.powi(-7)) * 2f64.powi(127)),
+            DType::F32 => floats(f64::from(f32::MAX)),
+            DType::F64 => floats(f64::MAX),
+            DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
+                let (least, largest) = self.integer_range().expect("the dtype must be an integer dtype");
+                (Scalar::Int(least), Scalar::Int(largest))
+            }
+        }
+    }
+
+    /// Returns ε, the distance from 1 to the next larger value of a float dtype; `None` for integers and `bool`.
+    ///
+    /// ```
+    /// # extern crate pellucid_ir as pellucid;
+    /// use pellucid::DType;
+    /// assert_eq!(DType::F32.epsilon(), Some(f64::from(f32::EPSILON)));
+    /// ```
+    #[doc(alias = "eps")]
+    pub fn epsilon(self) -> Option<f64> {
+        match self {
+            DType::F16 => Some(2f64.powi(-10)),
+            DType::BF16 => Some(2f64.powi(-7)),
+            DType::F32 => Some(f64::from(f32::EPSILON)),
+            DType::F64 => Some(f64::EPSILON),
+            _ => None,
+        }
+    }
+
+    /// Returns the least positive normal value of a float dtype; `None` for integers and `bool`.
+    ///
+    /// ```
+    /// # extern crate pellucid_ir as pellucid;
+    /// use pellucid::DType;
+    /// assert_eq!(DType::F64.min_positive(), Some(f64::MIN_POSITIVE));
+    /// ```
+    #[doc(alias("tiny", "smallest_normal"))]
+    pub fn min_positive(self) -> Option<f64> {
+        match self {
+            DType::F16 => Some(2f64.powi(-14)),
+            DType::BF16 | DType::F32 => Some(f64::from(f32::MIN_POSITIVE)),
+            DType::F64 => Some(f64::MIN_POSITIVE),
+            _ => None,
+        }
+    }
+
     /// Clamps `value` to the range of an integer dtype; returns it unchanged for `bool` and floats.
     pub fn saturate(self, value: i64) -> i64 {
         self.integer_range().map_or(value, |(low, high)| value.clamp(low, high))
@@ -224,6 +283,10 @@ impl fmt::Display for DType {
 }
 
 /// A Rust type that is the element of some dtype.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the type of an element",
+    note = "elements are `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`; convert a `usize` by `as i64`"
+)]
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
     /// The dtype of the type.
     const DTYPE: DType;

@@ -439,6 +439,11 @@ fn readable_bytes(bytes: usize) -> String {
     format!("{:.1} {name}", bytes as f64 / unit)
 }
 
+/// Returns true if a text contains a call, such as `to_dtype()`.
+fn names_a_call(text: &str) -> bool {
+    text.match_indices('(').any(|(at, _)| text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
 /// Returns copies of the names of operations, one for each name: an error that refers to a copy keeps its operation.
 fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
@@ -559,9 +564,20 @@ impl Error {
         Error::ShapeMismatch { op, shapes: shapes.into_iter().cloned().collect(), help: help.into() }
     }
 
-    /// Creates an [`Error::DTypeMismatch`].
+    /// Creates an [`Error::DTypeMismatch`] for tensors. A help that names no call is completed by the remedy
+    /// `to_dtype()`.
     pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, help: impl Into<String>) -> Error {
-        Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), help: help.into() }
+        let mut help = help.into();
+        if !names_a_call(&help) {
+            help.push_str("; use to_dtype()");
+        }
+        Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), help }
+    }
+
+    /// Creates an [`Error::DTypeMismatch`] for a dtype that is an argument. A tensor has no part in it, so that the
+    /// help has no remedy `to_dtype()`.
+    pub fn dtype_argument(op: &'static str, dtype: DType, help: impl Into<String>) -> Error {
+        Error::DTypeMismatch { op, dtypes: vec![dtype], help: help.into() }
     }
 }
 

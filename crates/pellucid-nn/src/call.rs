@@ -85,6 +85,14 @@ pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Ten
     call_observed(CalledModule::of(&layer), layer.is_activation(), &[x], &mut compute)
 }
 
+/// Returns the result of operations that are steps of the layer `op`; an error of one of them names the layer.
+pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
+    result.map_err(|mut error| {
+        error.set_operation(op);
+        error
+    })
+}
+
 /// A module that is called, without its type.
 struct CalledModule<'a> {
     id: Option<ModuleId>,

@@ -461,11 +461,8 @@ impl dyn ModuleParts + '_ {
 
     fn to_dtype_(&self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
-            return Err(Error::dtypes(
-                "to_dtype",
-                [dtype],
-                "parameters must have a float dtype: F64, F32, BF16 or F16",
-            ));
+            let help = "parameters must have a float dtype: F64, F32, BF16 or F16";
+            return Err(Error::dtype_argument("to_dtype", dtype, help));
         }
         let changes = |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype() != dtype;
         self.replace_elements("to_dtype", changes, |tensor| tensor.try_to_dtype_(dtype))

@@ -106,6 +106,15 @@ fn malformed_safetensors_are_refused() {
         let why = reason(io::load(scratch.file("case", &bytes)));
         assert!(!why.is_empty(), "{name}: the error must have a reason");
     }
+    for (dtype, bytes, remedy) in [
+        ("F8_E4M3", 1, "x.to(torch.bfloat16)"),
+        ("F8_E5M2", 1, "x.to(torch.bfloat16)"),
+        ("U32", 4, "x.to(torch.int64)"),
+    ] {
+        let header = format!(r#"{{"a":{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,{bytes}]}}}}"#);
+        let why = reason(io::load(scratch.file("case", &safetensors(&header, &vec![0; bytes]))));
+        assert!(why.contains(&format!("the tensor a has dtype {dtype}")) && why.contains(remedy), "{why}");
+    }
     assert_eq!(io::load(scratch.file("well", &well)).unwrap()["a"].to_vec::<f32>(), [0.0, 0.0]);
     for length in [well.len() - 1, 20] {
         assert!(

@@ -351,9 +351,9 @@ impl Lowering<'_> {
         let what = format!("`{name}`");
         match compute {
             Compute::F32 | Compute::F64 => {
-                self.refuse(&what, "the operation takes integers or masks; convert the input with to_dtype")
+                self.refuse(&what, "the operation takes integers or masks; convert the input with to_dtype()")
             }
-            _ => self.refuse(&what, "convert the input to a float dtype first, with to_dtype"),
+            _ => self.refuse(&what, "convert the input to a float dtype first, with to_dtype()"),
         }
     }
 }

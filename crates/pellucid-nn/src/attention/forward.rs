@@ -2,13 +2,15 @@
 
 use super::mask::{AttentionMasks, extend_mask};
 use super::rotary::Rotary;
+use crate::call;
 use crate::input_dtype::check_input_dtype;
 use crate::option_range::OptionRange;
 use crate::parameter::Parameter;
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-const OP: &str = "multihead_attention";
+/// The name of the layer in errors.
+pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 
 /// The projections of queries, keys and values in [`MultiheadAttention`](crate::MultiheadAttention), as parameters or tensors.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +144,7 @@ pub fn multi_head_attention_forward(
 
 /// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
 pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: bool, dropout: f64) -> Result<()> {
-    let refuse = |reason: String| Err(Error::invalid(OP, reason));
+    let refuse = |reason: String| Err(Error::invalid(MULTIHEAD_ATTENTION, reason));
     if heads == 0 || !width.is_multiple_of(heads) {
         return refuse(format!(
             "the number of heads, {heads}, must divide the width {width}; use 1, {width} or another divisor"
@@ -156,7 +158,7 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
     if rotary && !(width / heads).is_multiple_of(2) {
         return refuse(format!("rotary positions need an even head width, got {}", width / heads));
     }
-    OptionRange::FRACTION.check(OP, "dropout", dropout, 0.1)
+    OptionRange::FRACTION.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
 }
 
 /// Multi-head attention up to the joined heads, which the output projection reads.
@@ -182,11 +184,21 @@ pub(super) struct PreparedHeads {
 impl HeadAttention<'_> {
     /// Returns the joined heads, `[.., L, E]`, of queries, keys and values.
     pub(super) fn attend(&self, inputs: [&Tensor; 3], masks: AttentionMasks<'_>) -> Result<Tensor> {
-        self.attend_heads(&self.prepare_heads(inputs, masks)?)
+        let found = self.prepare_heads(inputs, masks).and_then(|prepared| self.attend_heads(&prepared));
+        call::name_layer(MULTIHEAD_ATTENTION, found)
     }
 
     /// Returns the joined heads of queries, keys and values, and the weights of all heads or their mean.
     pub(super) fn attend_weighted(
+        &self,
+        inputs: [&Tensor; 3],
+        masks: AttentionMasks<'_>,
+        average: bool,
+    ) -> Result<(Tensor, Tensor)> {
+        call::name_layer(MULTIHEAD_ATTENTION, self.weighted_heads(inputs, masks, average))
+    }
+
+    fn weighted_heads(
         &self,
         inputs: [&Tensor; 3],
         masks: AttentionMasks<'_>,
@@ -243,7 +255,7 @@ impl HeadAttention<'_> {
                 self.heads,
                 self.kv_heads
             );
-            Err(Error::shapes(OP, [weight.shape()], help))
+            Err(Error::shapes(MULTIHEAD_ATTENTION, [weight.shape()], help))
         };
         match self.in_proj {
             InProj::Joint(weight) => check("in_proj", weight, &[Some(all), Some(width)])?,
@@ -274,7 +286,7 @@ impl HeadAttention<'_> {
             InProj::Separate(weights) => weights,
         };
         for ((name, x), weight) in [("query", query), ("key", key), ("value", value)].into_iter().zip(weights) {
-            check_input_dtype(OP, x, weight)?;
+            check_input_dtype(MULTIHEAD_ATTENTION, x, weight)?;
             check_width(name, x, weight.shape()[1])?;
         }
         let lengths = self.projected_widths();
@@ -308,7 +320,7 @@ impl HeadAttention<'_> {
     /// Splits the heads: `[.., L, H·D]` becomes `[.., H, L, D]`.
     fn split_heads(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         if x.rank() < 2 {
-            return Err(Error::shapes(OP, [x.shape()], "the input must have shape [.., L, E]"));
+            return Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], "the input must have shape [.., L, E]"));
         }
         ops::transpose(&ops::unflatten(x, -1, [heads, self.head_width()])?, -3, -2)
     }
@@ -376,7 +388,7 @@ fn check_width(name: &str, x: &Tensor, made_for: usize) -> Result<()> {
                 "the last axis of the {name} has length {given}, but the layer was made for {made_for}; make the layer for \
                  {given}, or give the {name} a last axis of length {made_for}"
             );
-            Err(Error::shapes(OP, [x.shape()], help))
+            Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], help))
         }
         _ => Ok(()),
     }

@@ -1,5 +1,6 @@
 //! Attention masks.
 
+use super::forward::MULTIHEAD_ATTENTION;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
 /// The masks of an attention. A key is visible to a query if no mask hides it; a query without visible keys gets zeros.
@@ -46,7 +47,7 @@ impl<'a> AttentionMasks<'a> {
 
     /// Checks the dtype of the padding mask, and the shapes of the masks for queries `[.., L, E]` and keys `[.., S, E]`.
     pub(super) fn check(&self, query: &Tensor, key: &Tensor, heads: usize) -> Result<()> {
-        let op = "attention";
+        let op = MULTIHEAD_ATTENTION;
         let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
         // Inputs that do not match are refused later.
         let Some(batch) = lead(query).broadcast(&lead(key)) else { return Ok(()) };
@@ -96,7 +97,7 @@ impl<'a> AttentionMasks<'a> {
             DType::Bool => Ok(mask.clone()),
             float if float.is_float() => ops::to_dtype(mask, dtype),
             other => Err(Error::dtypes(
-                "attention",
+                MULTIHEAD_ATTENTION,
                 [other],
                 "an attention mask must be boolean or have a float dtype; use to_dtype()",
             )),
@@ -143,7 +144,7 @@ pub(super) fn extend_mask(
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {
         return Err(Error::shapes(
-            "attention",
+            MULTIHEAD_ATTENTION,
             [mask.shape()],
             "an attention mask must have at least one axis, the keys",
         ));

@@ -1,7 +1,7 @@
 //! The multi-head attention layer.
 
 use super::cache::KvCache;
-use super::forward::{HeadAttention, InProj, check_heads};
+use super::forward::{HeadAttention, InProj, MULTIHEAD_ATTENTION, check_heads};
 use super::mask::AttentionMasks;
 use super::rotary::Rotary;
 use crate::call;
@@ -233,7 +233,7 @@ impl MultiheadAttention {
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || {
             if x.rank() != 3 {
-                return Err(Error::shapes("multihead_attention", [x.shape()], "x must have shape [N, n, E]"));
+                return Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], "x must have shape [N, n, E]"));
             }
             let positions = cache.next(x.shape()[1])?;
             let attention = self.heads_attention();

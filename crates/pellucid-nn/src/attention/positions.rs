@@ -1,5 +1,6 @@
 //! Position encodings that are added to the elements of a sequence.
 
+use crate::call;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
@@ -14,7 +15,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
 /// [`Error::DTypeMismatch`] if the dtype of the result is not a float.
 pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::dtypes("sinusoidal_positions", [dtype], "sinusoidal positions need a float dtype"));
+        return Err(Error::dtype_argument("sinusoidal_positions", dtype, "sinusoidal positions need a float dtype"));
     }
     let pair = Tensor::arange(0, width.div_ceil(2) as i64, 1).to_dtype(DType::F64);
     let position = ops::unsqueeze(&ops::to_dtype(positions, DType::F64)?, -1)?;
@@ -43,7 +44,11 @@ pub struct SinusoidalPositions;
 
 impl Layer for SinusoidalPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let positions = from_start("sinusoidal_positions", x)?;
+        let op = "sinusoidal_positions";
+        let positions = from_start(op, x)?;
+        if !x.dtype().is_float() {
+            return Err(Error::dtypes(op, [x.dtype()], "sinusoidal positions need a float dtype"));
+        }
         ops::add(x, &sinusoidal_positions(&positions, x.shape()[x.rank() - 1], x.dtype())?)
     }
 }
@@ -77,15 +82,19 @@ impl LearnedPositions {
     }
 }
 
+/// The name of the layer in errors.
+const LEARNED_POSITIONS: &str = "learned_positions";
+
 impl Layer for LearnedPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("learned_positions", x, &self.weight)?;
+        check_input_dtype(LEARNED_POSITIONS, x, &self.weight)?;
         let longest = self.weight.shape()[0];
-        let length = from_start("learnt_positions", x)?.size();
+        let length = from_start(LEARNED_POSITIONS, x)?.size();
         if length > longest {
             let help = format!("the sequence is longer than the table of {longest} positions");
-            return Err(Error::shapes("learnt_positions", [x.shape()], help));
+            return Err(Error::shapes(LEARNED_POSITIONS, [x.shape()], help));
         }
-        ops::add(x, &ops::narrow(&self.weight, 0, 0, length)?)
+        let sum = ops::narrow(&self.weight, 0, 0, length).and_then(|rows| ops::add(x, &rows));
+        call::name_layer(LEARNED_POSITIONS, sum)
     }
 }

@@ -142,7 +142,8 @@ impl Lbfgs {
         let parameters = self.parameters.clone();
         let own = parameters[0].dtype();
         if let Some(before) = progress.memory.as_ref().map(|memory| memory.gradient.dtype()).filter(|&b| b != own) {
-            let help = "the parameters were converted after a step; make the optimizer after the model is converted";
+            let help = "the parameters were converted after a step; make the optimizer after the model is \
+                        converted with to_dtype_()";
             return Err(Error::dtypes("lbfgs", [before, own], help));
         }
         let mut evaluate = || -> Result<(f64, Tensor)> {

@@ -109,7 +109,7 @@ impl Rule for MuonOptions {
     fn check(&self) -> Result<()> {
         check_options!(Self::NAME, self; NONNEGATIVE: lr, weight_decay, eps; FRACTION: momentum;);
         if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
-            return Err(Error::dtypes(Self::NAME, [dtype], "ns_dtype must be a float dtype"));
+            return Err(Error::dtype_argument(Self::NAME, dtype, "ns_dtype must be a float dtype"));
         }
         Ok(())
     }

@@ -269,7 +269,7 @@ impl OptimizerContents {
         };
         let help = format!(
             "the parameter `{name}` was {dtype} when it was added and was then converted; make the optimizer after the \
-             model is converted with to_dtype()"
+             model is converted with to_dtype_()"
         );
         Err(Error::dtypes(self.name, [*dtype, parameter.dtype()], help))
     }

@@ -5,6 +5,7 @@ use super::call_with_states;
 use super::kind::sealed::StateTensors;
 use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
 use super::weights::LayerWeights;
+use crate::call;
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::panicking_form;
@@ -118,7 +119,9 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// Those of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
-        let (h, c) = call_with_states(self, x, states, || run_step(self.cell, &self.weights, x, states))?;
+        let (h, c) = call_with_states(self, x, states, || {
+            call::name_layer(self.cell.cell_name(), run_step(self.cell, &self.weights, x, states))
+        })?;
         Ok(K::State::from_tensors(h, c))
     }
 }
@@ -146,7 +149,7 @@ fn run_step(
         let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
-    weights.check_dtypes(cell, x, states)?;
+    weights.check_dtypes(cell.cell_name(), x, states)?;
     if x.rank() == 1 || x.rank() == 2 {
         weights.check_features(cell, cell.classes()[1], x)?;
     }
@@ -159,7 +162,7 @@ fn run_step(
             Ok((ops::squeeze(&h, 0)?, c.map(|c| ops::squeeze(&c, 0)).transpose()?))
         }
         _ => Err(Error::shapes(
-            "recurrent_cell",
+            cell.cell_name(),
             [x.shape()],
             "the input of a recurrent cell must have shape [N, I] or [I]",
         )),

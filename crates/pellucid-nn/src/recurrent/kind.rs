@@ -135,6 +135,15 @@ impl CellKind {
         }
     }
 
+    /// Returns the name of the layer of one step in errors.
+    pub(super) fn cell_name(self) -> &'static str {
+        match self {
+            CellKind::Rnn(_) => "rnn_cell",
+            CellKind::Gru => "gru_cell",
+            CellKind::Lstm => "lstm_cell",
+        }
+    }
+
     /// Returns the number of gates.
     pub(super) fn gates(self) -> usize {
         match self {

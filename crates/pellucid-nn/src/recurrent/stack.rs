@@ -102,7 +102,7 @@ impl RecurrentStack {
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
         let class = self.cell.classes()[0];
-        self.weights[0].check_dtypes(self.cell, x, states)?;
+        self.weights[0].check_dtypes(self.cell.name(), x, states)?;
         if x.rank() == 2 || x.rank() == 3 {
             self.weights[0].check_features(self.cell, class, x)?;
             self.check_states(x, states)?;

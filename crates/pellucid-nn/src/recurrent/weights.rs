@@ -48,10 +48,10 @@ impl LayerWeights {
         }
     }
 
-    /// Returns an error if an input or a state does not have the dtype of the weights.
-    pub(super) fn check_dtypes(&self, cell: CellKind, x: &Tensor, states: [Option<&Tensor>; 2]) -> Result<()> {
+    /// Returns an error if an input or a state of the layer `op` does not have the dtype of the weights.
+    pub(super) fn check_dtypes(&self, op: &'static str, x: &Tensor, states: [Option<&Tensor>; 2]) -> Result<()> {
         let inputs = [Some(x), states[0], states[1]];
-        inputs.into_iter().flatten().try_for_each(|input| check_input_dtype(cell.name(), input, &self.weight_ih))
+        inputs.into_iter().flatten().try_for_each(|input| check_input_dtype(op, input, &self.weight_ih))
     }
 
     /// Returns an error if the last axis of x does not have the length for which the layer was made.

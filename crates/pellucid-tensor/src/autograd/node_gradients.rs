@@ -109,7 +109,7 @@ pub(super) fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta)
         return Err(Error::shapes(from, [gradient.shape(), &meta.shape], help));
     }
     if gradient.dtype() != meta.dtype {
-        let help = "backward() must return gradients with the dtypes of the inputs";
+        let help = "backward() must return gradients with the dtypes of the inputs; use to_dtype()";
         return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], help));
     }
     Ok(())

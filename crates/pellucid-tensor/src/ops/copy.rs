@@ -142,7 +142,8 @@ impl Tensor {
         }
         self.check_movable("to_dtype_")?;
         if self.requires_grad() && !dtype.is_float() {
-            return Err(Error::dtypes("to_dtype_", [self.dtype(), dtype], "only floats have gradients"));
+            let help = "only floats have gradients; call requires_grad_(false) first";
+            return Err(Error::dtypes("to_dtype_", [self.dtype(), dtype], help));
         }
         let _off = no_grad();
         let convert = |tensor: &Tensor| to_dtype(&tensor.detach(), dtype);

@@ -9,6 +9,11 @@ use pellucid_ir::{DType, Element, Error, Result, Shape};
 
 /// A number, or nested lists of numbers, whose nesting is the shape: arrays, slices and vectors at every level, such as
 /// `[[f32; 3]; 2]`, `Vec<Vec<f32>>` or `&[[i64; 4]]`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not data of a tensor",
+    note = "a tensor is made of nested arrays, slices or vectors of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
+    note = "convert numbers of another type: `usize` by `as i64`"
+)]
 pub trait Nested {
     /// The type of the numbers.
     type Item: Element;
@@ -150,6 +155,11 @@ impl<T: Nested> From<T> for Tensor {
 }
 
 /// A conversion of host data into a tensor of a given shape.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not data of a tensor",
+    note = "a tensor is made of an array, a slice or a vector of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
+    note = "convert numbers of another type: `usize` by `as i64`"
+)]
 pub trait IntoTensor {
     /// Creates a tensor from the numbers, in row-major order.
     ///

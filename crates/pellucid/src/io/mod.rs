@@ -159,7 +159,7 @@ fn parse(
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {
         let dtype = own_dtype(view.dtype())
-            .ok_or_else(|| format!("the tensor {name} has dtype {:?}, which is not supported", view.dtype()))?;
+            .ok_or_else(|| format!("the tensor {name} has dtype {:?}: {}", view.dtype(), remedy_for(view.dtype())))?;
         let mut data = Cow::Borrowed(view.data());
         // Some writers store `true` as a byte other than 1.
         if dtype == DType::Bool && data.iter().any(|&byte| byte > 1) {
@@ -193,6 +193,25 @@ fn format_dtype(dtype: DType) -> Dtype {
         DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
+    }
+}
+
+/// Returns why a dtype cannot be loaded and what to do. No float of 8 bits or fewer and no unsigned integer of more
+/// than 8 bits exists here.
+fn remedy_for(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::U16 | Dtype::U32 | Dtype::U64 => {
+            "unsigned integers of more than 8 bits are not supported; convert it in Python by x.to(torch.int64) and \
+             save the file again"
+        }
+        Dtype::C64 => {
+            "complex numbers are not supported; convert it in Python by torch.view_as_real(x).contiguous() and save \
+             the file again"
+        }
+        _ => {
+            "floats of 8 bits or fewer are not supported; convert it in Python by x.to(torch.bfloat16), multiply it by \
+             its scales if the file has some, and save the file again"
+        }
     }
 }
 

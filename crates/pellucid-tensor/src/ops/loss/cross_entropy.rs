@@ -40,7 +40,9 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
     let op = "cross_entropy";
     if !logits.dtype().is_float() {
         let help = match targets.dtype().is_float() {
-            true => "logits, the first argument, must be floats, but the targets are: exchange the arguments",
+            true => {
+                "logits, the first argument, must be floats, but the targets are: call cross_entropy(logits, targets)"
+            }
             false => "logits must be floats; use to_dtype()",
         };
         return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], help));

@@ -426,3 +426,44 @@ fn debug_of_an_error_is_its_message() {
     assert_eq!(format!("{error:?}"), error.to_string());
     assert_eq!(format!("{:?}", Err::<(), _>(&error)), format!("Err({error})"));
 }
+
+/// Every refused dtype of an operand is an error with a call that helps. The help of many operations names none; then it
+/// is `to_dtype()`.
+#[test]
+fn errors_of_dtypes_have_a_remedy() {
+    let (x, doubles) = (Tensor::ones([2, 3], DType::F32), Tensor::ones([3], DType::F64));
+    let (vector, integers) = (x.i(0), Tensor::ones([2, 3], DType::I64));
+    let image = Tensor::ones([1, 1, 2], DType::F32);
+    let labels = Tensor::from([0i64, 1]);
+    let masked = ops::AttentionOptions { mask: Some(&integers), ..Default::default() };
+    let weighted = ops::CrossEntropyOptions { weight: Some(&doubles), ..Default::default() };
+    let frequencies = ops::CovOptions { frequencies: Some(&doubles), ..Default::default() };
+    let weights = ops::CovOptions { weights: Some(&integers), ..Default::default() };
+    let refused: [Result<Tensor, Error>; 16] = [
+        ops::histogram(&vector, ops::Bins::Edges(&doubles), None, false).map(|y| y.0),
+        ops::histogram(&vector, ops::Bins::Count(3), Some(&doubles), false).map(|y| y.0),
+        ops::bincount(&vector, None, 0),
+        ops::max_unpool1d(&image, &image, &[4]),
+        ops::cross_entropy(&x, &labels, weighted),
+        ops::cross_entropy(&labels, &x, Default::default()),
+        ops::scaled_dot_product_attention(&x, &x, &x, masked),
+        ops::gcd(&x, &x),
+        ops::cov(&x, frequencies),
+        ops::cov(&x, weights),
+        ops::embedding(&x, &x, Default::default()),
+        ops::take(&x, &x),
+        ops::lu_solve(&x.i((.., ..2)), &vector.i(..2), &x.i((.., ..2)), true, false),
+        ops::ldl_solve(&x.i((.., ..2)), &vector.i(..2), &x.i((.., ..2))),
+        ops::var(&integers, ..),
+        ops::rand([2], DType::I64),
+    ];
+    for (k, result) in refused.into_iter().enumerate() {
+        let error = result.err().unwrap_or_else(|| panic!("call {k} must be refused"));
+        let Error::DTypeMismatch { help, .. } = &error else { panic!("{error:?}") };
+        let calls = ["to_dtype(", "bincount()", "randint()", "cross_entropy(logits, targets)"];
+        assert!(calls.iter().any(|call| help.contains(call)) && help.matches("to_dtype(").count() < 2, "{error}");
+    }
+    // No conversion of a tensor changes an argument that is a dtype.
+    let error = Error::dtype_argument("autocast", DType::I64, "needs a half-precision dtype");
+    assert_eq!(error.to_string(), "autocast: dtypes i64 are not supported: needs a half-precision dtype");
+}
