@@ -24,6 +24,18 @@ use std::ops::Deref;
 /// assert_eq!((&x * &scale).to_vec::<f32>(), [2.0, -3.0]);
 /// assert_eq!((1.0 + &scale).to_vec::<f32>(), [3.0, 4.0]);
 /// ```
+///
+/// A parameter is a module of one part: [`to`](crate::Module::to) and [`with_dtype`](crate::Module::with_dtype) change
+/// it in place and return it. `tensor().to(device)` returns a tensor on the device, with its history.
+///
+/// ```
+/// use pellucid::nn::{Module, Parameter};
+/// use pellucid::{DType, Device, Tensor};
+/// let scale = Parameter::new(Tensor::from([2.0f32])).to("cpu")?.with_dtype(DType::F64)?;
+/// assert_eq!(scale.dtype(), DType::F64);
+/// let elsewhere: Tensor = scale.tensor().to(Device::best());
+/// # Ok::<(), pellucid::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Parameter(Tensor);
 
@@ -104,7 +116,8 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
 /// It dereferences to its [`Tensor`], and `&buffer` is an operand of `+ - * / %`. Clones are handles of the same buffer, except in
-/// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call).
+/// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call). As a module of one part,
+/// [`Buffer::new(values).to(device)?`](crate::Module::to) moves it in place; `tensor().to(device)` returns a tensor.
 #[doc(alias = "register_buffer")]
 #[derive(Debug)]
 pub struct Buffer {

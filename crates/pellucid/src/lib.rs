@@ -91,6 +91,11 @@ struct Devices;
 #[doc = include_str!("../../../docs/checkpoints.md")]
 struct Checkpoints;
 
+/// Compiles and runs the program of the page on modules and training as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/training.md")]
+struct Training;
+
 /// Compiles and runs the program of the page on errors as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/errors.md")]

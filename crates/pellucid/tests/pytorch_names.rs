@@ -58,6 +58,8 @@ rows! {
     "torch.linspace(0, 1, 5)" => [Tensor::linspace(0.0, 1.0, 5, DType::F32)];
     "torch.eye(3)" => [Tensor::eye(3, DType::F32)];
     "torch.tril_indices(3, 3)" => [ops::tril_indices(3, 3, 0)?];
+    "numpy.tri(3)" => [ops::tri(3, 3, 0, DType::F32)?];
+    "numpy.diag_indices(3)" => [ops::diag_indices(3, 2)?];
     "torch.rand(2, 3)" => [Tensor::rand([2, 3], DType::F32)];
     "torch.randn(2, 3)" => [Tensor::randn([2, 3], DType::F32)];
     "torch.randn_like(x)" => [ops::randn_like(&x)?];
@@ -66,6 +68,7 @@ rows! {
     "torch.randint(0, 10, (2, 3))" => [Tensor::randint(0, 10, [2, 3])];
     "torch.randperm(10)" => [ops::randperm(10)?];
     "torch.bernoulli(p)" => [p.bernoulli()];
+    "torch.empty(3).exponential_()" => [-(-Tensor::rand([3], DType::F32)).log1p()];
     "torch.multinomial(weights, 5, replacement=True)" => [weights.multinomial(5, true)];
     "torch.manual_seed(0)" => [manual_seed(0)];
     "torch.rand(3, generator=torch.Generator().manual_seed(0))" => [ops::rand_with([3], DType::F32, &Generator::new(0))?];
@@ -79,6 +82,7 @@ rows! {
     "x.size(0)" => [x.shape()[0]];
     "x.ndim" => [x.rank()];
     "x.numel()" => [x.numel()];
+    "x.nbytes" => [x.nbytes()];
     "x.dtype" => [x.dtype()];
     "x.device" => [x.device()];
     "loss.item()" => [loss.item::<f32>()];
@@ -87,9 +91,12 @@ rows! {
     "print(f'{x:.2f}')" => [println!("{x:.2}")];
     "x.double()" => [x.to_dtype(DType::F64)];
     "x.type_as(y)" => [x.to_dtype(y.dtype())];
+    "torch.result_type(x, y)" => [x.dtype().promote(y.dtype())];
+    "torch.finfo(x.dtype).eps" => [x.dtype().epsilon()];
     "x.is_floating_point()" => [x.dtype().is_float()];
     "x.clone()" => [x.copy()];
     "x.contiguous()" => [x.contiguous()];
+    "x.is_contiguous()" => [x.is_contiguous()];
     "x.detach()" => [x.detach()];
     "y.copy_(x)" => [y.copy_(&x)];
     "x is y" => [x.id() == y.id()];
@@ -124,7 +131,12 @@ rows! {
     "x.masked_fill(mask, 0)" => [x.masked_fill(&mask, 0.0)];
     "x.masked_select(mask)" => [x.masked_select(&mask)];
     "torch.where(mask, x, y)" => [ops::where_(&mask, &x, &y)?];
+    "numpy.piecewise(x, [x < 0], [f, g])" => [ops::where_(&x.lt(0.0), &x.neg(), &x.square())?];
     "torch.nonzero(x, as_tuple=True)" => [x.nonzero()];
+    "numpy.flatnonzero(x)" => [x.flatnonzero()];
+    "numpy.fill_diagonal(y, 5)" => [y.diagonal(0, 0, 1).set(.., 5.0)];
+    "x[numpy.ix_([0, 2], [1, 3])]" => [x.i([0, 2]).i((.., [1, 3]))];
+    "numpy.delete(x, 1, axis=0)" => [ops::concatenate(&[x.i(..1), x.i(2..)], 0)?];
     "x.narrow(1, 0, 2)" => [x.narrow(1, 0, 2)];
     "F.one_hot(labels, 3)" => [labels.one_hot(3)];
 
@@ -246,6 +258,7 @@ rows! {
     "numpy.argpartition(v, 2)" => [v.argpartition(2, -1)];
     "numpy.histogram2d(v, v, bins=4)" => [v.histogram2d(&v, [ops::Bins::Count(4); 2], None, false)];
     "numpy.interp(v, points, values)" => [v.interp(&v.sort(0, false).0, &v, Default::default())];
+    "numpy.ediff1d(x)" => [x.ravel().diff(1, 0)];
     "numpy.interp(v, points, values, left=0)" => [v.interp(&v.sort(0, false).0, &v, ops::InterpOptions { left: Some(0.0), ..Default::default() })];
     "numpy.polyfit(v, v, 1)" => [v.polyfit(&v, 1)];
     "numpy.convolve(v, v)" => [v.convolve(&v, ops::ConvolveMode::Full)];
@@ -339,6 +352,7 @@ rows! {
     "model.parameters()" => [model.parameters()];
     "model.named_parameters()" => [model.named_parameters()];
     "sum(p.numel() for p in model.parameters())" => [model.parameter_count()];
+    "nn.utils.parameters_to_vector(model.parameters())" => [ops::concatenate(&model.parameters().iter().map(|p| p.ravel()).collect::<Vec<_>>(), 0)?];
     "model.buffers()" => [model.buffers()];
     "bn.running_mean" => [BatchNorm1d::new(3).running_mean.as_ref().map(|mean| mean.tensor().clone())];
     "model.named_modules()" => [model.named_modules()];
@@ -348,6 +362,7 @@ rows! {
     "model.requires_grad_(False)" => [model.freeze()];
     "p.requires_grad = False" => [p.requires_grad_(false)];
     "model.to(device)" => [model.to_(Device::cpu())?];
+    "p.to(device)" => [p.tensor().to("cpu")];
     "copy.deepcopy(model)" => [model.deep_copy()?];
     "model.state_dict()" => [model.state_dict()];
     "model.load_state_dict(state)" => [model.load_state_dict(&state)?];
@@ -427,6 +442,7 @@ rows! {
     "F.multi_head_attention_forward(x, x, x, 8, 2, ..)" => [multi_head_attention_forward(&x, &x, &x, 2, weights, AttentionForwardOptions::default())?];
     "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default())];
     "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())];
+    "encoder(x, src_key_padding_mask=~there)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default()).forward_masked(&x, AttentionMasks::padding(&there))];
     "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())];
     "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
@@ -558,6 +574,9 @@ rows! {
     "DataLoader(dataset, 8, shuffle=True, drop_last=True)" => [Batches::new(&[&x, &y], 8).shuffled(0).drop_last()];
     "for a, b in loader:" => [for [a, b] in loader.epoch() {}];
     "len(loader)" => [loader.len()];
+    "random_split(dataset, [6, 2])" => [ops::randperm(8)?.split([6, 2], 0)];
+    "Subset(TensorDataset(x, y), [0, 2])" => [Batches::new(&[&x.i([0, 2]), &y.i([0, 2])], 8)];
+    "ConcatDataset([a, b])" => [ops::concatenate(&[&x, &x], 0)?];
     "nn.utils.rnn.pad_sequence([x, x], batch_first=True)" => [pad_sequence(&[&x, &x], true, 0.0)?];
     "torch.save(model.state_dict(), path)" => [io::save(&path, &model.state_dict())?];
     "model.load_state_dict(torch.load(path))" => [model.load_state_dict(&io::load(&path)?)?];
@@ -583,6 +602,7 @@ rows! {
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
     "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)];
     "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
+    "clip_grad_norm_ in a captured step" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).before_update(|parameters| pellucid::nn::optim::clip_grad_norm(parameters, 1.0).map(drop)); trainer.step(&x, &y)?];
 }
 
 /// Returns the text without white space, which `stringify!` does not keep.

@@ -122,6 +122,26 @@ fn positions(
     ops::from_host(&all, [2, count])
 }
 
+/// Returns the indices (`i64`, `[axes, n]`) of the main diagonal of a tensor with this number of axes of length `n`.
+///
+/// ```
+/// use pellucid::{Tensor, ops};
+/// let x = Tensor::from([[1, 2], [3, 4]]);
+/// let at = ops::diag_indices(2, 2)?;
+/// assert_eq!(x.i((&at.i(0), &at.i(1))).to_vec::<i64>(), [1, 4]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[operation]
+pub fn diag_indices(n: usize, axes: usize) -> Result<Tensor> {
+    let shape = check::representable([axes, n].into())?;
+    let all =
+        host_values(shape.size(), (0..axes).flat_map(|_| 0..n as i64)).map_err(|error| error.with_shape(&shape))?;
+    ops::from_host(&all, shape)
+}
+
 /// Returns the lengths as wide integers, whose products do not overflow.
 fn lengths(rows: usize, columns: usize) -> Result<[i128; 2]> {
     match isize::try_from(rows.max(columns)) {

@@ -7,7 +7,7 @@ use crate::autograd::{
 };
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_derive::tensor_method;
+use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{DType, Error, Integer, Layout, Result, Shape};
 use smallvec::smallvec;
 
@@ -123,6 +123,21 @@ pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
         2 => diagonal(x, offset, 0, 1),
         _ => Err(Error::shapes("diag", [x.shape()], "takes a vector or a matrix; diagonal() takes any rank")),
     }
+}
+
+/// Returns a `rows × columns` matrix with ones at most `offset` above the main diagonal and zeros elsewhere.
+///
+/// ```
+/// use pellucid::{DType, ops};
+/// assert_eq!(ops::tri(2, 3, 0, DType::I64)?.to_vec2::<i64>(), [[1, 0, 0], [1, 1, 0]]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+#[operation]
+pub fn tri(rows: usize, columns: usize, offset: isize, dtype: DType) -> Result<Tensor> {
+    tril(&ops::ones([rows, columns], dtype)?, offset)
 }
 
 /// Returns the lower triangles of the matrices of the last two axes. Elements more than `offset` above the main

@@ -321,6 +321,22 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
     nonzero_as("nonzero", x)
 }
 
+/// Returns the indices of the nonzero elements in x flattened in row-major order, an `i64` vector.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let x = Tensor::from([[0.0, 2.0], [-1.0, 0.0]]);
+/// assert_eq!(x.flatnonzero().to_vec::<i64>(), [1, 2]);
+/// ```
+///
+/// # Errors
+/// [`Error::ReadInCapture`], since the number of indices depends on values.
+#[tensor_method]
+#[track_caller]
+pub fn flatnonzero(x: &Tensor) -> Result<Tensor> {
+    Ok(nonzero_as("flatnonzero", &ops::ravel(x)?)?.remove(0))
+}
+
 /// Computes [`nonzero`] on behalf of another operation, which errors name.
 #[track_caller]
 pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {

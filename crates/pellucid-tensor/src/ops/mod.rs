@@ -113,11 +113,11 @@ registry! {
         attention: scaled_dot_product_attention;
         blas: addbmm, addmm, addmv, addr, baddbmm, vdot;
         broadcast: broadcast_tensors, broadcast_to, expand;
-        combinatorics: cartesian_prod, combinations, tril_indices, triu_indices;
+        combinatorics: cartesian_prod, combinations, diag_indices, tril_indices, triu_indices;
         convolve: convolve, correlate;
         copy: contiguous, copy, to_dtype;
         create: arange, eye, geomspace, linspace, logspace;
-        diagonal: diag, diag_embed, diagonal, tril, triu;
+        diagonal: diag, diag_embed, diagonal, tri, tril, triu;
         distance: cdist, cosine_similarity, dist, normalize, pairwise_distance, pdist, renorm;
         dropout: alpha_dropout, dropout, feature_alpha_dropout, feature_dropout;
         einops: rearrange, reduce;
@@ -128,7 +128,7 @@ registry! {
         embedding_bag: embedding_bag;
         fill: full, full_like, ones, ones_like, zeros, zeros_like;
         gate: glu, prelu, rrelu;
-        gather: index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis, unravel_index;
+        gather: flatnonzero, index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis, unravel_index;
         gradient: gradient;
         in_place: copy_;
         integrate: cumulative_trapezoid, trapezoid;

@@ -257,6 +257,28 @@ impl Tensor {
         self.size()
     }
 
+    /// Returns the bytes of all elements: their number times [`DType::size`].
+    ///
+    /// ```
+    /// use pellucid::{DType, Tensor};
+    /// assert_eq!(Tensor::zeros([2, 3], DType::F64).nbytes(), 48);
+    /// ```
+    pub fn nbytes(&self) -> usize {
+        self.size().saturating_mul(self.dtype().size())
+    }
+
+    /// Returns true if the elements are stored one after the other in row-major order. If not,
+    /// [`contiguous`](Tensor::contiguous) copies them so.
+    ///
+    /// ```
+    /// use pellucid::{DType, Tensor};
+    /// let x = Tensor::zeros([2, 3], DType::F32);
+    /// assert!(x.is_contiguous() && !x.t().is_contiguous() && x.t().contiguous().is_contiguous());
+    /// ```
+    pub fn is_contiguous(&self) -> bool {
+        self.array().layout().is_contiguous()
+    }
+
     /// Returns the type of every element.
     #[doc(alias = "type")]
     #[inline]

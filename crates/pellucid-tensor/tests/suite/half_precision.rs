@@ -473,3 +473,28 @@ fn quantiles_of_half_precision() {
     let x = Tensor::arange(0f32, 1000f32, 1f32).to_dtype(DType::F16);
     assert_eq!(ops::quantile(&x, 0.9999, .., QuantileInterpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
 }
+
+/// The constants of a dtype are those of its conversions: one step further a value rounds, overflows or loses bits.
+#[test]
+fn constants_of_dtypes_are_those_of_the_conversions() {
+    for dtype in DType::ALL {
+        let convert = |x: f64| Tensor::from(x).to_dtype(dtype).item::<f64>();
+        let (least, largest) = dtype.range();
+        if !dtype.is_float() {
+            assert_eq!((dtype.epsilon(), dtype.min_positive()), (None, None));
+            let ends = Tensor::from([least.to_f64(), largest.to_f64()]).to_dtype(dtype).to_vec::<i64>();
+            let expected =
+                if dtype == DType::Bool { [0, 1] } else { [i64::MIN, i64::MAX].map(|end| dtype.saturate(end)) };
+            assert_eq!(ends, expected, "{dtype}");
+            continue;
+        }
+        let (epsilon, tiny) = (dtype.epsilon().unwrap(), dtype.min_positive().unwrap());
+        let largest = largest.to_f64();
+        assert_eq!((convert(largest), convert(least.to_f64())), (largest, -largest), "{dtype}");
+        assert!(convert(largest * (1.0 + epsilon)).is_infinite(), "{dtype}");
+        assert_eq!((convert(1.0 + epsilon), convert(1.0 + epsilon / 2.0)), (1.0 + epsilon, 1.0), "{dtype}");
+        // Below the normal numbers the last bit of the fraction is lost.
+        assert_eq!(convert(tiny * (1.0 + epsilon)), tiny * (1.0 + epsilon), "{dtype}");
+        assert_ne!(convert(tiny * (1.0 + epsilon) / 2.0) * 2.0, tiny * (1.0 + epsilon), "{dtype}");
+    }
+}

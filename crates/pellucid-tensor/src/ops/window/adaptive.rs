@@ -119,7 +119,8 @@ macro_rules! adaptive {
         /// Computes the means of a given number of windows along each spatial axis; `None` keeps an axis.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`.")]
-        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉.
+        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. The result is empty if
+        /// an O is 0.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another

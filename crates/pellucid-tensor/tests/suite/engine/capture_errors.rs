@@ -21,7 +21,7 @@ fn ctc(labels: &Tensor) -> Result<Tensor> {
 /// An operation that needs values: its name, its line, the alternative that the error names, and the call.
 type Read = (&'static str, u32, &'static str, fn(&Tensor, &Tensor));
 
-const READS: [Read; 18] = [
+const READS: [Read; 19] = [
     ("item", line!(), "where_", |x, _| assert!(x.sum(..).item::<f32>() > 0.0)),
     ("item", line!(), "where_", |x, _| assert!(unwrap(x.sum(..).try_item::<f64>()) > 0.0)),
     ("to_vec", line!(), "where_", |x, _| drop(x.to_vec::<f32>())),
@@ -29,6 +29,7 @@ const READS: [Read; 18] = [
     ("to_bytes", line!(), "return the tensor", |x, _| drop(unwrap(x.try_to_bytes()))),
     ("item", line!(), "where_", |x, _| assert!(x.gt(0.0).all(..).item::<bool>())),
     ("nonzero", line!(), "masked_sum", |x, _| drop(unwrap(ops::nonzero(x)))),
+    ("flatnonzero", line!(), "masked_sum", |x, _| drop(x.flatnonzero())),
     ("index", line!(), "where_", |x, _| drop(x.i(x.gt(0.0)))),
     ("index", line!(), "where_", |x, _| drop(unwrap(x.try_i(x.gt(0.0))))),
     ("set", line!(), "masked_fill", |x, _| x.set(x.gt(0.0), [1.0, 2.0, 3.0])),

@@ -119,6 +119,12 @@ fn create(c: &mut Calls) {
     c.sizes("tril_indices", |n| ops::tril_indices(n, 0, 0));
     c.axes("tril_indices", |k| ops::tril_indices(3, 2, k));
     c.axes("tril_indices", |k| ops::tril_indices(usize::MAX, 2, k));
+    c.sizes("diag_indices", |n| ops::diag_indices(n, 2));
+    c.sizes("diag_indices", |n| ops::diag_indices(2, n));
+    c.sizes("diag_indices", |n| ops::diag_indices(0, n));
+    c.sizes("tri", |n| ops::tri(n, n, 0, F));
+    c.sizes("tri", |n| ops::tri(n, 0, 0, F));
+    c.axes("tri", |k| ops::tri(3, 2, k, F));
     c.sizes("triu_indices", |n| ops::triu_indices(n, 1, 0));
     c.sizes("triu_indices", |n| ops::triu_indices(0, n, 0));
     c.axes("triu_indices", |k| ops::triu_indices(2, 3, k));

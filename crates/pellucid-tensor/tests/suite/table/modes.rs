@@ -9,12 +9,13 @@ use super::row::{Case, Gradient, Row, Rule, one};
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, capture_local, lazy, ops};
 
 /// Operations that read values on the host to know the shape of their result, so that a captured step cannot have them.
-const READS_VALUES: [&str; 22] = [
+const READS_VALUES: [&str; 23] = [
     "bincount",
     "chebyshev_t",
     "chebyshev_u",
     "chebyshev_v",
     "chebyshev_w",
+    "flatnonzero",
     "hermite_h",
     "hermite_he",
     "intersect1d",

@@ -84,6 +84,22 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("tril_indices")
             .check("the positions must be those of the triangle", || agrees(ops::tril_indices, |above, k| above <= k)),
+        Row::new("diag_indices").check("the positions of the main diagonal, one row for each axis", || {
+            let rows = ops::diag_indices(3, 2)?.to_vec2::<i64>();
+            let is_empty = |n, axes| Ok::<_, Error>(ops::diag_indices(n, axes)?.shape()[..] == [axes, n]);
+            Ok(rows == [[0, 1, 2], [0, 1, 2]] && is_empty(0, 3)? && is_empty(4, 0)?)
+        }),
+        Row::new("tri").check("ones on and below the diagonal, for every dtype", || {
+            let fits = |dtype, k: isize| {
+                let expected: Vec<i64> =
+                    (0..3).flat_map(|i| (0..4).map(move |j| i64::from(j as isize - i as isize <= k))).collect();
+                let y = ops::tri(3, 4, k, dtype)?;
+                Ok::<_, Error>(y.dtype() == dtype && y.to_dtype(DType::I64).to_vec::<i64>() == expected)
+            };
+            let offsets = || [isize::MIN, -3, -1, 0, 2, 9, isize::MAX];
+            let mut all = DType::ALL.into_iter().flat_map(|dtype| offsets().map(|k| (dtype, k)));
+            all.try_fold(true, |so_far, (dtype, k)| Ok(so_far && fits(dtype, k)?))
+        }),
         Row::new("triu_indices")
             .check("the positions must be those of the triangle", || agrees(ops::triu_indices, |above, k| above >= k)),
     ]

@@ -192,6 +192,18 @@ pub(super) fn rows() -> Vec<Row> {
                 out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         nonzero(),
+        Row::new("flatnonzero")
+            .check("row-major positions in all axes, for every dtype", || {
+                let x = Tensor::from([[0i64, 3], [1, 0], [0, 1]]);
+                let hits = |dtype| Ok::<_, Error>(ops::flatnonzero(&x.to_dtype(dtype))?.to_vec::<i64>());
+                DType::ALL.into_iter().try_fold(true, |all, dtype| Ok(all && hits(dtype)? == [1, 2, 5]))
+            })
+            .check("a transposed tensor, a 0-d tensor and an empty one", || {
+                let x = Tensor::from([[0.0, 3.0], [f64::NAN, -0.0]]);
+                let shapes_fit = ops::flatnonzero(&Tensor::zeros([0, 2], DType::F32))?.shape()[..] == [0];
+                let scalar = ops::flatnonzero(&Tensor::from(2.0))?.to_vec::<i64>() == [0];
+                Ok(ops::flatnonzero(&x.t())?.to_vec::<i64>() == [1, 2] && shapes_fit && scalar)
+            }),
     ]
 }
 
