@@ -61,6 +61,7 @@ pub trait Module: Send + Sync {
     ///
     /// # Errors
     /// Those of [`try_named_parameters`](Module::try_named_parameters).
+    #[doc(alias = "parameters_to_vector")]
     #[panicking_form]
     fn try_parameters(&self) -> Result<Vec<Parameter>> {
         parts(&self).unnamed_parameters()

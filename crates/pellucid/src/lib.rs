@@ -94,7 +94,7 @@ struct Checkpoints;
 /// Compiles and runs the program of the page on modules and training as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/training.md")]
-struct Training;
+struct ModulesAndTraining;
 
 /// Compiles and runs the program of the page on errors as a test.
 #[cfg(doctest)]

@@ -32,7 +32,9 @@ fn the_forms_of_the_page_exist() -> Result<()> {
         "`x = ops::add(&x, &y)?`" => { x = ops::add(&x, &y)?; };
         "`ops::zeros`" => ops::zeros([2], DType::F32)?;
         "`ops::randn`" => ops::randn([2], DType::F32)?;
-        "`ops::arange`" => ops::arange(0, 3, 1, DType::I64)?;
+        "`Tensor::arange(0, 5, 1)`" => Tensor::arange(0, 5, 1);
+        "`ops::arange(0, 5, 1, DType::I64)`" => ops::arange(0, 5, 1, DType::I64)?;
+        "`ops::eye(3, 3, dtype)`" => ops::eye(3, 3, DType::F32)?;
         "`Tensor::try_new(data, shape)`" => Tensor::try_new(vec![1.0f32; 4], [2, 2])?;
         "`Tensor::try_from_nested([[1.0], [2.0]])`" => Tensor::try_from_nested([[1.0], [2.0]])?;
         "`x.try_item()`" => x.try_item::<f32>().unwrap_err();

@@ -1,6 +1,6 @@
 //! The computation of multi-head attention with given weights, which the layer and the functional form share.
 
-use super::mask::{AttentionMasks, extend_mask};
+use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
 use crate::input_dtype::check_input_dtype;
@@ -8,9 +8,6 @@ use crate::option_range::OptionRange;
 use crate::parameter::Parameter;
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{Error, Result, Tensor, ops};
-
-/// The name of the layer in errors.
-pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 
 /// The projections of queries, keys and values in [`MultiheadAttention`](crate::MultiheadAttention), as parameters or tensors.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,9 @@
 //! Attention masks.
 
-use super::forward::MULTIHEAD_ATTENTION;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
+
+/// The name of the attention layer in errors.
+pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 
 /// The masks of an attention. A key is visible to a query if no mask hides it; a query without visible keys gets zeros.
 ///

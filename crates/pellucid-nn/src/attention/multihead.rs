@@ -1,8 +1,8 @@
 //! The multi-head attention layer.
 
 use super::cache::KvCache;
-use super::forward::{HeadAttention, InProj, MULTIHEAD_ATTENTION, check_heads};
-use super::mask::AttentionMasks;
+use super::forward::{HeadAttention, InProj, check_heads};
+use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION};
 use super::rotary::Rotary;
 use crate::call;
 use crate::init;

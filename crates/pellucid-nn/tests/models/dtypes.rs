@@ -77,7 +77,7 @@ fn layers_of_several_inputs_refuse_them_too() {
     assert!(bilinear.try_forward(&x, &x).is_ok());
     assert!(error_text(bilinear.try_forward(&x, &y)).contains("bilinear: dtypes"));
     let cell = GruCell::new(3, 3);
-    assert!(error_text(cell.try_forward(&x, Some(&y))).contains("gru: dtypes"));
+    assert!(error_text(cell.try_forward(&x, Some(&y))).contains("gru_cell: dtypes"));
     let bag = EmbeddingBag::new(4, 2);
     let (index, offsets) = (Tensor::from([0i64, 1]), Tensor::from([0i64]));
     let weights = Tensor::from([0.5, 0.5]);

@@ -41,7 +41,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
     if !logits.dtype().is_float() {
         let help = match targets.dtype().is_float() {
             true => {
-                "logits, the first argument, must be floats, but the targets are: call cross_entropy(logits, targets)"
+                "logits, the first argument, must be floats, but the targets are: exchange the arguments, \
+                 cross_entropy(logits, targets)"
             }
             false => "logits must be floats; use to_dtype()",
         };

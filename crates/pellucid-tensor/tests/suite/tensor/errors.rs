@@ -438,7 +438,8 @@ fn errors_of_dtypes_have_a_remedy() {
     let masked = ops::AttentionOptions { mask: Some(&integers), ..Default::default() };
     let weighted = ops::CrossEntropyOptions { weight: Some(&doubles), ..Default::default() };
     let frequencies = ops::CovOptions { frequencies: Some(&doubles), ..Default::default() };
-    let weights = ops::CovOptions { weights: Some(&integers), ..Default::default() };
+    let row = integers.i(0);
+    let weights = ops::CovOptions { weights: Some(&row), ..Default::default() };
     let refused: [Result<Tensor, Error>; 16] = [
         ops::histogram(&vector, ops::Bins::Edges(&doubles), None, false).map(|y| y.0),
         ops::histogram(&vector, ops::Bins::Count(3), Some(&doubles), false).map(|y| y.0),
