@@ -26,6 +26,7 @@ losses_of_many! {
     } |loss, a, b, y| by [a, b] {
         let labels: Shape = a.shape().split_last().map_or(a.shape().clone(), |(_, rows)| rows.into());
         Targets::Signs.check_if_readable("cosine_embedding", &labels, y)?;
+        let y = &Targets::Signs.nan_unless_valid(y, Some(a.dtype()))?;
         ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction)
     };
 

@@ -72,8 +72,7 @@ pub trait Loss: Send + Sync {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
     /// The losses of this module refuse values of targets that they do not define. In captured steps and on other
-    /// devices, where the values are not read, such a value makes the loss and its gradient NaN, except for
-    /// [`CosineEmbeddingLoss`], whose loss is then 0.
+    /// devices, where the values are not read, such a value makes the loss and its gradient NaN.
     ///
     /// # Errors
     /// Those of the operations if shapes or dtypes do not match.

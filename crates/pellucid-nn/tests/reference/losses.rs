@@ -481,6 +481,10 @@ fn targets_outside_of_their_values_are_refused() {
     let other = Tensor::from([[0.1f32, 0.3], [0.5, 0.8]]);
     let ranking = MarginRankingLoss { margin: 2.0, ..Default::default() };
     captured(&rows(-1).1, &rows(0).1, &|x, y| ranking.try_forward(x, &other, y));
+    let cosine = CosineEmbeddingLoss::default();
+    captured(&rows(-1).0, &rows(0).0, &|x, y| cosine.try_forward(x, &other, y));
+    let numbers = |value: f32| Tensor::from([1.0f32, value]);
+    captured(&numbers(-1.0), &numbers(0.5), &|x, y| cosine.try_forward(x, &other, y));
     // A loss that refuses integers does so in a captured step, too.
     let refused = |inputs: &[Tensor]| SoftMarginLoss::default().try_forward(&inputs[0], &inputs[1]);
     assert!(matches!(capture(refused, &[&x, &labels(-1)]).map(drop), Err(Error::DTypeMismatch { .. })));

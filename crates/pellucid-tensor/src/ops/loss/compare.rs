@@ -36,7 +36,7 @@ pub fn margin_ranking_loss(
     reduction.apply(&ops::relu(&ops::add(&behind, margin)?)?)
 }
 
-/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1.
+/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. Another t gives 0; NaN gives NaN.
 ///
 /// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`. Their sums of squares must be representable.
 ///
@@ -64,9 +64,18 @@ pub fn cosine_embedding_loss(
     let length = |x: &Tensor| ops::sqrt(&ops::add(&dot(x, x)?, 1e-12)?);
     // The product of the squares would overflow where that of the lengths does not.
     let cos = ops::div(&dot(a, b)?, &ops::mul(&length(a)?, &length(b)?)?)?;
-    let near = ops::where_(&ops::eq(target, 1)?, &ops::sub(1.0, &cos)?, 0.0)?;
-    let far = ops::where_(&ops::eq(target, -1)?, &ops::relu(&ops::sub(&cos, margin)?)?, 0.0)?;
-    reduction.apply(&ops::add(&near, &far)?)
+    let formula = formula! {
+        static cosine_embedding_loss(cos, t; margin) = {
+            let loss = t.eq(1.0).select(1.0 - cos, t.eq(-1.0).select((cos - margin).relu(), 0.0));
+            t.is_nan().select(t, loss)
+        };
+        d cos = {
+            let far = (cos - margin).le(0.0).select(0.0, g);
+            t.is_nan().select(f64::NAN, t.eq(1.0).select(-g, t.eq(-1.0).select(far, 0.0)))
+        };
+        d t = 0.0 * g;
+    };
+    reduction.apply(&map(formula, &[&cos, &ops::to_dtype(target, cos.dtype())?], &[margin.into()])?)
 }
 
 /// Options of [`triplet_margin_loss`].
