@@ -183,6 +183,20 @@ pub(super) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
 
+/// Computes (Σ xᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. A root of a negative sum is NaN.
+pub(super) fn signed_norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
+    if power::is_even(p) {
+        return norm(x, p, axes);
+    }
+    let (rows, reduced) = (&x.detach(), [Some(axes), None]);
+    let params = [p.into(), (1.0 / p).into()];
+    let [order, inverse] = params.each_ref().map(std::slice::from_ref);
+    let powers = &map_sum(power::signed_power(p), &[rows], order, axes, None)?;
+    let (y, _) = finish(&[rows], powers, |s| map(power::root(), &[s], inverse), signed_power_norm(p), &params, axes)?;
+    let sum = record_result(power::relative_signed_power(p), &[x, &y], order, reduced, &y)?;
+    record_result(power::root(), &[&sum], inverse, [None; 2], &y)
+}
+
 /// Computes Σ (x − mean)² / n over axes, which keep length 1. Half precision gives `f32`.
 pub(super) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
@@ -198,6 +212,52 @@ pub(super) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let finished = finish(&[rows], plain, square_root, scaled_deviation(), &params, axes)?;
     let variances = [variance_of_rows(), relative_variance()];
     record_square_root(&[x], plain, finished, variances, &params, [None, Some(axes)])
+}
+
+/// Computes Σ x / n over axes, which keep length 1; n has the shape of the result.
+pub(super) fn mean_of(x: &Tensor, n: &Tensor, axes: AxisSet) -> Result<Tensor> {
+    let mean = formula! {
+        static masked_mean(x, n: per_row) = x.row_sum() / n;
+        d x = g / n;
+    };
+    let rows = &x.detach();
+    let sums = map_sum(identity(), &[rows], &[], axes, None)?;
+    let quotient = formula! { static masked_mean(s, n) = s / n; };
+    let plain = map(quotient, &[&sums, n], &[])?;
+    let y = match !plain.device().is_cpu() || are_within(&plain, [0.0, f64::MAX], false)? {
+        true => plain,
+        false => {
+            // If the sum overflows, terms that underflow below are negligible.
+            let scaled = formula! {
+                static masked_mean(x, n: per_row, y: per_row; down, up) =
+                    y.is_finite().select(y, (x * down).row_sum() / n * up);
+            };
+            let scales = [2f64.powi(-40), 2f64.powi(40)].map(Scalar::from);
+            apply_rows_in(scaled, &[rows, n, &plain], &scales, axes, None)?
+        }
+    };
+    record_result(mean, &[x, n], &[], [None, Some(axes)], &y)
+}
+
+/// Computes Σ x² / n over axes, which keep length 1; n has the shape of the result.
+pub(super) fn mean_square_of(x: &Tensor, n: &Tensor, axes: AxisSet) -> Result<Tensor> {
+    let plain = formula! {
+        static masked_var(x, n: per_row) = (x * x).row_sum() / n;
+        d x = 2.0 * g / n * x;
+    };
+    let scaled = formula! {
+        static masked_var(x, n: per_row, s: per_row; low, most) = {
+            let (down, up) = scales(x, most);
+            let u = x * down;
+            is_usual(s, low).select(s, (u * u).row_sum() / n * up * up)
+        };
+    };
+    let rows = &x.detach();
+    let squares = map_sum(square(), &[rows], &[], axes, None)?;
+    let quotient = formula! { static masked_var(s, n) = s / n; };
+    let quotients = &map(quotient, &[&squares, n], &[])?;
+    let (y, _) = finish(&[rows, n], quotients, |s| Ok(s.clone()), scaled, &[], axes)?;
+    record_result(plain, &[x, n], &[], [None, Some(axes)], &y)
 }
 
 /// Computes (Σ |a − b|ᵖ)^(1/p) over axes, which keep length 1, without an array of the differences; p is at least 0, but
@@ -257,6 +317,10 @@ pub(super) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) -> Result<
     let ends = [limits.moderate.recip(), limits.moderate, (-limits.most).exp2(), p].map(Scalar::from);
     let constants = map_all(constants, &[sums, y], &ends)?;
     record(power::relative_difference_power(p), &[a, b, &constants[0]], &constants[1], y)
+}
+
+fn identity() -> &'static Formula {
+    formula! { static sum(x) = x; }
 }
 
 fn square() -> &'static Formula {
@@ -343,6 +407,26 @@ fn power_norm(p: f64) -> &'static Formula {
 fn power_norm_beside(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x.abs() / unit).pow(p).row_sum().pow(q) * unit
+}
+
+/// Returns the formula of (Σ xᵖ)^q from x and s = Σ xᵖ, with q = 1/p.
+fn signed_power_norm(p: f64) -> &'static Formula {
+    match p > 0.0 {
+        true => formula! {
+            static lp_pool(x, s: per_row; low, most, p, q) =
+                is_usual(s, low).select(s.pow(q), signed_norm_beside(x.abs().row_max(), x, p, q));
+        },
+        false => formula! {
+            static lp_pool(x, s: per_row; low, most, p, q) =
+                is_usual(s, low).select(s.pow(q), signed_norm_beside(x.abs().row_min(), x, p, q));
+        },
+    }
+}
+
+/// Returns [`power_norm_beside`] with the signs of the powers.
+fn signed_norm_beside(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
+    let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
+    (x / unit).pow(p).row_sum().pow(q) * unit
 }
 
 /// Returns √Σ x² of a row, scaled by a power of two.

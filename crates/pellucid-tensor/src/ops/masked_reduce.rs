@@ -6,6 +6,7 @@
 
 use super::axes::{Axes, over};
 use super::formula::map;
+use super::full_range;
 use super::over_axes::{as_float, over_axes};
 use super::scatter_reduce::{ScatterReduceOp, reduction_identity};
 use crate::ops;
@@ -13,6 +14,7 @@ use crate::ops::check;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
 
 /// Returns x where the mask is true, else `number`.
@@ -111,18 +113,19 @@ over_axes! {
     /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
     /// none.
     ///
-    /// Options are those of [`var`](ops::var).
+    /// Options are those of [`var`](ops::var). On the CPU, the squares and sums are scaled where they overflow or
+    /// underflow; the differences x − mean must be representable.
     masked_var(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_var", [x] => masked_var(x, mask, axes));
-        let (deviations, axes, free, shape) = deviations("masked_var", x, mask, axes.into())?;
-        ops::reshape_to(&ops::div(&ops::sum(&ops::square(&deviations)?, axes)?, &free)?, &shape)
+        let Deviations { values, axes, free, shape } = deviations("masked_var", x, mask, axes.into())?;
+        ops::reshape_to(&full_range::mean_square_of(&values, &free, axes)?, &shape)
     }, autocast = Single;
     /// Computes the standard deviation over axes of the elements where the mask is true, the square root of
     /// [`masked_var`]. The derivative for equal elements is 0.
     masked_std(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_std", [x] => masked_std(x, mask, axes));
-        let (deviations, axes, free, shape) = deviations("masked_std", x, mask, axes.into())?;
-        ops::reshape_to(&ops::div(&ops::norm(&deviations, 2.0, axes)?, &ops::sqrt(&free)?)?, &shape)
+        let Deviations { values, axes, free, shape } = deviations("masked_std", x, mask, axes.into())?;
+        ops::reshape_to(&ops::div(&full_range::norm(&values, 2.0, axes)?, &ops::sqrt(&free)?)?, &shape)
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///
@@ -156,16 +159,26 @@ fn position(
     ops::argmax(&ops::logical_and(&is_best, mask)?, axes)
 }
 
-/// Returns x − mean where the mask is true, else 0; the axes over which the sum of its squares is N − ddof times the
-/// variance; N − ddof; and the shape of the variance.
-fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<(Tensor, Axes, Tensor, Shape)> {
+/// The deviations of elements from the mean of their row.
+struct Deviations {
+    /// x − mean where the mask is true, else 0.
+    values: Tensor,
+    /// The axes of a row.
+    axes: AxisSet,
+    /// N − ddof of each row, whose product with the variance is the sum of the squares.
+    free: Tensor,
+    /// The shape of the variance.
+    shape: Shape,
+}
+
+fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Deviations> {
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
-    let numbers = count(x, mask, kept.clone())?;
-    let mean = ops::div(&ops::sum(&masked_or(op, x, mask, 0.into())?, kept.clone())?, &numbers)?;
-    let deviations = masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?;
+    let numbers = count(x, mask, kept)?;
+    let mean = full_range::mean_of(&masked_or(op, x, mask, 0.into())?, &numbers, resolved.set)?;
+    let values = masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?;
     let free = ops::maximum(&ops::sub(&numbers, ddof as f64)?, 0.0)?;
-    Ok((deviations, kept, free, resolved.shape(x.shape())))
+    Ok(Deviations { values, axes: resolved.set, free, shape: resolved.shape(x.shape()) })
 }
 
 /// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.

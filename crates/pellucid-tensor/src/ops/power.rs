@@ -35,8 +35,28 @@ fn ratio(x: Expr, c: Expr) -> Expr {
     x / c.eq(0.0).select(f64::INFINITY, c)
 }
 
+/// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and the derivatives of
+/// [`signed_power`] relative to c. All derivatives for c = 0 are 0.
+pub(super) fn relative_signed_power(p: f64) -> &'static Formula {
+    if is_whole(p) {
+        return formula! {
+            static power(x, c; p) = x * (x / c).pow(p - 1.0);
+            d x = g * (p * ratio(x, c).pow(p - 1.0));
+        };
+    }
+    formula! {
+        static power(x, c; p) = x * (x / c).pow(p - 1.0);
+        d x = g * away_from_zero(ratio(x, c), |u| p * u.pow(p - 1.0));
+    }
+}
+
+/// Returns true if xᵖ is a polynomial.
+fn is_whole(p: f64) -> bool {
+    p > 0.0 && p % 1.0 == 0.0
+}
+
 /// Returns true if |x|ᵖ is a polynomial: its derivatives of order p at 0 are p!, which |x| would lose.
-fn is_even(p: f64) -> bool {
+pub(super) fn is_even(p: f64) -> bool {
     p > 0.0 && p % 2.0 == 0.0
 }
 
@@ -102,7 +122,7 @@ fn absolute_power_slope(x: Expr, p: Expr) -> Expr {
 
 /// Returns the formula of xᵖ with the derivatives of [`absolute_power`] at 0; NaN for x < 0 and a fractional p.
 pub(super) fn signed_power(p: f64) -> &'static Formula {
-    if p > 0.0 && p % 1.0 == 0.0 {
+    if is_whole(p) {
         return whole_power();
     }
     formula! {

@@ -12,11 +12,11 @@ use crate::ops::formula::map;
 use crate::ops::gather::scatter_from_start;
 use crate::ops::over_axes::as_float;
 use crate::ops::precision::in_single;
-use crate::ops::{self, power};
-use crate::tensor::Tensor;
+use crate::ops::{self, full_range, power};
+use crate::tensor::{AsStrided, Tensor};
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
-use pellucid_ir::{DType, Error, Result, Shape};
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::smallvec;
 
 /// The windows of a pooling operation. By default windows are adjacent.
@@ -263,6 +263,26 @@ fn window_means(
     }
 }
 
+/// Returns x `[N, C, z, y, x]` as windows `[N, C, z', kz, y', ky, x', kx]` without a copy, or `None` if windows overlap or
+/// extend beyond x.
+fn disjoint_windows(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Option<Tensor>> {
+    let dims = &x.shape()[2..];
+    let is_inside = |a: usize| outputs[a] == 0 || (outputs[a] - 1) * window.stride[a] + window.size[a] <= dims[a];
+    if !(0..3).all(|a| window.stride[a] >= window.size[a] && is_inside(a)) {
+        return Ok(None);
+    }
+    let contiguous = Layout::contiguous(x.shape().clone());
+    let strides = contiguous.strides();
+    let axes = (0..3).flat_map(|a| {
+        let stride = strides[2 + a];
+        [(outputs[a], stride * window.stride[a] as isize), (window.size[a], stride)]
+    });
+    let axes: Vec<(usize, isize)> = (0..2).map(|a| (x.shape()[a], strides[a])).chain(axes).collect();
+    let lengths: Shape = axes.iter().map(|axis| axis.0).collect();
+    let layout = Layout::strided(lengths, axes.iter().map(|axis| axis.1).collect(), 0);
+    Ok(Some(apply_one(AsStrided { layout, shape: x.shape().clone() }, &[x])?))
+}
+
 fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOptions) -> Result<Tensor> {
     let images = SpatialImages::new(op, x, spatial)?;
     if p == 0.0 || p.is_nan() {
@@ -284,6 +304,13 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     }
     in_single!(op, [x] => lp_pool(op, spatial, x, p, pool));
     let x = as_float(&images.x)?;
+    if p != 1.0
+        && let Some(windows) = disjoint_windows(&x, window, outputs)?
+    {
+        let norms = full_range::signed_norm(&windows, p, [3, 5, 7].into_iter().collect())?;
+        let shape: Shape = x.shape()[..2].iter().chain(&outputs).copied().collect();
+        return images.restore_axes(&ops::reshape_to(&norms, &shape)?);
+    }
     let powers = if p == 1.0 { x } else { map(power::signed_power(p), &[&x], &[p.into()])? };
     let sums = if pool.ceil {
         let means = window_means(op, &powers, window, outputs, AvgPoolDivisor::Inside)?;
@@ -340,8 +367,13 @@ macro_rules! pools {
         /// Computes (Σ xᵖ)^(1/p) over every window; NaN for a root of a negative sum.
         ///
         /// For p = ∞ it is the maximum, for −∞ the minimum. The gradient of a window whose sum is 0 is 0, except for
-        /// p = 1. The sum of powers over- or underflows for very large or small elements, as in PyTorch: windows are
-        /// summed by a convolution, which has no scale for each window.
+        /// p = 1.
+        ///
+        /// On the CPU, windows that neither overlap nor extend beyond x are scaled like those of
+        /// [`norm`](crate::ops::norm): the result is right over the whole range. Other windows are summed by a
+        /// convolution, which has no scale for each window. There the sum Σ xᵖ must be representable, as in PyTorch; for
+        /// p = 2 this is true for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in `f64`, in
+        /// windows of n elements.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
         /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts

@@ -4,7 +4,7 @@
 //! those at x in `f64`, times powers of s.
 
 use crate::support::bits;
-use pellucid_tensor::ops::{BatchNormOptions, CovOptions, MatrixNorm};
+use pellucid_tensor::ops::{BatchNormOptions, CovOptions, MatrixNorm, PoolOptions, Spatial};
 use pellucid_tensor::{DType, GradOptions, Tensor, capture_local, grad, lazy, ops};
 
 type Function = fn(&Tensor) -> Tensor;
@@ -65,6 +65,17 @@ const CASES: &[Case] = &[
     ("batch_norm", 0, |x| x.reshape([3, 2, 2]).batch_norm(None, None, None, without_eps())),
     ("normalize 2", 0, |x| x.normalize(2.0, -1, 0.0)),
     ("normalize 3", 0, |x| x.normalize(3.0, 0, 0.0)),
+    ("lp_pool1d 2", 1, |x| x.unsqueeze(0).lp_pool1d(2.0, PoolOptions::new(3))),
+    ("lp_pool1d 3", 1, |x| x.abs().unsqueeze(0).lp_pool1d(3.0, PoolOptions::new(2))),
+    ("lp_pool1d 3 with signs", 1, |x| (x + x.abs() * 3.0).unsqueeze(0).lp_pool1d(3.0, PoolOptions::new(6))),
+    ("lp_pool1d 0.5", 1, |x| x.abs().unsqueeze(0).lp_pool1d(0.5, PoolOptions::new(2))),
+    ("lp_pool1d -1", 1, |x| x.abs().unsqueeze(0).lp_pool1d(-1.0, PoolOptions::new(2))),
+    ("lp_pool1d with gaps", 1, |x| x.unsqueeze(0).lp_pool1d(4.0, apart(2, 3))),
+    ("lp_pool2d 2", 1, |x| x.reshape([1, 1, 4, 3]).lp_pool2d(2.0, PoolOptions::new([2, 3]))),
+    ("lp_pool2d 1.5", 1, |x| x.abs().reshape([1, 2, 3, 2]).lp_pool2d(1.5, PoolOptions::new(2))),
+    ("lp_pool2d with gaps", 1, |x| x.reshape([1, 1, 3, 4]).lp_pool2d(2.0, apart([1, 2], [2, 2]))),
+    ("lp_pool3d 2", 1, |x| x.reshape([1, 3, 2, 2]).lp_pool3d(2.0, PoolOptions::new([1, 2, 2]))),
+    ("lp_pool3d 4", 1, |x| x.reshape([1, 3, 2, 2]).lp_pool3d(4.0, PoolOptions::new([3, 2, 1]))),
     ("matrix_norm", 1, |x| matrix_norm(x, MatrixNorm::Frobenius)),
     ("matrix_norm nuclear", 1, |x| matrix_norm(x, MatrixNorm::Nuclear)),
     ("matrix_norm 1", 1, |x| matrix_norm(x, 1.0.into())),
@@ -89,6 +100,10 @@ fn without_eps() -> BatchNormOptions {
     BatchNormOptions { eps: 0.0, ..Default::default() }
 }
 
+fn apart(size: impl Into<Spatial>, stride: impl Into<Spatial>) -> PoolOptions {
+    PoolOptions { stride: Some(stride.into()), ..PoolOptions::new(size) }
+}
+
 /// Returns the distances of the first two points of three numbers to the other two.
 fn pairs(x: &Tensor, p: f64) -> Tensor {
     let points = x.reshape([4, 3]);
@@ -108,7 +123,7 @@ fn weights(like: &Tensor) -> Tensor {
 }
 
 /// Returns the value at x, the gradient of a weighted sum, and the gradient of a weighted sum of that.
-fn derivatives(x: &Tensor, call: Function) -> [Tensor; 3] {
+fn derivatives(x: &Tensor, call: impl Fn(&Tensor) -> Tensor) -> [Tensor; 3] {
     let x = x.detach().requires_grad_(true);
     let y = call(&x);
     let slope = |y: &Tensor, create_graph| {
@@ -213,6 +228,38 @@ fn distances_of_mixed_scales() {
                 let expected = differences.norm(p, -1).to_vec::<f64>();
                 for (got, expected) in eager[0].to_vec::<f64>().into_iter().zip(expected) {
                     assert!((got - expected).abs() <= tolerance * expected, "{what}: {got:e}, expected {expected:e}");
+                }
+            }
+        }
+    }
+}
+
+/// Windows of zeros, small, usual and large elements in one image. A zero window has the gradient 0.
+#[test]
+fn lp_pools_of_mixed_windows() {
+    let scale = |k: i32| 2f64.powi(k);
+    for (dtype, tolerance, [large, small]) in [(DType::F32, 1e-6, [100, -100]), (DType::F64, 1e-14, [900, -900])] {
+        let scales = [1.0, scale(large), 0.0, scale(small)];
+        let x: Vec<f64> = (0..16).map(|i| scales[i / 4] * [3.0, 1.0, 2.0, 0.0][i % 4]).collect();
+        let x = Tensor::from(x).reshape([1, 1, 16]).to_dtype(dtype);
+        for p in [2.0, 3.0, 4.0, 1.5, 0.5] {
+            let call = |t: &[Tensor]| derivatives(&t[0], |x| x.lp_pool1d(p, PoolOptions::new(4))).to_vec();
+            let eager = call(std::slice::from_ref(&x));
+            let what = format!("order {p} in {dtype}");
+            assert_eq!(bits(&lazy(|| call(std::slice::from_ref(&x)))), bits(&eager), "{what}");
+            let mut step = capture_local(call, &[&x]).unwrap();
+            let results = step.launch(&[&x]).unwrap();
+            assert_eq!(bits(&[0, 1, 2].map(|k| results.to_tensor(k))), bits(&eager), "{what}");
+            let norm = [3.0f64, 1.0, 2.0].iter().map(|v| v.powf(p)).sum::<f64>().powf(1.0 / p);
+            let slopes = [3.0, 1.0, 2.0, 0.0].map(|v: f64| if v == 0.0 { 0.0 } else { (v / norm).powf(p - 1.0) });
+            for (window, scale) in scales.into_iter().enumerate() {
+                let y = eager[0].reshape([4]).i(window as isize).item::<f64>();
+                assert!((y - norm * scale).abs() <= tolerance * norm * scale, "{what}: {y:e}");
+                for (k, slope) in slopes.into_iter().enumerate() {
+                    let weight = [1.0, -0.5, 1.5, 0.25][window];
+                    let expected = if scale == 0.0 { 0.0 } else { weight * slope };
+                    let g = eager[1].reshape([16]).i((4 * window + k) as isize).item::<f64>();
+                    assert!((g - expected).abs() <= 4.0 * tolerance * slope, "{what}: {g:e}, expected {expected:e}");
                 }
             }
         }
