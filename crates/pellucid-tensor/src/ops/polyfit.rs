@@ -132,7 +132,8 @@ impl Operation for PowerSums {
 /// Fits a polynomial of a degree to points (xᵢ, yᵢ) by least squares. Returns its coefficients, the highest power first.
 ///
 /// This is NumPy's `polyfit`: x is `[N]`, and y `[N]` or `[N, K]` for K polynomials; the result is `[degree + 1]` or
-/// `[degree + 1, K]`. The powers of x are scaled to unit length, and singular values up to max(N, degree + 1)·ε of the
+/// `[degree + 1, K]`. x is scaled by a power of two, so that its powers do not overflow. The powers are scaled to unit
+/// length, and singular values up to max(N, degree + 1)·ε of the
 /// largest count as zero (see [`lstsq`](ops::lstsq)). Both operands have gradients.
 ///
 /// ```
@@ -155,12 +156,16 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
     }
     in_single!(op, [x, y] => polyfit(x, y, degree));
     let count = degree.checked_add(1).ok_or_else(Error::size_overflow)?;
-    let powers = ops::flip(&ops::vander(x, Some(count))?, -1)?;
+    // Powers of numbers up to 1 do not overflow. The scale 2⁻ᵉ is exact.
+    let (_, e) = ops::frexp(&ops::max(&ops::abs(&x.detach())?, ..)?)?;
+    let powers = ops::flip(&ops::vander(&ops::ldexp(x, &ops::neg(&e)?)?, Some(count))?, -1)?;
     let lengths = ops::norm(&powers, 2.0, 0)?;
     // A power that is 0 at all points has the coefficient 0.
     let lengths = ops::where_(&ops::gt(&lengths, 0.0)?, &lengths, 1.0)?;
     let scaled = ops::lstsq(&ops::div(&powers, &lengths)?, y, None)?.solution;
-    ops::div(&scaled, &if y.rank() == 1 { lengths } else { ops::unsqueeze(&lengths, 1)? })
+    let exponents = ops::mul(&e, &ops::sub(&ops::indices(count)?, degree as i64)?)?;
+    let each = |t: Tensor| if y.rank() == 1 { Ok(t) } else { ops::unsqueeze(&t, 1) };
+    ops::ldexp(&ops::div(&scaled, &each(lengths)?)?, &each(exponents)?)
 }
 
 /// Options of [`interp`].

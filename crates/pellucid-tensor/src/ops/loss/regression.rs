@@ -8,8 +8,8 @@ use crate::ops::precision;
 use crate::ops::precision::{in_single, round_to_operands, widened_dtype};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
-use pellucid_ir::{Error, Result, Scalar, formula};
+use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::f64::consts::PI;
 
 /// Reduces a formula of x and its target, which broadcast.
@@ -59,8 +59,21 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
             // |d|² has no second derivative at 0, but d² has.
             d.abs().lt(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
+        // An infinite δ must not be multiplied by 0.
+        d x = g * clamped(x - t, delta);
+        d t = -(g * clamped(x - t, delta));
     };
     elementwise_loss(formula, x, target, &[delta.into()], reduction)
+}
+
+/// Returns d within −δ and δ.
+fn clamped(d: Expr, delta: Expr) -> Expr {
+    d.abs().lt(delta).select(d, delta * d.signum())
+}
+
+/// Returns d/β within −1 and 1.
+fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
+    d.abs().lt(beta).select(d / beta, d.signum())
 }
 
 /// Computes the [`huber_loss`] with δ = β divided by β, whose slope is 1 beyond β (Girshick 2015). β = 0 is
@@ -70,21 +83,30 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
 #[tensor_method(autocast = Single)]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
-    if beta == 0.0 {
+    // In the dtype of the computation, a smaller β would be 0 and divide.
+    let is_single = x.dtype().promote(target.dtype()) != DType::F64;
+    if beta == 0.0 || (is_single && beta > 0.0 && beta as f32 == 0.0) {
         return l1_loss(x, target, reduction);
     }
     if beta.is_nan() || beta < 0.0 {
         return Err(Error::invalid("smooth_l1_loss", format!("beta must be at least 0, got {beta}")));
     }
-    check::floats("smooth_l1_loss", &[x, target])?;
-    in_single!("smooth_l1_loss", [x, target] => smooth_l1_loss(x, target, beta, reduction));
-    ops::div(&huber_loss(x, target, beta, reduction)?, beta)
+    let formula = formula! {
+        static smooth_l1_loss(x, t; beta) = {
+            let d = x - t;
+            // The square can overflow or underflow where its quotient with β does not.
+            d.abs().lt(beta).select(0.5 * d * (d / beta), d.abs() - 0.5 * beta)
+        };
+        d x = g * clamped_ratio(x - t, beta);
+        d t = -(g * clamped_ratio(x - t, beta));
+    };
+    elementwise_loss(formula, x, target, &[beta.into()], reduction)
 }
 
 /// Computes the Kullback–Leibler divergence t·(ln t − x) of a target distribution t from log-probabilities x; 0 for t =
 /// 0.
 ///
-/// With `log_target`, where t are log-probabilities too, it is eᵗ·(t − x).
+/// With `log_target`, where t are log-probabilities too, it is eᵗ·(t − x); 0 for t = −∞.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -94,11 +116,26 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
     check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
     let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
-    let values = match log_target {
-        true => ops::mul(&ops::exp(target)?, &ops::sub(target, x)?)?,
-        false => ops::sub(&ops::xlogy(target, target)?, &ops::mul(target, x)?)?,
+    let formula = match log_target {
+        true => formula! {
+            static kl_div(x, t) = {
+                let is_limit = t.eq(f64::NEG_INFINITY);
+                is_limit.select(0.0, t.exp() * (is_limit.select(0.0, t) - is_limit.select(0.0, x)))
+            };
+        },
+        false => formula! {
+            static kl_div(x, t) = t.eq(0.0).select(0.0 - t * bounded(x, t), t * (t.ln() - x));
+            d x = -(g * t);
+            // As in `xlogy`, the derivative of t·ln t at 0 is 0.
+            d t = g * (t.eq(0.0).select(0.0, t.eq(0.0).select(1.0, t).ln() + 1.0) - bounded(x, t));
+        },
     };
-    reduction.apply(&values)
+    reduction.apply(&map(formula, &[x, target], &[])?)
+}
+
+/// Returns log-probabilities x, but 0 for −∞ where the target t is 0.
+fn bounded(x: Expr, t: Expr) -> Expr {
+    (t.eq(0.0) & x.eq(f64::NEG_INFINITY)).select(0.0, x)
 }
 
 /// Options of [`poisson_nll_loss`].
@@ -120,9 +157,14 @@ impl Default for PoissonNllLossOptions {
     }
 }
 
+/// Returns the rate, but 1 for a rate of 0 with the count t = 0: the limit of t·ln(rate) is then 0.
+fn positive_rate(rate: Expr, t: Expr) -> Expr {
+    (t.eq(0.0) & rate.eq(0.0)).select(1.0, rate)
+}
+
 /// Computes the negative log-likelihood of a count t under a Poisson distribution, by default without ln t!.
 ///
-/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε).
+/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε), where 0·ln 0 is 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -133,8 +175,26 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
     in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
     let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match options.log_input {
-        true => ops::sub(&ops::exp(x)?, &ops::mul(target, x)?)?,
-        false => ops::sub(x, &ops::mul(target, &ops::log(&ops::add(x, options.eps)?)?)?)?,
+        true => {
+            // Where eˣ overflows, t·x may, too, but is smaller.
+            let formula = formula! {
+                static poisson_nll_loss(x, t) = {
+                    let rate = x.exp();
+                    rate.eq(f64::INFINITY).select(rate, rate - t * x)
+                };
+                d x = g * (x.exp() - t);
+                d t = -(g * x);
+            };
+            map(formula, &[x, target], &[])?
+        }
+        false => {
+            let formula = formula! {
+                static poisson_nll_loss(x, t; eps) = x - t * positive_rate(x + eps, t).ln();
+                d x = g * (1.0 - t / positive_rate(x + eps, t));
+                d t = -(g * (x + eps).ln());
+            };
+            map(formula, &[x, target], &[options.eps.into()])?
+        }
     };
     if !options.full {
         return options.reduction.apply(&values);

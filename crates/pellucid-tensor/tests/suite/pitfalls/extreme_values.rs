@@ -1,7 +1,8 @@
 //! NaN, infinities and values near the ends of their range follow IEEE 754, C99 and PyTorch.
 
 use crate::support::{bits, leaf};
-use pellucid_tensor::{DType, Tensor, capture, ops};
+use pellucid_tensor::ops::{PoissonNllLossOptions, Reduction};
+use pellucid_tensor::{DType, GradOptions, Tensor, capture, grad_one, ops};
 
 const NAN: f64 = f64::NAN;
 const INF: f64 = f64::INFINITY;
@@ -178,4 +179,91 @@ fn running_sums_accumulate_beyond_the_precision_of_the_result() {
     let few = ops::concatenate(&[&Tensor::from([16.635532f32]), &Tensor::zeros([100_000], DType::F32)], 0).unwrap();
     let (got, exact) = (few.logcumsumexp(0).i(-1).item::<f64>(), (16.635532f32 as f64).exp() + 1e5);
     assert!((got - exact.ln()).abs() < 4e-6, "{got} {}", exact.ln());
+}
+
+#[test]
+fn losses_at_the_ends_of_their_parameters() {
+    let first = |call: &dyn Fn(&Tensor) -> Tensor, x: f64, dtype: DType| {
+        let x = Tensor::from(x).to_dtype(dtype).requires_grad_(true);
+        let y = call(&x);
+        let gradient = grad_one(&y, &x, Default::default()).unwrap();
+        [y.item::<f64>(), gradient.item::<f64>()]
+    };
+    let check = |what: &str, [value, slope]: [f64; 2], expected: [f64; 2]| {
+        for (got, expected) in [value, slope].into_iter().zip(expected) {
+            let is_near = got == expected || (got - expected).abs() <= 1e-5 * expected.abs();
+            assert!(is_near, "{what}: {value:e} and slope {slope:e}, expected {expected:e}");
+        }
+    };
+    for dtype in [DType::F32, DType::F64] {
+        let number = |value: f64| Tensor::from(value).to_dtype(dtype);
+        let zero = &number(0.0);
+        for x in [-3.0, 0.0, 2.0, 1e10] {
+            let huber = |x: &Tensor| x.huber_loss(zero, INF, Reduction::Sum);
+            check("huber_loss", first(&huber, x, dtype), [0.5 * x * x, x]);
+            let smooth = |x: &Tensor| x.smooth_l1_loss(zero, INF, Reduction::Sum);
+            check("smooth_l1_loss", first(&smooth, x, dtype), [0.0, 0.0]);
+        }
+        for (x, beta) in [(1e20, 1e30), (-1e37, 3e38), (1e-20, 1e-30), (1e-30, 1e-20), (2e-30, 1e-30)] {
+            let smooth = |x: &Tensor| x.smooth_l1_loss(zero, beta, Reduction::Sum);
+            let expected = if f64::abs(x) < beta { [0.5 * x * (x / beta), x / beta] } else { [x - 0.5 * beta, 1.0] };
+            check(&format!("smooth_l1_loss of {x:e}, {beta:e}"), first(&smooth, x, dtype), expected);
+        }
+        // 0 in `f32`, where it must not divide.
+        let x = leaf([0.5, -2.0]).to_dtype(dtype);
+        let options = GradOptions { create_graph: true, ..Default::default() };
+        let slope = grad_one(&x.smooth_l1_loss(zero, 1e-60, Reduction::Sum), &x, options).unwrap();
+        let second = grad_one(&slope.sum(..), &x, Default::default()).unwrap();
+        assert_eq!((slope.to_vec::<f64>(), second.to_vec::<f64>()), (vec![1.0, -1.0], vec![0.0, 0.0]));
+        // Probabilities of 0 on both sides.
+        for x in [-1.5, -INF] {
+            let certain = |x: &Tensor| x.kl_div(&number(-INF), true, Reduction::Sum);
+            check("kl_div of logarithms", first(&certain, x, dtype), [0.0, 0.0]);
+            let certain = |x: &Tensor| x.kl_div(zero, false, Reduction::Sum);
+            check("kl_div", first(&certain, x, dtype), [0.0, 0.0]);
+            let of_target = |t: &Tensor| number(x).kl_div(t, true, Reduction::Sum);
+            check("kl_div by logarithms of targets", first(&of_target, -INF, dtype), [0.0, 0.0]);
+        }
+        let rates = PoissonNllLossOptions { log_input: false, eps: 0.0, ..Default::default() };
+        check("poisson_nll_loss", first(&|x| x.poisson_nll_loss(zero, rates), 0.0, dtype), [0.0, 1.0]);
+        let logarithms = |x: &Tensor| x.poisson_nll_loss(&number(3.5), PoissonNllLossOptions::default());
+        let largest = if dtype == DType::F64 { 1e308 } else { 2e38 };
+        check("poisson_nll_loss of logarithms", first(&logarithms, largest, dtype), [INF; 2]);
+    }
+}
+
+/// Powers of the points overflow or underflow, but the coefficients do not.
+#[test]
+fn polynomials_of_large_and_small_points() {
+    let (points, y) = (Tensor::from([1.0, 2.0, 3.0, 4.0, 6.0]), Tensor::from([1.0, 3.0, 2.0, 5.0, 4.0]));
+    for (dtype, tolerance, exponents) in [(DType::F32, 1e-4, [-40, 60, 100]), (DType::F64, 1e-11, [-300, 400, 900])] {
+        for exponent in exponents {
+            for degree in 1..=3 {
+                let fit = |points: &Tensor| {
+                    let x = points.detach().requires_grad_(true);
+                    let c = x.polyfit(&y.to_dtype(x.dtype()), degree);
+                    let slope = grad_one(&c.i(degree as isize), &x, Default::default()).unwrap();
+                    (c.to_vec::<f64>(), slope.to_vec::<f64>())
+                };
+                let (expected, expected_slope) = fit(&points);
+                let (found, slope) = fit(&(&points * 2f64.powi(exponent)).to_dtype(dtype));
+                for (k, (found, expected)) in found.iter().zip(expected).enumerate() {
+                    let power = exponent * (k as i32 - degree as i32);
+                    let (highest, lowest) = if dtype == DType::F64 { (1020, -1020) } else { (124, -122) };
+                    if (lowest..=highest).contains(&power) {
+                        let error = (found * 2f64.powi(-power) - expected).abs();
+                        assert!(
+                            error <= tolerance * expected.abs(),
+                            "{dtype}, 2^{exponent}, degree {degree}: {found:e}"
+                        );
+                    }
+                }
+                for (found, expected) in slope.iter().zip(expected_slope) {
+                    let error = (found * 2f64.powi(exponent) - expected).abs();
+                    let is_near = exponent > 100 || error <= 30.0 * tolerance;
+                    assert!(is_near, "{dtype}, 2^{exponent}, degree {degree}: slope {found:e}, expected {expected:e}");
+                }
+            }
+        }
+    }
 }

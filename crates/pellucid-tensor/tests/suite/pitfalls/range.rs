@@ -2,7 +2,7 @@
 
 use crate::support::bits;
 use pellucid_tensor::ops::{BatchNormOptions, ConvOptions, Reduction};
-use pellucid_tensor::{DType, Tensor, capture, capture_local, lazy, ops};
+use pellucid_tensor::{DType, GradOptions, Tensor, capture, capture_local, grad_one, lazy, ops};
 
 const INFINITY: f64 = f64::INFINITY;
 
@@ -500,6 +500,77 @@ fn lengths_and_angles_use_the_whole_range() {
             assert_relative(&format!("cosine, {scale:e}"), &cosine, -1.0, 1e-6);
             let distance = in_all_modes("distance", &x, |x| x.pairwise_distance(&(x * 3.0), 2.0, 0.0, false));
             assert_relative(&format!("distance, {scale:e}"), &distance, 2.0 * scale * (5.0 * n as f64).sqrt(), 1e-6);
+        }
+    }
+}
+
+/// The sums of the elements and of the squares overflow, but the results do not.
+#[test]
+fn masked_moments_at_the_end_of_the_range() {
+    let mask = Tensor::from([true, true, false, true, true]);
+    let base = Tensor::from([3.0, 2.5, INFINITY, 1.0, 2.0]);
+    let calls: [(fn(&Tensor, &Tensor) -> Tensor, f64, i32); 3] = [
+        (|x, mask| x.masked_std(mask, -1), 1e38, 1),
+        (|x, mask| x.masked_std(mask, ops::over(-1).ddof(1)), 1e38, 1),
+        (|x, mask| x.masked_var(mask, -1), 2e19, 2),
+    ];
+    for (call, scale, degree) in calls {
+        let derivatives = |x: &Tensor, mask: &Tensor| {
+            let x = x.detach().requires_grad_(true);
+            let y = call(&x, mask);
+            let first = grad_one(&y, &x, GradOptions { create_graph: true, ..Default::default() }).unwrap();
+            let weights = Tensor::from([1.0, -2.0, 0.5, 0.25, 3.0]).to_dtype(x.dtype());
+            let second = grad_one(&(&first * weights).sum(..), &x, Default::default()).unwrap();
+            [y, first, second].map(|t| t.detach())
+        };
+        let expected = derivatives(&base, &mask);
+        let x = (&base * scale).to_dtype(DType::F32);
+        let eager = derivatives(&x, &mask);
+        let mut step = capture_local(|t: &[Tensor]| derivatives(&t[0], &t[1]).to_vec(), &[&x, &mask]).unwrap();
+        let results = step.launch(&[&x, &mask]).unwrap();
+        assert_eq!(bits(&[0, 1, 2].map(|k| results.to_tensor(k))), bits(&eager));
+        for (order, (got, expected)) in eager.iter().zip(&expected).enumerate() {
+            // The second derivative of the deviation underflows.
+            if degree == 2 || order < 2 {
+                let expected = (expected * scale.powi(degree - order as i32)).to_vec::<f64>();
+                let largest = expected.iter().fold(0.0, |m: f64, e| m.max(e.abs()));
+                for (got, expected) in got.to_vec::<f64>().into_iter().zip(expected) {
+                    assert!((got - expected).abs() <= 1e-5 * largest, "order {order}: {got:e}, expected {expected:e}");
+                }
+            }
+        }
+    }
+}
+
+/// Squares overflow in `f32`, but not in `f64`.
+#[test]
+fn local_response_norm_of_large_elements() {
+    for (alpha, beta, k) in [(1e-4, 0.75, 1.0), (1.0, 0.5, 2.0), (0.5, 0.75, 0.0)] {
+        for scale in [1e-20, 1.0, 1e10, 1e19, 1e25, 1e35] {
+            if scale < 1.0 && k > 0.0 {
+                continue;
+            }
+            let derivatives = |x: &Tensor| {
+                let x = x.detach().requires_grad_(true);
+                let y = x.local_response_norm(3, alpha, beta, k);
+                let weights = Tensor::from([[[1.0], [-2.0], [0.5], [3.0]]]).to_dtype(x.dtype());
+                let gradient = grad_one(&(&y * weights).sum(..), &x, Default::default()).unwrap();
+                [y.detach(), gradient]
+            };
+            let x = (Tensor::from([[[1.0], [-2.0], [0.5], [1.5]]]) * scale).to_dtype(DType::F32);
+            let eager = derivatives(&x);
+            let mut step = capture_local(|t: &[Tensor]| derivatives(&t[0]).to_vec(), &[&x]).unwrap();
+            let results = step.launch(&[&x]).unwrap();
+            assert_eq!(bits(&[0, 1].map(|i| results.to_tensor(i))), bits(&eager));
+            for (order, (got, expected)) in eager.iter().zip(derivatives(&x.to_dtype(DType::F64))).enumerate() {
+                let expected = expected.to_vec::<f64>();
+                let largest = expected.iter().fold(0.0, |m: f64, e| m.max(e.abs()));
+                for (got, expected) in got.to_vec::<f64>().into_iter().zip(expected) {
+                    let what = format!("alpha {alpha}, k {k}, scale {scale:e}, order {order}");
+                    let tolerance = 1e-5 * largest + f64::from(f32::MIN_POSITIVE);
+                    assert!((got - expected).abs() <= tolerance, "{what}: {got:e}, expected {expected:e}");
+                }
+            }
         }
     }
 }
