@@ -159,6 +159,8 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 
 /// Computes the cosine similarity a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis. a and b broadcast.
 ///
+/// The norms ‖a‖ and ‖b‖ must be representable: if one overflows, the result is 0.
+///
 /// Products are summed as they are computed: besides inputs and result, the operation stores arrays of the shapes of a
 /// and b.
 ///
@@ -186,7 +188,8 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     ops::squeeze(&kept, axis as isize)
 }
 
-/// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε).
+/// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows, the
+/// result is 0.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is not

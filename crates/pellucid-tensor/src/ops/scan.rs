@@ -48,9 +48,11 @@ over_axes! {
     errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for \
               integers.";
 
-    /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers. In `f32`
-    /// the error is relative to the largest element if the result is near 0. The second derivative takes about 25 times
-    /// the memory of x.
+    /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
+    ///
+    /// The error of a result near 0 is absolute: measured for up to 8 elements from −10 to 0, it is at most 1.7e-7 in
+    /// `f32` and 4.1e-16 in `f64`, so that a smaller result can have the wrong sign. The second derivative takes about 25
+    /// times the memory of x.
     logcumsumexp(x: floats; axis) =
         cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| ops::logaddexp(a, b), x, axis), autocast = Single;
 }

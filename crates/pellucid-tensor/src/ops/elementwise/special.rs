@@ -44,21 +44,33 @@ unary! {
     #[doc(alias = "bessel_i0")]
     i0(x) = x.bessel(Binary::BesselI, 0.0);
     /// Computes e^(−|x|)·I₀(x), exponentially scaled `i0`.
+    ///
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in `f32`
+    /// (measured), and to 2e-11 and 2e-10 in `f64`.
     i0e(x) = x.bessel(Binary::BesselIe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 0.0, x, y);
     /// Computes I₁(x), the modified Bessel function of the first kind of order 1.
     #[doc(alias = "bessel_i1")]
     i1(x) = x.bessel(Binary::BesselI, 1.0);
     /// Computes e^(−|x|)·I₁(x), exponentially scaled `i1`.
+    ///
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in `f32`
+    /// (measured), and to 2e-11 and 2e-10 in `f64`.
     i1e(x) = x.bessel(Binary::BesselIe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 1.0, x, y);
     /// Computes K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k0")]
     k0(x) = x.bessel(Binary::BesselK, 0.0);
     /// Computes eˣ·K₀(x), exponentially scaled `k0`.
+    ///
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in `f32`
+    /// (measured), and to 2e-11 and 2e-10 in `f64`.
     k0e(x) = x.bessel(Binary::BesselKe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 0.0, x, y);
     /// Computes K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k1")]
     k1(x) = x.bessel(Binary::BesselK, 1.0);
     /// Computes eˣ·K₁(x), exponentially scaled `k1`.
+    ///
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in `f32`
+    /// (measured), and to 2e-11 and 2e-10 in `f64`.
     k1e(x) = x.bessel(Binary::BesselKe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 1.0, x, y);
     /// Computes J₀(x), the Bessel function of the first kind of order 0.
     bessel_j0(x) = x.bessel(Binary::BesselJ, 0.0);
