@@ -214,33 +214,39 @@ pub(super) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     record_square_root(&[x], plain, finished, variances, &params, [None, Some(axes)])
 }
 
-/// Computes Σ x / n over axes, which keep length 1; n has the shape of the result.
-pub(super) fn mean_of(x: &Tensor, n: &Tensor, axes: AxisSet) -> Result<Tensor> {
+/// Computes Σ x / n of the elements where the mask is true over axes, which keep length 1; n has the shape of the result.
+pub(super) fn masked_mean(x: &Tensor, mask: &Tensor, n: &Tensor, axes: AxisSet) -> Result<Tensor> {
+    if let Some(moved) = on_one_device("masked_mean", &[x, mask, n])? {
+        return masked_mean(&moved[0], &moved[1], &moved[2], axes);
+    }
     let mean = formula! {
-        static masked_mean(x, n: per_row) = x.row_sum() / n;
-        d x = g / n;
+        static masked_mean(x, m: mask, n: per_row) = m.select(x, 0.0).row_sum() / n;
+        d x = m.select(g / n, 0.0);
     };
-    let rows = &x.detach();
-    let sums = map_sum(identity(), &[rows], &[], axes, None)?;
+    let selected = formula! { static masked_sum(x, m: mask) = m.select(x, 0.0); };
     let quotient = formula! { static masked_mean(s, n) = s / n; };
-    let plain = map(quotient, &[&sums, n], &[])?;
+    let rows = &x.detach();
+    let plain = map(quotient, &[&map_sum(selected, &[rows, mask], &[], axes, None)?, n], &[])?;
     let y = match !plain.device().is_cpu() || are_within(&plain, [0.0, f64::MAX], false)? {
         true => plain,
         false => {
             // If the sum overflows, terms that underflow below are negligible.
             let scaled = formula! {
-                static masked_mean(x, n: per_row, y: per_row; down, up) =
-                    y.is_finite().select(y, (x * down).row_sum() / n * up);
+                static masked_mean(x, m: mask, n: per_row, y: per_row; down, up) =
+                    y.is_finite().select(y, (m.select(x, 0.0) * down).row_sum() / n * up);
             };
             let scales = [2f64.powi(-40), 2f64.powi(40)].map(Scalar::from);
-            apply_rows_in(scaled, &[rows, n, &plain], &scales, axes, None)?
+            apply_rows_in(scaled, &[rows, mask, n, &plain], &scales, axes, None)?
         }
     };
-    record_result(mean, &[x, n], &[], [None, Some(axes)], &y)
+    record_result(mean, &[x, mask, n], &[], [None, Some(axes)], &y)
 }
 
 /// Computes Σ x² / n over axes, which keep length 1; n has the shape of the result.
 pub(super) fn mean_square_of(x: &Tensor, n: &Tensor, axes: AxisSet) -> Result<Tensor> {
+    if let Some(moved) = on_one_device("masked_var", &[x, n])? {
+        return mean_square_of(&moved[0], &moved[1], axes);
+    }
     let plain = formula! {
         static masked_var(x, n: per_row) = (x * x).row_sum() / n;
         d x = 2.0 * g / n * x;
@@ -317,10 +323,6 @@ pub(super) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) -> Result<
     let ends = [limits.moderate.recip(), limits.moderate, (-limits.most).exp2(), p].map(Scalar::from);
     let constants = map_all(constants, &[sums, y], &ends)?;
     record(power::relative_difference_power(p), &[a, b, &constants[0]], &constants[1], y)
-}
-
-fn identity() -> &'static Formula {
-    formula! { static sum(x) = x; }
 }
 
 fn square() -> &'static Formula {

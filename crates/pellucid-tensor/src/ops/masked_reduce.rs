@@ -19,13 +19,18 @@ use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
 
 /// Returns x where the mask is true, else `number`.
 fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
+    check_mask(op, x, mask)?;
+    ops::where_(mask, x, &ops::full((), number, x.dtype())?)
+}
+
+fn check_mask(op: &'static str, x: &Tensor, mask: &Tensor) -> Result<()> {
     if mask.dtype() != DType::Bool {
         return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
     }
     if x.shape().broadcast(mask.shape()).as_ref() != Some(x.shape()) {
         return Err(Error::shapes(op, [x.shape(), mask.shape()], "the mask must broadcast to the tensor's shape"));
     }
-    ops::where_(mask, x, &ops::full((), number, x.dtype())?)
+    Ok(())
 }
 
 /// Counts the elements that the mask selects, in the dtype of x.
@@ -172,10 +177,11 @@ struct Deviations {
 }
 
 fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Deviations> {
+    check_mask(op, x, mask)?;
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
     let numbers = count(x, mask, kept)?;
-    let mean = full_range::mean_of(&masked_or(op, x, mask, 0.into())?, &numbers, resolved.set)?;
+    let mean = full_range::masked_mean(x, mask, &numbers, resolved.set)?;
     let values = masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?;
     let free = ops::maximum(&ops::sub(&numbers, ddof as f64)?, 0.0)?;
     Ok(Deviations { values, axes: resolved.set, free, shape: resolved.shape(x.shape()) })

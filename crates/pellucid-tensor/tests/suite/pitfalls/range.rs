@@ -509,7 +509,8 @@ fn lengths_and_angles_use_the_whole_range() {
 fn masked_moments_at_the_end_of_the_range() {
     let mask = Tensor::from([true, true, false, true, true]);
     let base = Tensor::from([3.0, 2.5, INFINITY, 1.0, 2.0]);
-    let calls: [(fn(&Tensor, &Tensor) -> Tensor, f64, i32); 3] = [
+    type Call = fn(&Tensor, &Tensor) -> Tensor;
+    let calls: [(Call, f64, i32); 3] = [
         (|x, mask| x.masked_std(mask, -1), 1e38, 1),
         (|x, mask| x.masked_std(mask, ops::over(-1).ddof(1)), 1e38, 1),
         (|x, mask| x.masked_var(mask, -1), 2e19, 2),
