@@ -129,7 +129,7 @@ fn lengths_out_of_range_are_refused() {
         match bad {
             None => result.unwrap(),
             Some(bad) => {
-                let expected = Error::IndexOutOfBounds { op: "recurrent", index: bad, axis: 0, len: 3 };
+                let expected = Error::IndexOutOfBounds { op: "rnn", index: bad, axis: 0, len: 3 };
                 assert_eq!(result, Err(expected));
                 let after: Vec<_> = outputs.iter().map(|o| o.bytes(gpu)[1].clone()).collect();
                 assert_eq!(before, after, "a refused call must change nothing");
