@@ -1,6 +1,6 @@
 //! Constant folding: launches that depend on no input and no state run once, before the first run of the plan.
 
-use super::{Plan, SlotRole};
+use super::{Launch, Plan, Slot, SlotRole};
 
 /// Moves every launch that depends on constants alone to [`Plan::setup`].
 ///
@@ -12,30 +12,33 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
     let own = |slot| plan.role(slot) == SlotRole::Own;
     let mut constant: Vec<bool> =
         launches.iter().map(|l| !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))).collect();
+    // The launches that write each slot, and those that read or write it.
+    let [mut writers, mut touching] = [(); 2].map(|()| vec![Vec::new(); plan.slots.len()]);
+    for (k, launch) in launches.iter().enumerate() {
+        launch.outputs.iter().for_each(|o| writers[o.slot].push(k));
+        launch.operands().for_each(|o| touching[o.slot].push(k));
+    }
+    let is_fill = |k: usize| launches[k].inputs.is_empty() && !launches[k].updates();
     // Every writer of an operand of a constant launch must be constant; inputs may also be written by fills.
-    loop {
-        let writers = |slot| (0..launches.len()).filter(move |&k| launches[k].writes(slot));
-        let fill = |k: usize| launches[k].inputs.is_empty() && !launches[k].updates();
-        let lasting = |slot| match plan.role(slot) {
+    let stays = |constant: &[bool], launch: &Launch| {
+        let lasts = |slot: Slot| match plan.role(slot) {
             SlotRole::Constant => true,
-            SlotRole::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
+            SlotRole::Own => !writers[slot].is_empty() && writers[slot].iter().all(|&k| constant[k] || is_fill(k)),
             SlotRole::Input | SlotRole::Given | SlotRole::Result | SlotRole::State => false,
         };
         // A launch that is not constant may touch the slot only after its last writer.
-        let complete = |slot| {
-            let last = writers(slot).next_back();
-            (0..launches.len()).all(|k| constant[k] || !launches[k].touches(slot) || Some(k) > last)
-        };
-        let stays = |k: &usize| {
-            let launch = &launches[*k];
-            !(launch.inputs.iter().all(|o| lasting(o.slot))
-                && launch.outputs.iter().all(|o| writers(o.slot).all(|w| constant[w]) && complete(o.slot)))
-        };
-        let out: Vec<usize> = (0..launches.len()).filter(|&k| constant[k]).filter(stays).collect();
-        if out.is_empty() {
-            break;
+        let is_complete = |slot: Slot| touching[slot].iter().all(|k| constant[*k] || Some(k) > writers[slot].last());
+        launch.inputs.iter().all(|o| lasts(o.slot))
+            && launch.outputs.iter().all(|o| writers[o.slot].iter().all(|&w| constant[w]) && is_complete(o.slot))
+    };
+    // Usually one pass decides: a launch that stays depends on earlier ones.
+    let mut is_changed = true;
+    while std::mem::take(&mut is_changed) {
+        for (k, launch) in launches.iter().enumerate() {
+            if constant[k] && !stays(&constant, launch) {
+                (constant[k], is_changed) = (false, true);
+            }
         }
-        out.into_iter().for_each(|k| constant[k] = false);
     }
     if !constant.contains(&true) {
         return plan;

@@ -148,6 +148,21 @@ fn constants_keeps_a_value_that_is_written_again() {
     assert_eq!((plan.setup.len(), plan.launches.len()), (0, 4));
 }
 
+/// The time of a pass over every pair of launches, or over every launch for each launch that stays, would be noticed.
+#[test]
+fn constants_of_a_long_plan_are_found() {
+    const LENGTH: usize = 20_000;
+    let mut w = PlanBuilder::default();
+    let (mut y, mut z) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::Constant, [4]));
+    for _ in 0..LENGTH {
+        (y, z) = (w.map(exp(), &[&y]), w.map(exp(), &[&z]));
+    }
+    let sum = w.map(add(), &[&z, &z]);
+    w.plan.outputs = vec![y, sum];
+    let plan = w.after(&["constants"]);
+    assert_eq!((plan.setup.len(), plan.launches.len()), (LENGTH + 1, LENGTH));
+}
+
 #[test]
 fn copies_lets_the_producer_write_to_the_destination() {
     let mut w = PlanBuilder::default();
