@@ -91,12 +91,6 @@ fn lengths_that_a_recurrent_kernel_refuses_name_the_call() {
     }
 }
 
-#[test]
-fn the_error_of_a_length_names_the_range_of_lengths() {
-    let error = recurrent_layer("gru", &Tensor::from([2i64, 4]), false, false).unwrap_err().to_string();
-    assert!(error.ends_with("lengths of sequences must be in 0..=3"), "{error}");
-}
-
 /// A launch with wrong lengths fails before the step writes a tensor, also where the write does not need the layer.
 #[test]
 fn wrong_lengths_leave_the_state_of_a_step_unchanged() {
