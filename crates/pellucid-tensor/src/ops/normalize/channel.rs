@@ -3,14 +3,13 @@
 use super::standardized;
 use crate::grad_mode::no_grad;
 use crate::ops::axes::check_reduction_rank;
-use crate::ops::formula::map;
 use crate::ops::precision::in_single;
 use crate::ops::window::window_sums;
 use crate::ops::{self, check, reshape_to};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{AxisSet, Window};
-use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
+use pellucid_ir::{DType, Error, Result, Shape};
 
 /// The running means and (unbiased) variances of the channels, collected in training, both `[C]`.
 #[derive(Clone, Copy, Debug)]
@@ -264,8 +263,8 @@ pub fn group_norm(
 /// Applies local response normalisation (Krizhevsky, Sutskever & Hinton 2012): x / (k + alpha·m)^beta for x
 /// `[N, C, ..]`.
 ///
-/// m is the mean of x² over `size` neighbouring channels, with zeros beyond the ends. Large elements are scaled before
-/// they are squared: alpha·m may be up to about 1e70 in `f32` and half precision, and 1e570 in `f64`.
+/// m is the mean of x² over `size` neighbouring channels, with zeros beyond the ends. The squares must be
+/// representable: from magnitudes of 1.8e19 on in `f32` and half precision, and 1.3e154 in `f64`, the result is 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.
@@ -281,39 +280,9 @@ pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f6
     }
     in_single!(op, [x] => local_response_norm(x, size, alpha, beta, k));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
-    let columns = reshape_to(x, &[n, channels, x.shape()[2..].iter().product(), 1].into())?;
-    let c = response_scales(&columns, k)?;
-    // A power of two near √(alpha/size), so that squares are not larger than what is added to k.
-    let share = alpha / size as f64;
-    let unit = if share == 0.0 { 1.0 } else { 2f64.powf((0.5 * share.abs().log2()).round().clamp(-40.0, 40.0)) };
-    let square = formula! {
-        static local_response_norm(x, c; unit) = (x * (c * unit)).square();
-        d x = 2.0 * g * (x * (c * unit)) * (c * unit);
-    };
-    let squares = map(square, &[&columns, &c], &[unit.into()])?;
+    let columns = reshape_to(&ops::mul(x, x)?, &[n, channels, x.shape()[2..].iter().product(), 1].into())?;
     let window = Window { size: [size, 1, 1], stride: [1; 3], dilation: [1; 3], before: [size / 2, 0, 0] };
-    let sums = window_sums(op, &squares, window, [channels, columns.shape()[2], 1])?;
-    let quotient = formula! {
-        static local_response_norm(x, s, c; share, k, beta) =
-            x * c / (s * share + k * c * c).pow(beta) * c.pow(2 * beta - 1);
-    };
-    let params = [share / (unit * unit), k, beta].map(Scalar::from);
-    reshape_to(&map(quotient, &[&columns, &sums, &c], &params)?, x.shape())
-}
-
-/// Returns powers of two, `[N, 1, L, 1]`, by which columns `[N, C, L, 1]` of channels are multiplied so that their
-/// squares do not overflow, and for k = 0 do not underflow either. It is 1 where no square could.
-fn response_scales(columns: &Tensor, k: f64) -> Result<Tensor> {
-    let largest = ops::max(&ops::abs(&columns.detach())?, ops::over(1).keepdims())?;
-    // Exponents of the largest magnitude that is not scaled down, and of the smallest scale: k·c² must not underflow.
-    let (high, least) = if columns.dtype() == DType::F64 { (200, -440) } else { (20, -55) };
-    let low = if k == 0.0 { 2f64.powi(-high) } else { 0.0 };
-    let scale = formula! {
-        static local_response_norm(largest; low, high, least) = {
-            let is_moderate = largest.eq(0.0) | !largest.is_finite() | (largest.ge(low) & largest.le(high));
-            let exponent = is_moderate.select(1.0, largest).log2().floor();
-            (-exponent).clamp(least, -least).exp2()
-        };
-    };
-    map(scale, &[&largest], &[low, 2f64.powi(high), f64::from(least)].map(Scalar::from))
+    let sums = window_sums(op, &columns, window, [channels, columns.shape()[2], 1])?;
+    let scale = ops::add(&ops::mul(&sums, alpha / size as f64)?, k)?;
+    ops::div(x, &reshape_to(&ops::pow(&scale, beta)?, x.shape())?)
 }

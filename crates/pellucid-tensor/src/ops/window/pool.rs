@@ -373,7 +373,8 @@ macro_rules! pools {
         /// [`norm`](crate::ops::norm): the result is right over the whole range. Other windows are summed by a
         /// convolution, which has no scale for each window. There the sum Σ xᵖ must be representable, as in PyTorch; for
         /// p = 2 this is true for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in `f64`, in
-        /// windows of n elements.
+        /// windows of n elements. Derivatives of order k compute powers of the order 1 − p·k, which
+        /// must be representable, too.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
         /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts
