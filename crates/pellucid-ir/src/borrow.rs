@@ -18,7 +18,6 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 /// The atomics of the protocol: those of the standard library, or a model checker's.
 pub trait Atomics: Sized {
@@ -30,8 +29,6 @@ pub trait Atomics: Sized {
     const PATIENCE: usize;
     /// Lets other threads run.
     fn yield_now();
-    /// Yields the core. Returns true if no other thread took it.
-    fn is_core_idle() -> bool;
     /// Waits a fraction of a microsecond without giving up the core.
     fn pause();
     /// Returns the bit of a word, at this address, in a mask of words.
@@ -134,9 +131,6 @@ macro_rules! atomics {
     };
 }
 
-/// A time between that of a yield to no thread, half a microsecond, and that of a switch to another thread and back.
-const SHORTEST_SLICE: Duration = Duration::from_nanos(1500);
-
 /// The atomics of the standard library.
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
@@ -165,12 +159,6 @@ impl Atomics for Native {
     #[inline]
     fn pause() {
         (0..16).for_each(|_| std::hint::spin_loop());
-    }
-
-    fn is_core_idle() -> bool {
-        let start = Instant::now();
-        std::thread::yield_now();
-        start.elapsed() < SHORTEST_SLICE
     }
 
     fn bit(word: usize) -> u64 {

@@ -33,11 +33,6 @@ impl Atomics for Loom {
         thread::yield_now();
     }
 
-    /// The machine is loaded.
-    fn is_core_idle() -> bool {
-        false
-    }
-
     fn pause() {
         thread::yield_now();
     }

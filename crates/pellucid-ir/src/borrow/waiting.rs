@@ -10,9 +10,7 @@
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
 //! The words of a writer that had to wait thus stay *reserved* for its thread: until it writes them again, only
 //! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again
-//! and no reader has come, or does not return while a reader sleeps [`Atomics::PATIENCE`] times. A reader yields its
-//! core before it sleeps. If no other thread takes the core, the writer does not wait for it, for example because it
-//! waits for data: the reader goes on, and as many readers after it as after a write.
+//! and no reader has come, or does not return while a reader sleeps [`Atomics::PATIENCE`] times.
 //!
 //! The list is empty while no kernel waits, which an acquisition finds out by one load of a mask of the words in the
 //! list. A thread that holds words already does not join the list, since a kernel of the list may wait for these words.
@@ -150,15 +148,6 @@ impl WaitList {
         self.reservations.push(Reservation { ticket, claims, owner, admissions: ADMITTED - admitted });
     }
 
-    /// Admits a kernel that a reservation holds up, and as many readers after it as after a write.
-    fn renew(&mut self, reservation: u64, ticket: u64) {
-        if let Some(it) = self.reservations.iter_mut().find(|it| it.ticket == reservation) {
-            it.admissions = ADMITTED;
-        }
-        let own = self.position(ticket);
-        self.waiters[own].is_admitted = true;
-    }
-
     fn end_reservations(&mut self, ends: impl Fn(&Reservation) -> bool) {
         while let Some(k) = self.reservations.iter().position(&ends) {
             let ended = self.reservations.swap_remove(k);
@@ -292,12 +281,9 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
         if is_acquired {
             return;
         }
-        // A thread that yields on a loaded machine gives another process a time slice of milliseconds, so a kernel yields
-        // only before it sleeps.
+        // A thread that yields on a loaded machine gives another process a time slice of milliseconds.
         if attempt < PAUSES {
             A::pause();
-        } else if let Some(reservation) = reserved.filter(|_| A::is_core_idle()) {
-            A::with_waiters(|list| list.renew(reservation, ticket));
         } else if !A::park(&parker) {
             sleeps += 1;
         }

@@ -2,7 +2,6 @@
 
 use super::super::{Native, acquire, release};
 use super::*;
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
@@ -138,31 +137,8 @@ fn a_writer_does_not_wait_for_readers_that_its_reservation_holds_up() {
     assert_eq!(model.first(), [writer]);
 }
 
-#[test]
-fn a_reader_on_an_idle_core_is_admitted_with_those_after_it() {
-    let (mut model, trainer) = (ListModel::default(), new_thread());
-    let writer = model.join(&trainer, WRITE);
-    model.list.leave(writer);
-    let readers: Vec<u64> = (0..3 * ADMITTED).map(|_| model.join(&new_thread(), READ)).collect();
-    assert_eq!(model.first(), readers[..ADMITTED]);
-    model.list.renew(model.list.reservations[0].ticket, readers[ADMITTED + 1]);
-    assert_eq!(model.first(), [&readers[..ADMITTED], &readers[ADMITTED + 1..ADMITTED + 2]].concat());
-    let later: Vec<u64> = (0..3 * ADMITTED).map(|_| model.join(&new_thread(), READ)).collect();
-    assert_eq!(model.first()[ADMITTED + 1..], later[..ADMITTED]);
-    // A writer still goes before readers that it may overtake.
-    let writer = model.join(&new_thread(), WRITE);
-    assert_eq!(model.first(), [writer]);
-    // A reservation that has ended meanwhile holds up no reader.
-    model.list.renew(u64::MAX, later[0]);
-}
-
-/// The standard library's atomics, with a list of their own, counts of sleeps, and cores that a test declares idle.
+/// The standard library's atomics, with a list of their own and counts of sleeps.
 struct Counted;
-
-thread_local! {
-    static IS_CORE_IDLE: Cell<bool> = const { Cell::new(false) };
-    static OWN_SLEEPS: Cell<usize> = const { Cell::new(0) };
-}
 
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static WAITERS: Mutex<WaitList> = Mutex::new(WaitList::new());
@@ -177,10 +153,6 @@ impl Atomics for Counted {
 
     fn yield_now() {
         Native::yield_now();
-    }
-
-    fn is_core_idle() -> bool {
-        IS_CORE_IDLE.get()
     }
 
     fn pause() {
@@ -219,7 +191,6 @@ impl Atomics for Counted {
         let is_woken = parker.park();
         WOKEN.fetch_add(is_woken.into(), SeqCst);
         SLEEPS.fetch_add(1, SeqCst);
-        OWN_SLEEPS.set(OWN_SLEEPS.get() + 1);
         is_woken
     }
 }
@@ -245,26 +216,4 @@ fn attempts_that_fail_wake_no_kernel_of_the_list() {
         assert!(woken <= 2, "{woken} sleeps of about 20 were ended by an attempt of the other kernel");
     });
     assert!(free.try_write() && taken.try_write());
-}
-
-#[test]
-fn readers_of_reserved_words_sleep_only_while_the_core_is_taken() {
-    let word = BorrowWord::<Counted>::default();
-    let (read, written) = ([(&word, false)], [(&word, true)]);
-    let sleeps = |is_core_idle: bool| {
-        // A kernel that has waited reserves its words.
-        wait(&written[..]);
-        release(&written[..]);
-        let reader = || {
-            IS_CORE_IDLE.set(is_core_idle);
-            for _ in 0..100 * ADMITTED {
-                acquire(&read[..]);
-                release(&read[..]);
-            }
-            OWN_SLEEPS.get()
-        };
-        thread::scope(|scope| scope.spawn(reader).join().unwrap())
-    };
-    assert_eq!(sleeps(true), 0);
-    assert!(sleeps(false) >= Counted::PATIENCE);
 }
