@@ -44,7 +44,9 @@ pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
 fn impossible_shape(shape: &Shape) -> Error {
     match shape.has_negative_length() {
         true => {
-            Error::invalid("shape", format!("lengths must be ≥ 0, got {shape}; only reshape() infers a length of -1"))
+            // Lengths above `isize::MAX` are printed as negative numbers, too.
+            let help = "lengths must be from 0 to isize::MAX, got";
+            Error::invalid("shape", format!("{help} {shape}; only reshape() infers a length of -1"))
         }
         false => Error::size_overflow().with_shape(shape),
     }

@@ -31,6 +31,7 @@ pub use arena::{Arena, BufferAllocation};
 pub use passes::{PASSES, Pass, Passes};
 
 use crate::dtype::DType;
+use crate::error::Error;
 use crate::kernel::{Kernel, Meta};
 use crate::shape::{Layout, Overlap};
 use std::collections::BTreeMap;
@@ -192,6 +193,29 @@ impl Launch {
         if self.parts.is_empty() { vec![self.kernel.name()] } else { self.parts.clone() }
     }
 
+    /// Returns the largest output.
+    fn largest_output(&self) -> Option<&SlotView> {
+        self.outputs.iter().max_by_key(|out| out.bytes())
+    }
+
+    /// Adds the name of the kernel to an [`Error::OutOfMemory`] without an operation.
+    fn name_memory(&self, error: &mut Error) {
+        if matches!(error, Error::OutOfMemory { op: "", .. }) {
+            error.set_operation(self.parts().pop().unwrap_or_default());
+        }
+    }
+
+    /// Adds the name of the kernel and the shape of its largest output to an [`Error::OutOfMemory`] of this launch that
+    /// has none.
+    #[cold]
+    pub fn named(&self, mut error: Error) -> Error {
+        self.name_memory(&mut error);
+        match self.largest_output() {
+            Some(out) => error.with_shape(out.layout.shape()),
+            None => error,
+        }
+    }
+
     /// Returns the number of arithmetic operations on values (see [`Kernel::flops`]).
     pub fn flops(&self) -> u64 {
         let metas = |operands: &[SlotView]| operands.iter().map(SlotView::meta).collect::<Vec<_>>();
@@ -237,6 +261,25 @@ impl Launch {
 }
 
 impl Plan {
+    /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: that of the launch,
+    /// or of the one that writes the largest buffer of the arena; in the setup, that of the launch.
+    #[cold]
+    pub fn named(&self, is_setup: bool, launch: usize, mut error: Error) -> Error {
+        let launches = if is_setup { &self.setup } else { &self.launches };
+        let is_memory =
+            |arena: &&Arena| matches!(error, Error::OutOfMemory { requested, .. } if requested == arena.bytes);
+        let buffers = self.arena.iter().filter(is_memory).flat_map(|arena| &arena.allocations);
+        let Some(largest) = buffers.max_by_key(|buffer| buffer.bytes) else {
+            return launches.get(launch).map_or(error.clone(), |launch| launch.named(error));
+        };
+        // All buffers of the setup are live at the first launch.
+        let writer = if is_setup { launch } else { largest.first };
+        if let Some(writer) = launches.get(writer) {
+            writer.name_memory(&mut error);
+        }
+        error
+    }
+
     /// Returns the role of `slot`.
     pub fn role(&self, slot: Slot) -> SlotRole {
         self.roles.get(slot).copied().unwrap_or_default()

@@ -202,8 +202,10 @@ where
     ///
     /// # Errors
     /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of
-    /// [`TrainingStep::set_batch`] and of [`TrainingStep::launch`]. A batch that the model or the loss rejects changes
-    /// nothing.
+    /// [`TrainingStep::set_batch`] and of [`TrainingStep::launch`]. A batch whose shapes, dtypes or targets the model or
+    /// the loss rejects changes nothing. Where the launch finds an index out of bounds, as that of an
+    /// [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of the layers before
+    /// it, such as [`BatchNorm`](crate::BatchNorm), have been updated.
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
         let model = &self.model;
         self.steps.step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))

@@ -516,6 +516,48 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
     assert_ne!(flat(), before);
 }
 
+/// A model of features and of an index, which the launch of a step checks.
+#[derive(Clone, Debug, Module)]
+struct Looked {
+    norm: BatchNorm1d,
+    head: Linear,
+    table: Embedding,
+}
+
+impl Model<(Tensor, Tensor)> for Looked {
+    fn run(&self, (x, index): &(Tensor, Tensor)) -> Result<Tensor> {
+        let y = self.head.try_forward(&self.norm.try_forward(x)?)?;
+        ops::add(&y, &self.table.try_forward(index)?)
+    }
+}
+
+#[test]
+fn an_index_that_a_launch_refuses_trains_nothing() {
+    let model = Looked { norm: BatchNorm1d::new(6), head: Linear::new(6, CLASSES), table: Embedding::new(5, CLASSES) };
+    let adam = Adam::new(model.parameters(), AdamOptions::default());
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &adam);
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let index = |last: i64| {
+        let mut index = vec![0; BATCH - 1];
+        index.push(last);
+        (x.clone(), Tensor::new(index, [BATCH]))
+    };
+    let flat = || model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).collect::<Vec<f32>>();
+    let mean = || model.norm.running_mean.as_ref().unwrap().to_vec::<f32>();
+    trainer.step(&index(4), &y).unwrap();
+    let (before, optimizer) = (flat(), bits(adam.state_dict()));
+    let statistics = mean();
+    for _ in 0..2 {
+        let error = trainer.step(&index(5), &y).unwrap_err().to_string();
+        assert!(error.contains("index 5 is out of bounds"), "{error}");
+        assert_eq!(flat(), before, "parameters must not change");
+        assert_eq!(bits(adam.state_dict()), optimizer, "the optimizer must not change");
+    }
+    assert_ne!(mean(), statistics, "layers before the index have run, as the documentation states");
+    trainer.step(&index(3), &y).unwrap();
+    assert_ne!(flat(), before);
+}
+
 /// Training in mixed precision and evaluating outside of it are two recordings, which are both kept.
 #[test]
 fn an_evaluation_may_have_another_precision_than_the_step() {

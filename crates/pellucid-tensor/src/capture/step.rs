@@ -257,7 +257,8 @@ impl CompiledStep {
 
         let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
-            storages.push(device.backend().storage(arena.bytes)?);
+            let memory = device.backend().storage(arena.bytes);
+            storages.push(memory.map_err(|error| plan.named(false, 0, error))?);
         }
         let view = |slot: usize, layout: Layout, dtype| {
             Array::dense(storages[slot].clone(), 0, dtype, layout.shape().clone(), device).view(layout)
@@ -466,13 +467,14 @@ impl CompiledStep {
     fn run(&mut self) -> Result<()> {
         let guard = BorrowGuard::acquire(&self.read, &self.written);
         if let Some(setup) = &self.setup {
-            setup.launch(&self.storages).map_err(|failed| failed.error)?;
+            let launched = setup.launch(&self.storages);
+            launched.map_err(|failed| self.plan.named(true, failed.launch, failed.error))?;
             self.setup = None;
         }
         let launched = self.prepared.launch(&self.storages);
         // A failed launch may have written too.
         guard.count_writes();
-        launched.map_err(|failed| failed.error)
+        launched.map_err(|failed| self.plan.named(false, failed.launch, failed.error))
     }
 
     pub(super) fn difference(&self, other: &CompiledStep) -> Option<String> {

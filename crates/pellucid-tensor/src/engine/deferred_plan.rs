@@ -101,9 +101,7 @@ fn run_one_by_one(
         let sizes: Vec<usize> = storages.iter().map(|storage| storage.buffer().bytes()).collect();
         let writes = SlotWrites::of(&sizes, launches);
         let complete = (0..storages.len()).map(|slot| writes.is_complete(slot, launch)).collect();
-        let shape = launches[launch].outputs.iter().max_by_key(|out| out.bytes()).map(|out| out.layout.shape());
-        let error = shape.map_or(error.clone(), |shape| error.with_shape(shape));
-        Box::new(RunFailure { error, complete: Some(complete) })
+        Box::new(RunFailure { error: launches[launch].named(error), complete: Some(complete) })
     })
 }
 
@@ -117,32 +115,21 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     if let [launch] = &plan.launches[..] {
         let _guard = BorrowGuard::acquire(&read, &written);
         stats::count_launches(1, launch.bytes());
-        let largest = launch.outputs.iter().max_by_key(|out| out.bytes());
-        return run_launches(device, std::slice::from_ref(launch), storages).map_err(
-            |LaunchFailure { error, .. }| {
-                RunFailure::before_all(match largest {
-                    Some(out) => error.with_shape(out.layout.shape()),
-                    None => error,
-                })
-            },
-        );
+        return run_launches(device, std::slice::from_ref(launch), storages)
+            .map_err(|LaunchFailure { error, .. }| RunFailure::before_all(launch.named(error)));
     }
     if plan.launches.is_empty() {
         return Ok(());
     }
     let (plan, compiled) = CachedPlan::find_or_compile(device, plan).map_err(RunFailure::before_all)?;
     let arena = plan.arena_bytes().map(|bytes| device.backend().storage(bytes)).transpose();
-    let arena = arena.map_err(RunFailure::before_all)?;
+    let arena = arena.map_err(|error| RunFailure::before_all(plan.plan().named(false, 0, error)))?;
     let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
     let _guard = BorrowGuard::acquire(&read, &written);
-    stats::count_launches(plan.launches(), plan.bytes());
+    stats::count_launches(plan.plan().launches.len(), plan.bytes());
     compiled.launch(&slots).map_err(|LaunchFailure { launch, error }| {
-        let error = match plan.shape(launch) {
-            Some(shape) => error.with_shape(shape),
-            None => error,
-        };
         let complete = || (0..storages.len()).map(|slot| plan.writes().is_complete(slot, launch)).collect();
-        Box::new(RunFailure { error, complete: (launch > 0).then(complete) })
+        Box::new(RunFailure { error: plan.plan().named(false, launch, error), complete: (launch > 0).then(complete) })
     })
 }
 

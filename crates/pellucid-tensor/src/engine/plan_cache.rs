@@ -8,8 +8,8 @@ use super::slot_writes::SlotWrites;
 use super::stats;
 use crate::device::Device;
 use pellucid_ir::backend::CompiledPlan;
-use pellucid_ir::plan::{Launch, Passes, Plan, SlotView};
-use pellucid_ir::{Result, Scalar, Shape};
+use pellucid_ir::plan::{Launch, Passes, Plan};
+use pellucid_ir::{Result, Scalar};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The maximal number of cached plans of a device.
@@ -25,8 +25,6 @@ pub(super) struct CachedPlan {
     /// The optimized plan, with numbered parameters.
     plan: Plan,
     writes: SlotWrites,
-    /// The shape of the largest output of each launch, for errors.
-    shapes: Vec<Shape>,
     /// The bytes that all launches read and write.
     bytes: usize,
     arena_bytes: Option<usize>,
@@ -96,13 +94,10 @@ impl CachedPlan {
         // Constants are folded for later launches of the same values; a deferred plan has new values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);
         let writes = SlotWrites::of(&plan.slots, &plan.launches);
-        let largest =
-            |outputs: &[SlotView]| outputs.iter().max_by_key(|out| out.bytes()).map(|o| o.layout.shape().clone());
-        let shapes = plan.launches.iter().map(|launch| largest(&launch.outputs).unwrap_or_default()).collect();
         let compiled = compile_with(device, &plan, &params)?;
         let arena_bytes = plan.arena.as_ref().map(|arena| arena.bytes);
         let (bytes, cached) = (plan.traffic(), Mutex::new((params, compiled.clone())));
-        let plan = CachedPlan { hash, recorded, plan, writes, shapes, bytes, arena_bytes, compiled: cached };
+        let plan = CachedPlan { hash, recorded, plan, writes, bytes, arena_bytes, compiled: cached };
         Ok((plan, compiled))
     }
 
@@ -116,9 +111,9 @@ impl CachedPlan {
         Ok(last.1.clone())
     }
 
-    /// Returns the number of launches of one run.
-    pub(super) fn launches(&self) -> usize {
-        self.shapes.len()
+    /// Returns the optimized plan, with numbered parameters.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Returns the bytes that one run reads and writes.
@@ -129,11 +124,6 @@ impl CachedPlan {
     /// Returns the size of the arena, whose slot follows those of the recorded plan.
     pub(super) fn arena_bytes(&self) -> Option<usize> {
         self.arena_bytes
-    }
-
-    /// Returns the shape of the largest output of a launch.
-    pub(super) fn shape(&self, launch: usize) -> Option<&Shape> {
-        self.shapes.get(launch)
     }
 
     /// Returns which launches write each slot.

@@ -38,6 +38,14 @@ pub(super) fn floats(op: &'static str, operands: &[&Tensor]) -> Result<()> {
     }
 }
 
+/// Returns an error unless the values have the dtype of x.
+pub(super) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor) -> Result<()> {
+    match values.dtype() == x.dtype() {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values need the tensor's dtype; use to_dtype()")),
+    }
+}
+
 /// Returns an error unless the shapes broadcast. Checks of values follow those of shapes, whose errors name the cause.
 pub(super) fn broadcasts(op: &'static str, operands: &[&Tensor]) -> Result<()> {
     let shape = operands.iter().try_fold(Shape::default(), |shape, x| shape.broadcast(x.shape()));

@@ -39,6 +39,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     if !index.dtype().is_int() {
         return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)"));
     }
+    check_norm(op, table, options.max_norm)?;
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
     let index = ops::to_dtype(index, DType::I64)?;
@@ -77,14 +78,21 @@ pub(super) fn padding_row(op: &'static str, padding: isize, rows: usize) -> Resu
     }
 }
 
-/// Scales the selected rows of the table down to the p-norm `most`, in place.
-pub(super) fn renorm_rows(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
+/// Returns an error unless the rows of the table can be scaled to a maximal norm and its order.
+pub(super) fn check_norm(op: &'static str, table: &Tensor, max_norm: Option<(f64, f64)>) -> Result<()> {
+    let Some((most, p)) = max_norm else { return Ok(()) };
+    check::floats(op, &[table])?;
     if !(p > 0.0 && most > 0.0) {
         return Err(Error::invalid(op, format!("p and the maximal norm must be positive, got {p} and {most}")));
     }
-    if table.creator().is_some() {
-        return Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) });
+    match table.creator() {
+        Some(_) => Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) }),
+        None => Ok(()),
     }
+}
+
+/// Scales the selected rows of the table down to the p-norm `most`, in place, after [`check_norm`].
+pub(super) fn renorm_rows(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
     let _off = no_grad();
     let found = select_rows(op, &table.detach(), index)?;
     let short = ops::renorm(&found, p, 0, most)?;

@@ -1,7 +1,7 @@
 //! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
 
 use super::check;
-use super::embedding::{EmbeddingOptions, embedding, padding_row, renorm_rows};
+use super::embedding::{EmbeddingOptions, check_norm, embedding, padding_row, renorm_rows};
 use super::gather::select_rows;
 use super::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops;
@@ -83,6 +83,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
             ));
         }
     }
+    check_norm(op, table, options.max_norm)?;
     let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
     let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
     if let Some((most, p)) = options.max_norm {

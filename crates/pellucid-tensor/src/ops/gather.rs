@@ -8,8 +8,8 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
 use crate::engine;
-use crate::ops;
 use crate::ops::operation_scope::outermost_operation;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
@@ -159,8 +159,12 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
         return ops::take(x, &index);
     }
     check_index_shape(op, x.shape(), index.shape(), axis)?;
-    let op = outermost_operation(op);
-    apply_one(GatherOp { op, from_end: true, index: Index::Along(axis) }, &[x, &index])
+    gather_along(outermost_operation(op), x, &index, axis)
+}
+
+/// Computes [`take_along_axis`] of operands that fit, on behalf of another operation, which errors name.
+pub(super) fn gather_along(op: &'static str, x: &Tensor, index: &Tensor, axis: usize) -> Result<Tensor> {
+    apply_one(GatherOp { op, from_end: true, index: Index::Along(axis) }, &[x, index])
 }
 
 pub(super) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
@@ -215,10 +219,10 @@ impl Operation for ScatterInto {
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
         let (g, index) = (grads.get(0)?, saved.input(2)?);
-        let axis = self.axis as isize;
+        let of_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
         let mut gradients: InputGradients = smallvec![None, None, None];
         if self.reduction == ScatterReduction::Add {
-            gradients[1] = needed.contains(1).then(|| take_along_axis(&g, &index, axis)).transpose()?;
+            gradients[1] = needed.contains(1).then(|| of_index(&g)).transpose()?;
             gradients[0] = Some(g);
             return Ok(gradients);
         }
@@ -232,8 +236,8 @@ impl Operation for ScatterInto {
             let numbers = ops::reshape(&numbers, index.shape())?;
             let places = ops::zeros(g.shape().clone(), DType::I64)?;
             let put = apply_one(*self, &[&places, &numbers, &index])?;
-            let stayed = ops::eq(&take_along_axis(&put, &index, axis)?, &numbers)?;
-            gradients[1] = Some(ops::where_(&stayed, &take_along_axis(&g, &index, axis)?, 0)?);
+            let stayed = ops::eq(&of_index(&put)?, &numbers)?;
+            gradients[1] = Some(ops::where_(&stayed, &of_index(&g)?, 0)?);
         }
         Ok(gradients)
     }
@@ -274,9 +278,7 @@ pub(super) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor, values
         let help = "no axis of the values may be shorter than that of the index";
         return Err(Error::shapes(op, [values.shape(), index.shape()], help));
     }
-    if values.dtype() != x.dtype() {
-        return Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values need the tensor's dtype; use to_dtype()"));
-    }
+    check::values_dtype(op, x, values)?;
     let mut values = values.clone();
     for k in 0..index.rank() {
         if values.shape()[k] > index.shape()[k] {

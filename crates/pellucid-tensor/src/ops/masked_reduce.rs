@@ -181,9 +181,13 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
     let numbers = count(x, mask, kept)?;
-    let mean = full_range::masked_mean(x, mask, &numbers, resolved.set)?;
-    let values = masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?;
+    let mut mean = full_range::masked_mean(x, mask, &numbers, resolved.set)?;
     let free = ops::maximum(&ops::sub(&numbers, ddof as f64)?, 0.0)?;
+    if ddof > 0 {
+        // The derivative of the norm of a zero vector is 0, but that of 0/0 for a single element is NaN.
+        mean = check::nan_unless(&ops::gt(&ops::maximum(&free, &ops::sub(&numbers, 1.0)?)?, 0.0)?, &mean)?;
+    }
+    let values = masked_or(op, &ops::sub(x, &mean)?, mask, 0.into())?;
     Ok(Deviations { values, axes: resolved.set, free, shape: resolved.shape(x.shape()) })
 }
 

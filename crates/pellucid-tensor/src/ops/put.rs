@@ -5,7 +5,7 @@
 
 use super::gather::{as_index, scatter, scatter_add};
 use super::index::{IndexItem, IntoIndex, slice};
-use crate::ops;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
@@ -28,6 +28,7 @@ fn replace_part(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> 
         let help = format!("the source must have the shape of the replaced part, {}", part.shape());
         return Err(Error::shapes(op, [x.shape(), source.shape()], help));
     }
+    check::values_dtype(op, x, source)?;
     put_at(x, &part, source, false)
 }
 
@@ -44,6 +45,7 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
     if index.size() != source.size() {
         return Err(Error::shapes("put", [index.shape(), source.shape()], "needs as many positions as values"));
     }
+    check::values_dtype("put", x, source)?;
     put_at(x, &as_index("put", index)?, source, accumulate)
 }
 
@@ -57,6 +59,7 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 #[tensor_method]
 #[track_caller]
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {
+    check::values_dtype("index_put", x, values)?;
     let places = element_positions(x)?.indexed(index.into_index(), |part| {
         let fits = values.shape().broadcast(part).as_ref() == Some(part);
         let help = || format!("the values must broadcast to the indexed shape, {part}");
@@ -79,13 +82,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     if mask.dtype() != DType::Bool {
         return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
     }
-    if source.dtype() != x.dtype() {
-        return Err(Error::dtypes(
-            op,
-            [x.dtype(), source.dtype()],
-            "the source needs the tensor's dtype; use to_dtype()",
-        ));
-    }
+    check::values_dtype(op, x, source)?;
     let help = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());
     let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;

@@ -1,6 +1,6 @@
 //! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
-use super::gather::{as_index, check_index_shape, narrow_values, scatter, scatter_add};
+use super::gather::{as_index, check_index_shape, gather_along, narrow_values, scatter, scatter_add};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
@@ -59,11 +59,12 @@ impl Operation for ScatterReduce {
         }
         // All values equal to the extremum share its gradient.
         let (axis, y) = (self.axis as isize, saved.output(0)?.detach());
+        let of_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
         let number = |mask: Tensor| ops::to_dtype(&mask, g.dtype());
         let here = number(ops::eq(&x, &y)?)?;
-        let there = number(ops::eq(&values, &ops::take_along_axis(&y, &index, axis)?)?)?;
+        let there = number(ops::eq(&values, &of_index(&y)?)?)?;
         let share = ops::div(&g, &scatter_add(&here, &index, &there, axis)?)?;
-        let of_values = ops::mul(&there, &ops::take_along_axis(&share, &index, axis)?)?;
+        let of_values = ops::mul(&there, &of_index(&share)?)?;
         // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
         Ok(smallvec![Some(ops::mul(&here, &share)?), Some(of_values), None])
     }

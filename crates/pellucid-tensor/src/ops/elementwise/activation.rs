@@ -2,6 +2,9 @@
 //!
 //! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
 //! output as its input anyway; the symbolic derivative would keep the input alive as well.
+//!
+//! The derivatives of products x·s(x) are declared as g·(s + x·s′). The product rule would compute g·x, which may
+//! overflow where s′ is 0.
 
 use super::table::unary;
 use crate::ops::formula::map;
@@ -9,6 +12,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
 use pellucid_ir::{Error, Result, Scalar, formula};
+use std::f64::consts::PI;
 
 unary! {
     /// Computes the logistic sigmoid 1 / (1 + e⁻ˣ).
@@ -31,18 +35,30 @@ unary! {
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
     /// [`ndtr`](crate::ops::ndtr()).
-    gelu(x) = x * x.ndtr();
+    gelu(x) = x * x.ndtr(),
+        d x = g * (x.ndtr() + x * ((2.0 * PI).sqrt().recip() * (-0.5 * x * x).exp()));
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
     gelu_tanh(x) = {
         // For |x| > 32 the sigmoid is 0 or 1, also in `f64`. Powers of a large x would overflow.
         let u = x.abs().gt(32.0).select(32.0 * x.signum(), x);
         x * (1.5957691216057308 * (u + 0.044715 * u * u * u)).sigmoid()
-    };
+    },
+        d x = {
+            let u = x.abs().gt(32.0).select(32.0 * x.signum(), x);
+            let v = 1.5957691216057308 * (u + 0.044715 * u * u * u);
+            let s = v.sigmoid();
+            let slope = s * refined.select((-v).sigmoid(), 1.0 - s);
+            g * (s + u * (1.5957691216057308 * (1.0 + 0.134145 * u * u)) * slope)
+        };
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in `f64`
     /// −708) the factor is subnormal, and the relative error grows as its spacing.
     #[doc(alias = "swish")]
-    silu(x) = x * x.sigmoid();
+    silu(x) = x * x.sigmoid(),
+        d x = {
+            let s = x.sigmoid();
+            g * (s + x * (s * refined.select((-x).sigmoid(), 1.0 - s)))
+        };
     /// Computes x·tanh(softplus(x)) (Misra 2019), with the error of [`silu`] for large −x.
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
@@ -75,7 +91,8 @@ unary! {
     /// Computes relu6(x + 3)/6, a piecewise linear sigmoid (Courbariaux et al. 2015).
     hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
     /// Computes x·hardsigmoid(x) (Howard et al. 2019).
-    hardswish(x) = x.gt(-3.0).select(x.lt(3.0).select(x * (x + 3.0) / 6.0, x), x.is_nan().select(x, 0.0));
+    hardswish(x) = x.gt(-3.0).select(x.lt(3.0).select(x * (x + 3.0) / 6.0, x), x.is_nan().select(x, 0.0)),
+        d x = g * x.le(-3.0).select(0.0, x.ge(3.0).select(1.0, (2.0 * x + 3.0) / 6.0));
     /// Computes x − tanh x, accurate near 0. The derivative is tanh² x.
     tanhshrink(x) = x.abs().lt(1.0).select(tanhshrink_near_zero(x.min(1.0).max(-1.0)), x - x.tanh()),
         d x = {

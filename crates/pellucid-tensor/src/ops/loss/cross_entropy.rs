@@ -156,6 +156,9 @@ fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
 }
 
 /// Returns the formula for class indices without smoothing: ln Σ exp x − x_t.
+///
+/// With the maximum m, all formulas here add ln Σ exp(x − m) to differences m − x. Adding it to m would lose the digits
+/// of a small loss of large logits.
 fn class_formula() -> &'static Formula {
     formula! {
         static cross_entropy(x, t: per_row index) = {
@@ -163,7 +166,7 @@ fn class_formula() -> &'static Formula {
             let hit = row_index().eq(t);
             let found = hit.to_number().row_sum().gt(0.0);
             let picked = hit.select(x, 0.0).row_sum();
-            let loss = ((x - m).exp().row_sum().ln() - picked) + m;
+            let loss = (x - m).exp().row_sum().ln() + (m - picked);
             found.select(loss, f64::NAN)
         };
         d x = {
@@ -173,7 +176,7 @@ fn class_formula() -> &'static Formula {
     }
 }
 
-/// Returns the formula for class indices with smoothing: (1 − s)·(lse − x_t) + s·(lse − mean x).
+/// Returns the formula for class indices with smoothing: (1 − s)·(ln Σ exp x − x_t) + s·(ln Σ exp x − mean x).
 fn smoothed_class_formula() -> &'static Formula {
     formula! {
         static cross_entropy(x, t: per_row index; s) = {
@@ -181,8 +184,8 @@ fn smoothed_class_formula() -> &'static Formula {
             let hit = row_index().eq(t);
             let found = hit.to_number().row_sum().gt(0.0);
             let picked = hit.select(x, 0.0).row_sum();
-            let lse = (x - m).exp().row_sum().ln() + m;
-            let loss = (1.0 - s) * (lse - picked) + s * (lse - x.row_mean());
+            let spread = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
+            let loss = (x - m).exp().row_sum().ln() + spread;
             found.select(loss, f64::NAN)
         };
         d x = {
@@ -193,14 +196,14 @@ fn smoothed_class_formula() -> &'static Formula {
     }
 }
 
-/// Returns the formula for probabilities q: Σ_c p_c·(lse − x_c), p = (1 − s)·q + s/C.
+/// Returns the formula for probabilities q: Σ_c p_c·(ln Σ exp x − x_c), p = (1 − s)·q + s/C.
 fn probability_formula() -> &'static Formula {
     formula! {
         static cross_entropy(x, q; s) = {
             let m = x.row_max();
-            let lse = (x - m).exp().row_sum().ln() + m;
+            let lse = (x - m).exp().row_sum().ln();
             let p = (1.0 - s) * q + s / row_len();
-            (p * (lse - x)).row_sum()
+            (p * (lse + (m - x))).row_sum()
         };
     }
 }
@@ -210,9 +213,9 @@ fn weighted_probability_formula() -> &'static Formula {
     formula! {
         static cross_entropy(x, q, w; s) = {
             let m = x.row_max();
-            let lse = (x - m).exp().row_sum().ln() + m;
+            let lse = (x - m).exp().row_sum().ln();
             let p = (1.0 - s) * q + s / row_len();
-            (w * p * (lse - x)).row_sum()
+            (w * p * (lse + (m - x))).row_sum()
         };
     }
 }

@@ -57,7 +57,9 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
         static huber_loss(x, t; delta) = {
             let d = x - t;
             // |d|² has no second derivative at 0, but d² has.
-            d.abs().lt(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
+            // With an infinite δ, the other branch is ∞ − ∞.
+            let is_near = d.abs().lt(delta) | delta.eq(f64::INFINITY);
+            is_near.select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
         // An infinite δ must not be multiplied by 0.
         d x = g * clamped(x - t, delta);
@@ -157,14 +159,15 @@ impl Default for PoissonNllLossOptions {
     }
 }
 
-/// Returns the rate, but 1 for a rate of 0 with the count t = 0: the limit of t·ln(rate) is then 0.
+/// Returns the rate, but 1 for a rate of 0 or ∞ with the count t = 0, so that t·ln(rate) is 0.
 fn positive_rate(rate: Expr, t: Expr) -> Expr {
-    (t.eq(0.0) & rate.eq(0.0)).select(1.0, rate)
+    (t.eq(0.0) & (rate.eq(0.0) | rate.eq(f64::INFINITY))).select(1.0, rate)
 }
 
 /// Computes the negative log-likelihood of a count t under a Poisson distribution, by default without ln t!.
 ///
-/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε), where 0·ln 0 is 0.
+/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε). For t = 0, the term with t is 0, also at
+/// infinite logarithms.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -180,10 +183,10 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
             let formula = formula! {
                 static poisson_nll_loss(x, t) = {
                     let rate = x.exp();
-                    rate.eq(f64::INFINITY).select(rate, rate - t * x)
+                    rate.eq(f64::INFINITY).select(rate, rate - t * bounded(x, t))
                 };
                 d x = g * (x.exp() - t);
-                d t = -(g * x);
+                d t = -(g * bounded(x, t));
             };
             map(formula, &[x, target], &[])?
         }

@@ -281,7 +281,10 @@ pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f6
     in_single!(op, [x] => local_response_norm(x, size, alpha, beta, k));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let columns = reshape_to(&ops::mul(x, x)?, &[n, channels, x.shape()[2..].iter().product(), 1].into())?;
-    let window = Window { size: [size, 1, 1], stride: [1; 3], dilation: [1; 3], before: [size / 2, 0, 0] };
+    // Neighbours beyond the ends are zeros, so that the window needs at most C − 1 on each side.
+    let (before, after) = ((size / 2).min(channels - 1), ((size - 1) / 2).min(channels - 1));
+    let length = before + after + 1;
+    let window = Window { size: [length, 1, 1], stride: [1; 3], dilation: [1; 3], before: [before, 0, 0] };
     let sums = window_sums(op, &columns, window, [channels, columns.shape()[2], 1])?;
     let scale = ops::add(&ops::mul(&sums, alpha / size as f64)?, k)?;
     ops::div(x, &reshape_to(&ops::pow(&scale, beta)?, x.shape())?)

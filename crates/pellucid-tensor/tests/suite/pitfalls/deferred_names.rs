@@ -1,7 +1,7 @@
 //! The errors of kernels in deferred steps name the operation that was called, as in eager mode.
 
 use pellucid_tensor::ops::{self, AvgPoolDivisor, PoolOptions, RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
-use pellucid_tensor::{DType, Result, Tensor, capture, lazy};
+use pellucid_tensor::{DType, Result, Tensor, capture, grad_one, lazy};
 
 type Call = fn(&Tensor) -> Result<Tensor>;
 
@@ -132,5 +132,76 @@ fn pivots_that_a_kernel_refuses_name_the_call() {
         for wrong in [[1i32, 3], [0, 1], [9, 9]] {
             assert_named(op, call, &valid, &Tensor::from(wrong));
         }
+    }
+}
+
+/// The memory of lists and steps is allocated when they run.
+#[test]
+fn memory_errors_name_an_operation() {
+    let calls: [(&str, Call); 3] = [
+        ("exp", |x| ops::exp(&ops::broadcast_to(x, [1usize << 46])?)),
+        ("cumsum", |x| ops::cumsum(&ops::broadcast_to(x, [1usize << 46])?, 0)),
+        ("matmul", |x| {
+            let wide = ops::broadcast_to(x, [1usize << 23, 1])?;
+            ops::matmul(&wide, &ops::transpose(&wide, 0, 1)?)
+        }),
+    ];
+    let x = Tensor::ones([1], DType::F32);
+    for (op, call) in calls {
+        let eager = call(&x).expect_err(op).to_string();
+        assert!(eager.starts_with(&format!("{op}: out of memory: a tensor of shape ")), "{eager}");
+        // The kernel names the operation; some have another name.
+        let kernel = if op == "cumsum" { "scan" } else { op };
+        let read = |y: Tensor| y.i(0).try_to_bytes().map(drop);
+        let deferred = lazy(|| call(&x).and_then(read)).expect_err(op).to_string();
+        assert!(deferred.starts_with(&format!("{kernel}: out of memory: a tensor of shape [")), "{deferred}");
+        let step = capture(move |inputs| call(&inputs[0]).and_then(|y| ops::sum(&ops::cumsum(&y, 0)?, ..)), &[&x]);
+        let captured = step.and_then(|mut step| step.launch(&[&x]).map(drop)).expect_err(op).to_string();
+        assert!(captured.contains(": out of memory: a "), "{captured}");
+        assert!(!captured.starts_with("out of memory"), "{captured}");
+    }
+}
+
+#[test]
+fn windows_in_the_padding_name_the_call() {
+    let pool = |size: usize, padding: usize, dilation: usize| PoolOptions {
+        padding: padding.into(),
+        dilation: dilation.into(),
+        ..PoolOptions::new(size)
+    };
+    let x = Tensor::ones([1, 1, 1], DType::F32);
+    for (size, padding, dilation, is_valid) in [(2, 1, 3, false), (2, 1, 1, true), (3, 1, 1, true), (3, 2, 2, true)] {
+        let call = |x: &Tensor| ops::max_pool1d(x, pool(size, padding, dilation)).map(|(y, _)| y);
+        match (call(&x), lazy(|| call(&x).and_then(|y| y.try_to_vec::<f32>()))) {
+            (Ok(y), Ok(deferred)) if is_valid => assert_eq!(y.to_vec::<f32>(), deferred),
+            (Err(eager), Err(deferred)) if !is_valid => {
+                assert_eq!(eager.to_string(), deferred.to_string());
+                assert!(eager.to_string().starts_with("max_pool1d: a window "), "{eager}");
+            }
+            other => panic!("{size}, {padding}, {dilation}: {other:?}"),
+        }
+    }
+}
+
+/// The gradient of the values alone needs the index.
+#[test]
+fn an_index_that_a_gradient_needs_names_the_call() {
+    let index = Tensor::from([0i64, 9]);
+    let calls: [(&str, fn(&Tensor, &Tensor) -> Result<Tensor>); 4] = [
+        ("scatter", |v, i| ops::scatter(&Tensor::zeros([4], DType::F32), i, v, 0)),
+        ("scatter_add", |v, i| ops::scatter_add(&Tensor::zeros([4], DType::F32), i, v, 0)),
+        ("put", |v, i| ops::put(&Tensor::zeros([4], DType::F32), i, v, false)),
+        ("scatter_reduce", |v, i| {
+            ops::scatter_reduce(&Tensor::zeros([4], DType::F32), i, v, 0, ops::ScatterReduceOp::Max, true)
+        }),
+    ];
+    for (op, call) in calls {
+        let values = Tensor::ones([2], DType::F32).requires_grad_(true);
+        let step = |_: &[Tensor]| {
+            let y = call(&values, &index)?;
+            grad_one(&ops::sum(&y, ..)?, &values, Default::default())
+        };
+        let error = capture(step, &[]).and_then(|mut step| step.launch(&[]).map(drop)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{op}: index 9 is out of bounds")), "{error}");
     }
 }

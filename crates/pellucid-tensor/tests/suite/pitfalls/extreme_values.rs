@@ -201,6 +201,7 @@ fn losses_at_the_ends_of_their_parameters() {
         for x in [-3.0, 0.0, 2.0, 1e10] {
             let huber = |x: &Tensor| x.huber_loss(zero, INF, Reduction::Sum);
             check("huber_loss", first(&huber, x, dtype), [0.5 * x * x, x]);
+            check("huber_loss at infinity", first(&huber, INF, dtype), [INF; 2]);
             let smooth = |x: &Tensor| x.smooth_l1_loss(zero, INF, Reduction::Sum);
             check("smooth_l1_loss", first(&smooth, x, dtype), [0.0, 0.0]);
         }
@@ -226,10 +227,44 @@ fn losses_at_the_ends_of_their_parameters() {
         }
         let rates = PoissonNllLossOptions { log_input: false, eps: 0.0, ..Default::default() };
         check("poisson_nll_loss", first(&|x| x.poisson_nll_loss(zero, rates), 0.0, dtype), [0.0, 1.0]);
+        check("poisson_nll_loss", first(&|x| x.poisson_nll_loss(zero, rates), INF, dtype), [INF, 1.0]);
+        let of_zero = |x: &Tensor| x.poisson_nll_loss(zero, PoissonNllLossOptions::default());
+        check("poisson_nll_loss of logarithms", first(&of_zero, -INF, dtype), [0.0, 0.0]);
         let logarithms = |x: &Tensor| x.poisson_nll_loss(&number(3.5), PoissonNllLossOptions::default());
         let largest = if dtype == DType::F64 { 1e308 } else { 2e38 };
         check("poisson_nll_loss of logarithms", first(&logarithms, largest, dtype), [INF; 2]);
     }
+}
+
+/// g·x overflows where the derivative is g or 0.
+#[test]
+fn gradients_of_gated_activations_at_large_magnitudes() {
+    type Call = fn(&Tensor) -> Tensor;
+    let calls: [(&str, Call); 5] = [
+        ("silu", Tensor::silu),
+        ("gelu", Tensor::gelu),
+        ("gelu_tanh", Tensor::gelu_tanh),
+        ("mish", Tensor::mish),
+        ("hardswish", Tensor::hardswish),
+    ];
+    for (name, call) in calls {
+        for (dtype, large) in [(DType::F32, 3e38), (DType::F64, 1.7e308)] {
+            for g in [1.0, 2.0, 1e10] {
+                let x = Tensor::from([large, -large, 1e30, -1e30]).to_dtype(dtype).requires_grad_(true);
+                let incoming = Tensor::from(g).to_dtype(dtype).broadcast_to([4]);
+                let options =
+                    GradOptions { grad_outputs: vec![Some(incoming)], create_graph: true, ..Default::default() };
+                let first = grad_one(&call(&x), &x, options).unwrap();
+                let second = grad_one(&first.sum(..), &x, Default::default()).unwrap();
+                let expected = Tensor::from([g, 0.0, g, 0.0]).to_dtype(dtype);
+                assert!(first.eq(&expected).all(..).item::<bool>(), "{name}, {dtype}, {g}: {first}");
+                assert!(second.eq(0.0).all(..).item::<bool>(), "{name}, {dtype}, {g}: {second}");
+            }
+        }
+    }
+    let x = leaf([INF, -INF, 3.0, -3.0]);
+    let gradient = grad_one(&x.hardswish().sum(..), &x, Default::default()).unwrap();
+    assert_eq!(gradient.to_vec::<f64>(), [1.0, 0.0, 1.0, 0.0]);
 }
 
 /// Powers of the points overflow or underflow, but the coefficients do not.

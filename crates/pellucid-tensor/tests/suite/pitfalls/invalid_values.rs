@@ -1,7 +1,8 @@
 //! Arguments and elements for which an operation is undefined are errors.
 
 use pellucid_tensor::ops::{
-    self, Bins, CovOptions, CtcLossOptions, EmbeddingBagOptions, MultiMarginLossOptions, PoolOptions, Reduction,
+    self, Bins, CovOptions, CtcLossOptions, EmbeddingBagOptions, EmbeddingOptions, MultiMarginLossOptions, PoolOptions,
+    Reduction,
 };
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, lazy, slice};
 
@@ -448,6 +449,30 @@ fn invalid_probabilities_of_a_quantile_are_nan_where_they_are_not_known() {
 fn shapes_are_checked_before_indices() {
     let error = ops::index_put(&Tensor::zeros([3, 2], DType::F32), [9, 1], &Tensor::zeros([2, 5], DType::F32), false);
     assert!(matches!(error, Err(Error::ShapeMismatch { op: "index_put", .. })), "{error:?}");
+}
+
+#[test]
+fn dtypes_are_checked_before_indices() {
+    let (whole, number) = (Tensor::zeros([3, 2], DType::I64), Tensor::zeros([3, 2], DType::F32));
+    let (far, places) = (Tensor::from([0i64, 9]), Tensor::from([[0i64, 9]]));
+    let norm = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..Default::default() };
+    let bags = EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), ..Default::default() };
+    let results = [
+        ("index_put", ops::index_put(&whole, [9, 1], &Tensor::zeros((), DType::F32), false)),
+        ("put", ops::put(&whole, &far, &number.i((..2, 0)), false)),
+        ("scatter", ops::scatter(&whole, &places, &number, 0)),
+        ("scatter_add", ops::scatter_add(&whole, &places, &number, 0)),
+        ("index_add", ops::index_add(&whole, 0, &far, &number.i(..2), 1)),
+        ("index_copy", ops::index_copy(&whole, 0, &far, &number.i(..2))),
+        ("embedding", ops::embedding(&whole, &far, norm)),
+        ("embedding_bag", ops::embedding_bag(&whole, &places, bags)),
+        ("select_scatter", ops::select_scatter(&whole, &number.i(0), 0, 1)),
+    ];
+    for (op, result) in results {
+        let error = result.expect_err(op);
+        assert!(matches!(error, Error::DTypeMismatch { .. }), "{op}: {error}");
+        assert_eq!(error.operation(), Some(op), "{error}");
+    }
 }
 
 #[test]

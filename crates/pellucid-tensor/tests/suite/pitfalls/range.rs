@@ -560,3 +560,84 @@ fn local_response_norm_beside_a_large_channel() {
         assert!((got - expected).abs() <= 1e-4 * expected.abs() + 1e-30, "{got:e}, expected {expected:e}");
     }
 }
+
+/// A constant added to the logits changes no loss: nothing is added to the maximum.
+#[test]
+fn cross_entropy_of_large_logits_keeps_its_digits() {
+    let logits = Tensor::from([[0.5, 0.25, -1.0], [0.0, -12.0, -14.5]]);
+    let weight = Tensor::from([0.5, 2.0, 1.5]);
+    let (classes, shares) = (Tensor::from([1i64, 0]), Tensor::from([[0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]));
+    let reference = logits.log_softmax(1).to_vec::<f64>();
+    for dtype in [DType::F32, DType::F64] {
+        let (shift, tolerance) = if dtype == DType::F32 { (131072.0, 2e-7) } else { (1e12, 2e-4) };
+        for (smoothing, is_weighted, has_classes) in [0.0, 0.25]
+            .into_iter()
+            .flat_map(|s| [true, false].into_iter().flat_map(move |w| [(s, w, true), (s, w, false)]))
+        {
+            let loss = |x: &Tensor| {
+                let weight = weight.to_dtype(dtype);
+                let options = ops::CrossEntropyOptions {
+                    label_smoothing: smoothing,
+                    reduction: ops::Reduction::None,
+                    weight: is_weighted.then_some(&weight),
+                    ..Default::default()
+                };
+                let targets = if has_classes { classes.clone() } else { shares.to_dtype(dtype) };
+                ops::cross_entropy(x, &targets, options).unwrap()
+            };
+            // The shifted logits are those of the first row exactly, and those of the second.
+            let shifted = (&logits + shift).to_dtype(dtype);
+            let what = format!("{dtype}, smoothing {smoothing}, weights {is_weighted}, classes {has_classes}");
+            let found = in_all_modes(&what, &shifted, loss).to_dtype(DType::F64).to_vec::<f64>();
+            for row in 0..2 {
+                let expected: f64 = (0..3)
+                    .map(|c| {
+                        let hit = f64::from(u8::from(classes.i(row).item::<i64>() == c as i64));
+                        let share = if has_classes { hit } else { shares.i((row, c)).item::<f64>() };
+                        let weight = if is_weighted { weight.i(c).item::<f64>() } else { 1.0 };
+                        let share = (1.0 - smoothing) * share + smoothing / 3.0;
+                        -weight * share * reference[3 * row as usize + c as usize]
+                    })
+                    .sum();
+                let error = (found[row as usize] - expected).abs();
+                // The sum of the exponentials is rounded to a multiple of the rounding error of 1.
+                assert!(error <= tolerance * expected.abs().max(0.7), "{what}: {found:?}, expected {expected}");
+            }
+        }
+    }
+    let equal = Tensor::from([[1e16, 1e16]]);
+    let loss = ops::cross_entropy(&equal, &Tensor::from([0i64]), Default::default()).unwrap();
+    assert!((loss.item::<f64>() - std::f64::consts::LN_2).abs() < 1e-15, "{loss}");
+}
+
+/// The window is cut to the channels: memory and time do not depend on its size.
+#[test]
+fn local_response_norm_of_a_huge_window() {
+    let x = Tensor::from([[[1.0], [-2.0], [0.5]]]);
+    for (size, same) in [(6, None), (7, None), (1 << 40, Some(5)), ((1 << 40) + 1, Some(5))] {
+        // All channels are in all windows; only the divisor differs.
+        let wide = x.local_response_norm(size, size as f64, 0.75, 1.0);
+        let narrow = same.map_or(wide.clone(), |same| x.local_response_norm(same, same as f64, 0.75, 1.0));
+        let expected = &x / (1.0 + 5.25f64).powf(0.75);
+        for y in [wide, narrow] {
+            assert!((y - &expected).abs().max(..).item::<f64>() < 1e-15, "{size}");
+        }
+    }
+    let [even, odd] = [2usize, 3].map(|size| x.local_response_norm(size, size as f64, 1.0, 0.0));
+    assert!((even * Tensor::from([[[1.0], [5.0], [4.25]]]) - &x).abs().max(..).item::<f64>() < 1e-15);
+    assert!((odd * Tensor::from([[[5.0], [5.25], [4.25]]]) - &x).abs().max(..).item::<f64>() < 1e-15);
+}
+
+/// A single element has no deviation: 0/0, also in the gradient.
+#[test]
+fn deviations_without_degrees_of_freedom_have_nan_gradients() {
+    let x = Tensor::from([[1.0, 2.0, 4.0], [3.0, f64::NAN, f64::NAN], [5.0, 5.0, f64::NAN]]).requires_grad_(true);
+    let mask = Tensor::from([[true, true, true], [true, false, false], [true, true, false]]);
+    let axes = || ops::over(-1).ddof(1);
+    for y in [x.masked_std(&mask, axes()), x.nanstd(axes())] {
+        let gradient = grad_one(&y.sum(..), &x, Default::default()).unwrap().to_vec::<f64>();
+        assert!(y.i(1).item::<f64>().is_nan() && gradient[3].is_nan(), "{y} {gradient:?}");
+        assert!(gradient[..3].iter().all(|g| g.is_finite()) && gradient[6..] == [0.0; 3], "{gradient:?}");
+        assert_eq!(gradient[4..6], [0.0; 2], "elements outside of the mask");
+    }
+}
