@@ -45,7 +45,7 @@ fn impossible_shape(shape: &Shape) -> Error {
     match shape.has_negative_length() {
         true => {
             // Lengths above `isize::MAX` are printed as negative numbers, too.
-            let help = "lengths must be from 0 to isize::MAX, got";
+            let help = "lengths must be ≥ 0 and at most isize::MAX, got";
             Error::invalid("shape", format!("{help} {shape}; only reshape() infers a length of -1"))
         }
         false => Error::size_overflow().with_shape(shape),

@@ -123,7 +123,12 @@ row_formula! {
         let m = m.is_finite().select(m, 0.0);
         (x - m).exp().row_sum().ln() + m
     }, autocast = Single,
-        d x = g * (x - y).exp();
+        d x = {
+            // For large elements, y is rounded to their precision, and exp(x − y) would not be the softmax.
+            let m = x.row_max();
+            let e = (x - m.is_finite().select(m, 0.0)).exp();
+            g * (e * e.row_sum().recip())
+        };
 }
 
 fn identity_formula() -> &'static Formula {

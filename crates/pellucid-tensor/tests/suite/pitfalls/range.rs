@@ -641,3 +641,16 @@ fn deviations_without_degrees_of_freedom_have_nan_gradients() {
         assert_eq!(gradient[4..6], [0.0; 2], "elements outside of the mask");
     }
 }
+
+/// The gradient is the softmax also where the precision of the result is below it.
+#[test]
+fn gradients_of_logsumexp_of_large_elements() {
+    for (dtype, shift) in [(DType::F32, 1e8), (DType::F64, 1e17), (DType::F32, -1e8), (DType::F32, 0.0)] {
+        let x = (Tensor::from([0.0, 64.0, 64.0]) + shift).to_dtype(dtype).requires_grad_(true);
+        let call = |x: &Tensor| grad_one(&x.logsumexp(..), x, Default::default()).unwrap();
+        let found = call(&x);
+        assert_eq!(bits(&[lazy(|| call(&x))]), bits(&[found.clone()]));
+        let expected = x.softmax(0).detach();
+        assert!((found - expected).abs().max(..).item::<f64>() < 1e-7, "{dtype}, {shift}");
+    }
+}
