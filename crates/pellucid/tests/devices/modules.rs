@@ -134,11 +134,12 @@ fn a_view_or_a_result_is_not_moved_in_place() {
 
 #[test]
 fn the_memory_of_a_moved_model_is_released() {
-    let model = Linear::new(256, 1024);
+    // 32 MiB: other tests of this process allocate less meanwhile.
+    let model = Linear::new(2048, 4096);
     let before = Device::cpu().memory_stats().in_use;
     model.to_(toy(0)).unwrap();
     let after = Device::cpu().memory_stats().in_use;
-    assert!(before >= after + 1024 * 1024, "{before} {after}");
+    assert!(before >= after + (24 << 20), "{before} {after}");
 }
 
 #[test]
