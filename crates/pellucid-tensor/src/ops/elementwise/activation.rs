@@ -3,8 +3,8 @@
 //! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
 //! output as its input anyway; the symbolic derivative would keep the input alive as well.
 //!
-//! The derivatives of products x·s(x) are declared as g·(s + x·s′). The product rule would compute g·x, which may
-//! overflow where s′ is 0.
+//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Large x are therefore a branch of their
+//! own, or the derivative is declared as g·(s + x·s′).
 
 use super::table::unary;
 use crate::ops::formula::map;
@@ -12,7 +12,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
 use pellucid_ir::{Error, Result, Scalar, formula};
-use std::f64::consts::PI;
 
 unary! {
     /// Computes the logistic sigmoid 1 / (1 + e⁻ˣ).
@@ -35,22 +34,21 @@ unary! {
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
     /// [`ndtr`](crate::ops::ndtr()).
-    gelu(x) = x * x.ndtr(),
-        d x = g * (x.ndtr() + x * ((2.0 * PI).sqrt().recip() * (-0.5 * x * x).exp()));
+    gelu(x) = {
+        // Beyond 40, Φ is 0 or 1, also in `f64`.
+        let is_far = x.abs().gt(40.0);
+        let u = is_far.select(0.0, x);
+        is_far.select(x * x.gt(0.0).to_number(), u * u.ndtr())
+    };
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
     gelu_tanh(x) = {
-        // For |x| > 32 the sigmoid is 0 or 1, also in `f64`. Powers of a large x would overflow.
-        let u = x.abs().gt(32.0).select(32.0 * x.signum(), x);
-        x * (1.5957691216057308 * (u + 0.044715 * u * u * u)).sigmoid()
-    },
-        d x = {
-            let u = x.abs().gt(32.0).select(32.0 * x.signum(), x);
-            let v = 1.5957691216057308 * (u + 0.044715 * u * u * u);
-            let s = v.sigmoid();
-            let slope = s * refined.select((-v).sigmoid(), 1.0 - s);
-            g * (s + u * (1.5957691216057308 * (1.0 + 0.134145 * u * u)) * slope)
-        };
+        // Beyond 32 the sigmoid is 0 or 1, also in `f64`. Powers of a large x would overflow.
+        let is_far = x.abs().gt(32.0);
+        let u = is_far.select(0.0, x);
+        let v = 1.5957691216057308 * (u + 0.044715 * u * u * u);
+        is_far.select(x * x.gt(0.0).to_number(), u * v.sigmoid())
+    };
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in `f64`
     /// −708) the factor is subnormal, and the relative error grows as its spacing.
     #[doc(alias = "swish")]
