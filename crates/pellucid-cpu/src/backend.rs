@@ -30,7 +30,6 @@ impl Backend for Cpu {
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        operand::check_count(kernel, inputs.len(), outputs.len())?;
         let op = kernel.name();
         // Nearly all kernels have one or two inputs and one output, which are checked without building a list.
         match (inputs, outputs) {
@@ -188,7 +187,7 @@ fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>>
 
 /// Checks the operands of a kernel and runs it.
 fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    families::check_kernel(kernel, x, y).and_then(|()| families::run_kernel(kernel, x, y))
+    kernel.check(x, y).and_then(|()| families::run_kernel(kernel, x, y))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Converts views to addresses. Every operand of a kernel is checked once here against the size of its buffer.
 
 use pellucid_ir::backend::{Buffer, DenseView, Storage, View};
-use pellucid_ir::kernel::{FamilyInfo, Kernel};
+use pellucid_ir::kernel::KernelOperand;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -22,6 +22,17 @@ pub(crate) struct Operand<'a> {
     pub(crate) dtype: DType,
 }
 
+impl KernelOperand for Operand<'_> {
+    #[inline]
+    fn layout(&self) -> &Layout {
+        self.layout
+    }
+    #[inline]
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+}
+
 /// The operands of a kernel. Up to eight are stored without a heap allocation.
 pub(crate) type Operands<'a> = List<Operand<'a>, 8>;
 
@@ -35,24 +46,6 @@ impl<'a> Operand<'a> {
     pub(crate) fn first<T>(&self) -> SharedPtr<T> {
         SharedPtr(self.base.wrapping_add(self.layout.offset() * self.dtype.size()).cast())
     }
-}
-
-/// Returns an error if a kernel has fewer operands than its family needs.
-#[inline]
-pub(crate) fn check_count(kernel: &Kernel, inputs: usize, outputs: usize) -> Result<()> {
-    let info = kernel.info();
-    if inputs >= info.inputs && outputs >= info.outputs {
-        Ok(())
-    } else {
-        Err(too_few_operands(kernel, inputs, outputs))
-    }
-}
-
-#[cold]
-fn too_few_operands(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
-    let FamilyInfo { inputs: needed, outputs: made, .. } = kernel.info();
-    let reason = format!("the kernel needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
-    Error::invalid(kernel.name(), reason)
 }
 
 /// Returns the start of the storage of an input.

@@ -79,7 +79,7 @@ impl PreparedPlan {
         let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let op = launch.kernel.name();
-            operand::check_count(&launch.kernel, launch.inputs.len(), launch.outputs.len())?;
+            launch.kernel.check(&launch.inputs, &launch.outputs)?;
             let state_outputs = launch.kernel.info().state_outputs;
             for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
                 let Some(slot) =
@@ -99,11 +99,10 @@ impl PreparedPlan {
                 let reason = format!("an output of `{op}` overlaps another operand that it must not overwrite");
                 return Err(Error::invalid("prepare", reason));
             }
-            // `check` does not read the addresses of the operands.
+            // `for_product` does not read the addresses of the operands.
             let without_address = |o| bind_operand(o, std::ptr::null_mut());
             let x: Operands<'_> = launch.inputs.iter().map(without_address).collect();
             let y: Operands<'_> = launch.outputs.iter().map(without_address).collect();
-            families::check_kernel(&launch.kernel, &x, &y)?;
             let is_product = matches!(launch.kernel, Kernel::MatMul(_)) && is_weight(plan, launch.inputs[1].slot);
             let weight = if is_product { WeightOfProduct::for_product(&x[0], &x[1], &y) } else { None };
             launches.push(PreparedLaunch::new(launch, weight));

@@ -7,7 +7,7 @@ use crate::borrow::{BorrowWord, Borrowed, Native, Version};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
-use crate::kernel::{Kernel, Map, Params};
+use crate::kernel::{Kernel, KernelOperand, Map, Params};
 use crate::plan::{Plan, SlotView};
 use crate::shape::{Layout, Shape, Strides};
 use std::any::{Any, TypeId};
@@ -236,6 +236,28 @@ impl<'a> From<&'a SlotView> for OperandMeta<'a> {
     }
 }
 
+/// Implements [`KernelOperand`] for structs with a layout and a dtype.
+macro_rules! kernel_operands {
+    ($($operand:ty: $self:ident => $layout:expr;)*) => {$(
+        impl KernelOperand for $operand {
+            #[inline]
+            fn layout(&$self) -> &Layout {
+                $layout
+            }
+            #[inline]
+            fn dtype(&$self) -> DType {
+                $self.dtype
+            }
+        }
+    )*};
+}
+
+kernel_operands! {
+    View<'_>: self => self.layout;
+    OperandMeta<'_>: self => self.layout;
+    SlotView: self => &self.layout;
+}
+
 /// A contiguous array, or a single value that broadcasts.
 #[derive(Clone, Copy, Debug)]
 pub struct DenseView<'a> {
@@ -319,8 +341,8 @@ pub trait Driver: Send + Sync + 'static {
 
 /// A device that runs kernels.
 ///
-/// The caller (the engine) checks shapes and dtypes against the rule of the family and holds the borrow words of every
-/// storage. The outputs of a kernel must not overlap each other. An output may overlap an input only if
+/// The caller (the engine) holds the borrow words of every storage. A backend calls [`Kernel::check`], the rule of the
+/// family for shapes, dtypes and layouts, before it runs a kernel or compiles a plan. The outputs of a kernel must not overlap each other. An output may overlap an input only if
 /// [`ReadOrder::allows`](crate::kernel::ReadOrder::allows) permits their [`Layout::overlap`]: both have the same
 /// elements in the same order, and the kernel reads this input elementwise.
 pub trait Backend: Send + Sync + 'static {

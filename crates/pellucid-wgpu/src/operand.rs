@@ -1,7 +1,7 @@
 //! Operands without their memory: checks, and the buffers that a dispatch binds.
 
 use crate::shader::{BindingUse, ShaderBuilder};
-use pellucid_ir::kernel::{Kernel, Meta};
+use pellucid_ir::kernel::{Kernel, KernelOperand};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 
 /// A buffer of a described dispatch.
@@ -25,6 +25,15 @@ pub(crate) struct DeviceArray<'a> {
     pub(crate) dtype: DType,
 }
 
+impl KernelOperand for DeviceArray<'_> {
+    fn layout(&self) -> &Layout {
+        self.layout
+    }
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+}
+
 impl<'a> DeviceArray<'a> {
     /// Returns the length of every axis.
     pub(crate) fn shape(&self) -> &'a Shape {
@@ -41,11 +50,6 @@ impl<'a> DeviceArray<'a> {
         };
         (0..shape.rank()).map(stride).collect()
     }
-}
-
-/// Returns the shapes and dtypes of operands.
-pub(crate) fn metas(operands: &[DeviceArray<'_>]) -> Vec<Meta> {
-    operands.iter().map(|o| Meta { shape: o.shape().clone(), dtype: o.dtype }).collect()
 }
 
 /// The checked operands of a kernel.
@@ -73,20 +77,13 @@ impl<'a> DeviceOperands<'a> {
     /// Checks the operands of a kernel, of which the first `inputs` are inputs.
     ///
     /// # Errors
-    /// If operands are missing, an operand exceeds its buffer, or an output is broadcast.
+    /// If an operand exceeds its buffer, or an output is broadcast.
     pub(crate) fn new<I: PartialEq>(
         kernel: &Kernel,
         operands: &[UncheckedOperand<'a, I>],
         inputs: usize,
     ) -> Result<DeviceOperands<'a>> {
-        let (op, info) = (kernel.name(), kernel.info());
-        let outputs = operands.len() - inputs;
-        if inputs < info.inputs || outputs < info.outputs {
-            let (needs, other) = (info.inputs, info.outputs);
-            let reason =
-                format!("the kernel needs at least {needs} inputs and {other} outputs, got {inputs} and {outputs}");
-            return Err(Error::invalid(op, reason));
-        }
+        let op = kernel.name();
         let array = |(k, operand): (usize, &UncheckedOperand<'a, I>)| {
             operand.check_extent(op)?;
             if k >= inputs && operand.layout.is_broadcast() {

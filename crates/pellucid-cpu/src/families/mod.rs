@@ -21,11 +21,6 @@ use crate::operand::Operand;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Result, with_family};
 
-/// Checks the operands of a kernel by [`CpuFamily::check`] of its family.
-pub(crate) fn check_kernel(kernel: &Kernel, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    with_family!(kernel, family => family.check(inputs, outputs))
-}
-
 /// Runs a kernel by [`CpuFamily::run`] of its family.
 pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     with_family!(kernel, family => family.run(inputs, outputs))

@@ -1,9 +1,10 @@
 //! The kernel family [`Attention`] and its shape rule.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
+use super::operand::{check_outputs, metas};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::shape::Shape;
+use crate::shape::{Layout, Shape};
 use smallvec::smallvec;
 use std::hash::{Hash, Hasher};
 
@@ -172,6 +173,14 @@ impl Family for Attention {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         self.outputs_for(inputs)
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        // The kernels store vectors along the last axis of an output.
+        let is_dense =
+            |layout: &Layout| layout.shape().last().is_none_or(|&len| len <= 1) || layout.strides().last() == Some(&1);
+        let rule = "the outputs must have the shapes inferred from the inputs and be contiguous along the last axis";
+        check_outputs("attention", outputs, &self.outputs_for(&metas(inputs))?, is_dense, rule)
     }
 
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {

@@ -21,6 +21,12 @@ impl AxisSet {
         axis < 64 && self.0 >> axis & 1 == 1
     }
 
+    /// Returns true if every axis of the set is below `rank`.
+    #[inline]
+    pub fn are_within(self, rank: usize) -> bool {
+        rank >= Self::MAX_RANK || self.0 >> rank == 0
+    }
+
     /// Adds `axis`.
     pub fn insert(&mut self, axis: usize) {
         self.0 |= 1 << axis;

@@ -1,8 +1,8 @@
 //! The kernel family [`Conv`]: convolutions and their derivatives.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder, Window};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The array that a [`Conv`] computes from the two others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,6 +22,15 @@ impl ConvPart {
             ConvPart::Input => 0,
             ConvPart::Weight => 1,
             ConvPart::Output => 2,
+        }
+    }
+
+    /// Returns x, w and y, for the inputs in this order and the output.
+    pub fn sorted<T>(self, [a, b]: [T; 2], output: T) -> [T; 3] {
+        match self {
+            ConvPart::Input => [output, a, b],
+            ConvPart::Weight => [a, output, b],
+            ConvPart::Output => [a, b, output],
         }
     }
 }
@@ -76,6 +85,33 @@ impl Family for Conv {
     /// The caller chooses the shape of the output.
     fn infer(&self, _: &[Meta]) -> Result<Metas> {
         Ok(Metas::new())
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
+        let [x, w, y] = self.part.sorted([a, b], out);
+        let (window, groups) = (&self.window, self.groups);
+        if !self.permits([a.dtype(), b.dtype()], out.dtype()) {
+            let help = "takes numbers of one dtype; use to_dtype()";
+            return Err(Error::dtypes("conv", [x.dtype(), w.dtype(), y.dtype()], help));
+        }
+        let [x, w, y] = [x.shape(), w.shape(), y.shape()];
+        let fits = [x, w, y].iter().all(|s| s.rank() == 5)
+            && x[0] == y[0]
+            && w[0] == y[1]
+            && groups > 0
+            && w[0] % groups == 0
+            && w[1].checked_mul(groups) == Some(x[1])
+            && w[2..] == window.size;
+        if !fits {
+            let help = format!("x must be [n, c, ...], w [k, c/{groups}, {:?}] and y [n, k, ...]", window.size);
+            return Err(Error::shapes("conv", [x, w, y], help));
+        }
+        if (0..3).all(|axis| window.has_coordinates(axis, x[2 + axis], y[2 + axis], Window::MAX_COORDINATE)) {
+            return Ok(());
+        }
+        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
+        Err(Error::invalid("conv", reason))
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {

@@ -1,6 +1,7 @@
 //! The kernel family [`CopyValues`]: copies into another layout or dtype.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
+use super::operand::check_broadcast;
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::error::Result;
 use smallvec::smallvec;
 
@@ -24,6 +25,11 @@ impl Family for CopyValues {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         Ok(smallvec![inputs[0].clone()])
+    }
+
+    /// The input must broadcast to the shape of the output.
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        check_broadcast("copy", inputs, outputs)
     }
 
     fn flops(&self, _: &[Meta], _: &[Meta]) -> u64 {

@@ -1,6 +1,7 @@
 //! The kernel family [`Factorization`] and its shape rule.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
+use super::operand::{check_outputs, metas};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -221,6 +222,17 @@ impl Family for Factorization {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         self.factors(inputs)
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let rule = "the outputs must have the shapes and dtypes of the factors";
+        check_outputs(
+            Factorization::name(*self),
+            outputs,
+            &self.factors(&metas(&inputs[..self.inputs()]))?,
+            |_| true,
+            rule,
+        )
     }
 
     /// Returns the sum of 2/3·m·n·min(m, n) over all matrices of the last two axes.

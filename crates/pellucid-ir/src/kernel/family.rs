@@ -1,6 +1,6 @@
 //! The description of a kernel family.
 
-use super::{Index, IndexedOperand, Meta, Params};
+use super::{Index, IndexedOperand, KernelOperand, Meta, Params};
 use crate::error::{Error, Result};
 use crate::formula::{Op, Program};
 use crate::shape::{Overlap, Shape};
@@ -32,6 +32,13 @@ pub trait Family {
     /// # Errors
     /// If shapes or dtypes of the inputs do not fit the family.
     fn infer(&self, inputs: &[Meta]) -> Result<Metas>;
+
+    /// Checks shapes, dtypes and layouts of the operands, at least [`FamilyInfo::inputs`] and [`FamilyInfo::outputs`] in
+    /// number.
+    ///
+    /// # Errors
+    /// If the kernel cannot run on them.
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()>;
 
     /// Returns the number of arithmetic operations on values.
     ///

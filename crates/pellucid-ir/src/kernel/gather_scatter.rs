@@ -1,6 +1,6 @@
 //! The kernel families that index: [`Gather`] and [`Scatter`].
 
-use super::{Family, FamilyInfo, Index, IndexedOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, Index, IndexedOperand, KernelOperand, Meta, Metas, ReadOrder};
 use crate::error::Result;
 use smallvec::smallvec;
 
@@ -68,6 +68,10 @@ impl Family for Gather {
         Ok(smallvec![Meta { shape, dtype: inputs[0].dtype }])
     }
 
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        self.index.check(Gather::FAMILY, &inputs[0], &outputs[0], &inputs[1..])
+    }
+
     fn flops(&self, _: &[Meta], _: &[Meta]) -> u64 {
         0
     }
@@ -95,6 +99,10 @@ impl Family for Scatter {
     /// The caller chooses the shape of the output.
     fn infer(&self, _: &[Meta]) -> Result<Metas> {
         Ok(Metas::new())
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        self.index.check(Scatter::FAMILY, &outputs[0], &inputs[0], &inputs[1..])
     }
 
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {

@@ -1,5 +1,8 @@
 //! The elements that index tensors select.
 
+use super::KernelOperand;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::SmallVec;
 
@@ -41,5 +44,39 @@ impl Index {
             Index::Axes(axes) => axes.len(),
             Index::Along(_) => 1,
         }
+    }
+
+    /// Returns the indexed axes.
+    pub fn axes(&self) -> &[usize] {
+        match self {
+            Index::Axes(axes) => axes,
+            Index::Along(axis) => std::slice::from_ref(axis),
+        }
+    }
+
+    /// Returns an error unless shapes and dtypes of the indexed array, of the selected values and of the index tensors fit
+    /// together.
+    pub(super) fn check<O: KernelOperand>(&self, op: &'static str, array: &O, values: &O, indices: &[O]) -> Result<()> {
+        let (shape, axes) = (array.shape(), self.axes());
+        let index_shape = indices.first().map_or(shape, |index| index.shape());
+        let along = matches!(self, Index::Along(_));
+        let fits = axes.len() == indices.len()
+            && axes.windows(2).all(|w| w[0] < w[1])
+            && axes.iter().all(|&a| a < shape.rank())
+            && indices.iter().all(|i| i.shape() == index_shape)
+            && (!along || index_shape.rank() == shape.rank())
+            && (!along || (0..shape.rank()).all(|a| a == axes[0] || index_shape[a] <= shape[a]))
+            && *values.shape() == self.shape(shape, index_shape);
+        if !fits {
+            let rule = "there must be one index array per indexed axis, all of one shape, and values with the shape of \
+                        the result";
+            return Err(Error::shapes(op, [shape, values.shape(), index_shape], rule));
+        }
+        if values.dtype() != array.dtype() || indices.iter().any(|i| i.dtype() != DType::I64) {
+            let dtypes = [array.dtype(), values.dtype()].into_iter().chain(indices.iter().map(|i| i.dtype()));
+            let rule = "indices must be i64, and the array and the values must have the same dtype";
+            return Err(Error::dtypes(op, dtypes, rule));
+        }
+        Ok(())
     }
 }

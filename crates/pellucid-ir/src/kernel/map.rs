@@ -1,7 +1,8 @@
 //! The kernel family [`Map`]: elementwise programs.
 
 use super::family::{broadcast, flops_per_element};
-use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
+use super::operand::{check_broadcast, check_dtypes};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
 use std::sync::Arc;
@@ -40,6 +41,13 @@ impl Family for Map {
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let shape = broadcast(self.name(), inputs)?;
         Ok(self.program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect())
+    }
+
+    /// All outputs must have one shape, to which the inputs must broadcast.
+    #[inline]
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        check_dtypes(&self.program, inputs, outputs)?;
+        check_broadcast(self.program.name, inputs, outputs)
     }
 
     fn flops(&self, _: &[Meta], outputs: &[Meta]) -> u64 {

@@ -1,7 +1,8 @@
 //! The kernel family [`MatMul`]: batched matrix products with an epilogue.
 
 use super::family::flops_per_element;
-use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
+use super::operand::{check_broadcast, dtype_error};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
@@ -57,6 +58,45 @@ impl Family for MatMul {
             None => smallvec![Meta { shape, dtype: inputs[0].dtype }],
             Some(program) => program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect(),
         })
+    }
+
+    /// The epilogue is checked as a map of the product and the other inputs.
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
+        let (x, y) = (a.shape(), b.shape());
+        let shape = if x.rank() >= 2 && y.rank() >= 2 { matmul_shape(x, y).ok() } else { None };
+        if shape.as_ref() != Some(out.shape()) {
+            let rule = "the product of factors [.., m, k] and [.., k, n] must have the shape [.., m, n]";
+            return Err(Error::shapes("matmul", [x, y, out.shape()], rule));
+        }
+        if a.dtype() == DType::Bool {
+            return Err(Error::dtypes("matmul", [a.dtype()], "convert booleans to a numeric dtype first"));
+        }
+        let mixed = |dtypes: &[DType]| {
+            Err(Error::dtypes(
+                "matmul",
+                dtypes.iter().copied(),
+                "both factors and the product must have the same dtype",
+            ))
+        };
+        let dtypes = [a.dtype(), b.dtype(), out.dtype()];
+        let Some(program) = &self.epilogue else {
+            return if dtypes == [a.dtype(); 3] { Ok(()) } else { mixed(&dtypes) };
+        };
+        if a.dtype() != b.dtype() {
+            return mixed(&dtypes[..2]);
+        }
+        // The first input of the epilogue is the product.
+        let others = &inputs[2..];
+        let product = [self.product_dtype(a.dtype())];
+        let fits = others.len() + 1 == program.inputs.len()
+            && outputs.len() == program.outputs.len()
+            && product.into_iter().chain(others.iter().map(|o| o.dtype())).eq(program.inputs.iter().map(|l| l.storage))
+            && outputs.iter().zip(&program.outputs).all(|(o, s)| o.dtype() == s.storage);
+        if !fits {
+            return Err(dtype_error(program, inputs, outputs));
+        }
+        check_broadcast(program.name, others, outputs)
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {

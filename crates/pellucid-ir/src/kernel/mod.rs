@@ -13,6 +13,7 @@ mod gather_scatter;
 mod index;
 mod map;
 mod matmul;
+mod operand;
 mod pool;
 mod random;
 mod recurrent;
@@ -32,6 +33,7 @@ pub use gather_scatter::{Gather, Scatter, ScatterReduction};
 pub use index::{Index, IndexedOperand};
 pub use map::Map;
 pub use matmul::MatMul;
+pub use operand::{KernelOperand, metas};
 pub use pool::{Pool, PoolPart};
 pub use random::{Distribution, Random};
 pub use recurrent::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
@@ -42,7 +44,7 @@ pub use sort::Sort;
 pub use window::Window;
 
 use crate::dtype::{DType, Scalar};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::inline_vec::InlineVec;
 use crate::shape::Shape;
@@ -170,6 +172,27 @@ impl Kernel {
     /// If shapes or dtypes of the inputs do not fit the family.
     pub fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         with_family!(self, family => family.infer(inputs))
+    }
+
+    /// Checks shapes, dtypes and layouts of the operands: see [`Family::check`].
+    ///
+    /// # Errors
+    /// If there are too few operands, or the kernel cannot run on them.
+    #[inline]
+    pub fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let info = self.info();
+        if inputs.len() < info.inputs || outputs.len() < info.outputs {
+            return Err(self.too_few_operands(inputs.len(), outputs.len()));
+        }
+        with_family!(self, family => family.check(inputs, outputs))
+    }
+
+    #[cold]
+    fn too_few_operands(&self, inputs: usize, outputs: usize) -> Error {
+        let FamilyInfo { inputs: needed, outputs: made, .. } = self.info();
+        let reason =
+            format!("the kernel needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
+        Error::invalid(self.name(), reason)
     }
 
     /// Returns the number of arithmetic operations on values: see [`Family::flops`].

@@ -1,7 +1,9 @@
 //! The kernel family [`Pool`]: the maximum of each window, and its gradient.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
-use crate::error::Result;
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder, Window};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::Shape;
 
 /// The arrays that a [`Pool`] computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,6 +54,50 @@ impl Family for Pool {
     /// The caller chooses the shape of the outputs.
     fn infer(&self, _: &[Meta]) -> Result<Metas> {
         Ok(Metas::new())
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let spatial = |shape: &Shape, a: usize| shape[shape.rank() - 3 + a];
+        let fits = |wide: &Shape, narrow: &Shape, other: &Shape| {
+            let rank = wide.rank();
+            rank >= 3 && narrow == other && narrow.rank() == rank && narrow[..rank - 3] == wide[..rank - 3]
+        };
+        let (x, y) = match self.part {
+            PoolPart::Maximum => {
+                let (x, values, positions) = (&inputs[0], &outputs[0], &outputs[1]);
+                let is_stored = values.dtype() == x.dtype() && positions.dtype() == DType::I64;
+                let is_dense = values.layout().is_contiguous() && positions.layout().is_contiguous();
+                if !(fits(x.shape(), values.shape(), positions.shape()) && is_stored && is_dense) {
+                    let rule = "values and positions must be contiguous, with the shape of the input except along the \
+                                last three axes";
+                    return Err(Error::shapes("pool", [x.shape(), values.shape()], rule));
+                }
+                (x.shape(), values.shape())
+            }
+            PoolPart::Gradient => {
+                let (g, positions, out) = (&inputs[0], &inputs[1], &outputs[0]);
+                if !fits(out.shape(), g.shape(), positions.shape()) {
+                    let rule =
+                        "gradient and positions must have the shape of the output except along the last three axes";
+                    return Err(Error::shapes("pool", [g.shape(), positions.shape(), out.shape()], rule));
+                }
+                if !g.dtype().is_float() || g.dtype() != out.dtype() || positions.dtype() != DType::I64 {
+                    let rule = "gradient and output must have the same float dtype, and the positions must be i64";
+                    return Err(Error::dtypes("pool", [g.dtype(), positions.dtype(), out.dtype()], rule));
+                }
+                (out.shape(), g.shape())
+            }
+        };
+        let (window, maximum) = (&self.window, self.part == PoolPart::Maximum);
+        let is_valid = |a: usize| {
+            let (len, outputs) = (spatial(x, a), spatial(y, a));
+            window.has_coordinates(a, len, outputs, Window::MAX_COORDINATE)
+                && (!maximum || window.has_taps(a, len, outputs))
+        };
+        if y.size() == 0 || (0..3).all(is_valid) {
+            return Ok(());
+        }
+        Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {

@@ -1,7 +1,8 @@
 //! The kernel family [`Random`]: random numbers from a counter-based generator.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
-use crate::error::Result;
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 
 /// The distribution of a [`Random`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,6 +45,24 @@ impl Family for Random {
     /// The caller chooses the shape of the numbers.
     fn infer(&self, _: &[Meta]) -> Result<Metas> {
         Ok(Metas::new())
+    }
+
+    fn check<O: KernelOperand>(&self, _: &[O], outputs: &[O]) -> Result<()> {
+        let (state, values) = (&outputs[0], &outputs[1]);
+        if *state.shape() != [2] || state.dtype() != DType::I64 {
+            let reason =
+                format!("the state must have dtype i64 and shape [2], got {} {}", state.dtype(), state.shape());
+            return Err(Error::invalid("random", reason));
+        }
+        match (self.distribution, values.dtype().is_float()) {
+            (Distribution::Uniform | Distribution::Normal, false) => {
+                Err(Error::dtypes("random", [values.dtype()], "uniform and normal values must have a float dtype"))
+            }
+            (Distribution::Bits, true) => {
+                Err(Error::dtypes("random", [values.dtype()], "random bits must have an integer dtype or bool"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn flops(&self, _: &[Meta], _: &[Meta]) -> u64 {

@@ -1,9 +1,10 @@
 //! The kernel family [`Recurrent`] and its shape rule.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
+use super::operand::{check_outputs, metas};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::shape::Shape;
+use crate::shape::{Layout, Shape};
 use smallvec::smallvec;
 
 /// The equations of one time step, from the input contribution x and the previous state h to the next state h′.
@@ -220,6 +221,11 @@ impl Family for Recurrent {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         self.outputs_for(inputs)
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let rule = "the outputs must be contiguous and have the shapes inferred from the inputs";
+        check_outputs(self.op, outputs, &self.outputs_for(&metas(inputs))?, Layout::is_contiguous, rule)
     }
 
     /// Counts the products with the weights only; the gate arithmetic is negligible.

@@ -1,10 +1,12 @@
 //! The kernel family [`Reduce`]: reductions over axes, with a program for the inputs and one for the result.
 
 use super::family::{broadcast, flops_per_element};
-use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
+use super::operand::{broadcasts_to, common_shape, dtype_error, shape_error};
+use super::{AxisSet, Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
+use crate::shape::Shape;
 use std::sync::Arc;
 
 /// The reduction operator of a [`Reduce`].
@@ -117,6 +119,30 @@ impl Family for Reduce {
             ));
         }
         Ok(self.output_dtypes().map(|dtype| Meta { shape: self.axes.keepdims(&shape), dtype }).collect())
+    }
+
+    /// The outputs must have the common shape of the inputs of the program with length 1 along the axes. The other
+    /// inputs of the finishing program must broadcast to the shape of the outputs.
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let program = &*self.program;
+        let is_compiled_for = self.input_dtypes().eq(inputs.iter().map(|o| o.dtype()))
+            && self.output_dtypes().eq(outputs.iter().map(|o| o.dtype()));
+        if !is_compiled_for {
+            return Err(dtype_error(program, inputs, outputs));
+        }
+        let (reduced, finishing) = inputs.split_at(program.inputs.len());
+        let fits = |shape: &Shape| {
+            let result = self.axes.keepdims(shape);
+            self.axes.are_within(shape.rank())
+                && outputs.iter().all(|o| *o.shape() == result)
+                && finishing.iter().all(|i| broadcasts_to(i.shape(), &result))
+        };
+        if common_shape(reduced.iter()).is_some_and(|shape| fits(&shape)) {
+            return Ok(());
+        }
+        let rule = "the outputs must have the common shape of the reduced inputs with length 1 along the reduced axes, \
+                    and the other inputs must broadcast to that";
+        Err(shape_error(program.name, inputs, outputs, rule))
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {

@@ -1,7 +1,8 @@
 //! The kernel family [`Row`]: programs with row reductions.
 
 use super::family::{broadcast, flops_per_element};
-use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
+use super::operand::{broadcasts_to, check_dtypes, common_shape, shape_error};
+use super::{AxisSet, Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
 use std::sync::Arc;
@@ -43,6 +44,24 @@ impl Family for Row {
         let shape = broadcast(self.name(), inputs)?;
         let of = |per_row| if per_row { self.axes.keepdims(&shape) } else { shape.clone() };
         Ok(self.program.outputs.iter().map(|o| Meta { shape: of(o.per_row), dtype: o.storage }).collect())
+    }
+
+    /// Inputs with one value per element broadcast to the common shape of all operands, and outputs with one value per
+    /// element have this shape. For operands with one value per row, the shape has length 1 along the axes of the row.
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let program = &*self.program;
+        check_dtypes(program, inputs, outputs)?;
+        let rule = "the operands must broadcast to one shape, which outputs with one value per element have; operands \
+                    with one value per row have length 1 along the axes of the row";
+        let error = || shape_error(program.name, inputs, outputs, rule);
+        let shape = common_shape(inputs.iter().chain(outputs)).ok_or_else(error)?;
+        let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));
+        let per_row_shape = self.axes.keepdims(&shape);
+        let fits = inputs.iter().chain(outputs).zip(per_row).enumerate().all(|(i, (operand, per_row))| {
+            let expected = if per_row { &per_row_shape } else { &shape };
+            if i < inputs.len() { broadcasts_to(operand.shape(), expected) } else { operand.shape() == expected }
+        });
+        if fits && self.axes.are_within(shape.rank()) { Ok(()) } else { Err(error()) }
     }
 
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {

@@ -1,8 +1,8 @@
 //! The kernel family [`Scan`]: cumulative reductions along one axis.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use smallvec::smallvec;
 
 /// The operator of a [`Scan`].
@@ -60,6 +60,25 @@ impl Family for Scan {
         let x = inputs[0].clone();
         let positions = Meta { shape: x.shape.clone(), dtype: DType::I64 };
         Ok(if self.has_positions() { smallvec![x, positions] } else { smallvec![x] })
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let (x, y) = (&inputs[0], &outputs[0]);
+        let fits = outputs.len() == 1 + usize::from(self.has_positions())
+            && outputs.iter().all(|o| o.shape() == x.shape())
+            && self.axis < x.shape().rank()
+            && y.dtype() == x.dtype()
+            && outputs.get(1).is_none_or(|positions| positions.dtype() == DType::I64);
+        if !fits {
+            let rule = "values and positions must have the shape of the input";
+            return Err(Error::shapes("scan", [x.shape(), y.shape()], rule));
+        }
+        let dtype_error = |help: &str| Err(Error::dtypes("scan", [x.dtype()], help));
+        match (self.op, x.dtype()) {
+            (ScanOp::Sum | ScanOp::Prod, DType::Bool) => dtype_error("convert booleans to integers first"),
+            (ScanOp::LogSumExp, d) if !d.is_float() => dtype_error("logcumsumexp requires a floating-point dtype"),
+            _ => Ok(()),
+        }
     }
 
     fn flops(&self, _: &[Meta], outputs: &[Meta]) -> u64 {

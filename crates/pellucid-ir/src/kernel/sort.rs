@@ -1,8 +1,8 @@
 //! The kernel family [`Sort`]: the first elements of an axis in sorted order.
 
-use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use smallvec::smallvec;
 
 /// The first `k` elements of an axis in ascending or descending order; stable. NaN is the largest: last in
@@ -36,6 +36,25 @@ impl Family for Sort {
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let shape = inputs[0].shape.with_axis(self.axis, self.k);
         Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
+    }
+
+    fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
+        let (x, y, positions) = (&inputs[0], &outputs[0], &outputs[1]);
+        let (shape, axis, k) = (x.shape(), self.axis, self.k);
+        let fits = axis < shape.rank()
+            && k <= shape[axis]
+            && *y.shape() == shape.with_axis(axis, k)
+            && positions.shape() == y.shape();
+        if !fits {
+            let rule =
+                format!("values and positions must have length k = {k} along axis {axis}, at most that of the input");
+            return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], rule));
+        }
+        if y.dtype() != x.dtype() || positions.dtype() != DType::I64 {
+            let dtypes = [x.dtype(), y.dtype(), positions.dtype()];
+            return Err(Error::dtypes("sort", dtypes, "values must have the input's dtype, and positions must be i64"));
+        }
+        Ok(())
     }
 
     /// Returns n·log₂ n comparisons.

@@ -1,5 +1,7 @@
 //! The geometry of sliding windows.
 
+use std::ops::Range;
+
 /// The geometry of a sliding window over three spatial axes; with fewer axes the leading ones have length 1.
 ///
 /// Along each axis, tap t of the window at output o is at input position `stride·o + dilation·t − before`. Positions
@@ -25,5 +27,67 @@ impl Window {
     /// Returns the distance from the first tap to the last along an axis.
     pub fn reach(&self, axis: usize) -> usize {
         self.dilation[axis] * self.size[axis].saturating_sub(1)
+    }
+
+    /// The limit of coordinates, below which their sums and differences cannot overflow.
+    pub const MAX_COORDINATE: usize = isize::MAX as usize / 8;
+
+    /// Returns true if stride and dilation along an axis are positive, and the coordinates of this number of outputs and
+    /// of an input of length `len` are less than `limit`.
+    pub fn has_coordinates(&self, axis: usize, len: usize, outputs: usize, limit: usize) -> bool {
+        let (stride, dilation) = (self.stride[axis], self.dilation[axis]);
+        let extent = || {
+            let taps = dilation.checked_mul(self.size[axis])?;
+            stride.checked_mul(outputs)?.checked_add(taps)?.checked_add(self.before[axis])?.checked_add(len)
+        };
+        stride > 0 && dilation > 0 && extent().is_some_and(|extent| extent < limit)
+    }
+
+    /// Returns true if every output along an axis has a tap inside an input of length `len`. Stride and dilation must be
+    /// positive, and [coordinates](Self::has_coordinates) must not overflow.
+    pub fn has_taps(&self, axis: usize, len: usize, outputs: usize) -> bool {
+        // Windows from `started` on begin inside the input; of these the last begins farthest.
+        let started = self.before[axis].div_ceil(self.stride[axis]).min(outputs);
+        (0..started).chain(outputs.checked_sub(1)).all(|o| !self.inside(axis, len, o).is_empty())
+    }
+
+    /// Returns the taps of an output that are inside an input of length `len` along an axis.
+    #[inline]
+    pub fn inside(&self, axis: usize, len: usize, output: usize) -> Range<usize> {
+        let (start, dilation) = (self.stride[axis] * output, self.dilation[axis]);
+        let first = self.before[axis].saturating_sub(start).div_ceil(dilation);
+        let end = (len + self.before[axis]).saturating_sub(start).div_ceil(dilation);
+        first..end.min(self.size[axis])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_without_a_tap_inside_are_found() {
+        for (size, stride, dilation, before) in
+            (1..4).flat_map(|s| (1..4).flat_map(move |t| (1..4).flat_map(move |d| (0..5).map(move |b| (s, t, d, b)))))
+        {
+            let window = Window { size: [size; 3], stride: [stride; 3], dilation: [dilation; 3], before: [before; 3] };
+            for (len, outputs) in (0..5).flat_map(|len| (0..6).map(move |outputs| (len, outputs))) {
+                let has_tap =
+                    |o: usize| (0..size).any(|t| (before..before + len).contains(&(stride * o + dilation * t)));
+                let expected = (0..outputs).all(has_tap);
+                assert_eq!(window.has_taps(1, len, outputs), expected, "{window:?}, {len}, {outputs}");
+            }
+        }
+    }
+
+    #[test]
+    fn coordinates_are_limited() {
+        let window =
+            |stride, dilation| Window { size: [3; 3], stride: [stride; 3], dilation: [dilation; 3], before: [1; 3] };
+        // 2·4 + 3·1 + 1 + 5
+        assert!(window(2, 1).has_coordinates(0, 5, 4, 18) && !window(2, 1).has_coordinates(0, 5, 4, 17));
+        for (stride, dilation) in [(0, 1), (1, 0), (usize::MAX, 1), (1, usize::MAX)] {
+            assert!(!window(stride, dilation).has_coordinates(0, 5, 4, usize::MAX), "{stride}, {dilation}");
+        }
     }
 }

@@ -15,8 +15,9 @@ use super::GpuFamily;
 use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
+use pellucid_ir::Result;
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Conv, ConvPart};
-use pellucid_ir::{Error, Result};
 
 /// The largest coordinate. Shaders compute coordinates modulo 2³².
 const MAX_COORDINATE: usize = i32::MAX as usize / 2;
@@ -26,44 +27,16 @@ impl GpuFamily for Conv {
         true
     }
 
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let [x, w, y] = sorted(self.part, operands);
-        let (window, groups) = (&self.window, self.groups);
-        let shapes = [x.shape(), w.shape(), y.shape()];
-        if !self.permits([0, 1].map(|k| operands.inputs[k].dtype), operands.outputs[0].dtype) {
-            let help = "takes numbers of one dtype; use to_dtype()";
-            return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], help));
-        }
-        let fits = shapes.iter().all(|s| s.rank() == 5)
-            && x.shape()[0] == y.shape()[0]
-            && w.shape()[0] == y.shape()[1]
-            && groups > 0
-            && w.shape()[0] % groups == 0
-            && w.shape()[1].checked_mul(groups) == Some(x.shape()[1])
-            && w.shape()[2..] == window.size;
-        if !fits {
-            let help = format!("x must be [n, c, ...], w [k, c/{groups}, {:?}] and y [n, k, ...]", window.size);
-            return Err(Error::shapes("conv", shapes, help));
-        }
-        let extent = |axis: usize| {
-            let last = window.stride[axis].checked_mul(y.shape()[2 + axis])?;
-            let taps = window.dilation[axis].checked_mul(window.size[axis])?;
-            last.checked_add(taps)?.checked_add(window.before[axis])?.checked_add(x.shape()[2 + axis])
-        };
-        let is_valid = |axis: usize| {
-            window.stride[axis] > 0
-                && window.dilation[axis] > 0
-                && extent(axis).is_some_and(|extent| extent < MAX_COORDINATE)
-        };
-        if (0..3).all(is_valid) {
-            return Ok(());
-        }
-        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
-        Err(Error::invalid("conv", reason))
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
+        let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
+        let is_small = |axis: usize| self.window.has_coordinates(axis, x[2 + axis], y[2 + axis], MAX_COORDINATE);
+        x.rank() != 5 || y.rank() != 5 || (0..3).all(is_small)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let arrays = ConvArrays::new(self, sorted(self.part, operands));
+        let (inputs, out) = (&operands.inputs, operands.outputs[0]);
+        let arrays = ConvArrays::new(self, self.part.sorted([inputs[0], inputs[1]], out));
         if self.part != ConvPart::Input {
             return arrays.describe_windows(list);
         }
@@ -228,16 +201,6 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
 /// Returns the greatest common divisor of two positive numbers.
 fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
-}
-
-/// Returns the operands in the order x, w, y.
-fn sorted<'a>(part: ConvPart, operands: &DeviceOperands<'a>) -> [DeviceArray<'a>; 3] {
-    let (a, b, out) = (operands.inputs[0], operands.inputs[1], operands.outputs[0]);
-    match part {
-        ConvPart::Output => [a, b, out],
-        ConvPart::Input => [out, a, b],
-        ConvPart::Weight => [a, out, b],
-    }
 }
 
 /// Returns the lengths of the spatial axes.

@@ -1,7 +1,7 @@
 //! `Copy`: writes the values of an array to another layout or dtype.
 
 use super::GpuFamily;
-use super::map::{check_broadcast, describe_map};
+use super::map::describe_map;
 use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
 use pellucid_ir::formula::{InstructionOperand, Load, Program, Store};
@@ -11,10 +11,6 @@ use pellucid_ir::{DType, Result};
 impl GpuFamily for CopyValues {
     fn is_supported(&self) -> bool {
         true
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        check_broadcast("copy", operands)
     }
 
     /// Runs a program without instructions: the load is exact, the store rounds once.

@@ -4,7 +4,7 @@
 
 use super::GpuFamily;
 use super::copy::same_size_integer;
-use super::index::{check_indices, check_shapes, indexed_axes, indexed_position, push_indexed_axes};
+use super::index::{check_indices, indexed_position, push_indexed_axes};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
@@ -15,10 +15,6 @@ use pellucid_ir::kernel::{Gather, Index};
 impl GpuFamily for Gather {
     fn is_supported(&self) -> bool {
         true
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        check_shapes("gather", &self.index, &operands.inputs[0], &operands.outputs[0], &operands.inputs[1..])
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -45,7 +41,7 @@ fn gather(
     // The strides of the array over the axes of the result, without the axes that are indexed.
     let array_strides: Vec<isize> = match index {
         Index::Axes(_) => {
-            let axes = indexed_axes(index);
+            let axes = index.axes();
             let rest = (0..x.shape().rank()).filter(|a| !axes.contains(a)).map(|a| own[a]);
             std::iter::repeat_n(0, rank).chain(rest).collect()
         }

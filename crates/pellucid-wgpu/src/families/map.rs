@@ -11,10 +11,10 @@ use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
 use crate::shader::program::{ProgramValues, is_supported, program_iterations};
 use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Map;
-use pellucid_ir::{DType, Error, Result};
 
 impl GpuFamily for Map {
     fn is_supported(&self) -> bool {
@@ -26,37 +26,9 @@ impl GpuFamily for Map {
         program_iterations(&self.program).saturating_mul(4)
     }
 
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        check_dtypes(&self.program, &operands.inputs, &operands.outputs)?;
-        check_broadcast(self.program.name, operands)
-    }
-
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         describe_map(list, &self.program, operands)
     }
-}
-
-/// Returns an error unless the inputs broadcast to the shape that all outputs have.
-pub(super) fn check_broadcast(op: &'static str, operands: &DeviceOperands<'_>) -> Result<()> {
-    let DeviceOperands { inputs, outputs } = operands;
-    let Some(first) = outputs.first() else { return Ok(()) };
-    let shape = first.shape();
-    let broadcasts = |i: &DeviceArray<'_>| shape.broadcast(i.shape()).as_ref() == Some(shape);
-    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(broadcasts) {
-        return Ok(());
-    }
-    let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
-    Err(Error::shapes(op, shapes, "the inputs must broadcast to the shape of the outputs"))
-}
-
-/// Returns an error unless the operands have the dtypes for which the program was compiled.
-pub(super) fn check_dtypes(program: &Program, inputs: &[DeviceArray<'_>], outputs: &[DeviceArray<'_>]) -> Result<()> {
-    let expected = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
-    let actual: Vec<DType> = inputs.iter().chain(outputs).map(|o| o.dtype).collect();
-    if expected.eq(actual.iter().copied()) {
-        return Ok(());
-    }
-    Err(Error::dtypes(program.name, actual, "the program was compiled for other dtypes"))
 }
 
 /// Adds the dispatch of a program over the shape of its outputs.

@@ -2,31 +2,35 @@
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{binary_text, comparison_text, type_text};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, Window};
-use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Pool {
     fn is_supported(&self) -> bool {
         true
     }
 
+    /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        let ([input, ..], [output, ..]) = (inputs, outputs) else { return true };
+        let (x, y) = if self.part == PoolPart::Maximum { (input, output) } else { (output, input) };
+        let spatial = |array: &OperandMeta<'_>, a: usize| {
+            let shape = array.layout.shape();
+            (shape.rank() + a).checked_sub(3).map_or(0, |axis| shape[axis])
+        };
+        let is_small = |a: usize| self.window.has_coordinates(a, spatial(x, a), spatial(y, a), i32::MAX as usize);
+        output.layout.is_contiguous() && (0..3).all(is_small)
+    }
+
     fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
         // One invocation visits all taps of a window, or all windows of an element, by three nested loops.
         self.window.size.iter().fold(3usize, |iterations, &taps| iterations.saturating_mul(taps))
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let (inputs, outputs) = (&operands.inputs, &operands.outputs);
-        match self.part {
-            PoolPart::Maximum => check_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
-            PoolPart::Gradient => check_gradient(&self.window, &inputs[0], &inputs[1], &outputs[0]),
-        }
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -35,35 +39,6 @@ impl GpuFamily for Pool {
             PoolPart::Gradient => describe_gradient(&self.window, list, operands),
         }
     }
-}
-
-/// Returns an error if the shapes or dtypes of x, the maxima and their indices do not fit, or if a window has no tap
-/// inside x.
-fn check_maximum(
-    window: &Window,
-    x: &DeviceArray<'_>,
-    values: &DeviceArray<'_>,
-    indices: &DeviceArray<'_>,
-) -> Result<()> {
-    let rank = x.shape().rank();
-    let fits = rank >= 3
-        && values.shape() == indices.shape()
-        && values.shape().rank() == rank
-        && values.shape()[..rank - 3] == x.shape()[..rank - 3]
-        && values.dtype == x.dtype
-        && indices.dtype == DType::I64
-        && values.layout.is_contiguous()
-        && indices.layout.is_contiguous();
-    if !fits {
-        let help = "values and indices must be contiguous, with the shape of the input except along the last \
-                    three axes";
-        return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
-    }
-    let is_valid = |a: usize| is_axis_valid(window, a, x.shape()[rank - 3 + a], values.shape()[rank - 3 + a]);
-    if values.shape().size() == 0 || (0..3).all(is_valid) {
-        return Ok(());
-    }
-    Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
 }
 
 /// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
@@ -126,36 +101,6 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
     access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &to);
     let groups = count.div_ceil(WORKGROUP as usize);
     list.dispatch("pool", shader, parameters, &bindings.buffers, groups)
-}
-
-/// Returns an error if the shapes or dtypes of the gradient g, the indices and the output do not fit, or if a
-/// coordinate needs more than 31 bits.
-fn check_gradient(
-    window: &Window,
-    g: &DeviceArray<'_>,
-    indices: &DeviceArray<'_>,
-    out: &DeviceArray<'_>,
-) -> Result<()> {
-    let rank = out.shape().rank();
-    let fits = rank >= 3
-        && g.shape() == indices.shape()
-        && g.shape().rank() == rank
-        && g.shape()[..rank - 3] == out.shape()[..rank - 3]
-        && out.layout.is_contiguous();
-    if !fits {
-        let help = "gradient and indices must have the shape of the output, which must be contiguous, except along the \
-                    last three axes";
-        return Err(Error::shapes("pool", [g.shape(), indices.shape(), out.shape()], help));
-    }
-    if !g.dtype.is_float() || g.dtype != out.dtype || indices.dtype != DType::I64 {
-        let help = "gradient and output must have the same float dtype, and the indices must be i64";
-        return Err(Error::dtypes("pool", [g.dtype, indices.dtype, out.dtype], help));
-    }
-    let is_valid = |a: usize| has_small_coordinates(window, a, out.shape()[rank - 3 + a], g.shape()[rank - 3 + a]);
-    if (0..3).all(is_valid) {
-        return Ok(());
-    }
-    Err(Error::invalid("pool", "the parameters of the window are out of range"))
 }
 
 /// Adds the dispatch that computes the gradient. One invocation computes one element of the output: it adds the
@@ -226,25 +171,4 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     let to = shader.define("params[5] + thread");
     access::store(&mut shader, bindings.output(0), compute, out.dtype, "sum", &to);
     list.dispatch("pool", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
-}
-
-/// Returns whether every window along axis `a` has a tap inside an input of length `len`, and all positions fit 31 bits.
-fn is_axis_valid(window: &Window, a: usize, len: usize, outputs: usize) -> bool {
-    let (stride, dilation) = (window.stride[a], window.dilation[a]);
-    let (before, size) = (window.before[a], window.size[a]);
-    let has_tap = |o: usize| {
-        let first = before.saturating_sub(stride * o).div_ceil(dilation);
-        let end = (len + before).saturating_sub(stride * o).div_ceil(dilation).min(size);
-        first < end
-    };
-    has_small_coordinates(window, a, len, outputs) && (0..outputs).all(has_tap)
-}
-
-/// Returns whether stride and dilation along axis `a` are positive, and all coordinates fit 31 bits.
-fn has_small_coordinates(window: &Window, a: usize, len: usize, outputs: usize) -> bool {
-    let (stride, dilation) = (window.stride[a], window.dilation[a]);
-    let span =
-        stride.checked_mul(outputs).zip(dilation.checked_mul(window.size[a])).and_then(|(s, d)| s.checked_add(d));
-    let end = span.and_then(|s| s.checked_add(window.before[a])).and_then(|s| s.checked_add(len));
-    stride > 0 && dilation > 0 && end.is_some_and(|end| end < i32::MAX as usize)
 }

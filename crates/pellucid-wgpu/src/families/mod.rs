@@ -24,8 +24,8 @@ use crate::device::{Gpu, lock};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::backend::{OperandMeta, Support};
-use pellucid_ir::kernel::{CopyValues, Kernel};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::kernel::{Factorization, Kernel};
+use pellucid_ir::{Error, Result, with_family};
 use std::sync::Arc;
 
 /// The implementation of a kernel family.
@@ -33,7 +33,7 @@ pub(crate) trait GpuFamily {
     /// Returns whether shaders can compute the kernel.
     fn is_supported(&self) -> bool;
 
-    /// Returns whether shaders can compute a supported kernel with these operands.
+    /// Returns whether shaders can compute a supported kernel with these operands. Their shapes may be any.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let _ = (inputs, outputs);
         true
@@ -46,37 +46,26 @@ pub(crate) trait GpuFamily {
         0
     }
 
-    /// Checks the operands.
-    ///
-    /// # Errors
-    /// If shapes or dtypes do not fit the family.
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()>;
-
-    /// Adds the dispatches of the kernel to a list. The operands are checked.
+    /// Adds the dispatches of the kernel to a list. The rule of the family accepts the operands.
     ///
     /// The dispatches may depend on everything except the values of run-time parameters.
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
-/// Returns the implementation of a kernel's family, if there is one.
-fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
-    match kernel {
-        Kernel::Map(map) => Some(map as &dyn GpuFamily),
-        Kernel::Reduce(reduce) => Some(reduce),
-        Kernel::Row(row) => Some(row),
-        Kernel::MatMul(matmul) => Some(matmul),
-        Kernel::Conv(conv) => Some(conv),
-        Kernel::Attention(attention) => Some(attention),
-        Kernel::Recurrent(recurrent) => Some(recurrent),
-        Kernel::Gather(gather) => Some(gather),
-        Kernel::Pool(pool) => Some(pool),
-        Kernel::Scan(scan) => Some(scan),
-        Kernel::Random(random) => Some(random),
-        Kernel::Scatter(scatter) => Some(scatter),
-        Kernel::Sort(sort) => Some(sort),
-        Kernel::Copy => Some(&CopyValues),
-        Kernel::Factorization(_) => None,
+/// The CPU computes all factorisations.
+impl GpuFamily for Factorization {
+    fn is_supported(&self) -> bool {
+        false
     }
+
+    fn describe(&self, _: &mut DispatchList<'_>, _: &DeviceOperands<'_>) -> Result<()> {
+        Err(Error::invalid(self.name(), "the device has no kernel for it; run it on the CPU"))
+    }
+}
+
+/// Returns the implementation of a kernel's family.
+fn implementation(kernel: &Kernel) -> &dyn GpuFamily {
+    with_family!(kernel, family => family)
 }
 
 /// Returns how a device runs `kernel`.
@@ -89,10 +78,7 @@ pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], ou
             && family.supports_operands(inputs, outputs)
             && family.iterations(inputs) <= gpu.max_iterations()
     };
-    match implementation(kernel) {
-        Some(family) if fits && is_native(family) => Support::Native,
-        _ => Support::Fallback,
-    }
+    if fits && is_native(implementation(kernel)) { Support::Native } else { Support::Fallback }
 }
 
 /// Returns the dispatches of a kernel that is not cached.
@@ -104,14 +90,13 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
     };
     let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
-    let native = support(gpu, kernel, &inputs, &outputs) == Support::Native;
-    let Some(family) = implementation(kernel).filter(|_| native) else {
+    kernel.check(&inputs, &outputs)?;
+    if support(gpu, kernel, &inputs, &outputs) == Support::Fallback {
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
         return Err(Error::invalid(kernel.name(), reason));
-    };
-    family.check(operands)?;
+    }
     let mut list = DispatchList::new(gpu);
-    family.describe(&mut list, operands)?;
+    implementation(kernel).describe(&mut list, operands)?;
     list.count_bytes(operands);
     Ok(list.finish())
 }

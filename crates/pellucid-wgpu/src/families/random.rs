@@ -9,28 +9,11 @@ use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Distribution, Random};
-use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Random {
     fn is_supported(&self) -> bool {
         true
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let (state, values) = (&operands.outputs[0], &operands.outputs[1]);
-        if *state.shape() != [2] || state.dtype != DType::I64 {
-            let reason = format!("the state must have dtype i64 and shape [2], got {} {}", state.dtype, state.shape());
-            return Err(Error::invalid("random", reason));
-        }
-        match (self.distribution, values.dtype) {
-            (Distribution::Uniform | Distribution::Normal, dtype) if !dtype.is_float() => {
-                Err(Error::dtypes("random", [dtype], "uniform and normal values must have a float dtype"))
-            }
-            (Distribution::Bits, dtype) if dtype.is_float() => {
-                Err(Error::dtypes("random", [dtype], "random bits must have an integer dtype or bool"))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

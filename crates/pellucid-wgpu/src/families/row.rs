@@ -9,7 +9,6 @@
 //! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
-use super::map::check_dtypes;
 use super::reduce::{axes_space, common_shape};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
@@ -21,7 +20,7 @@ use crate::shader::workgroup::combine_in_workgroup;
 use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
 use pellucid_ir::kernel::Row;
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{Result, Shape};
 use std::collections::BTreeSet;
 
 /// The length of the longest row that is not divided.
@@ -135,28 +134,6 @@ impl<'a> RowSteps<'a> {
 impl GpuFamily for Row {
     fn is_supported(&self) -> bool {
         is_supported(&self.program)
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let DeviceOperands { inputs, outputs } = operands;
-        check_dtypes(&self.program, inputs, outputs)?;
-        let program = &self.program;
-        let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
-        let error = || {
-            let help = "inputs must broadcast to the common shape, and values per row have length 1 along the axes";
-            Error::shapes(program.name, arrays.iter().map(|a| a.shape()), help)
-        };
-        let shape = common_shape(&arrays).ok_or_else(error)?;
-        let per_row_shape = self.axes.keepdims(&shape);
-        let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));
-        let fits = arrays.iter().zip(per_row).enumerate().all(|(k, (array, per_row))| {
-            let expected: &Shape = if per_row { &per_row_shape } else { &shape };
-            match k < inputs.len() {
-                true => expected.broadcast(array.shape()).as_ref() == Some(expected),
-                false => array.shape() == expected,
-            }
-        });
-        if fits { Ok(()) } else { Err(error()) }
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
-use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_ir::{Compute, DType, Result};
 
 /// The length of the longest line that is not divided.
 const MAX_SERIAL: usize = 1024;
@@ -37,26 +37,6 @@ impl GpuFamily for Scan {
         let chunk = chunk_length(length, of_element).max(1);
         let earlier = length.div_ceil(chunk).saturating_sub(1);
         (chunk + earlier).saturating_mul(1 + of_element)
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let (x, outputs) = (&operands.inputs[0], &operands.outputs);
-        let has_indices = matches!(self.op, ScanOp::Max | ScanOp::Min);
-        let fits = outputs.len() == 1 + usize::from(has_indices)
-            && outputs.iter().all(|o| o.shape() == x.shape())
-            && self.axis < x.shape().rank()
-            && outputs[0].dtype == x.dtype
-            && outputs.get(1).is_none_or(|indices| indices.dtype == DType::I64);
-        if !fits {
-            let help = "values and indices must have the shape of the input";
-            return Err(Error::shapes("scan", [x.shape(), outputs[0].shape()], help));
-        }
-        let dtype_error = |help: &str| Err(Error::dtypes("scan", [x.dtype], help));
-        match (self.op, x.dtype) {
-            (ScanOp::Sum | ScanOp::Prod, DType::Bool) => dtype_error("convert booleans to integers first"),
-            (ScanOp::LogSumExp, d) if !d.is_float() => dtype_error("logcumsumexp requires a floating-point dtype"),
-            _ => Ok(()),
-        }
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

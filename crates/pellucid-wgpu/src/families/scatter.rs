@@ -12,7 +12,7 @@
 
 use super::GpuFamily;
 use super::copy::same_size_integer;
-use super::index::{check_indices, check_shapes, indexed_position, push_indexed_axes};
+use super::index::{check_indices, indexed_position, push_indexed_axes};
 use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text, key_text};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
@@ -30,10 +30,6 @@ const MAX_POSITIONS: usize = 1 << 15;
 impl GpuFamily for Scatter {
     fn is_supported(&self) -> bool {
         true
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        check_shapes("scatter", &self.index, &operands.outputs[0], &operands.inputs[0], &operands.inputs[1..])
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

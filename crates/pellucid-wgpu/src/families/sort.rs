@@ -12,31 +12,11 @@ use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::Sort;
-use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Sort {
     fn is_supported(&self) -> bool {
         true
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let (x, y, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
-        let (shape, axis) = (x.shape(), self.axis);
-        let fits = axis < shape.rank()
-            && self.k <= shape[axis]
-            && *y.shape() == shape.with_axis(axis, self.k)
-            && positions.shape() == y.shape();
-        if !fits {
-            let k = self.k;
-            let help =
-                format!("values and positions must have length k = {k} along axis {axis}, at most that of the input");
-            return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], help));
-        }
-        if y.dtype != x.dtype || positions.dtype != DType::I64 {
-            let dtypes = [x.dtype, y.dtype, positions.dtype];
-            return Err(Error::dtypes("sort", dtypes, "values must have the input's dtype, and positions must be i64"));
-        }
-        Ok(())
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

@@ -31,39 +31,20 @@ use crate::family::CpuFamily;
 use crate::operand::Operand;
 use blocks::{AttentionGradientArrays, AttentionProblem};
 use matrices::MatrixStack;
-use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
-use pellucid_ir::{DType, Error, Result};
-use pellucid_runtime::list::List;
+use pellucid_ir::kernel::{Attention, AttentionPart, metas};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Float;
 use pellucid_simd::Isa;
 use rows::AttentionMask;
 
-/// Returns the shapes and dtypes of operands.
-fn metas(operands: &[Operand<'_>]) -> List<Meta, 8> {
-    operands.iter().map(|o| Meta { shape: o.shape().clone(), dtype: o.dtype }).collect()
-}
-
 impl CpuFamily for Attention {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let expected = Kernel::Attention(*self).infer(&metas(inputs))?;
-        // The kernels store vectors along the last axis of an output.
-        let is_dense =
-            |o: &Operand<'_>| o.shape().last().is_none_or(|&len| len <= 1) || o.layout.strides().last() == Some(&1);
-        if metas(outputs)[..] != expected[..] || !outputs.iter().all(is_dense) {
-            let help =
-                "the outputs must have the shapes inferred from the inputs and be contiguous along the last axis";
-            return Err(Error::shapes("attention", outputs.iter().map(|o| o.shape()), help));
-        }
-        Ok(())
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         run_with_isa(Isa::best(), self, inputs, outputs)
     }
 }
 
-/// Runs the kernel with the instruction set `isa`, which the processor supports, on operands that [`CpuFamily::check`]
+/// Runs the kernel with the instruction set `isa`, which the processor supports, on operands that its rule
 /// accepts.
 ///
 /// # Errors

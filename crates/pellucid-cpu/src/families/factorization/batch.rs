@@ -1,7 +1,7 @@
 //! Factorisation of every matrix of a batch.
 
 use crate::operand::Operand;
-use pellucid_ir::kernel::{Factorization, Kernel, Meta, SvdVectors};
+use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
@@ -53,29 +53,6 @@ fn check_memory(elements: impl Iterator<Item = usize>, side: usize) -> Result<()
         true => Ok(()),
         false => Err(Error::out_of_memory(bytes)),
     }
-}
-
-/// Returns an error unless the outputs have the shapes and dtypes that the kernel infers from its inputs.
-pub(super) fn check_operands(kernel: &Factorization, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    let meta = |o: &Operand<'_>| Meta { shape: o.shape().clone(), dtype: o.dtype };
-    let expected = Kernel::Factorization(*kernel).infer(&x.iter().map(meta).collect::<Vec<_>>())?;
-    let (op, shapes) = (kernel.name(), x.iter().chain(y).map(|o| o.shape()));
-    if expected.len() != y.len() || !expected.iter().zip(y).all(|(m, o)| m.shape == *o.shape()) {
-        return Err(Error::shapes(
-            op,
-            shapes,
-            "the output shapes (listed after the input shapes) are not those of the factors",
-        ));
-    }
-    if !expected.iter().zip(y).all(|(m, o)| m.dtype == o.dtype) {
-        let dtypes = x.iter().chain(y).map(|o| o.dtype);
-        return Err(Error::dtypes(
-            op,
-            dtypes,
-            "the output dtypes (listed after the input dtypes) are not those of the factors",
-        ));
-    }
-    Ok(())
 }
 
 /// Returns an error if a pivot, counted from 1, exceeds the number of rows.

@@ -11,10 +11,6 @@ use pellucid_ir::kernel::Factorization;
 
 #[cfg(feature = "linalg")]
 impl CpuFamily for Factorization {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        batch::check_operands(self, &inputs[..self.inputs()], outputs)
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         batch::factor_batch(self, &inputs[..self.inputs()], outputs)
     }
@@ -23,12 +19,8 @@ impl CpuFamily for Factorization {
 /// Without the feature `linalg`, every factorisation is an error.
 #[cfg(not(feature = "linalg"))]
 impl CpuFamily for Factorization {
-    fn check(&self, _: &[Operand<'_>], _: &[Operand<'_>]) -> Result<()> {
+    fn run(&self, _: &[Operand<'_>], _: &[Operand<'_>]) -> Result<()> {
         Err(pellucid_ir::Error::MissingFeature { op: self.name(), feature: "linalg" })
-    }
-
-    fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        self.check(inputs, outputs)
     }
 }
 

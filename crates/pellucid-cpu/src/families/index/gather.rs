@@ -1,6 +1,6 @@
 //! Gather: `y = x[index]`. Elements are copied as unsigned integers of the same size.
 
-use super::{IndexPairs, addresses_and_layouts, check_indices, check_shapes, is_empty};
+use super::{IndexPairs, addresses_and_layouts, check_indices, is_empty};
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::strided::IndexSpace;
@@ -13,10 +13,6 @@ use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 const MIN_POSITIONS: usize = 64;
 
 impl CpuFamily for Gather {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        check_shapes("gather", &self.index, &inputs[0], &outputs[0], &inputs[1..])
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, x, indices, y) = (self, &inputs[0], &inputs[1..], &outputs[0]);
         check_indices(kernel.op, &kernel.index, kernel.from_end, x, indices)?;
@@ -39,14 +35,14 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
             pairs.for_each_block(positions, &mut |from, to| {
                 if slice.len() == 1 {
                     for (&from, &to) in from.iter().zip(to) {
-                        // SAFETY: `from` and `to` are offsets of elements of `x` and `y`: `check_shapes` and
+                        // SAFETY: `from` and `to` are offsets of elements of `x` and `y`: the rule of the family and
                         // `check_indices` have accepted the operands. Each element of `y` belongs to one index
                         // position, so no other task writes it.
                         unsafe { *y.at(to) = *x.at(from) }
                     }
                 } else if is_dense {
                     for (&from, &to) in from.iter().zip(to) {
-                        // SAFETY: the slices at `from` and `to` are within `x` and `y`: `check_shapes` and
+                        // SAFETY: the slices at `from` and `to` are within `x` and `y`: the rule of the family and
                         // `check_indices` have accepted the operands. Each slice of `y` belongs to one index position,
                         // so no other task writes it.
                         unsafe { x.at(from).copy_to(y.at(to), slice.len()) }
@@ -72,7 +68,7 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
 fn copy_slice<T: Copy>(x: *const T, y: *mut T, slice: &IndexSpace<2>, part: std::ops::Range<usize>) {
     let [from_step, to_step] = slice.step();
     slice.runs(part, |[from, to], n| {
-        // SAFETY: `x` and `y` are the first elements of slices within the operands (`check_shapes`, `check_indices`),
+        // SAFETY: `x` and `y` are the first elements of slices within the operands (the rule of the family, `check_indices`),
         // and the offsets of `slice` stay within these slices. No other task writes this part of the slice of `y`.
         unsafe {
             let (x, y) = (x.offset(from), y.offset(to));

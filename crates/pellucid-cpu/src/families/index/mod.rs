@@ -11,7 +11,7 @@ mod tests;
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Index;
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_ir::{Error, Layout, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Isa;
@@ -21,50 +21,6 @@ use std::ops::Range;
 /// The number of index positions whose offsets are computed together.
 const BLOCK: usize = 256;
 
-/// Returns an error unless the shapes and dtypes of the operands fit together.
-///
-/// `values` is the output of a gather, or the values of a scatter.
-fn check_shapes(
-    op: &'static str,
-    index: &Index,
-    array: &Operand<'_>,
-    values: &Operand<'_>,
-    indices: &[Operand<'_>],
-) -> Result<()> {
-    let (shape, index_shape) = (array.shape(), indices[0].shape());
-    let axes = indexed_axes(index);
-    let along = matches!(index, Index::Along(_));
-    let fits = axes.len() == indices.len()
-        && axes.windows(2).all(|w| w[0] < w[1])
-        && axes.iter().all(|&a| a < shape.rank())
-        && indices.iter().all(|i| i.shape() == index_shape)
-        && (!along || index_shape.rank() == shape.rank())
-        && (!along || (0..shape.rank()).all(|a| a == axes[0] || index_shape[a] <= shape[a]))
-        && *values.shape() == index.shape(shape, index_shape);
-    if !fits {
-        let help =
-            "there must be one index array per indexed axis, all of one shape, and values with the shape of the result";
-        return Err(Error::shapes(op, [shape, values.shape(), index_shape], help));
-    }
-    if values.dtype != array.dtype || indices.iter().any(|i| i.dtype != DType::I64) {
-        let dtypes = [array.dtype, values.dtype].into_iter().chain(indices.iter().map(|i| i.dtype));
-        return Err(Error::dtypes(
-            op,
-            dtypes,
-            "indices must be i64, and the array and the values must have the same dtype",
-        ));
-    }
-    Ok(())
-}
-
-/// Returns the indexed axes.
-fn indexed_axes(index: &Index) -> &[usize] {
-    match index {
-        Index::Axes(axes) => axes,
-        Index::Along(axis) => std::slice::from_ref(axis),
-    }
-}
-
 /// Returns an error if an index is out of bounds. If `from_end`, negative indices count from the end.
 fn check_indices(
     op: &'static str,
@@ -73,7 +29,7 @@ fn check_indices(
     array: &Operand<'_>,
     indices: &[Operand<'_>],
 ) -> Result<()> {
-    for (&axis, index) in indexed_axes(index).iter().zip(indices) {
+    for (&axis, index) in index.axes().iter().zip(indices) {
         let len = array.shape()[axis];
         if let Some(index) = first_out_of_bounds(index, if from_end { len } else { 0 }, len) {
             return Err(Error::IndexOutOfBounds { op, index, axis, len });
@@ -146,7 +102,7 @@ struct IndexPairs {
 }
 
 impl IndexPairs {
-    /// Creates the pairs of operands that [`check_shapes`] has accepted, from their layouts.
+    /// Creates the pairs of operands that the rule of the family has accepted, from their layouts.
     ///
     /// `cut` is an axis of the array that is not indexed, and a length. Only that many first elements along this axis
     /// are paired.

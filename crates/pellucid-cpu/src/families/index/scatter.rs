@@ -3,7 +3,7 @@
 //! The fixed order makes repeated indices deterministic. The work is therefore divided into tasks only along an axis
 //! that is not indexed, where different tasks write different elements of `y`.
 
-use super::{IndexPairs, addresses_and_layouts, check_indices, check_shapes, is_empty};
+use super::{IndexPairs, addresses_and_layouts, check_indices, is_empty};
 use crate::family::CpuFamily;
 use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
@@ -18,10 +18,6 @@ use pellucid_simd::vector::prefetch;
 use pellucid_simd::{Isa, per_isa, up_to};
 
 impl CpuFamily for Scatter {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        check_shapes("scatter", &self.index, &outputs[0], &inputs[0], &inputs[1..])
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, values, indices, y) = (self, &inputs[0], &inputs[1..], &outputs[0]);
         check_indices(kernel.op, &kernel.index, kernel.from_end, y, indices)?;
@@ -172,7 +168,7 @@ impl<'a> ScatterTask<'a> {
     ) {
         let pairs = IndexPairs::new(self.index, y.layout, values.layout, indices, cut);
         pairs.for_each_block(0..pairs.positions.len(), &mut |in_y, in_values| {
-            // SAFETY: the offsets and the slice address elements of y and of the values, because `check_shapes` and
+            // SAFETY: the offsets and the slice address elements of y and of the values, because the rule of the family and
             // `check_indices` have accepted the operands (clause 1 of `for_each_element`). Other tasks process other
             // indices along an axis that is not indexed, so they use other elements of y; the caller of the scatter
             // passes no values that overlap y (clause 2). The instruction set of `kernel` is one of this processor.

@@ -25,21 +25,6 @@ use pellucid_simd::Element;
 use std::ops::Range;
 
 impl CpuFamily for MatMul {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
-        check_product(a, b, out)?;
-        let Some(program) = &self.epilogue else {
-            return if out.dtype == a.dtype { Ok(()) } else { Err(mixed_dtypes(a, b, out)) };
-        };
-        // The first input of the epilogue is the product.
-        let map = Map { program: program.clone(), params: self.params.clone() };
-        let dense = Layout::contiguous(out.shape().clone());
-        // `check` does not read the address of an operand.
-        let product = Operand { base: std::ptr::null_mut(), layout: &dense, dtype: self.product_dtype(a.dtype) };
-        let operands: Operands<'_> = [product].into_iter().chain(inputs[2..].iter().copied()).collect();
-        map.check(&operands, outputs)
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         run_matmul(self, inputs, outputs, None)
     }
@@ -101,31 +86,6 @@ fn address_range(o: &Operand<'_>) -> Range<usize> {
     }
     let (first, size) = (o.first::<u8>(), o.dtype.size() as isize);
     first.at(low * size).addr()..first.at((high + 1) * size).addr()
-}
-
-/// Returns an error unless [.., m, k] times [.., k, n] has the shape and dtype of the output.
-fn check_product(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
-    let (x, y) = (a.shape(), b.shape());
-    let shape = (x.rank() >= 2 && y.rank() >= 2 && x[x.rank() - 1] == y[y.rank() - 2]).then(|| {
-        let batch = Shape::from(&x[..x.rank() - 2]).broadcast(&Shape::from(&y[..y.rank() - 2]))?;
-        Some(batch.iter().copied().chain([x[x.rank() - 2], y[y.rank() - 1]]).collect::<Shape>())
-    });
-    if shape.flatten().as_ref() != Some(out.shape()) {
-        return Err(Error::shapes(
-            "matmul",
-            [x, y, out.shape()],
-            "the product of factors [.., m, k] and [.., k, n] must have the shape [.., m, n]",
-        ));
-    }
-    if a.dtype == DType::Bool {
-        return Err(Error::dtypes("matmul", [a.dtype], "convert booleans to a numeric dtype first"));
-    }
-    if a.dtype != b.dtype { Err(mixed_dtypes(a, b, out)) } else { Ok(()) }
-}
-
-/// Returns the [`Error`] for a product in which the dtypes of the factors and of the result differ.
-fn mixed_dtypes(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Error {
-    Error::dtypes("matmul", [a.dtype, b.dtype, out.dtype], "both factors and the product must have the same dtype")
 }
 
 /// The destination of a product, or the shape of a product that only the epilogue reads.
@@ -212,7 +172,7 @@ fn multiply_as<T: Element>(
         c: c.ok().map(|c| c.first::<T>().get()),
         epilogue: epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue }),
     };
-    // SAFETY: all elements of an operand are in its buffer, and `check_product` has accepted the shapes, so every
+    // SAFETY: all elements of an operand are in its buffer, and the rule of the family has accepted the shapes, so every
     // element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also
     // between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures it
     // if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds the

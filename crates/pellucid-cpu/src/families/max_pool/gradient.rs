@@ -3,26 +3,8 @@
 use crate::dense::DenseArray;
 use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
-
-/// Returns an error if the shapes or dtypes of the gradient g, the positions and the output do not fit.
-pub(super) fn check(g: &Operand<'_>, positions: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
-    let rank = out.shape().rank();
-    let fits = rank >= 3
-        && g.shape() == positions.shape()
-        && g.shape().rank() == rank
-        && g.shape()[..rank - 3] == out.shape()[..rank - 3];
-    if !fits {
-        let help = "gradient and positions must have the shape of the output except along the last three axes";
-        return Err(Error::shapes("pool", [g.shape(), positions.shape(), out.shape()], help));
-    }
-    if !g.dtype.is_float() || g.dtype != out.dtype || positions.dtype != DType::I64 {
-        let help = "gradient and output must have the same float dtype, and the positions must be i64";
-        return Err(Error::dtypes("pool", [g.dtype, positions.dtype, out.dtype], help));
-    }
-    Ok(())
-}
 
 /// Computes the gradient for operands that [`check`] accepts. Half precision accumulates in `f32`.
 ///

@@ -14,20 +14,13 @@ use crate::family::CpuFamily;
 use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use pellucid_ir::kernel::{Pool, PoolPart, Window};
-use pellucid_ir::{DType, Error, Result, Shape};
+use pellucid_ir::{DType, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 use pellucid_simd::{Isa, per_isa, up_to};
 use std::ops::Range;
 
 impl CpuFamily for Pool {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        match self.part {
-            PoolPart::Maximum => check_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
-            PoolPart::Gradient => gradient::check(&inputs[0], &inputs[1], &outputs[0]),
-        }
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         match self.part {
             PoolPart::Maximum => run_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
@@ -36,30 +29,7 @@ impl CpuFamily for Pool {
     }
 }
 
-/// Returns an error if the shapes or dtypes of x, the maxima and their positions do not fit, or if a window has no tap
-/// inside x.
-fn check_maximum(window: &Window, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
-    let rank = x.shape().rank();
-    let fits = rank >= 3
-        && values.shape() == positions.shape()
-        && values.shape().rank() == rank
-        && values.shape()[..rank - 3] == x.shape()[..rank - 3]
-        && values.dtype == x.dtype
-        && positions.dtype == DType::I64
-        && values.layout.is_contiguous()
-        && positions.layout.is_contiguous();
-    if !fits {
-        let help =
-            "values and positions must be contiguous, with the shape of the input except along the last three axes";
-        return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
-    }
-    if values.shape().size() == 0 || PoolWindows::new(window, x.shape(), values.shape()).is_some() {
-        return Ok(());
-    }
-    Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
-}
-
-/// Computes the maxima and their positions, for operands that [`check_maximum`] accepts.
+/// Computes the maxima and their positions.
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated.
@@ -67,8 +37,7 @@ fn run_maximum(window: &Window, x: &Operand<'_>, values: &Operand<'_>, positions
     if values.shape().size() == 0 {
         return Ok(());
     }
-    let windows =
-        PoolWindows::new(window, x.shape(), values.shape()).expect("the windows must be valid after `check_maximum`");
+    let windows = PoolWindows::new(window, x.shape(), values.shape());
     let dense = DenseArray::of_input(x, x.dtype)?;
     let x = &dense.operand();
     match x.dtype {
@@ -94,15 +63,9 @@ struct WindowAxis {
 }
 
 impl WindowAxis {
-    /// Returns `None` if a window is entirely in the padding, if the stride or the dilation is zero, or if a position
-    /// may overflow.
-    fn new(window: &Window, a: usize, len: usize, outputs: usize) -> Option<WindowAxis> {
+    fn new(window: &Window, a: usize, len: usize, outputs: usize) -> WindowAxis {
         let (stride, dilation) = (window.stride[a], window.dilation[a]);
-        let (before, size) = (window.before[a], window.size[a]);
-        let span = stride.checked_mul(outputs)?.checked_add(dilation.checked_mul(size)?)?;
-        let is_valid = stride > 0 && dilation > 0 && span.checked_add(before)? < isize::MAX as usize / 8;
-        let axis = WindowAxis { len, outputs, stride, dilation, before, size };
-        (is_valid && (0..outputs).all(|o| !axis.taps(o).is_empty())).then_some(axis)
+        WindowAxis { len, outputs, stride, dilation, before: window.before[a], size: window.size[a] }
     }
 
     /// Returns the taps of output o that are inside the input.
@@ -131,12 +94,10 @@ impl WindowAxis {
 struct PoolWindows([WindowAxis; 3]);
 
 impl PoolWindows {
-    /// Creates the windows of an input of shape `from` and outputs of shape `to`. Returns `None` in the cases of
-    /// [`WindowAxis::new`].
-    fn new(window: &Window, from: &Shape, to: &Shape) -> Option<PoolWindows> {
+    /// Creates the windows of an input of shape `from` and outputs of shape `to`, which the rule of the family accepts.
+    fn new(window: &Window, from: &Shape, to: &Shape) -> PoolWindows {
         let lead = from.rank() - 3;
-        let axis = |a: usize| WindowAxis::new(window, a, from[lead + a], to[lead + a]);
-        Some(PoolWindows([axis(0)?, axis(1)?, axis(2)?]))
+        PoolWindows([0, 1, 2].map(|a| WindowAxis::new(window, a, from[lead + a], to[lead + a])))
     }
 
     /// Pools all planes. `x`, `values` and `positions` are contiguous.

@@ -11,7 +11,7 @@ use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Distribution, Random};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
 use pellucid_simd::math::Real;
 use pellucid_simd::math::half::{BF16, F16};
@@ -26,25 +26,6 @@ const WORDS: usize = 4 * LANES;
 const GRAIN: usize = 256;
 
 impl CpuFamily for Random {
-    fn check(&self, _: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (state, values) = (&outputs[0], &outputs[1]);
-        if *state.shape() != [2] || state.dtype != DType::I64 {
-            return Err(Error::invalid(
-                "random",
-                format!("the state must have dtype i64 and shape [2], got {} {}", state.dtype, state.shape()),
-            ));
-        }
-        match (self.distribution, values.dtype.is_float()) {
-            (Distribution::Uniform | Distribution::Normal, false) => {
-                Err(Error::dtypes("random", [values.dtype], "uniform and normal values must have a float dtype"))
-            }
-            (Distribution::Bits, true) => {
-                Err(Error::dtypes("random", [values.dtype], "random bits must have an integer dtype or bool"))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Advances the state and writes the random values.
     fn run(&self, _: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (state, values) = (&outputs[0], &outputs[1]);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::{self, Choices, TestLayout};
 use crate::with_threads;
+use pellucid_ir::Error;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Element, Shape};
 

@@ -18,7 +18,7 @@ use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::program;
-use pellucid_ir::kernel::{Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
+use pellucid_ir::kernel::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode, metas};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
@@ -26,40 +26,19 @@ use pellucid_simd::Float;
 use pellucid_simd::Isa;
 use steps::{RecurrentGradientArrays, RecurrentProblem, RecurrentStateArrays};
 
-/// Returns the shape and dtype of an operand.
-fn operand_meta(operand: &Operand<'_>) -> Meta {
-    Meta { shape: operand.shape().clone(), dtype: operand.dtype }
-}
-
 impl CpuFamily for Recurrent {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let metas: List<Meta, 9> = inputs.iter().map(operand_meta).collect();
-        let expected = Kernel::Recurrent(*self).infer(&metas)?;
-        let fits = |(o, m): (&Operand<'_>, &Meta)| operand_meta(o) == *m && o.layout.is_contiguous();
-        if outputs.len() != expected.len() || !outputs.iter().zip(&expected).all(fits) {
-            let shapes = outputs.iter().map(|o| o.shape());
-            return Err(Error::shapes(
-                self.op,
-                shapes,
-                "the outputs must be contiguous and have the shapes inferred from the inputs",
-            ));
-        }
-        Ok(())
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         run_with_isa(Isa::best(), self, inputs, outputs)
     }
 }
 
-/// Runs the kernel with the instruction set `isa`, which the processor supports, on operands that [`CpuFamily::check`]
+/// Runs the kernel with the instruction set `isa`, which the processor supports, on operands that its rule
 /// accepts.
 ///
 /// # Errors
 /// Returns an error if a length is out of range or if memory cannot be allocated.
 fn run_with_isa(isa: Isa, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let metas: List<Meta, 9> = inputs.iter().map(operand_meta).collect();
-    let sizes = kernel.sizes(&metas).expect("the sizes must be valid after `check`");
+    let sizes = kernel.sizes(&metas(inputs)).expect("the sizes must be valid after `check`");
     match inputs[0].dtype {
         DType::F64 => run_typed::<f64>(isa, kernel, sizes, inputs, outputs),
         _ => run_typed::<f32>(isa, kernel, sizes, inputs, outputs),

@@ -11,7 +11,7 @@ use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::math::Real;
 use pellucid_simd::{Isa, per_isa, up_to};
@@ -22,30 +22,6 @@ const MAX_ADJACENT: usize = 256;
 const MAX_STRIDED: usize = 16;
 
 impl CpuFamily for Scan {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (kernel, x) = (self, &inputs[0]);
-        let with_positions = matches!(kernel.op, ScanOp::Max | ScanOp::Min);
-        let y = &outputs[0];
-        let fits = outputs.len() == 1 + with_positions as usize
-            && outputs.iter().all(|o| o.shape() == x.shape())
-            && kernel.axis < x.shape().rank()
-            && y.dtype == x.dtype
-            && outputs.get(1).is_none_or(|p| p.dtype == DType::I64);
-        if !fits {
-            return Err(Error::shapes(
-                "scan",
-                [x.shape(), y.shape()],
-                "values and positions must have the shape of the input",
-            ));
-        }
-        let dtype_error = |help: &str| Err(Error::dtypes("scan", [x.dtype], help));
-        match (kernel.op, x.dtype) {
-            (ScanOp::Sum | ScanOp::Prod, DType::Bool) => dtype_error("convert booleans to integers first"),
-            (ScanOp::LogSumExp, d) if !d.is_float() => dtype_error("logcumsumexp requires a floating-point dtype"),
-            _ => Ok(()),
-        }
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, x, y) = (self, &inputs[0], &outputs[0]);
         let task = ScanTask { kernel, x, y, positions: outputs.get(1) };

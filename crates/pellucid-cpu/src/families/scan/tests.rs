@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::{Choices, TestArray, TestLayout, numbers, run_kernel};
 use crate::with_threads;
+use pellucid_ir::Error;
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
 

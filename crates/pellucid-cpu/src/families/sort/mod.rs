@@ -13,7 +13,7 @@ use crate::operand::Operand;
 use crate::program;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Sort;
-use pellucid_ir::{DType, Error, Layout, Result};
+use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Isa;
@@ -28,27 +28,6 @@ const RADIX_MIN_LEN: usize = 192;
 const COPY_MIN_BYTES: usize = 256;
 
 impl CpuFamily for Sort {
-    fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (kernel, x, y, positions) = (self, &inputs[0], &outputs[0], &outputs[1]);
-        let (shape, axis) = (x.shape(), kernel.axis);
-        let fits = axis < shape.rank()
-            && kernel.k <= shape[axis]
-            && *y.shape() == shape.with_axis(axis, kernel.k)
-            && positions.shape() == y.shape();
-        if !fits {
-            let help = format!(
-                "values and positions must have length k = {} along axis {axis}, at most that of the input",
-                kernel.k
-            );
-            return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], help));
-        }
-        if y.dtype != x.dtype || positions.dtype != DType::I64 {
-            let dtypes = [x.dtype, y.dtype, positions.dtype];
-            return Err(Error::dtypes("sort", dtypes, "values must have the input's dtype, and positions must be i64"));
-        }
-        Ok(())
-    }
-
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, x, y, positions) = (self, &inputs[0], &outputs[0], &outputs[1]);
         let (shape, axis) = (x.shape(), kernel.axis);

@@ -146,27 +146,12 @@ fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) ->
         return Err(Error::shapes(op, [x.shape()], "needs at least one channel"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
-    check_taps(op, &window, images.dims(), outputs)?;
+    let dims = images.dims();
+    if !(0..3).all(|a| window.has_taps(a, dims[a], outputs[a])) {
+        return Err(Error::invalid(op, "a window has elements in the padding only; use less padding or dilation"));
+    }
     let y = apply(MaxPoolOp { window, outputs }, &[&images.x])?;
     Ok((images.restore_axes(&y[0])?, images.restore_axes(&y[1])?))
-}
-
-/// Returns an error if all taps of a window are in the padding.
-fn check_taps(op: &'static str, window: &Window, dims: [usize; 3], outputs: [usize; 3]) -> Result<()> {
-    for a in 0..3 {
-        // A window that starts inside the input has its first tap there.
-        for o in 0..outputs[a].min(window.before[a].div_ceil(window.stride[a])) {
-            let before = window.before[a] - o * window.stride[a];
-            let first = before.div_ceil(window.dilation[a]);
-            if first >= window.size[a] || first * window.dilation[a] - before >= dims[a] {
-                return Err(Error::invalid(
-                    op,
-                    "a window has elements in the padding only; use less padding or dilation",
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {

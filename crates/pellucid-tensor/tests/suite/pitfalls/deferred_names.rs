@@ -187,7 +187,8 @@ fn windows_in_the_padding_name_the_call() {
 #[test]
 fn an_index_that_a_gradient_needs_names_the_call() {
     let index = Tensor::from([0i64, 9]);
-    let calls: [(&str, fn(&Tensor, &Tensor) -> Result<Tensor>); 4] = [
+    type Call = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let calls: [(&str, Call); 4] = [
         ("scatter", |v, i| ops::scatter(&Tensor::zeros([4], DType::F32), i, v, 0)),
         ("scatter_add", |v, i| ops::scatter_add(&Tensor::zeros([4], DType::F32), i, v, 0)),
         ("put", |v, i| ops::put(&Tensor::zeros([4], DType::F32), i, v, false)),

@@ -22,15 +22,15 @@ use super::bounds::check_lengths;
 use super::copy::copy;
 use super::tile::{Coordinate, Digit, TiledArray, is_narrow};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{DeviceArray, DeviceOperands, metas};
+use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
 use crate::shader::float::FloatText;
 use crate::shader::iterations::iterations;
 use crate::shader::program::float_prefix;
 use cell::CellArrays;
 use pellucid_ir::backend::OperandMeta;
-use pellucid_ir::kernel::{Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
-use pellucid_ir::{Error, Layout, Result};
+use pellucid_ir::kernel::{Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode, metas};
+use pellucid_ir::{Layout, Result};
 use step::{StepArray, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
@@ -48,16 +48,6 @@ impl GpuFamily for Recurrent {
         // An invocation computes 16 gates, or their gradients.
         let of_cells = 16 * iterations(&format!("{}_tanh(x)", float_prefix(compute)));
         (of_product * 4).saturating_mul(sizes.hidden.max(sizes.state)).saturating_add(of_cells)
-    }
-
-    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
-        let DeviceOperands { inputs, outputs } = operands;
-        let expected = Kernel::Recurrent(*self).infer(&metas(inputs))?;
-        if metas(outputs)[..] != expected[..] || !outputs.iter().all(|o| o.layout.is_contiguous()) {
-            let help = "the outputs must be contiguous and have the shapes inferred from the inputs";
-            return Err(Error::shapes(self.op, outputs.iter().map(|o| o.shape()), help));
-        }
-        Ok(())
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

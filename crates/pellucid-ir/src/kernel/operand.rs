@@ -1,0 +1,103 @@
+//! The operands of a kernel, as the rules of the families read them.
+
+use super::Meta;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::formula::Program;
+use crate::shape::{Layout, Shape};
+use smallvec::SmallVec;
+
+/// An operand of a kernel: an array in memory, or a view of a slot of a plan.
+pub trait KernelOperand {
+    /// Returns the layout in its storage.
+    fn layout(&self) -> &Layout;
+
+    /// Returns the type of the elements.
+    fn dtype(&self) -> DType;
+
+    /// Returns the length of every axis.
+    #[inline]
+    fn shape(&self) -> &Shape {
+        self.layout().shape()
+    }
+
+    /// Returns shape and dtype.
+    fn meta(&self) -> Meta {
+        Meta { shape: self.shape().clone(), dtype: self.dtype() }
+    }
+}
+
+/// Returns the shapes and dtypes of operands.
+pub fn metas<O: KernelOperand>(operands: &[O]) -> SmallVec<[Meta; 9]> {
+    operands.iter().map(O::meta).collect()
+}
+
+/// Returns true if `from` broadcasts to `to` by NumPy's rule.
+#[inline]
+pub(super) fn broadcasts_to(from: &Shape, to: &Shape) -> bool {
+    from == to
+        || to
+            .len()
+            .checked_sub(from.len())
+            .is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
+}
+
+/// Returns the shape to which all operands broadcast, or `None` if there is none or its size overflows. A size can
+/// overflow because broadcast views need little memory.
+pub(super) fn common_shape<'a>(mut operands: impl Iterator<Item = &'a (impl KernelOperand + 'a)>) -> Option<Shape> {
+    let first = operands.next().map_or(Shape::scalar(), |o| o.shape().clone());
+    let shape = operands.try_fold(first, |shape, o| shape.broadcast(o.shape()))?;
+    shape.checked_size().map(|_| shape)
+}
+
+/// Returns an error unless outputs have one shape, to which the inputs broadcast.
+#[inline]
+pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O]) -> Result<()> {
+    let Some(first) = outputs.first() else { return Ok(()) };
+    let shape = first.shape();
+    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts_to(i.shape(), shape)) {
+        return Ok(());
+    }
+    Err(shape_error(op, inputs, outputs, "the inputs must broadcast to the shape of the outputs"))
+}
+
+/// Returns an error unless the operands have the dtypes for which the program was compiled.
+#[inline]
+pub(super) fn check_dtypes<O: KernelOperand>(program: &Program, inputs: &[O], outputs: &[O]) -> Result<()> {
+    let fits = inputs.len() == program.inputs.len()
+        && outputs.len() == program.outputs.len()
+        && inputs.iter().zip(&program.inputs).all(|(i, l)| i.dtype() == l.storage)
+        && outputs.iter().zip(&program.outputs).all(|(o, s)| o.dtype() == s.storage);
+    if fits { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
+}
+
+/// Returns the error for operands whose dtypes differ from those of the program.
+#[cold]
+pub(super) fn dtype_error<O: KernelOperand>(program: &Program, inputs: &[O], outputs: &[O]) -> Error {
+    let expected: Vec<DType> =
+        program.inputs.iter().map(|l| l.storage).chain(program.outputs.iter().map(|s| s.storage)).collect();
+    let actual = inputs.iter().chain(outputs).map(|o| o.dtype());
+    Error::dtypes(program.name, actual, format!("the program was compiled for {expected:?}"))
+}
+
+/// Returns the error for operands whose shapes do not obey `rule`.
+#[cold]
+pub(super) fn shape_error<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O], rule: &str) -> Error {
+    let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
+    Error::shapes(op, shapes, format!("{rule} (the inputs are listed before the outputs)"))
+}
+
+/// Returns an error unless the outputs have the shapes and dtypes `expected`, and a layout that `fits`, as `rule` says.
+pub(super) fn check_outputs<O: KernelOperand>(
+    op: &'static str,
+    outputs: &[O],
+    expected: &[Meta],
+    fits: impl Fn(&Layout) -> bool,
+    rule: &str,
+) -> Result<()> {
+    let is_expected = |(o, m): (&O, &Meta)| *o.shape() == m.shape && o.dtype() == m.dtype && fits(o.layout());
+    if outputs.len() == expected.len() && outputs.iter().zip(expected).all(is_expected) {
+        return Ok(());
+    }
+    Err(Error::shapes(op, outputs.iter().map(|o| o.shape()), rule))
+}
