@@ -6,9 +6,9 @@ use crate::operand::{self, Operand, Operands};
 use crate::program;
 use crate::sequence::PreparedPlan;
 use pellucid_ir::backend::{Backend, Buffer, CompiledPlan, DenseMap, DenseView, MemoryStats, Storage, View};
+use pellucid_ir::checked::{CheckedKernel, CheckedPlan};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
-use pellucid_ir::plan::Plan;
 use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::allocator;
@@ -29,12 +29,13 @@ impl Backend for Cpu {
         Ok(Arc::new(Storage::new(CpuBuffer::new(bytes)?)))
     }
 
-    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+    fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
+        let (kernel, inputs, outputs) = (launch.kernel(), launch.inputs(), launch.outputs());
         let op = kernel.name();
         // Nearly all kernels have one or two inputs and one output, which are checked without building a list.
         match (inputs, outputs) {
-            ([a], [y]) => check_and_run(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
-            ([a, b], [y]) => check_and_run(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
+            ([a], [y]) => families::run_kernel(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
+            ([a, b], [y]) => families::run_kernel(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
             _ => {
                 let (mut x, mut y) = (Operands::new(), Operands::new());
                 for view in inputs {
@@ -43,7 +44,7 @@ impl Backend for Cpu {
                 for (k, view) in outputs.iter().enumerate() {
                     y.push(output(kernel, k, view)?);
                 }
-                check_and_run(kernel, &x, &y)
+                families::run_kernel(kernel, &x, &y)
             }
         }
     }
@@ -118,7 +119,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+    fn prepare_checked(&self, plan: CheckedPlan<'_>) -> Result<Option<Box<dyn CompiledPlan>>> {
         Ok(Some(Box::new(PreparedPlan::new(plan)?)))
     }
 
@@ -174,20 +175,13 @@ fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
     Ok(Operand { base, layout: view.layout, dtype: view.dtype })
 }
 
-/// Converts the view of output `k` to an operand; see [`operand::output`] and [`operand::state`] for the errors.
+/// Converts the view of output `k` to an operand; see [`operand::output`] for the errors, and [`operand::input`] for an
+/// output that the kernel reads before it writes it.
 #[inline]
 fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
-    let start = if k < kernel.info().state_outputs {
-        operand::state(kernel.name(), view)
-    } else {
-        operand::output(kernel.name(), view)
-    };
+    let is_read = k < kernel.info().state_outputs;
+    let start = if is_read { operand::input(kernel.name(), view) } else { operand::output(kernel.name(), view) };
     Ok(Operand { base: start?.as_ptr(), layout: view.layout, dtype: view.dtype })
-}
-
-/// Checks the operands of a kernel and runs it.
-fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    kernel.check(x, y).and_then(|()| families::run_kernel(kernel, x, y))
 }
 
 #[cfg(test)]
@@ -196,7 +190,7 @@ mod tests {
     use crate::forwarding::ForwardingCpu;
     use crate::testing::{TestArray, TestLayout, run_kernel};
     use pellucid_ir::kernel::{Distribution, Map, MatMul, Random};
-    use pellucid_ir::plan;
+    use pellucid_ir::plan::{self, Plan};
     use pellucid_ir::{DType, Layout, Shape, formula};
 
     fn add() -> Kernel {

@@ -4,9 +4,8 @@
 
 use super::Cpu;
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, Storage, View};
-use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::Plan;
+use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, Storage};
+use pellucid_ir::checked::{CheckedKernel, CheckedPlan};
 use std::sync::Arc;
 
 /// A backend whose kernels run on the CPU. Dense maps use the default methods of [`Backend`].
@@ -25,8 +24,8 @@ impl Backend for ForwardingCpu {
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
         Cpu.storage(bytes)
     }
-    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        Cpu.run(kernel, inputs, outputs)
+    fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
+        Cpu.run_checked(launch)
     }
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
         Cpu.upload(bytes, to)
@@ -37,8 +36,8 @@ impl Backend for ForwardingCpu {
     fn synchronize(&self) -> Result<()> {
         Cpu.synchronize()
     }
-    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
-        Cpu.prepare(plan)
+    fn prepare_checked(&self, plan: CheckedPlan<'_>) -> Result<Option<Box<dyn CompiledPlan>>> {
+        Cpu.prepare_checked(plan)
     }
     fn memory_stats(&self) -> MemoryStats {
         Cpu.memory_stats()

@@ -66,22 +66,11 @@ pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
 /// Returns the start of the storage of an output. Allocates the memory if the buffer has none.
 ///
 /// # Errors
-/// Returns an error if the view exceeds its buffer, belongs to another device or is broadcast, or if the allocation
-/// fails.
+/// Returns an error if the view exceeds its buffer or belongs to another device, or if the allocation fails.
 #[inline]
 pub(crate) fn output(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     let buffer = checked_buffer(op, view)?;
-    check_writable(op, view.layout)?;
     buffer.ensure()
-}
-
-/// Returns the start of the storage of an output that the kernel reads before it writes it.
-///
-/// # Errors
-/// Returns the errors of [`input`], and an error if the view is broadcast.
-pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
-    check_writable(op, view.layout)?;
-    input(op, view)
 }
 
 /// Returns the buffer of a view, or an error if the view exceeds the buffer or belongs to another device.
@@ -90,16 +79,6 @@ fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer
     // Only the rare case of an error builds a `Result`: its error type is so large that it is passed through memory.
     let buffer = as_cpu_buffer(view.storage).filter(|b| fits_buffer(view.layout, view.dtype.size(), b.bytes()));
     buffer.ok_or_else(|| view_out_of_bounds(op, view))
-}
-
-/// Returns an error if several indices of an output refer to one element.
-#[inline]
-pub(crate) fn check_writable(op: &'static str, layout: &Layout) -> Result<()> {
-    if !layout.is_contiguous() && layout.is_broadcast() {
-        let reason = format!("cannot write to a broadcast view of shape {}; copy it first", layout.shape());
-        return Err(Error::invalid(op, reason));
-    }
-    Ok(())
 }
 
 /// Returns the address of the first element of a contiguous input of `size` elements, or of one element if it is a

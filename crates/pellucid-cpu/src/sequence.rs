@@ -9,6 +9,7 @@ use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};
 use crate::program;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
+use pellucid_ir::checked::CheckedPlan;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan, SlotRole};
@@ -67,19 +68,16 @@ struct DenseOperand {
 }
 
 impl PreparedPlan {
-    /// Checks all operands of a plan and prepares its launches.
+    /// Prepares the launches of a plan.
     ///
     /// # Errors
-    /// Returns an error if an operand exceeds its slot, if an output is broadcast, if an output overlaps another
-    /// operand and `ReadOrder::allows` does not permit it, or if a kernel refuses the shapes and dtypes of its
-    /// operands.
-    pub(crate) fn new(plan: &Plan) -> Result<PreparedPlan> {
+    /// Returns an error if an operand exceeds its slot.
+    pub(crate) fn new(plan: CheckedPlan<'_>) -> Result<PreparedPlan> {
         let requirement = |&bytes: &usize| SlotRequirement { bytes, is_used: false, is_read_first: false };
         let mut slots: Vec<SlotRequirement> = plan.slots.iter().map(requirement).collect();
         let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let op = launch.kernel.name();
-            launch.kernel.check(&launch.inputs, &launch.outputs)?;
             let state_outputs = launch.kernel.info().state_outputs;
             for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
                 let Some(slot) =
@@ -91,19 +89,12 @@ impl PreparedPlan {
                 let reads = output.is_none_or(|k| k < state_outputs);
                 slot.is_read_first |= reads && !slot.is_used && o.layout.shape().size() > 0;
                 slot.is_used = true;
-                if output.is_some() {
-                    operand::check_writable(op, &o.layout)?;
-                }
-            }
-            if !launch.is_sound() {
-                let reason = format!("an output of `{op}` overlaps another operand that it must not overwrite");
-                return Err(Error::invalid("prepare", reason));
             }
             // `for_product` does not read the addresses of the operands.
             let without_address = |o| bind_operand(o, std::ptr::null_mut());
             let x: Operands<'_> = launch.inputs.iter().map(without_address).collect();
             let y: Operands<'_> = launch.outputs.iter().map(without_address).collect();
-            let is_product = matches!(launch.kernel, Kernel::MatMul(_)) && is_weight(plan, launch.inputs[1].slot);
+            let is_product = matches!(launch.kernel, Kernel::MatMul(_)) && is_weight(&plan, launch.inputs[1].slot);
             let weight = if is_product { WeightOfProduct::for_product(&x[0], &x[1], &y) } else { None };
             launches.push(PreparedLaunch::new(launch, weight));
         }
@@ -246,8 +237,12 @@ mod tests {
         plan::Launch::new(kernel, inputs.into(), vec![output])
     }
 
+    fn prepare_plan(plan: Plan) -> Result<PreparedPlan> {
+        PreparedPlan::new(CheckedPlan::new(&plan)?)
+    }
+
     fn prepare(launch: plan::Launch) -> Result<PreparedPlan> {
-        PreparedPlan::new(&Plan { slots: vec![40], launches: vec![launch], ..Plan::default() })
+        prepare_plan(Plan { slots: vec![40], launches: vec![launch], ..Plan::default() })
     }
 
     #[test]
@@ -302,8 +297,7 @@ mod tests {
         let product = plan::Launch::new(kernel, inputs, vec![square(1, 1)]);
         let twice = add([square(1, 1), square(1, 1)], square(1, 1));
         let prepared =
-            PreparedPlan::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() })
-                .unwrap();
+            prepare_plan(Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() }).unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
         assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "a launch with too few slots must be an error");
         assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory must be an error");
@@ -334,8 +328,7 @@ mod tests {
         let prepare = |packs_weights| {
             let roles = vec![SlotRole::Input, SlotRole::State, SlotRole::Own];
             let slots = vec![m * k * 4, k * n * 4, m * n * 4];
-            PreparedPlan::new(&Plan { slots, roles, launches: vec![launch()], packs_weights, ..Plan::default() })
-                .unwrap()
+            prepare_plan(Plan { slots, roles, launches: vec![launch()], packs_weights, ..Plan::default() }).unwrap()
         };
         let (packed, plain) = (prepare(true), prepare(false));
         let has_weight = |plan: &PreparedPlan| matches!(plan.launches[0], PreparedLaunch::Any { weight: Some(_), .. });

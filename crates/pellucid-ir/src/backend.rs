@@ -4,6 +4,7 @@
 //! at the first write, so recording a list of kernels allocates nothing.
 
 use crate::borrow::{BorrowWord, Borrowed, Native, Version};
+use crate::checked::{CheckedKernel, CheckedPlan};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
@@ -341,8 +342,9 @@ pub trait Driver: Send + Sync + 'static {
 
 /// A device that runs kernels.
 ///
-/// The caller (the engine) holds the borrow words of every storage. A backend calls [`Kernel::check`], the rule of the
-/// family for shapes, dtypes and layouts, before it runs a kernel or compiles a plan. The outputs of a kernel must not overlap each other. An output may overlap an input only if
+/// A backend receives kernels and plans whose operands the rules of the families accept ([`CheckedKernel`],
+/// [`CheckedPlan`]), and checks only its memory. The caller (the engine) holds the borrow words of every storage. The
+/// outputs of a kernel must not overlap each other. An output may overlap an input only if
 /// [`ReadOrder::allows`](crate::kernel::ReadOrder::allows) permits their [`Layout::overlap`]: both have the same
 /// elements in the same order, and the kernel reads this input elementwise.
 pub trait Backend: Send + Sync + 'static {
@@ -368,8 +370,20 @@ pub trait Backend: Send + Sync + 'static {
         let _ = (kernel, inputs, outputs);
         Support::Native
     }
+    /// Checks the operands of one kernel and runs it; see [`Backend::run_checked`].
+    ///
+    /// # Errors
+    /// Those of [`CheckedKernel::new`] and of [`Backend::run_checked`].
+    #[inline]
+    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+        self.run_checked(CheckedKernel::new(kernel, inputs, outputs)?)
+    }
     /// Runs one kernel and allocates memory for outputs that have none.
-    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()>;
+    ///
+    /// # Errors
+    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; for values that the kernel
+    /// refuses; [`Error::OutOfMemory`].
+    fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
     /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
     fn map_dense(
         &self,
@@ -425,8 +439,18 @@ pub trait Backend: Send + Sync + 'static {
     }
     /// Waits until all submitted work is done.
     fn synchronize(&self) -> Result<()>;
-    /// Compiles a plan for repeated launches. `None` means that the engine runs the kernels of the plan one by one.
+    /// Checks a plan and compiles it; see [`Backend::prepare_checked`].
+    ///
+    /// # Errors
+    /// Those of [`CheckedPlan::new`] and of [`Backend::prepare_checked`].
     fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+        self.prepare_checked(CheckedPlan::new(plan)?)
+    }
+    /// Compiles a plan for repeated launches. `None` means that the engine runs the kernels of the plan one by one.
+    ///
+    /// # Errors
+    /// If an operand exceeds its slot, or a kernel cannot be compiled.
+    fn prepare_checked(&self, plan: CheckedPlan<'_>) -> Result<Option<Box<dyn CompiledPlan>>> {
         let _ = plan;
         Ok(None)
     }

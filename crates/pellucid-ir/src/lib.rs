@@ -21,6 +21,7 @@
 
 pub mod backend;
 pub mod borrow;
+pub mod checked;
 mod dtype;
 mod error;
 pub mod formula;

@@ -8,9 +8,10 @@ use crate::device::Gpu;
 use crate::prepared::WgpuPlan;
 use crate::{bound, families, transfer};
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, OperandMeta, Storage, Support, View};
+use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, OperandMeta, Storage, Support};
+use pellucid_ir::checked::{CheckedKernel, CheckedPlan};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, Plan, SlotView};
+use pellucid_ir::plan::{Launch, SlotView};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,8 +96,9 @@ impl Backend for Wgpu {
         families::support(&self.gpu, kernel, inputs, outputs)
     }
 
-    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        let bound = BoundOperands::new(&self.gpu, kernel, inputs, outputs)?;
+    fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
+        let kernel = launch.kernel();
+        let bound = BoundOperands::new(&self.gpu, launch)?;
         let description = families::describe_kernel(&self.gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
         self.gpu.run(kernel, &description, &bound)
@@ -106,7 +108,7 @@ impl Backend for Wgpu {
     ///
     /// A launch waits for the checks of indices in its kernels, but not for the kernels after the last check. If a check
     /// fails, the later kernels of the launch are skipped, and it returns [`pellucid_ir::Error::IndexOutOfBounds`].
-    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+    fn prepare_checked(&self, plan: CheckedPlan<'_>) -> Result<Option<Box<dyn CompiledPlan>>> {
         fn metas(operands: &[SlotView]) -> Vec<OperandMeta<'_>> {
             operands.iter().map(OperandMeta::from).collect()
         }

@@ -4,6 +4,7 @@ use crate::buffer::WgpuBuffer;
 use crate::device::Gpu;
 use crate::operand::{DeviceOperands, UncheckedOperand};
 use pellucid_ir::backend::{Buffer, Storage, View};
+use pellucid_ir::checked::CheckedKernel;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::sync::Arc;
@@ -30,12 +31,8 @@ impl<'a> BoundOperands<'a> {
     ///
     /// # Errors
     /// If a view belongs to another device, or see [`DeviceOperands::new`].
-    pub(crate) fn new(
-        gpu: &Arc<Gpu>,
-        kernel: &Kernel,
-        inputs: &[View<'a>],
-        outputs: &[View<'a>],
-    ) -> Result<BoundOperands<'a>> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, launch: CheckedKernel<'a>) -> Result<BoundOperands<'a>> {
+        let (kernel, inputs, outputs) = (launch.kernel(), launch.inputs(), launch.outputs());
         let op = kernel.name();
         let views = || inputs.iter().chain(outputs);
         let buffers: Vec<&WgpuBuffer> = views().map(|v| device_buffer(op, gpu, v.storage)).collect::<Result<_>>()?;

@@ -74,10 +74,10 @@ pub(crate) struct UncheckedOperand<'a, I> {
 }
 
 impl<'a> DeviceOperands<'a> {
-    /// Checks the operands of a kernel, of which the first `inputs` are inputs.
+    /// Checks that the operands of a kernel, of which the first `inputs` are inputs, are in their buffers.
     ///
     /// # Errors
-    /// If an operand exceeds its buffer, or an output is broadcast.
+    /// If an operand exceeds its buffer.
     pub(crate) fn new<I: PartialEq>(
         kernel: &Kernel,
         operands: &[UncheckedOperand<'a, I>],
@@ -86,11 +86,6 @@ impl<'a> DeviceOperands<'a> {
         let op = kernel.name();
         let array = |(k, operand): (usize, &UncheckedOperand<'a, I>)| {
             operand.check_extent(op)?;
-            if k >= inputs && operand.layout.is_broadcast() {
-                let shape = operand.layout.shape();
-                let reason = format!("cannot write to a broadcast view of shape {shape}; copy it first");
-                return Err(Error::invalid(op, reason));
-            }
             let first = operands[..k].iter().position(|other| other.identity == operand.identity);
             let buffer = BufferRef::Operand(first.unwrap_or(k));
             Ok(DeviceArray { buffer, layout: operand.layout, dtype: operand.dtype })

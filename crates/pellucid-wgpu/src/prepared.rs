@@ -16,6 +16,7 @@ use crate::families::describe_kernel;
 use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
 use crate::submission::Recorded;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
+use pellucid_ir::checked::CheckedPlan;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan};
 use pellucid_ir::{Error, Result};
@@ -136,9 +137,6 @@ impl<'a> PlanBuilder<'a> {
             })
             .collect::<Result<_>>()?;
         let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
-        if !launch.is_sound() {
-            return Err(Error::invalid(op, "an output overlaps another operand that it must not overwrite"));
-        }
         let description = describe_kernel(self.gpu, &launch.kernel, &checked)?;
         check_scalars(&launch.kernel, &description)?;
         self.checks.extend(std::iter::repeat_n(self.launches, description.checks as usize));
@@ -200,13 +198,12 @@ impl<'a> PlanBuilder<'a> {
 }
 
 impl WgpuPlan {
-    /// Checks all operands of a plan, compiles its shaders and allocates its scratch memory.
+    /// Compiles the shaders of a plan and allocates its scratch memory.
     ///
     /// # Errors
-    /// If an operand exceeds its slot, an output overlaps another operand and the kernel does not allow it, a kernel
-    /// refuses its operands, a shader does not compile, or an allocation fails.
-    pub(crate) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<WgpuPlan> {
-        let mut builder = PlanBuilder::new(gpu, plan);
+    /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
+    pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
+        let mut builder = PlanBuilder::new(gpu, &plan);
         plan.launches.iter().try_for_each(|launch| builder.add(launch))?;
         builder.finish()
     }

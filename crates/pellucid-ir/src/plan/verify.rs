@@ -2,7 +2,7 @@
 //!
 //! | rule | statement |
 //! | --- | --- |
-//! | operands | An operand is within its slot, and has the dtype that the kernel loads or stores. No launch writes memory that the plan only reads. |
+//! | operands | An operand is within its slot, and the families accept the operands of their kernels. No launch writes memory that the plan only reads. |
 //! | overlap | An output overlaps another operand only in a manner that the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
 //! | results | A pass removes no write to memory that is visible outside of the plan. |
@@ -58,15 +58,8 @@ impl Plan {
         if let Some(o) = launch.outputs.iter().find(read_only) {
             return Some(format!("writes slot {}, which the plan may only read", o.slot));
         }
-        let info = launch.kernel.info();
-        if launch.inputs.len() < info.inputs || launch.outputs.len() < info.outputs {
-            return Some(format!("needs {} inputs and {} outputs", info.inputs, info.outputs));
-        }
-        let (loaded, stored) = operand_dtypes(&launch.kernel);
-        let differs = |(o, dtype): &(&SlotView, DType)| o.dtype != *dtype;
-        let (mut loads, mut stores) = (launch.inputs.iter().zip(loaded), launch.outputs.iter().zip(stored));
-        if let Some((o, dtype)) = loads.find(differs).or_else(|| stores.find(differs)) {
-            return Some(format!("uses {} elements of slot {} as {dtype}", o.dtype, o.slot));
+        if let Err(error) = launch.kernel.check(&launch.inputs, &launch.outputs) {
+            return Some(format!("has operands that its family refuses: {error}"));
         }
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
@@ -108,19 +101,6 @@ impl Plan {
             }
         }
         None
-    }
-}
-
-/// Returns the dtypes that a kernel loads and stores, as far as its programs determine them.
-fn operand_dtypes(kernel: &Kernel) -> (Vec<DType>, Vec<DType>) {
-    match kernel {
-        Kernel::Reduce(reduce) => (reduce.input_dtypes().collect(), reduce.output_dtypes().collect()),
-        Kernel::Map(_) | Kernel::Row(_) => {
-            let Some((program, _)) = kernel.program() else { return Default::default() };
-            let loaded = program.inputs.iter().map(|load| load.storage);
-            (loaded.collect(), program.outputs.iter().map(|store| store.storage).collect())
-        }
-        _ => Default::default(),
     }
 }
 

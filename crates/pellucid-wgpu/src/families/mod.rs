@@ -90,7 +90,6 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
     };
     let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
-    kernel.check(&inputs, &outputs)?;
     if support(gpu, kernel, &inputs, &outputs) == Support::Fallback {
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
         return Err(Error::invalid(kernel.name(), reason));

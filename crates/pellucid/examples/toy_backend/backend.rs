@@ -2,6 +2,7 @@
 //! CPU.
 
 use pellucid_ir::backend::{Backend, Buffer, DeviceKind, Driver, MemoryStats, OperandMeta, Storage, Support, View};
+use pellucid_ir::checked::CheckedKernel;
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{DType, Error, Result, Scalar};
@@ -116,10 +117,10 @@ impl Backend for Toy {
         }
     }
 
-    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        match (kernel, outputs) {
-            (Kernel::Map(map), [output]) => run_map(map, inputs, output),
-            _ => Err(Error::invalid(kernel.name(), "this backend runs arithmetic only")),
+    fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
+        match (launch.kernel(), launch.outputs()) {
+            (Kernel::Map(map), [output]) => run_map(map, launch.inputs(), output),
+            (kernel, _) => Err(Error::invalid(kernel.name(), "this backend runs arithmetic only")),
         }
     }
 
