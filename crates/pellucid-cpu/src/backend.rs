@@ -5,8 +5,9 @@ use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
 use crate::sequence::PreparedPlan;
-use pellucid_ir::backend::{Backend, Buffer, CompiledPlan, DenseMap, DenseView, MemoryStats, Storage, View};
-use pellucid_ir::checked::{CheckedKernel, CheckedPlan};
+use pellucid_ir::backend::{
+    Backend, Buffer, CheckedKernel, CheckedPlan, CompiledPlan, DenseMap, DenseView, MemoryStats, Storage, View,
+};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::{Error, Result};

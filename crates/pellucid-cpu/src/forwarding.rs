@@ -4,8 +4,7 @@
 
 use super::Cpu;
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, Storage};
-use pellucid_ir::checked::{CheckedKernel, CheckedPlan};
+use pellucid_ir::backend::{Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, Storage};
 use std::sync::Arc;
 
 /// A backend whose kernels run on the CPU. Dense maps use the default methods of [`Backend`].

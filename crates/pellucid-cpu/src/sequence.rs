@@ -8,8 +8,7 @@
 use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};
 use crate::program;
-use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
-use pellucid_ir::checked::CheckedPlan;
+use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan, SlotRole};

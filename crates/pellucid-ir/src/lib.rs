@@ -21,7 +21,6 @@
 
 pub mod backend;
 pub mod borrow;
-pub mod checked;
 mod dtype;
 mod error;
 pub mod formula;

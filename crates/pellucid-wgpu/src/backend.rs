@@ -8,8 +8,9 @@ use crate::device::Gpu;
 use crate::prepared::WgpuPlan;
 use crate::{bound, families, transfer};
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, OperandMeta, Storage, Support};
-use pellucid_ir::checked::{CheckedKernel, CheckedPlan};
+use pellucid_ir::backend::{
+    Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Storage, Support,
+};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotView};
 use std::sync::Arc;

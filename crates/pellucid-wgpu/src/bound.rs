@@ -3,8 +3,7 @@
 use crate::buffer::WgpuBuffer;
 use crate::device::Gpu;
 use crate::operand::{DeviceOperands, UncheckedOperand};
-use pellucid_ir::backend::{Buffer, Storage, View};
-use pellucid_ir::checked::CheckedKernel;
+use pellucid_ir::backend::{Buffer, CheckedKernel, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::sync::Arc;

@@ -179,7 +179,7 @@ impl Family for Attention {
         // The kernels store vectors along the last axis of an output.
         let is_dense =
             |layout: &Layout| layout.shape().last().is_none_or(|&len| len <= 1) || layout.strides().last() == Some(&1);
-        let rule = "the outputs must have the shapes inferred from the inputs and be contiguous along the last axis";
+        let rule = "the outputs must have the shapes and dtypes inferred from the inputs and be contiguous along the last axis";
         check_outputs("attention", outputs, &self.outputs_for(&metas(inputs))?, is_dense, rule)
     }
 

@@ -95,9 +95,12 @@ pub(super) fn check_outputs<O: KernelOperand>(
     fits: impl Fn(&Layout) -> bool,
     rule: &str,
 ) -> Result<()> {
-    let is_expected = |(o, m): (&O, &Meta)| *o.shape() == m.shape && o.dtype() == m.dtype && fits(o.layout());
-    if outputs.len() == expected.len() && outputs.iter().zip(expected).all(is_expected) {
-        return Ok(());
+    let is_stored = |(o, m): (&O, &Meta)| *o.shape() == m.shape && fits(o.layout());
+    if outputs.len() != expected.len() || !outputs.iter().zip(expected).all(is_stored) {
+        return Err(Error::shapes(op, outputs.iter().map(|o| o.shape()), rule));
     }
-    Err(Error::shapes(op, outputs.iter().map(|o| o.shape()), rule))
+    match outputs.iter().zip(expected).all(|(o, m)| o.dtype() == m.dtype) {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, outputs.iter().map(|o| o.dtype()), rule)),
+    }
 }

@@ -224,7 +224,7 @@ impl Family for Recurrent {
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
-        let rule = "the outputs must be contiguous and have the shapes inferred from the inputs";
+        let rule = "the outputs must be contiguous and have the shapes and dtypes inferred from the inputs";
         check_outputs(self.op, outputs, &self.outputs_for(&metas(inputs))?, Layout::is_contiguous, rule)
     }
 

@@ -100,7 +100,8 @@ fn dead_removes_unused_launches_and_outputs() {
     w.map(exp(), &[&unread]);
     w.launch(map(add()), &[&state, &y], &[&state]);
     // A generator advances even if its numbers are unused.
-    let (generator, numbers) = (w.slot(SlotRole::State, [2]), w.slot(SlotRole::Own, [4]));
+    let (state, numbers) = (w.slot(SlotRole::State, [4]), w.slot(SlotRole::Own, [4]));
+    let generator = SlotView { layout: Layout::contiguous([2].into()), dtype: DType::I64, ..state };
     w.launch(Kernel::Random(Random { distribution: Distribution::Uniform }), &[], &[&generator, &numbers]);
     // A map with two outputs, one of which is read.
     let [both, other] = [(); 2].map(|()| w.slot(SlotRole::Own, [4]));

@@ -293,10 +293,10 @@ mod tests {
         assert_fault(&one(add([x.clone(), part(0, 1, 4)], part(1, 0, 4))), "byte 20 of slot 0, which has 16");
         assert_fault(&one(add([x.clone(), x.clone()], x.clone())), "slot 0, which the plan may only read");
         let integers = SlotView { dtype: DType::I32, ..x.clone() };
-        assert_fault(&one(add([x.clone(), integers], part(1, 0, 4))), "i32 elements of slot 0 as f32");
+        assert_fault(&one(add([x.clone(), integers], part(1, 0, 4))), "dtypes f32 and i32 and f32");
         let mut launch = add([x.clone(), x.clone()], part(1, 0, 4));
         launch.inputs.pop();
-        assert_fault(&one(launch), "needs 2 inputs and 1 outputs");
+        assert_fault(&one(launch), "needs at least 2 inputs and 1 outputs");
         let square = |slot| SlotView { layout: Layout::contiguous([2, 2].into()), ..part(slot, 0, 4) };
         let product = |from: [Slot; 2], to| {
             let inputs = from.map(square).into();

@@ -1,8 +1,9 @@
 //! A complete backend: buffers in host memory, copies, and kernels for `f32` arithmetic. All other kernels run on the
 //! CPU.
 
-use pellucid_ir::backend::{Backend, Buffer, DeviceKind, Driver, MemoryStats, OperandMeta, Storage, Support, View};
-use pellucid_ir::checked::CheckedKernel;
+use pellucid_ir::backend::{
+    Backend, Buffer, CheckedKernel, DeviceKind, Driver, MemoryStats, OperandMeta, Storage, Support, View,
+};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{DType, Error, Result, Scalar};
