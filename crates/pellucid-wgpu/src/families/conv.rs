@@ -17,7 +17,7 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
-use pellucid_ir::kernel::{Conv, ConvPart};
+use pellucid_ir::kernel::{Conv, ConvPart, Window};
 
 /// The largest coordinate. Shaders compute coordinates modulo 2³².
 const MAX_COORDINATE: usize = i32::MAX as usize / 2;
@@ -30,7 +30,9 @@ impl GpuFamily for Conv {
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
         let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
-        let is_small = |axis: usize| self.window.has_coordinates(axis, x[2 + axis], y[2 + axis], MAX_COORDINATE);
+        // The rule of the family refuses larger coordinates.
+        let is_within = |axis, limit| self.window.has_coordinates(axis, x[2 + axis], y[2 + axis], limit);
+        let is_small = |axis| is_within(axis, MAX_COORDINATE) || !is_within(axis, Window::MAX_COORDINATE);
         x.rank() != 5 || y.rank() != 5 || (0..3).all(is_small)
     }
 
