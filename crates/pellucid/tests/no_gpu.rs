@@ -1,7 +1,7 @@
 //! Devices of a build without a GPU backend. The other tests register one, so this is a separate binary.
 #![cfg(not(feature = "wgpu"))]
 
-use pellucid_tensor::{Device, Error};
+use pellucid::{Device, Error};
 
 #[test]
 fn there_is_one_device() {
