@@ -2,8 +2,9 @@
 //! `cargo run --release -p pellucid-bench --features wgpu --bin host_time -- wgpu:0`.
 //!
 //! A step reads no value. The time is that of the calling thread alone, by the kernel's accounting of Linux: a wait for
-//! the device does not count, and neither do the threads of a software adapter. The models are small: a software adapter
-//! that computes large products between two steps removes the program and its data from the caches of the processor.
+//! the device does not count, and neither do the threads of a software adapter. The models are small: a software
+//! adapter that computes large products between two steps removes the program and its data from the caches of the
+//! processor.
 
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 

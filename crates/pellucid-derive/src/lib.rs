@@ -55,8 +55,8 @@ pub fn panicking_form(_: TokenStream, item: TokenStream) -> TokenStream {
 /// `layers.0.weight`. A field of another type without `#[module(skip)]` is a compile error, so no
 /// parameter is omitted by mistake. For an enum the fields of the active variant are visited.
 ///
-/// A field with `#[module(setting)]` is a plain value of a type that is `Debug + Send + Sync`. It has no parameters, and
-/// `tree` shows it.
+/// A field with `#[module(setting)]` is a plain value of a type that is `Debug + Send + Sync`. It has no parameters,
+/// and `tree` shows it.
 ///
 /// Attributes of the type:
 /// - `#[module(display)]` implements `Display` by `tree`: a model is printed as the tree of its modules.

@@ -178,8 +178,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         };
         let work = |workspace: *mut T| {
             // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
-            // for the panels of A and `b_len` elements for a block of B. An operand without scratch is strided, or it is
-            // B and packed (*Packed*).
+            // for the panels of A and `b_len` elements for a block of B. An operand without scratch is strided, or it
+            // is B and packed (*Packed*).
             unsafe {
                 let (a, b) = ((a_len > 0).then_some(workspace), (b_len > 0).then(|| workspace.add(a_len)));
                 self.compute_strip_major(kernels, rows, cols, a, b);

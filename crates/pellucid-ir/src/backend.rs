@@ -106,7 +106,8 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.version.bump();
     }
 
-    /// Returns [`READY`], [`POISONED`], [`FAILED`], or the number of the recorded list whose kernels will write the buffer.
+    /// Returns [`READY`], [`POISONED`], [`FAILED`], or the number of the recorded list whose kernels will write the
+    /// buffer.
     #[inline]
     pub fn pending(&self) -> u64 {
         self.pending.load(Ordering::Acquire)
@@ -158,8 +159,8 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// Registers a handle of this storage as idle: its owner does not need the contents, because the tensor has moved to
-    /// another device. If all handles are idle, the memory may be released.
+    /// Registers a handle of this storage as idle: its owner does not need the contents, because the tensor has moved
+    /// to another device. If all handles are idle, the memory may be released.
     pub fn add_idle(&self) {
         self.idle.fetch_add(1, Ordering::AcqRel);
     }
@@ -451,8 +452,8 @@ pub trait Backend: Send + Sync + 'static {
     }
     /// Creates a storage of `bytes` bytes, which has no memory until it is first written.
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
-    /// Returns how this backend runs `kernel` with these operands. [`Backend::run`] receives only kernels for which this
-    /// is [`Support::Native`].
+    /// Returns how this backend runs `kernel` with these operands. [`Backend::run`] receives only kernels for which
+    /// this is [`Support::Native`].
     fn support(&self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
         let _ = (kernel, inputs, outputs);
         Support::Native
@@ -468,8 +469,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs one kernel and allocates memory for outputs that have none.
     ///
     /// # Errors
-    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; for values that the kernel
-    /// refuses; [`Error::OutOfMemory`].
+    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; for values that the
+    /// kernel refuses; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
     /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
     fn map_dense(
@@ -519,8 +520,8 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
     /// Copies `into.len()` bytes of a storage, starting at byte `offset`, to the host.
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
-    /// Returns whether the engine defers kernels of this device: it collects them and runs them as optimized plans, when a
-    /// value is read or the list is long. This is right for devices whose launches cost more than small kernels.
+    /// Returns whether the engine defers kernels of this device: it collects them and runs them as optimized plans,
+    /// when a value is read or the list is long. This is right for devices whose launches cost more than small kernels.
     fn is_deferred(&self) -> bool {
         false
     }
@@ -555,8 +556,8 @@ pub trait CompiledPlan: Send + Sync {
     /// words.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A backend whose
-    /// device runs asynchronously waits for the launches that refuse values, such as an index out of bounds.
+    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A backend
+    /// whose device runs asynchronously waits for the launches that refuse values, such as an index out of bounds.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 

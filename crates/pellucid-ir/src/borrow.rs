@@ -436,7 +436,8 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
-    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for one.
+    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for
+    /// one.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
         try_next(OperandWords { inputs, outputs }).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })

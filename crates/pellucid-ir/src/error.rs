@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The reason why an operation failed.
 ///
-/// `Debug` prints the message, as `Display` does: `unwrap()` and a `main` that returns [`Result`] print errors with `Debug`.
+/// `Debug` prints the message, as `Display` does: `unwrap()` and a `main` that returns [`Result`] print errors with
+/// `Debug`.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -189,8 +190,8 @@ pub enum Error {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// The kernel that computes the tensor failed, or did not run because an earlier kernel failed. The call that found the
-    /// failure has returned its error.
+    /// The kernel that computes the tensor failed, or did not run because an earlier kernel failed. The call that found
+    /// the failure has returned its error.
     #[error(
         "{op}: the tensor has no values: its kernel failed or was skipped, and an earlier call has returned the error; \
          compute it again"
@@ -218,8 +219,8 @@ pub enum Error {
         /// The state that was replaced.
         slot: String,
     },
-    /// A captured step was launched with another number of inputs than in the capture, or with an input on a device that
-    /// does not match.
+    /// A captured step was launched with another number of inputs than in the capture, or with an input on a device
+    /// that does not match.
     #[error(
         "launch: input {index} is {got}, but the step was captured for {expected}; pass the inputs that capture() got"
     )]
@@ -498,8 +499,8 @@ impl Error {
         }
     }
 
-    /// Fixes the operation that the error names: [`set_operation`](Self::set_operation) does not change it any more. The
-    /// error of a deferred kernel is not that of the operation whose call runs the kernel.
+    /// Fixes the operation that the error names: [`set_operation`](Self::set_operation) does not change it any more.
+    /// The error of a deferred kernel is not that of the operation whose call runs the kernel.
     #[cold]
     pub fn keep_operation(&mut self) {
         if let Some(named) = self.operation_mut()

@@ -223,8 +223,8 @@ pub type Strides = InlineVec<isize, INLINE_AXES>;
 pub enum Overlap {
     /// No element shares a byte with an element of the other operand.
     Disjoint,
-    /// Both operands have the same elements in the same order, also when they broadcast to a common shape: a column and a
-    /// row of one memory do not.
+    /// Both operands have the same elements in the same order, also when they broadcast to a common shape: a column and
+    /// a row of one memory do not.
     Same,
     /// Elements may share bytes, with different indices in the two operands.
     Partial,
@@ -351,8 +351,8 @@ impl Layout {
         if is_same { Overlap::Same } else { Overlap::Partial }
     }
 
-    /// Returns true if two elements may have the same position: a stride is not beyond the extent of the shorter strides.
-    /// Slices, transposes and diagonals of tensors without such elements have none.
+    /// Returns true if two elements may have the same position: a stride is not beyond the extent of the shorter
+    /// strides. Slices, transposes and diagonals of tensors without such elements have none.
     pub fn may_repeat(&self) -> bool {
         let strides = self.strides();
         let steps = self.shape.iter().zip(&*strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));

@@ -8,8 +8,8 @@ use faer::linalg::lu::partial_pivoting::factor::{lu_in_place, lu_in_place_scratc
 /// Replaces a matrix by L (below the diagonal; its diagonal is 1) and U, and returns the pivots: row i was
 /// exchanged with row pivotᵢ ≥ i, in order.
 ///
-/// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal. If an element is NaN or
-/// infinite, all elements become NaN, and the pivots are those of the identity: pivotᵢ = i.
+/// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal. If an element is NaN
+/// or infinite, all elements become NaN, and the pivots are those of the identity: pivotᵢ = i.
 pub fn lu(a: &mut Matrix) -> Vec<usize> {
     let (m, n) = (a.rows(), a.columns());
     if !a.is_finite() {

@@ -7,13 +7,13 @@ use crate::state::StateDict;
 use pellucid_tensor::{Error, Result, Tensor, TensorId};
 use std::collections::{HashMap, HashSet};
 
-/// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result: PyTorch's
-/// `torch.func.functional_call`. The computation is differentiable in the tensors, which may be results of other
-/// operations.
+/// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result:
+/// PyTorch's `torch.func.functional_call`. The computation is differentiable in the tensors, which may be results of
+/// other operations.
 ///
 /// `run` receives a clone of the model, so the model does not change, other threads may use it at the same time, and
-/// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are those of
-/// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
+/// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are those
+/// of [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
 /// parameters must be given; a buffer that is not given is the model's own. Layers write buffers in place: batch
 /// normalisation in training updates the running statistics that are given, or else those of the model.
 ///
@@ -40,10 +40,10 @@ use std::collections::{HashMap, HashSet};
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the name of a parameter is missing, a name is unexpected, a shape differs, or two names
-/// of a shared parameter have different tensors. [`Error::Layer`] names a tensor of another dtype, or on another device
-/// unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy) layer that is not built; and a part behind an `Arc` or a
-/// reference, whose clone is the same part.
+/// [`Error::InvalidArgument`] if the name of a parameter is missing, a name is unexpected, a shape differs, or two
+/// names of a shared parameter have different tensors. [`Error::Layer`] names a tensor of another dtype, or on another
+/// device unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy) layer that is not built; and a part behind an
+/// `Arc` or a reference, whose clone is the same part.
 pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run: impl FnOnce(&M) -> R) -> Result<R> {
     let given = given_tensors(parts(&model), tensors)?;
     let scope = CloneScope::given(given.clone());

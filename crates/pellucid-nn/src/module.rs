@@ -137,8 +137,8 @@ pub trait Module: Send + Sync {
         parts(&self).set_training(false);
     }
 
-    /// Moves all parameters and buffers to `device`, as [`to_`](Module::to_) does, and returns the model. The device may be
-    /// a name, such as `"gpu"`.
+    /// Moves all parameters and buffers to `device`, as [`to_`](Module::to_) does, and returns the model. The device
+    /// may be a name, such as `"gpu"`.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module};
@@ -171,15 +171,15 @@ pub trait Module: Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built, or the parameter or buffer that cannot be
-    /// moved: [`Tensor::to_`] lists the reasons. If a tensor cannot be moved to any device, nothing is moved.
+    /// [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built, or the parameter or buffer that cannot
+    /// be moved: [`Tensor::to_`] lists the reasons. If a tensor cannot be moved to any device, nothing is moved.
     fn to_(&self, device: Device) -> Result<()> {
         parts(&self).to_(device)
     }
 
-    /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay the
-    /// same tensors. An optimizer keeps its state in the dtype of its creation, so its next step is an error; create it
-    /// after the conversion.
+    /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay
+    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step is an error;
+    /// create it after the conversion.
     ///
     /// ```
     /// use pellucid::nn::{Layer, Linear, Module};
@@ -198,8 +198,8 @@ pub trait Module: Send + Sync {
         parts(&self).to_dtype_(dtype)
     }
 
-    /// Converts all parameters, and all buffers of a float dtype, to `dtype`, as [`to_dtype_`](Module::to_dtype_) does, and
-    /// returns the model.
+    /// Converts all parameters, and all buffers of a float dtype, to `dtype`, as [`to_dtype_`](Module::to_dtype_) does,
+    /// and returns the model.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module};
@@ -219,8 +219,8 @@ pub trait Module: Send + Sync {
         Ok(self)
     }
 
-    /// Returns an independent copy: parameters and buffers with the same values, which training of the original does not
-    /// change, and training modes and path choices of its own.
+    /// Returns an independent copy: parameters and buffers with the same values, which training of the original does
+    /// not change, and training modes and path choices of its own.
     ///
     /// The copy is made by `clone()`, in which every parameter and buffer is copied. Values that are shared within the
     /// model are shared within the copy. Frozen parameters stay frozen. Gradients and hooks are not copied. A plain

@@ -11,8 +11,8 @@ use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
 ///
-/// It dereferences to its [`Tensor`], and `&parameter` is an operand of `+ - * / %`. Clones are handles of the same parameter, so two layers may
-/// share it (tied weights); a module then counts it once, under its first name. In
+/// It dereferences to its [`Tensor`], and `&parameter` is an operand of `+ - * / %`. Clones are handles of the same
+/// parameter, so two layers may share it (tied weights); a module then counts it once, under its first name. In
 /// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call), clones are other tensors.
 /// [`requires_grad_(false)`](Parameter::requires_grad_) freezes it; `set_requires_grad` returns errors instead.
 ///
@@ -76,8 +76,8 @@ impl Parameter {
         self
     }
 
-    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The parameter does not change;
-    /// [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
+    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The parameter does not
+    /// change; [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -115,9 +115,10 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 /// A tensor that belongs to a module's state but is not trained: running statistics, a position
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
-/// It dereferences to its [`Tensor`], and `&buffer` is an operand of `+ - * / %`. Clones are handles of the same buffer, except in
-/// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call). As a module of one part,
-/// [`Buffer::new(values).to(device)?`](crate::Module::to) moves it in place; `tensor().to(device)` returns a tensor.
+/// It dereferences to its [`Tensor`], and `&buffer` is an operand of `+ - * / %`. Clones are handles of the same
+/// buffer, except in [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call). As a
+/// module of one part, [`Buffer::new(values).to(device)?`](crate::Module::to) moves it in place; `tensor().to(device)`
+/// returns a tensor.
 #[doc(alias = "register_buffer")]
 #[derive(Debug)]
 pub struct Buffer {
@@ -160,8 +161,8 @@ impl Buffer {
         &self.tensor
     }
 
-    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The buffer does not change;
-    /// [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
+    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The buffer does not
+    /// change; [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

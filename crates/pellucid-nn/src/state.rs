@@ -14,8 +14,8 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> Result<StateDict> {
     own.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?))).collect()
 }
 
-/// A part of a training run whose state can be saved and restored: a model, an optimizer, a schedule, a generator, a data
-/// loader. A [`Checkpoint`](crate::Checkpoint) consists of such parts.
+/// A part of a training run whose state can be saved and restored: a model, an optimizer, a schedule, a generator, a
+/// data loader. A [`Checkpoint`](crate::Checkpoint) consists of such parts.
 ///
 /// A restored part continues exactly as the saved one. Its options are not part of the state: the program creates the
 /// part with the same options.

@@ -117,8 +117,9 @@ impl Device {
         Device::named("gpu", 0)
     }
 
-    /// Returns the first GPU if there is one that is not [software](Device::is_software), else the CPU. The first call in
-    /// a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error without one.
+    /// Returns the first GPU if there is one that is not [software](Device::is_software), else the CPU. The first call
+    /// in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error
+    /// without one.
     pub fn best() -> Device {
         static WARNED: Once = Once::new();
         let why = match Device::gpu() {
@@ -228,14 +229,14 @@ impl Device {
     }
 
     /// Returns counts of the work that the device has done since it was opened, by name. A GPU of `wgpu` counts
-    /// `dispatches`, the `bytes` that they read and write, `submissions`, and the `buffers`, `bind groups` and `pipelines` that it created; the CPU counts
-    /// nothing.
+    /// `dispatches`, the `bytes` that they read and write, `submissions`, and the `buffers`, `bind groups` and
+    /// `pipelines` that it created; the CPU counts nothing.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.backend().counters()
     }
 
-    /// Returns whether kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans when a
-    /// value is read.
+    /// Returns whether kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans
+    /// when a value is read.
     #[inline]
     pub fn is_deferred(&self) -> bool {
         self.open.is_deferred

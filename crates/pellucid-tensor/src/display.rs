@@ -14,10 +14,10 @@ const MOST_DIGITS: usize = u16::MAX as usize;
 
 /// How tensors are printed. The fields are the arguments of PyTorch's `set_printoptions`.
 ///
-/// [`Tensor::display`] prints with given options, and [`set_printoptions`] changes them for the process. A format string
-/// has precedence, as for numbers: `{x:.2}` prints exactly two digits after the point, `{x:e}` and `{x:.2e}` print
-/// exponents, `{x:8.2}` pads every element to 8
-/// characters (`<`, `^` and `>` align it), and `{x:+}` prints the sign of positive numbers.
+/// [`Tensor::display`] prints with given options, and [`set_printoptions`] changes them for the process. A format
+/// string has precedence, as for numbers: `{x:.2}` prints exactly two digits after the point, `{x:e}` and `{x:.2e}`
+/// print exponents, `{x:8.2}` pads every element to 8 characters (`<`, `^` and `>` align it), and `{x:+}` prints the
+/// sign of positive numbers.
 ///
 /// ```
 /// use pellucid::{PrintOptions, Tensor};
@@ -261,7 +261,8 @@ fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
 }
 
 /// Formats floats with aligned points. Unless the number of digits after the point is exact, it is that of the longest
-/// shortest-exact text, at most the precision. By default, scientific notation is used if a fixed one would hide digits.
+/// shortest-exact text, at most the precision. By default, scientific notation is used if a fixed one would hide
+/// digits.
 fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
     let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);

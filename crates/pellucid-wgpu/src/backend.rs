@@ -19,8 +19,8 @@ use std::time::Duration;
 /// A device of [`WgpuDriver`](crate::WgpuDriver).
 ///
 /// [`Backend::run`] records a kernel and returns. Recorded kernels are submitted together, before the next transfer or
-/// wait, in the order of the calls. A kernel of [`Support::Fallback`] must not be passed to [`Backend::run`]; it returns
-/// an error.
+/// wait, in the order of the calls. A kernel of [`Support::Fallback`] must not be passed to [`Backend::run`]; it
+/// returns an error.
 #[derive(Clone)]
 pub struct Wgpu {
     gpu: Arc<Gpu>,
@@ -48,9 +48,9 @@ impl Wgpu {
         self.gpu.shader_features().native_f16
     }
 
-    /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of the
-    /// work that `work` submits. Work of other threads counts too. Waits for the device. Returns `None` if the adapter
-    /// has no timestamps.
+    /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of
+    /// the work that `work` submits. Work of other threads counts too. Waits for the device. Returns `None` if the
+    /// adapter has no timestamps.
     ///
     /// # Errors
     /// The error of `work`, or of the device.
@@ -107,8 +107,9 @@ impl Backend for Wgpu {
 
     /// Compiles a plan whose kernels are all [`Support::Native`].
     ///
-    /// A launch waits for the checks of indices in its kernels, but not for the kernels after the last check. If a check
-    /// fails, the later kernels of the launch are skipped, and it returns [`pellucid_ir::Error::IndexOutOfBounds`].
+    /// A launch waits for the checks of indices in its kernels, but not for the kernels after the last check. If a
+    /// check fails, the later kernels of the launch are skipped, and it returns
+    /// [`pellucid_ir::Error::IndexOutOfBounds`].
     fn prepare_checked(&self, plan: CheckedPlan<'_>) -> Result<Option<Box<dyn CompiledPlan>>> {
         fn metas(operands: &[SlotView]) -> Vec<OperandMeta<'_>> {
             operands.iter().map(OperandMeta::from).collect()

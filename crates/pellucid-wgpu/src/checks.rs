@@ -21,8 +21,8 @@ impl Gpu {
         encoder.copy_buffer_to_buffer(self.status(), 0, &recorded.status_copy, 0, STATUS_BYTES as u64);
     }
 
-    /// Waits for the submission that copies the status, and evaluates it. `checks` is the number of checks since the last
-    /// call.
+    /// Waits for the submission that copies the status, and evaluates it. `checks` is the number of checks since the
+    /// last call.
     ///
     /// # Errors
     /// The error of the first check that failed. The status is then reset: all kernels that were submitted before this

@@ -21,8 +21,8 @@ use pellucid_ir::plan::{Launch, Plan};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
 
-/// The number of bind groups that a plan keeps for each list of its buffers. The pool of a training loop that runs eager
-/// code between its plans returns to the same buffers after a few steps.
+/// The number of bind groups that a plan keeps for each list of its buffers. The pool of a training loop that runs
+/// eager code between its plans returns to the same buffers after a few steps.
 const KEPT_GROUPS: usize = 8;
 
 /// A plan whose operands have been checked and whose shaders are compiled.

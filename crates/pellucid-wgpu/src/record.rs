@@ -17,7 +17,8 @@ impl Gpu {
     /// Records the dispatches of a kernel. If it has checks, waits for their results.
     ///
     /// # Errors
-    /// If an operand that the kernel reads has never been written, an allocation or a submission fails, or a check failed.
+    /// If an operand that the kernel reads has never been written, an allocation or a submission fails, or a check
+    /// failed.
     pub(crate) fn run(
         self: &Arc<Gpu>,
         kernel: &Kernel,

@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-/// Defines `ROWS`, `IMPORTS`, and a test for each group. The test runs the declarations of the group, then each row, with
-/// the prelude and the imports of the group alone.
+/// Defines `ROWS`, `IMPORTS`, and a test for each group. The test runs the declarations of the group, then each row,
+/// with the prelude and the imports of the group alone.
 macro_rules! rows {
     ($($group:ident [$($imports:tt)*] { $($setup:tt)* } $($torch:literal => [$($form:tt)*];)*)*) => {
         const ROWS: &[(&str, &str)] = &[$($(($torch, stringify!($($form)*)),)*)*];

@@ -7,8 +7,8 @@
 //!
 //! Row reductions divide a program into phases: an instruction that depends on the result of a reduction runs in a
 //! later phase than the reduction. Instructions that only one operand of a selection needs have phases of their own if
-//! they contain a reduction: a kernel skips these phases for rows that select the other operand. If only a sum reads a product, the sum computes the product itself; short rows are
-//! the exception, because they are summed side by side.
+//! they contain a reduction: a kernel skips these phases for rows that select the other operand. If only a sum reads a
+//! product, the sum computes the product itself; short rows are the exception, because they are summed side by side.
 //!
 //! A schedule depends only on the granularities of the inputs and on the length class of the rows. The schedules of a
 //! program are cached in it.
@@ -55,7 +55,8 @@ struct SlotTable {
     broadcast: Vec<Option<ValueSlot>>,
 }
 
-/// Returns the guard of every slot: a mask with one value per row, if no row for which the mask is true needs the value.
+/// Returns the guard of every slot: a mask with one value per row, if no row for which the mask is true needs the
+/// value.
 ///
 /// A mask guards the values that only the second operand of its selections needs. Guards without a reduction are left
 /// out, because the instructions of a phase cost little without one.
@@ -168,8 +169,8 @@ impl KernelSchedule {
         schedule
     }
 
-    /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the guard of
-    /// every phase.
+    /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the guard
+    /// of every phase.
     fn with_phases(
         program: &PreparedProgram,
         input_granularity: &dyn Fn(usize) -> Granularity,

@@ -259,8 +259,8 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     // The reservation that holds up the kernel, and the number of its sleeps since.
     let (mut reserved, mut sleeps) = (None, 0);
     for attempt in 0.. {
-        // The list is locked during an attempt: no other kernel of the list finds a word taken by an attempt that fails,
-        // so that such an attempt wakes none.
+        // The list is locked during an attempt: no other kernel of the list finds a word taken by an attempt that
+        // fails, so that such an attempt wakes none.
         let is_acquired = A::with_waiters(|list| {
             if sleeps >= A::PATIENCE {
                 list.end_reservations(|it| Some(it.ticket) == reserved);

@@ -15,12 +15,12 @@
 /// assert_eq!(softplus.to_string(), "softplus(x) = select(x <= 0, 0, x) + ln_1p(exp(-abs(x)))");
 /// ```
 ///
-/// Inputs are numbers by default; other kinds are `c: mask`, `t: index`, `m: per_row` and
-/// `t: per_row index`. Run-time parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an
-/// expression or a block; a tuple of expressions gives several outputs. A `d` line declares a derivative in terms of
-/// the inputs and parameters, the output `y` (`y0`, `y1`, .. of several), which is then saved, and its incoming
-/// gradient `g` (`g0`, `g1`, ..). The mask `refined` is true in the form from which derivatives of order 2 and higher are
-/// derived. These names are constants there, so a `let` in a `d` line must not reuse one.
+/// Inputs are numbers by default; other kinds are `c: mask`, `t: index`, `m: per_row` and `t: per_row index`. Run-time
+/// parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an expression or a block; a tuple of expressions
+/// gives several outputs. A `d` line declares a derivative in terms of the inputs and parameters, the output `y` (`y0`,
+/// `y1`, .. of several), which is then saved, and its incoming gradient `g` (`g0`, `g1`, ..). The mask `refined` is
+/// true in the form from which derivatives of order 2 and higher are derived. These names are constants there, so a
+/// `let` in a `d` line must not reuse one.
 ///
 /// **Anonymous**, built once per place in the source; the result is a `&'static Formula`. An optional name is used for
 /// printing: `formula!(swish |x; beta| ..)`.

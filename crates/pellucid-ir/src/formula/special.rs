@@ -211,7 +211,8 @@ fn erfcx(x: f64) -> f64 {
     1.0 / (fraction * PI.sqrt())
 }
 
-/// Φ(x) = ½·erfc(t) with t = −x/√2, where the tail has a correction for the rounding error of t: the factor e^(t² − x²/2).
+/// Φ(x) = ½·erfc(t) with t = −x/√2, where the tail has a correction for the rounding error of t: the factor
+/// e^(t² − x²/2).
 fn ndtr(x: f64) -> f64 {
     let (t, h) = (-x * FRAC_1_SQRT_2, 0.5 * x);
     let difference = (t * t - h * x) + (t.mul_add(t, -(t * t)) - h.mul_add(x, -(h * x)));

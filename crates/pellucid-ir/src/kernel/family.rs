@@ -33,8 +33,8 @@ pub trait Family {
     /// If shapes or dtypes of the inputs do not fit the family.
     fn infer(&self, inputs: &[Meta]) -> Result<Metas>;
 
-    /// Checks shapes, dtypes and layouts of the operands, at least [`FamilyInfo::inputs`] and [`FamilyInfo::outputs`] in
-    /// number.
+    /// Checks shapes, dtypes and layouts of the operands, at least [`FamilyInfo::inputs`] and [`FamilyInfo::outputs`]
+    /// in number.
     ///
     /// # Errors
     /// If the kernel cannot run on them.

@@ -54,8 +54,8 @@ impl Index {
         }
     }
 
-    /// Returns an error unless shapes and dtypes of the indexed array, of the selected values and of the index tensors fit
-    /// together.
+    /// Returns an error unless shapes and dtypes of the indexed array, of the selected values and of the index tensors
+    /// fit together.
     pub(super) fn check<O: KernelOperand>(&self, op: &'static str, array: &O, values: &O, indices: &[O]) -> Result<()> {
         let (shape, axes) = (array.shape(), self.axes());
         let index_shape = indices.first().map_or(shape, |index| index.shape());

@@ -21,10 +21,10 @@ pub enum PoolPart {
 ///
 /// [`PoolPart::Maximum`] has the input x; its outputs are the largest elements, in x's dtype, and their positions.
 ///
-/// [`PoolPart::Gradient`] has the inputs g, of a float dtype, and the positions, both of the shape of the windows. Every
-/// element of its output is the sum of g over the windows that selected it, in row-major order from 0; `f16` and `bf16`
-/// accumulate in `f32`. The positions must be those that [`PoolPart::Maximum`] found for the same window and shape. For
-/// other positions the sums are unspecified.
+/// [`PoolPart::Gradient`] has the inputs g, of a float dtype, and the positions, both of the shape of the windows.
+/// Every element of its output is the sum of g over the windows that selected it, in row-major order from 0; `f16` and
+/// `bf16` accumulate in `f32`. The positions must be those that [`PoolPart::Maximum`] found for the same window and
+/// shape. For other positions the sums are unspecified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pool {
     /// The geometry of the window over x.

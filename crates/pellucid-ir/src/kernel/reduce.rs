@@ -62,8 +62,8 @@ pub struct Reduce {
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
-    /// A program that is applied to each result, its first input. That has the accumulator's type, or `i64` for indices.
-    /// The other inputs are further inputs of the kernel. Every output is an output of the kernel.
+    /// A program that is applied to each result, its first input. That has the accumulator's type, or `i64` for
+    /// indices. The other inputs are further inputs of the kernel. Every output is an output of the kernel.
     pub finish: Option<Arc<Program>>,
     /// The run-time parameters of `finish`.
     pub finish_params: Params,

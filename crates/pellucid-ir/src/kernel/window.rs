@@ -32,8 +32,8 @@ impl Window {
     /// The limit of coordinates, below which their sums and differences cannot overflow.
     pub const MAX_COORDINATE: usize = isize::MAX as usize / 8;
 
-    /// Returns true if stride and dilation along an axis are positive, and the coordinates of this number of outputs and
-    /// of an input of length `len` are less than `limit`.
+    /// Returns true if stride and dilation along an axis are positive, and the coordinates of this number of outputs
+    /// and of an input of length `len` are less than `limit`.
     pub fn has_coordinates(&self, axis: usize, len: usize, outputs: usize, limit: usize) -> bool {
         let (stride, dilation) = (self.stride[axis], self.dilation[axis]);
         let extent = || {
@@ -43,8 +43,8 @@ impl Window {
         stride > 0 && dilation > 0 && extent().is_some_and(|extent| extent < limit)
     }
 
-    /// Returns true if every output along an axis has a tap inside an input of length `len`. Stride and dilation must be
-    /// positive, and [coordinates](Self::has_coordinates) must not overflow.
+    /// Returns true if every output along an axis has a tap inside an input of length `len`. Stride and dilation must
+    /// be positive, and [coordinates](Self::has_coordinates) must not overflow.
     pub fn has_taps(&self, axis: usize, len: usize, outputs: usize) -> bool {
         // Windows from `started` on begin inside the input; of these the last begins farthest.
         let started = self.before[axis].div_ceil(self.stride[axis]).min(outputs);

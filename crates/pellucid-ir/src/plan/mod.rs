@@ -114,11 +114,11 @@ pub struct Plan {
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then also fused where the
-    /// fused kernel is no faster than both.
+    /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then also fused where
+    /// the fused kernel is no faster than both.
     pub is_launch_bound: bool,
-    /// True if a backend may keep the right factors of matrix products in a faster layout, in memory of their size, when
-    /// the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
+    /// True if a backend may keep the right factors of matrix products in a faster layout, in memory of their size,
+    /// when the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
     pub packs_weights: bool,
     /// A report of the changes that the passes made.
     pub report: PassReport,
@@ -261,8 +261,8 @@ impl Launch {
 }
 
 impl Plan {
-    /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: that of the launch,
-    /// or of the one that writes the largest buffer of the arena; in the setup, that of the launch.
+    /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: that of the
+    /// launch, or of the one that writes the largest buffer of the arena; in the setup, that of the launch.
     #[cold]
     pub fn named(&self, is_setup: bool, launch: usize, mut error: Error) -> Error {
         let launches = if is_setup { &self.setup } else { &self.launches };

@@ -64,7 +64,8 @@ impl Plan {
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
 
-    /// Describes a slot that is visible outside of the plan, and that launches of `before` write, but none of this plan.
+    /// Describes a slot that is visible outside of the plan, and that launches of `before` write, but none of this
+    /// plan.
     fn lost_result(&self, before: &Plan) -> Option<String> {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
@@ -92,8 +93,8 @@ impl Plan {
             for b in buffers[k + 1..].iter().take_while(|b| b.offset < a.offset + a.bytes) {
                 let (Some(&x), Some(&y)) = (lives.get(&a.slot), lives.get(&b.slot)) else { continue };
                 let (early, late) = if x.0 < y.0 { (x, y) } else { (y, x) };
-                // A launch may write the later buffer in place over the earlier one that it reads; rule `overlap` covers
-                // that.
+                // A launch may write the later buffer in place over the earlier one that it reads; rule `overlap`
+                // covers that.
                 if early.1 > late.0 || early.1 == late.0 && early.0 == late.0 {
                     let (a, b, at) = (a.slot, b.slot, late.0);
                     return Some(format!("buffers {a} and {b} share memory, and both are live at launch {at}"));

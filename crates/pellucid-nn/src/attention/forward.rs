@@ -9,7 +9,8 @@ use crate::parameter::Parameter;
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-/// The projections of queries, keys and values in [`MultiheadAttention`](crate::MultiheadAttention), as parameters or tensors.
+/// The projections of queries, keys and values in [`MultiheadAttention`](crate::MultiheadAttention), as parameters or
+/// tensors.
 #[derive(Clone, Copy, Debug)]
 pub enum InProj<T = Parameter> {
     /// One matrix for equal widths, `[E + 2·G·D, E]`.
@@ -29,8 +30,8 @@ impl InProj {
     }
 }
 
-/// The weights of [`multi_head_attention_forward`], with PyTorch's layouts. E is the width of queries, D = E/H that of a
-/// head, and G the number of key-value heads.
+/// The weights of [`multi_head_attention_forward`], with PyTorch's layouts. E is the width of queries, D = E/H that of
+/// a head, and G the number of key-value heads.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionWeights<'a> {
     /// The projections of queries, keys and values.
@@ -68,9 +69,9 @@ pub struct AttentionForwardOptions<'a> {
 /// Computes multi-head attention with the given weights (Vaswani et al. 2017): the computation of
 /// [`MultiheadAttention`](crate::MultiheadAttention), as a function of all tensors. Gradients flow to all of them.
 ///
-/// Queries are `[.., L, E]`, keys `[.., S, kdim]`, values `[.., S, vdim]`: unlike in PyTorch's function, the batch comes
-/// first. Returns the result `[.., L, E]`, and, if they are needed, the weights: their mean over the heads, `[.., L, S]`,
-/// or `[.., H, L, S]`; S includes appended keys.
+/// Queries are `[.., L, E]`, keys `[.., S, kdim]`, values `[.., S, vdim]`: unlike in PyTorch's function, the batch
+/// comes first. Returns the result `[.., L, E]`, and, if they are needed, the weights: their mean over the heads, `[..,
+/// L, S]`, or `[.., H, L, S]`; S includes appended keys.
 ///
 /// | argument of `torch.nn.functional.multi_head_attention_forward` | here |
 /// | --- | --- |
@@ -106,8 +107,8 @@ pub struct AttentionForwardOptions<'a> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs, weights and masks that do not match;
-/// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads, the head
-/// width is odd with rotary positions, or dropout is not in [0, 1).
+/// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads, the
+/// head width is odd with rotary positions, or dropout is not in [0, 1).
 pub fn multi_head_attention_forward(
     query: &Tensor,
     key: &Tensor,

@@ -47,7 +47,8 @@ impl<'a> AttentionMasks<'a> {
         AttentionMasks { key_padding: Some(there), ..AttentionMasks::default() }
     }
 
-    /// Checks the dtype of the padding mask, and the shapes of the masks for queries `[.., L, E]` and keys `[.., S, E]`.
+    /// Checks the dtype of the padding mask, and the shapes of the masks for queries `[.., L, E]` and keys `[.., S,
+    /// E]`.
     pub(super) fn check(&self, query: &Tensor, key: &Tensor, heads: usize) -> Result<()> {
         let op = MULTIHEAD_ATTENTION;
         let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);

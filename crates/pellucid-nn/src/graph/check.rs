@@ -9,8 +9,8 @@ use std::collections::HashSet;
 /// [`GraphTrainer::check_step`](super::GraphTrainer::check_step).
 ///
 /// A step with a small learning rate reduces the loss of its batch, and the change Δθ of the parameters opposes their
-/// gradient g: Σ Δθ·g < 0. Momentum from earlier steps, weight decay and a large learning rate may break either rule, so
-/// check a new optimizer with a small learning rate and without weight decay.
+/// gradient g: Σ Δθ·g < 0. Momentum from earlier steps, weight decay and a large learning rate may break either rule,
+/// so check a new optimizer with a small learning rate and without weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepCheck {
     /// The loss before the update.

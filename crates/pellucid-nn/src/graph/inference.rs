@@ -22,9 +22,9 @@ const INFERENCE: &str = "inference";
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
 /// and no gradients are computed. A batch of n rows runs on the smallest compiled size of at least n rows, and a batch
 /// that is larger than all compiled sizes is split, which may change last bits. Parameters and buffers are those of the
-/// model: a write in place, such as an optimizer's update, is seen by the next launch. After a parameter was replaced, the model was converted to
-/// another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the forward pass is
-/// recorded again.
+/// model: a write in place, such as an optimizer's update, is seen by the next launch. After a parameter was replaced,
+/// the model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or removed,
+/// the forward pass is recorded again.
 ///
 /// The model may be owned or borrowed: `&M` and `Arc<M>` are models too. [`fork`](InferenceModel::fork) returns another
 /// inference model of the same weights, for another thread.
@@ -77,9 +77,9 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         Ok(InferenceModel { model: Arc::new(model), passes: ForwardPasses::new(batch_sizes), types: PhantomData })
     }
 
-    /// Sets compiled lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L, ..]`
-    /// then, all of one length L. It is padded with zeros at its end to the smallest compiled length of at least L.
-    /// Where the model's output has the length of the sequence on axis 1, only the first L elements are returned.
+    /// Sets compiled lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
+    /// ..]` then, all of one length L. It is padded with zeros at its end to the smallest compiled length of at least
+    /// L. Where the model's output has the length of the sequence on axis 1, only the first L elements are returned.
     ///
     /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
     /// false where the sequence is padded), recurrent layers and causal attention by their order.
@@ -114,8 +114,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
 
     /// Returns another inference model of the same model, with the same compiled sizes and without recordings.
     ///
-    /// An inference model is `Send`, and runs one batch at a time. To serve requests on several threads, give each thread
-    /// a fork. All forks share the parameters, the buffers and the packed weights of the model; each has its own
+    /// An inference model is `Send`, and runs one batch at a time. To serve requests on several threads, give each
+    /// thread a fork. All forks share the parameters, the buffers and the packed weights of the model; each has its own
     /// recordings, with their buffers for intermediate results. The model may be trained at the same time; a captured
     /// training step updates all parameters between two batches.
     ///
@@ -170,10 +170,10 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// Returns the model's output for a batch of any number of rows: `[N, ..]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that differ from the first batch in another axis
-    /// than the batch and the length, for inputs of different numbers of rows, for a sequence that is longer than all
-    /// compiled lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch without
-    /// rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that differ from the first batch in another
+    /// axis than the batch and the length, for inputs of different numbers of rows, for a sequence that is longer than
+    /// all compiled lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch
+    /// without rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
         let model = &self.model;
         self.passes.run(x, &|| ModelOfInputs::bind(model.clone(), x))
@@ -365,8 +365,8 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Returns the error of a recording for the present inputs. If they are filled, an error of the model names the filled
-    /// shapes, so the inputs' own shapes are added.
+    /// Returns the error of a recording for the present inputs. If they are filled, an error of the model names the
+    /// filled shapes, so the inputs' own shapes are added.
     #[cold]
     fn in_filled(&self, given: FilledShape, error: Error) -> Error {
         let fill = self.fill(given);
@@ -521,8 +521,8 @@ impl<'f> ForwardPasses<'f> {
         placed
     }
 
-    /// Returns the statistics. `self.stats` counts the launches that found the recording of their shape; of these, the kept
-    /// recordings know which were recorded again.
+    /// Returns the statistics. `self.stats` counts the launches that found the recording of their shape; of these, the
+    /// kept recordings know which were recorded again.
     fn stats(&self) -> CacheStats {
         let (mut again, mut held) = (0, 0);
         for pass in self.kept.iter().flat_map(|kept| &kept.recorded) {

@@ -1,7 +1,7 @@
 //! Recording of training and evaluation steps over the buffers of a plan.
 //!
-//! A step is one closure. [`capture`](pellucid_tensor::capture) records it; on a device without capture the closure runs
-//! eagerly.
+//! A step is one closure. [`capture`](pellucid_tensor::capture) records it; on a device without capture the closure
+//! runs eagerly.
 
 use super::batch::{Batch, Model, ModelWithBatch};
 use super::buffer_tracker::BufferTracker;
@@ -61,8 +61,8 @@ impl<'f> RecordedStep<'f> {
     ///
     /// Recording runs no kernel: parameters, optimizer state, statistics and random generators stay unchanged until the
     /// first launch. Each launch starts without gradients. The result holds buffers for the logits and for the loss
-    /// before the update. Model and loss are passed as pointers. The update is an optimizer, or a reference to one, or a
-    /// closure, see [`ParameterUpdate`].
+    /// before the update. Model and loss are passed as pointers. The update is an optimizer, or a reference to one, or
+    /// a closure, see [`ParameterUpdate`].
     ///
     /// ```
     /// use pellucid::nn::graph::{RecordedStep, StepOptions, StepPlan};

@@ -175,7 +175,8 @@ impl<'f> StepCache<'f> {
         Ok(self.current())
     }
 
-    /// Keeps a recording for this batch, in place of one that was recorded earlier for the same shapes, path and autocast.
+    /// Keeps a recording for this batch, in place of one that was recorded earlier for the same shapes, path and
+    /// autocast.
     fn keep(&mut self, batch: &dyn BatchTensors, recording: KeptRecording<'f>) {
         let (path, autocast) = (current_path(&*self.model), autocast_dtype());
         self.kept.retain(|other| other.path != path || other.autocast != autocast || !other.buffers().fits(batch));

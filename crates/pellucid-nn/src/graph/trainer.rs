@@ -21,14 +21,13 @@ use std::sync::Arc;
 /// [hook](crate::hook) was added or removed.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
-/// `Box<dyn Optimizer>`) or shared (`Arc<M>`). This
-/// holds for models of [several inputs](super::MultiInput) as well. Between launches, [`model`](GraphTrainer::model) and
-/// [`optimizer`](GraphTrainer::optimizer) give access to them.
+/// `Box<dyn Optimizer>`) or shared (`Arc<M>`). This holds for models of [several inputs](super::MultiInput) as well.
+/// Between launches, [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
 ///
 /// A trainer is `Send`: it may move to another thread between steps, and a service may hold it in a
 /// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so the
-/// results are those of a trainer that does not move. [Autocast](pellucid_tensor::autocast) is a mode of the thread, and
-/// does not move with the trainer.
+/// results are those of a trainer that does not move. [Autocast](pellucid_tensor::autocast) is a mode of the thread,
+/// and does not move with the trainer.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};
@@ -67,8 +66,9 @@ where
         GraphTrainer { model, optimizer, steps, types: PhantomData }
     }
 
-    /// Sets the maximum scratch of one matrix product in bytes, [`DEFAULT_MAX_SCRATCH`](super::plan::DEFAULT_MAX_SCRATCH)
-    /// by default; see [`StepPlan`](super::StepPlan#structfield.max_scratch). Steps that were recorded before keep theirs.
+    /// Sets the maximum scratch of one matrix product in bytes,
+    /// [`DEFAULT_MAX_SCRATCH`](super::plan::DEFAULT_MAX_SCRATCH) by default; see
+    /// [`StepPlan`](super::StepPlan#structfield.max_scratch). Steps that were recorded before keep theirs.
     pub fn max_scratch(mut self, bytes: usize) -> Self {
         self.steps.max_scratch = bytes;
         self
@@ -86,9 +86,9 @@ where
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     ///
-    /// A step for one shape of the batch and one [path](super::paths::path_of) has a recording for each mode (training or
-    /// evaluation) and each set of hooks with which it ran, and one more for its evaluation. Each of them counts, as does
-    /// the separate update of a step that accumulates gradients. A step that runs eagerly counts as one recording.
+    /// A step for one shape of the batch and one [path](super::paths::path_of) has a recording for each mode (training
+    /// or evaluation) and each set of hooks with which it ran, and one more for its evaluation. Each of them counts, as
+    /// does the separate update of a step that accumulates gradients. A step that runs eagerly counts as one recording.
     pub fn cache(&self) -> CacheStats {
         self.steps.stats()
     }
@@ -196,14 +196,14 @@ where
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
     /// have shape and dtype of `y`.
     ///
-    /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a batch
-    /// are: a class number of targets on another device, or a predicted probability outside [0, 1], makes the loss NaN,
-    /// and the update makes the parameters NaN, where an eager loss returns an error.
+    /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
+    /// batch are: a class number of targets on another device, or a predicted probability outside [0, 1], makes the
+    /// loss NaN, and the update makes the parameters NaN, where an eager loss returns an error.
     ///
     /// # Errors
     /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of
-    /// [`TrainingStep::set_batch`] and of [`TrainingStep::launch`]. A batch whose shapes, dtypes or targets the model or
-    /// the loss rejects changes nothing. Where the launch finds an index out of bounds, as that of an
+    /// [`TrainingStep::set_batch`] and of [`TrainingStep::launch`]. A batch whose shapes, dtypes or targets the model
+    /// or the loss rejects changes nothing. Where the launch finds an index out of bounds, as that of an
     /// [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of the layers before
     /// it, such as [`BatchNorm`](crate::BatchNorm), have been updated.
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {

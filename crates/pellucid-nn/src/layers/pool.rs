@@ -211,8 +211,8 @@ macro_rules! adaptive {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
-            /// Creates a layer with this number of windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`. An axis of
-            /// 0 windows has length 0 in the result, which is empty then, as in PyTorch.
+            /// Creates a layer with this number of windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`. An axis
+            /// of 0 windows has length 0 in the result, which is empty then, as in PyTorch.
             pub fn new(windows: impl Into<Windows<N>>) -> $name<N> {
                 $name { windows: windows.into().0 }
             }

@@ -61,8 +61,8 @@ use std::sync::Arc;
 
 /// A loss of a model's output and its target.
 ///
-/// Implement [`try_forward`](Loss::try_forward). A function of two tensors is a loss as well. Losses are thread-safe, as
-/// modules are, so a trainer can move to another thread.
+/// Implement [`try_forward`](Loss::try_forward). A function of two tensors is a loss as well. Losses are thread-safe,
+/// as modules are, so a trainer can move to another thread.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a loss",
     note = "a loss implements `Loss`, or is a function `Fn(&Tensor, &Tensor) -> Result<Tensor>`",

@@ -214,8 +214,8 @@ impl Lbfgs {
     }
 }
 
-/// Clears the gradients of the last evaluation. Existing gradients keep their memory, since a captured loss may write to
-/// it; one that cannot be written is removed.
+/// Clears the gradients of the last evaluation. Existing gradients keep their memory, since a captured loss may write
+/// to it; one that cannot be written is removed.
 fn clear_gradients(parameters: &[Parameter]) {
     let zero = Tensor::from(0.0f32);
     for parameter in parameters.iter().filter(|p| p.requires_grad()) {

@@ -103,8 +103,8 @@ pub trait Optimizer: Send + Sync {
     /// If there is no such group.
     fn group_rate(&self, group: usize) -> &Hyperparameter;
 
-    /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or was
-    /// created without.
+    /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or
+    /// was created without.
     ///
     /// # Panics
     /// If there is no such group.

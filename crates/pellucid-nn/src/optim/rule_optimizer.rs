@@ -14,8 +14,8 @@ use std::marker::PhantomData;
 ///
 /// The parameters of a group are all `f32`, `f16` or `bf16`, or all `f64`. State is `f64` for `f64` and `f32`
 /// otherwise. A parameter in half precision has a master copy in `f32`, which the rule updates; the same kernel writes
-/// its rounding to the parameter (Micikevicius et al. 2018). An element that was written since the last step, for example
-/// by [`load_state_dict`](crate::Module::load_state_dict), replaces its copy in the next step.
+/// its rounding to the parameter (Micikevicius et al. 2018). An element that was written since the last step, for
+/// example by [`load_state_dict`](crate::Module::load_state_dict), replaces its copy in the next step.
 ///
 /// Every parameter has its own clock, which advances in steps in which the parameter has a gradient: a parameter that
 /// is added later, or was frozen, starts at its own step 1. The clocks of parameters that were added together are one

@@ -208,8 +208,8 @@ impl GradScaler {
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and above
-    /// 0, or a count that is not a whole number. On error nothing is changed.
+    /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and
+    /// above 0, or a count that is not a whole number. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }

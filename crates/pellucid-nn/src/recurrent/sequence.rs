@@ -17,8 +17,8 @@ use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence, and for a
-/// value that the dtype cannot represent.
+/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence, and for
+/// a value that the dtype cannot represent.
 pub fn pad_sequence<T: AsRef<Tensor>>(
     sequences: &[T],
     batch_first: bool,
@@ -138,8 +138,8 @@ pub fn pack_padded_sequence(x: &Tensor, lengths: &Tensor, batch_first: bool) -> 
 /// sequence, and their lengths. T is that of the packed tensor.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a value that the dtype cannot represent; [`Error::ShapeMismatch`] if the lengths do not
-/// fit the tensor.
+/// [`Error::InvalidArgument`] for a value that the dtype cannot represent; [`Error::ShapeMismatch`] if the lengths do
+/// not fit the tensor.
 pub fn pad_packed_sequence(
     packed: &PackedSequence,
     batch_first: bool,

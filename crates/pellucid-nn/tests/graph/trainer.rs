@@ -439,8 +439,8 @@ fn a_timer_measures_a_closed_interval() {
     assert_eq!((timer.ms().unwrap(), timer.stop().unwrap()), (measured, measured));
 }
 
-/// The launches of all recordings count towards an update, whatever the shape of their batch, also after a recording was
-/// dropped.
+/// The launches of all recordings count towards an update, whatever the shape of their batch, also after a recording
+/// was dropped.
 #[test]
 fn gradients_accumulate_over_batches_of_different_sizes() {
     let _random = pellucid_tensor::Generator::new(0).scope();

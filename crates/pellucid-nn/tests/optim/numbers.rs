@@ -129,8 +129,8 @@ fn every_optimizer_is_compared() {
     }
 }
 
-/// The parameters and the state of every optimizer have the same bits on another device, also after a move; on a GPU they
-/// agree within a tolerance.
+/// The parameters and the state of every optimizer have the same bits on another device, also after a move; on a GPU
+/// they agree within a tolerance.
 #[test]
 fn every_optimizer_equals_itself_on_another_device() {
     for &(kind, cases, make) in KINDS {

@@ -1,5 +1,5 @@
-//! Other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same; and with the
-//! feature `wgpu` a GPU, whose results are compared within a tolerance.
+//! Other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same; and with
+//! the feature `wgpu` a GPU, whose results are compared within a tolerance.
 
 use pellucid_tensor::{DType, Device, Tensor};
 use std::sync::Once;

@@ -397,7 +397,8 @@ fn different_shapes_and_integers_are_refused() {
     assert!(matches!(MseLoss::default().try_forward_with_grad(&integers, &integers), Err(Error::DTypeMismatch { .. })));
 }
 
-/// Errors of shapes come before those of values, whose remedy would be wrong: batches of sequences with the classes last.
+/// Errors of shapes come before those of values, whose remedy would be wrong: batches of sequences with the classes
+/// last.
 #[test]
 fn shapes_are_checked_before_values() {
     let (logits, labels) = (Tensor::zeros([2, 3, 9], DType::F32), Tensor::full([2, 3], 5, DType::I64));

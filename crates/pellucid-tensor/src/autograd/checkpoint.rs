@@ -113,8 +113,8 @@ impl Recomputation {
     /// first occurrence, because each input has its own gradient.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f, which
-    /// may also use the leaf itself.
+    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f,
+    /// which may also use the leaf itself.
     fn graph_leaves(&self, inputs: &[&Array]) -> Result<Vec<Tensor>> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {

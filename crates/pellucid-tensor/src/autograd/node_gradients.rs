@@ -25,8 +25,8 @@ pub(super) struct NodeInputs {
 }
 
 impl NodeInputs {
-    /// Finds the inputs that need a gradient: those for which `is_needed` returns true, without leaves whose last handle
-    /// was dropped.
+    /// Finds the inputs that need a gradient: those for which `is_needed` returns true, without leaves whose last
+    /// handle was dropped.
     #[inline]
     pub(super) fn new(node: &GraphNode, is_needed: impl Fn(&Edge) -> bool) -> NodeInputs {
         let mut inputs = NodeInputs { slots: SmallVec::new(), needed: NeedsInputGrad::default(), any: false };
@@ -137,8 +137,8 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless there is one incoming gradient for each output; [`Error::ShapeMismatch`] if one
-    /// has another shape than its output; [`Error::DeviceMismatch`] if one is pinned to another device;
+    /// [`Error::InvalidArgument`] unless there is one incoming gradient for each output; [`Error::ShapeMismatch`] if
+    /// one has another shape than its output; [`Error::DeviceMismatch`] if one is pinned to another device;
     /// [`Error::GraphFreed`] if a backward pass has freed the saved values; [`Error::SavedValueModified`].
     pub fn backward(&self, grad_outputs: &[Option<&Tensor>]) -> Result<Vec<Option<Tensor>>> {
         let (node, name) = (&self.0, self.name());

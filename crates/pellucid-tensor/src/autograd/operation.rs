@@ -83,8 +83,8 @@ pub trait Operation: Send + Sync + 'static {
     }
 
     /// Returns true if `forward` runs on the CPU only, for example because it reads its inputs on the host. Inputs on
-    /// another device are then copied to the CPU with their history, and the outputs are copied back. A captured step on
-    /// another device refuses such an operation.
+    /// another device are then copied to the CPU with their history, and the outputs are copied back. A captured step
+    /// on another device refuses such an operation.
     fn runs_on_cpu(&self) -> bool {
         false
     }

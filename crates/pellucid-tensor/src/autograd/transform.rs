@@ -29,8 +29,8 @@ pub struct GradOptions {
     pub create_graph: bool,
     /// Keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
-    /// Return zeros for an input on which no output depends, and ignore an output that requires no gradient. By default,
-    /// both are errors.
+    /// Return zeros for an input on which no output depends, and ignore an output that requires no gradient. By
+    /// default, both are errors.
     pub allow_unused: bool,
 }
 
@@ -169,7 +169,8 @@ fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Re
     }
 }
 
-/// Returns an error unless there is one vector for each of `tensors`, of the same shape. `what` is the role of the tensors.
+/// Returns an error unless there is one vector for each of `tensors`, of the same shape. `what` is the role of the
+/// tensors.
 fn check_vectors(op: &'static str, what: &str, vectors: &[&Tensor], tensors: &[&Tensor]) -> Result<()> {
     check_count(op, what, vectors.len(), tensors.len())?;
     match vectors.iter().zip(tensors).enumerate().find(|(_, (v, t))| v.shape() != t.shape()) {
@@ -192,8 +193,8 @@ fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Ite
     }
 }
 
-/// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one. An input that
-/// is not a float is an error of `op`.
+/// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one. An input
+/// that is not a float is an error of `op`.
 pub(super) fn track_inputs(op: &'static str, linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     check_floats(op, "input", inputs.iter().copied())?;
     let fresh = |t: &&Tensor| {
@@ -206,8 +207,8 @@ pub(super) fn track_inputs(op: &'static str, linked: bool, inputs: &[&Tensor]) -
 /// input. There is one vector for each output. An input on which no output depends gets zeros.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors; [`Error::DTypeMismatch`] for an
-/// input that is not a float.
+/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors; [`Error::DTypeMismatch`] for
+/// an input that is not a float.
 pub fn vjp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -240,8 +241,8 @@ fn vector_jacobian_products(
 /// rule. An output that does not depend on the inputs has the product zero.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents; [`Error::DTypeMismatch`] for an
-/// input or output that is not a float.
+/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents; [`Error::DTypeMismatch`]
+/// for an input or output that is not a float.
 pub fn jvp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],

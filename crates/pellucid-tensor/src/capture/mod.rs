@@ -87,11 +87,11 @@ pub enum Placement {
 ///
 /// # Threads
 /// A step is `Send`: it may move to another thread between launches, and a service may hold it in a
-/// [`Mutex`](std::sync::Mutex). Grad mode and autocast are those of the thread that launches. Random numbers continue the
-/// stream of the thread that recorded the step first, so the results are those of a step that does not move.
-/// While a step is recorded, other threads may use and change gradients and write tensors of the step. They see the
-/// gradients from before the step, and their changes count as changes between two launches.
-/// [`capture_local`] accepts closures that are not `Send`.
+/// [`Mutex`](std::sync::Mutex). Grad mode and autocast are those of the thread that launches. Random numbers continue
+/// the stream of the thread that recorded the step first, so the results are those of a step that does not move. While
+/// a step is recorded, other threads may use and change gradients and write tensors of the step. They see the gradients
+/// from before the step, and their changes count as changes between two launches. [`capture_local`] accepts closures
+/// that are not `Send`.
 ///
 /// A step has one arena, so it runs one launch at a time. To launch on several threads at once, capture a step for each
 /// of them. The steps share all tensors that they only read, such as weights:
@@ -161,8 +161,8 @@ struct Recordings {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The step may return a [`Result`], so that `?` can be used in it. Its error is that of `capture`, or of the launch that
-/// records the step again:
+/// The step may return a [`Result`], so that `?` can be used in it. Its error is that of `capture`, or of the launch
+/// that records the step again:
 ///
 /// ```
 /// use pellucid::{Tensor, capture, ops};
@@ -175,10 +175,10 @@ struct Recordings {
 /// ```
 ///
 /// # Errors
-/// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape that depends on one;
-/// [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse (a step may set one
-/// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
-/// panics of the step propagate.
+/// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape
+/// that depends on one; [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse
+/// (a step may set one that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an
+/// operation in it. Other panics of the step propagate.
 #[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(
     step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -268,8 +268,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }
 
-    /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step are
-    /// those of the first recording: a launch notices whether they were replaced.
+    /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step
+    /// are those of the first recording: a launch notices whether they were replaced.
     ///
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.

@@ -172,8 +172,8 @@ pub(super) fn has_needed_results(kernels: &[RecordedKernel]) -> bool {
     launches.iter().flat_map(|launch| &launch.outputs).any(|out| handles[out.slot] > 0)
 }
 
-/// Removes the launches that write no needed slot: one with handles, or one that a needed launch uses. All operands of a
-/// launch that stays are needed: also its outputs, of which it may write a part.
+/// Removes the launches that write no needed slot: one with handles, or one that a needed launch uses. All operands of
+/// a launch that stays are needed: also its outputs, of which it may write a part.
 fn remove_unneeded(launches: &mut Vec<Launch>, handles: &[usize]) {
     let mut needed: Vec<bool> = handles.iter().map(|&handles| handles > 0).collect();
     let mut keep: Vec<bool> = vec![false; launches.len()];

@@ -31,9 +31,9 @@ impl Recording {
         storage.pending() == READY && storage.buffer().is_allocated() && self.writers(array).next().is_none()
     }
 
-    /// Returns the kernels that compute an array from fills and host values, in their order, without those whose results
-    /// are known. Returns `None` if the array depends on an input of the step, on random numbers, or on an outside
-    /// tensor that the step writes.
+    /// Returns the kernels that compute an array from fills and host values, in their order, without those whose
+    /// results are known. Returns `None` if the array depends on an input of the step, on random numbers, or on an
+    /// outside tensor that the step writes.
     fn sources(&self, array: &Array) -> Option<Vec<usize>> {
         let (mut sources, mut seen, mut open) = (Vec::new(), Vec::<&Array>::new(), vec![array]);
         while let Some(array) = open.pop() {

@@ -28,8 +28,8 @@ pub(super) fn count_flag_change() {
 pub(crate) struct HostDependencies {
     /// Flags, each with its value; `None` for a flag that the step sets before it reads it.
     flags: Vec<(Arc<AtomicUsize>, Option<usize>)>,
-    /// 1 plus the count of flag changes for which all flags are known to have these values. While no flag in the process
-    /// changes, a launch reads only the count.
+    /// 1 plus the count of flag changes for which all flags are known to have these values. While no flag in the
+    /// process changes, a launch reads only the count.
     matched_at: AtomicUsize,
     /// Storages whose elements were copied to the device of the step, each with its version.
     sources: Vec<(Arc<Storage>, u64)>,

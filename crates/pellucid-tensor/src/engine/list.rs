@@ -1,5 +1,5 @@
-//! Lists of deferred kernels. A thread has one for each scope of [`lazy`], for each captured step that it records, and for
-//! each device that defers its kernels.
+//! Lists of deferred kernels. A thread has one for each scope of [`lazy`], for each captured step that it records, and
+//! for each device that defers its kernels.
 //!
 //! A list runs when one of its results is read, when it is long, and when the caller asks for it ([`flush`]). Kernels
 //! are skipped if no handle outside of the list and no later kernel can read their results. A thread that uses a result
@@ -451,8 +451,8 @@ fn run_readers(storage: &Storage) {
     storage.clear_readers();
 }
 
-/// Runs the list on which a storage is pending, because `op` needs its values. The error of another thread's list is kept
-/// for that thread.
+/// Runs the list on which a storage is pending, because `op` needs its values. The error of another thread's list is
+/// kept for that thread.
 ///
 /// # Errors
 /// That of a deferred kernel; [`Error::NotComputed`] if a kernel of another thread failed, so that the storage has no
@@ -506,10 +506,10 @@ impl Drop for DeferredGuard {
     }
 }
 
-/// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an optimizer
-/// step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps, which fuse
-/// kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a list. The
-/// results equal those of eager mode bit for bit.
+/// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an
+/// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
+/// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
+/// list. The results equal those of eager mode bit for bit.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///
@@ -525,8 +525,8 @@ impl Drop for DeferredGuard {
 /// assert_eq!(y.item::<f32>(), 14.0);
 /// ```
 ///
-/// The error of a kernel that fails at the end of `f`, for example by an index out of bounds, is returned by the next read
-/// or [`flush`] of this thread. A result of the kernel, and of later ones, has no values.
+/// The error of a kernel that fails at the end of `f`, for example by an index out of bounds, is returned by the next
+/// read or [`flush`] of this thread. A result of the kernel, and of later ones, has no values.
 ///
 /// ```
 /// use pellucid::{lazy, ops, Error, Tensor};

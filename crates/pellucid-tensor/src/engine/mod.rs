@@ -91,8 +91,8 @@ fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> R
     Err(Error::invalid(kernel.name(), reason))
 }
 
-/// Returns an error if elements of an output may have one place in memory, since their value would depend on the order of
-/// the writes.
+/// Returns an error if elements of an output may have one place in memory, since their value would depend on the order
+/// of the writes.
 #[cold]
 fn check_distinct(kernel: &Kernel, output: &Array) -> Result<()> {
     if !output.layout().may_repeat() {
@@ -338,8 +338,8 @@ fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
     views
 }
 
-/// Increments the version of every output that has elements. A deferred kernel is counted when it is recorded, not when it runs, so that
-/// versions follow the order of the program.
+/// Increments the version of every output that has elements. A deferred kernel is counted when it is recorded, not when
+/// it runs, so that versions follow the order of the program.
 fn bump_versions(outputs: &[&Array]) {
     for out in outputs.iter().filter(|out| out.shape().size() > 0) {
         out.storage().bump();
@@ -415,8 +415,8 @@ pub(crate) fn recording_number() -> u32 {
     if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }
 }
 
-/// Returns true unless this thread captures the recording of this number, and no kernel of the recording has written the
-/// array since its storage had this version.
+/// Returns true unless this thread captures the recording of this number, and no kernel of the recording has written
+/// the array since its storage had this version.
 #[cold]
 pub(crate) fn may_be_written_since(recording: u32, array: &Array, version: u64) -> bool {
     recording == 0 || recording != recording_number() || list::with_current(|r| r.has_written_since(array, version))
@@ -463,9 +463,9 @@ pub(crate) fn recorded_operands(array: &Array) -> usize {
     list::with_list_for(array.device(), count).unwrap_or(0)
 }
 
-/// Runs `f` in eager mode, also if this thread is in another mode. Devices that defer their kernels still do. Use it for state that a recording only references,
-/// such as parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run
-/// first.
+/// Runs `f` in eager mode, also if this thread is in another mode. Devices that defer their kernels still do. Use it
+/// for state that a recording only references, such as parameters that a model creates at its first input. Kernels that
+/// [`lazy`] has deferred on this thread run first.
 ///
 /// # Panics
 /// With the typed error of a deferred kernel that failed.

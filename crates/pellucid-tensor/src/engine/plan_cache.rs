@@ -1,8 +1,8 @@
 //! Compiled plans of deferred kernels, found by their structure.
 //!
 //! A training loop defers the same kernels in every step. Its plan is optimized and compiled once. Run-time parameters
-//! of kernels (`x * 0.1`) are not part of the structure: the passes run on a plan in which every parameter is replaced by
-//! its number. A plan with other values is compiled again, but not optimized again.
+//! of kernels (`x * 0.1`) are not part of the structure: the passes run on a plan in which every parameter is replaced
+//! by its number. A plan with other values is compiled again, but not optimized again.
 
 use super::slot_writes::SlotWrites;
 use super::stats;
@@ -32,8 +32,8 @@ pub(super) struct CachedPlan {
     compiled: Mutex<(Vec<Scalar>, Arc<dyn CompiledPlan>)>,
 }
 
-/// The plans of each device, in the order of their last use; the most recently used one is last. Work on one device does
-/// not remove the plans of another.
+/// The plans of each device, in the order of their last use; the most recently used one is last. Work on one device
+/// does not remove the plans of another.
 static PLANS: Mutex<Vec<(Device, Vec<Arc<CachedPlan>>)>> = Mutex::new(Vec::new());
 
 /// Calls `f` with the plans of a device.

@@ -143,8 +143,8 @@ impl<T: Nested + ?Sized> Nested for &T {
 }
 
 impl<T: Nested> From<T> for Tensor {
-    /// Creates a leaf on the CPU, with the dtype of the numbers, from a number or from nested arrays, slices or vectors:
-    /// `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`, `Tensor::from(vec![vec![1, 2], vec![3, 4]])`.
+    /// Creates a leaf on the CPU, with the dtype of the numbers, from a number or from nested arrays, slices or
+    /// vectors: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`, `Tensor::from(vec![vec![1, 2], vec![3, 4]])`.
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_from_nested`].

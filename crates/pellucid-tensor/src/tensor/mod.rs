@@ -46,8 +46,9 @@ use std::sync::{Arc, OnceLock, Weak};
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
 /// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, which shares its elements, history
-/// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
-/// views, and of the tensor of which it is a view. `x += y` is no such write: it replaces the handle by that of the sum.
+/// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of
+/// its views, and of the tensor of which it is a view. `x += y` is no such write: it replaces the handle by that of the
+/// sum.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -348,8 +349,8 @@ impl Tensor {
     /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
     ///
     /// It is `None` before a backward pass, and for a result: only leaves keep their gradients, and results after
-    /// [`retain_grad`](Tensor::retain_grad). The first such call for a result in a process is reported, to the subscriber
-    /// of `tracing` or on standard error without one.
+    /// [`retain_grad`](Tensor::retain_grad). The first such call for a result in a process is reported, to the
+    /// subscriber of `tracing` or on standard error without one.
     pub fn grad(&self) -> Option<Tensor> {
         let gradient = self.0.existing_slot().and_then(|slot| slot.get());
         if gradient.is_none() && !self.is_leaf() && !self.retains_grad() {
@@ -464,12 +465,11 @@ impl Tensor {
         });
     }
 
-    /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient. If
-    /// it is [free](Tensor::is_free), it is copied to the device of this tensor; if it is pinned to another device, the
-    /// pass fails with [`Error::DeviceMismatch`].
-    /// The hook exists as long as the graph, or until it is removed. After a write in place, it receives the gradient
-    /// of the value before the write. In a captured step it is called when the step is recorded; the step is recorded
-    /// again after a hook of one of its tensors was added or removed.
+    /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient.
+    /// If it is [free](Tensor::is_free), it is copied to the device of this tensor; if it is pinned to another device,
+    /// the pass fails with [`Error::DeviceMismatch`]. The hook exists as long as the graph, or until it is removed.
+    /// After a write in place, it receives the gradient of the value before the write. In a captured step it is called
+    /// when the step is recorded; the step is recorded again after a hook of one of its tensors was added or removed.
     ///
     /// # Errors
     /// [`Error::NotTracked`] if the tensor requires no gradient.

@@ -96,8 +96,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If the tensor is on another device: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view, for a
-    /// tensor with views and a layout that is not contiguous, and inside a captured step; errors of the device.
+    /// If the tensor is on another device: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view,
+    /// for a tensor with views and a layout that is not contiguous, and inside a captured step; errors of the device.
     #[panicking_form]
     pub fn try_to_(&self, device: impl IntoDevice) -> Result<()> {
         let device = device.into_device()?;

@@ -8,8 +8,8 @@ use crate::shader::{ShaderBuilder, WORKGROUP};
 use crate::status::{AXIS, INDEX, LENGTH, OPERATION, PASSED, POSITION};
 use pellucid_ir::{Compute, DType, Result};
 
-/// Adds the dispatches that set the status word if an index is not in `0..len`, or if `from_end` in `-len..len`. `axis` is
-/// the axis of the indexed array, for the error.
+/// Adds the dispatches that set the status word if an index is not in `0..len`, or if `from_end` in `-len..len`. `axis`
+/// is the axis of the indexed array, for the error.
 pub(super) fn check_bounds(
     list: &mut DispatchList<'_>,
     op: &'static str,

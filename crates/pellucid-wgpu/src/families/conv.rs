@@ -6,10 +6,10 @@
 //! | gradient of x | channels | images and positions of x | outputs and taps |
 //! | gradient of w | outputs | channels and taps | images and positions of y |
 //!
-//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, a sum of
-//! a part of the position and a part of the tap. In the gradient of x, the position of y is
-//! `(x + before − dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo the
-//! stride. There is one product for each remainder, with these taps only.
+//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, a sum
+//! of a part of the position and a part of the tap. In the gradient of x, the position of y is `(x + before −
+//! dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo the stride.
+//! There is one product for each remainder, with these taps only.
 
 use super::GpuFamily;
 use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
@@ -230,8 +230,8 @@ fn with_lead(lead: Digit, digits: [Digit; 3]) -> Vec<Digit> {
     [lead].into_iter().chain(digits).collect()
 }
 
-/// Returns the matrices of all groups: `len` neighbouring elements along `axis` belong to one group. The first element is
-/// `offset` elements after that of the array.
+/// Returns the matrices of all groups: `len` neighbouring elements along `axis` belong to one group. The first element
+/// is `offset` elements after that of the array.
 fn tiled<'a>(
     array: &DeviceArray<'a>,
     (axis, len): (usize, usize),

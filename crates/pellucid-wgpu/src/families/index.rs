@@ -7,8 +7,8 @@ use crate::shader::ShaderBuilder;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Index;
 
-/// Adds the dispatches that set the status word if an index is out of bounds. If `from_end`, negative indices count from
-/// the end.
+/// Adds the dispatches that set the status word if an index is out of bounds. If `from_end`, negative indices count
+/// from the end.
 pub(super) fn check_indices(
     list: &mut DispatchList<'_>,
     op: &'static str,

@@ -1,11 +1,11 @@
 //! Stable sorting of integer keys, for the families `Sort` and `Scatter`.
 //!
-//! Every element has an unsigned key of 32 or 64 bits. The elements of a line are sorted by key and index; the pairs are
-//! distinct, so the order is the stable one. A first dispatch sorts tiles of up to 256 elements in shared memory, by a
-//! bitonic network (Batcher 1968); a workgroup sorts several short lines. Every further dispatch merges pairs of sorted
-//! runs: an invocation finds the beginning of its outputs by binary search (Green, McColl & Bader 2012) and merges them
-//! in order. A line of n elements costs O(n log n) operations in log₂(n / 256) + 1 dispatches. If only the first k
-//! elements are kept, runs are truncated to k elements.
+//! Every element has an unsigned key of 32 or 64 bits. The elements of a line are sorted by key and index; the pairs
+//! are distinct, so the order is the stable one. A first dispatch sorts tiles of up to 256 elements in shared memory,
+//! by a bitonic network (Batcher 1968); a workgroup sorts several short lines. Every further dispatch merges pairs of
+//! sorted runs: an invocation finds the beginning of its outputs by binary search (Green, McColl & Bader 2012) and
+//! merges them in order. A line of n elements costs O(n log n) operations in log₂(n / 256) + 1 dispatches. If only the
+//! first k elements are kept, runs are truncated to k elements.
 
 use crate::dispatch_list::DispatchList;
 use crate::operand::Bindings;

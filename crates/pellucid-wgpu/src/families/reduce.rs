@@ -1,9 +1,9 @@
 //! `Reduce`: reductions over axes, with a program for the inputs and one for the result.
 //!
 //! The reduced elements of one output form a sequence of N elements in row-major order. It is divided into P parts,
-//! where P depends on N alone: part p has the elements p, p + P, p + 2P, ... One invocation reduces one part in order. A
-//! second dispatch reduces the P partial results of each output: by one invocation in order if P is less than the size
-//! of a workgroup, else by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
+//! where P depends on N alone: part p has the elements p, p + P, p + 2P, ... One invocation reduces one part in order.
+//! A second dispatch reduces the P partial results of each output: by one invocation in order if P is less than the
+//! size of a workgroup, else by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
@@ -27,8 +27,8 @@ const MAX_SERIAL: usize = 128;
 /// The largest number of parts of a sequence of elements without loops.
 const MAX_PARTS: usize = 1 << 17;
 
-/// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts of
-/// 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that no
+/// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts
+/// of 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that no
 /// invocation has more than [`MAX_ITERATIONS`].
 fn part_count(length: usize, iterations: usize) -> usize {
     let least = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
@@ -188,8 +188,8 @@ impl ReductionLines {
         }
     }
 
-    /// Adds the lines that combine the results of the invocations of a workgroup, each of which has reduced a value, and
-    /// returns the text of the result.
+    /// Adds the lines that combine the results of the invocations of a workgroup, each of which has reduced a value,
+    /// and returns the text of the result.
     fn combine(&self, shader: &mut ShaderBuilder, subgroups: bool) -> String {
         match self {
             ReductionLines::Fold(accumulator) => combine_in_workgroup(shader, accumulator, "shared", subgroups),
@@ -216,7 +216,8 @@ impl ReductionLines {
 }
 
 impl GpuReduction {
-    /// Returns the condition that the value x with its index is preferred to y. Of equal values, the first is preferred.
+    /// Returns the condition that the value x with its index is preferred to y. Of equal values, the first is
+    /// preferred.
     fn is_preferred(&self, (x, x_index): (&str, &str), (y, y_index): (&str, &str)) -> String {
         format!("({} || (!{} && {x_index} < {y_index}))", self.precedes(x, y), self.precedes(y, x))
     }

@@ -1,7 +1,7 @@
 //! `Scan`: cumulative reductions along one axis. Sums and products of `f32` accumulate in `f64`.
 //!
-//! One invocation computes a line of up to [`MAX_SERIAL`] elements in order, with the bits of the CPU. A longer line of N
-//! elements is divided into about √N chunks. A first dispatch reduces every chunk. An invocation of the second one
+//! One invocation computes a line of up to [`MAX_SERIAL`] elements in order, with the bits of the CPU. A longer line of
+//! N elements is divided into about √N chunks. A first dispatch reduces every chunk. An invocation of the second one
 //! combines the results of the chunks before its own, and continues with its own elements.
 
 use super::GpuFamily;
@@ -228,8 +228,8 @@ impl RunningScan {
         }
     }
 
-    /// Adds the lines that combine the variables with those that [`RunningScan::store`] has stored for the elements that
-    /// follow.
+    /// Adds the lines that combine the variables with those that [`RunningScan::store`] has stored for the elements
+    /// that follow.
     fn combine(&self, shader: &mut ShaderBuilder, binding: usize, at: &str) {
         match self {
             RunningScan::Total(accumulator, _, total) => {

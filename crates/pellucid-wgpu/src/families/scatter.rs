@@ -6,9 +6,9 @@
 //! result is thus the sequential one, without atomic additions. n positions with slices of s elements cost
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
 //!
-//! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer loop.
-//! A group that extends over several dispatches is combined in order too; an element of half precision is then rounded
-//! once for each of them.
+//! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer
+//! loop. A group that extends over several dispatches is combined in order too; an element of half precision is then
+//! rounded once for each of them.
 
 use super::GpuFamily;
 use super::copy::same_size_integer;

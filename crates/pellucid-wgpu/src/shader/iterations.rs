@@ -1,8 +1,8 @@
 //! Estimates of the iterations of loops.
 //!
 //! An adapter may end the loops of an invocation after a number of iterations in total, without an error
-//! ([`Gpu::max_iterations`](crate::device::Gpu)). Families therefore divide long loops by the iterations of their bodies,
-//! of which the functions of the library contribute most: a division of 64-bit values is a loop over its bits.
+//! ([`Gpu::max_iterations`](crate::device::Gpu)). Families therefore divide long loops by the iterations of their
+//! bodies, of which the functions of the library contribute most: a division of 64-bit values is a loop over its bits.
 
 use super::{called, function_text};
 use crate::shader::ShaderFeatures;
@@ -15,8 +15,8 @@ pub(crate) const MAX_ITERATIONS: usize = 60_000;
 /// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
 const SERIES_TERMS: usize = 256;
 
-/// The iterations of functions whose loops end at a condition in several places, so that the estimates would be multiplied:
-/// the series for the largest arguments, with the divisions in their loops.
+/// The iterations of functions whose loops end at a condition in several places, so that the estimates would be
+/// multiplied: the series for the largest arguments, with the divisions in their loops.
 const OF_SERIES: [(&str, usize); 11] = [
     ("f_polygamma", 1000),
     ("f_zeta", 1000),

@@ -75,7 +75,8 @@ impl Parameters {
         Parameters::from([items as u32, 0])
     }
 
-    /// Appends a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no sign.
+    /// Appends a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no
+    /// sign.
     pub(crate) fn declare(&mut self, value: isize) -> String {
         self.words.push(value as u32);
         format!("params[{}]", self.words.len() - 1)

@@ -61,8 +61,8 @@ pub(crate) fn program_digest(program: &Program) -> u64 {
     program_form(program).digest
 }
 
-/// The largest number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common divisor of
-/// `i64` has 92 of them, and its shader compiles for minutes.
+/// The largest number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common
+/// divisor of `i64` has 92 of them, and its shader compiles for minutes.
 const MAX_LONG_DIVISIONS: usize = 8;
 
 /// The largest number of functions of two operands with long texts in a program: llvmpipe compiles each of them for
@@ -355,7 +355,8 @@ pub(crate) fn combining_primitive(op: RowOp, compute: Compute) -> Binary {
     }
 }
 
-/// A running reduction of values in one invocation. Sums of `f32` also accumulate their rounding errors (Neumaier 1974).
+/// A running reduction of values in one invocation. Sums of `f32` also accumulate their rounding errors (Neumaier
+/// 1974).
 #[derive(Clone, Debug)]
 pub(crate) struct Accumulator {
     op: Binary,

@@ -54,8 +54,8 @@ fn gather() -> Kernel {
     Kernel::Gather(Gather { op: "gather", from_end: true, index: Index::Axes([0].into_iter().collect()) })
 }
 
-/// Returns a plan of several families. Slots: 0 is a given input [4, 6] of `f32`, 1 a given index [4], 2 a state [4, 6],
-/// 3 the state of a generator; the others belong to the plan. The output is a scalar.
+/// Returns a plan of several families. Slots: 0 is a given input [4, 6] of `f32`, 1 a given index [4], 2 a state [4,
+/// 6], 3 the state of a generator; the others belong to the plan. The output is a scalar.
 fn plan(passes: Passes) -> Plan {
     let all = AxisSet::all(2);
     let launch = |kernel, inputs: Vec<SlotView>, output| Launch::new(kernel, inputs, vec![output]);

@@ -1,5 +1,5 @@
-//! Times of the host for each kernel, measured by hand: `cargo test --release -p pellucid-wgpu --test adapter timings --
-//! --ignored --nocapture`.
+//! Times of the host for each kernel, measured by hand: `cargo test --release -p pellucid-wgpu --test adapter timings
+//! -- --ignored --nocapture`.
 
 use crate::harness::{PairedArray, ProgramBuilder, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::backend::{Backend, View};

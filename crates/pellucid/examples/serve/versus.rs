@@ -15,8 +15,8 @@ const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (32, 16), (32, 128)];
 /// The time for which one of the programs runs before the other's turn.
 const TURN: Duration = Duration::from_millis(400);
 
-/// Prints, for each shape, the times of both programs in microseconds, and Pellucid's time divided by the other's as the
-/// median over the rounds: of the medians (`p50`) and of the lower quartiles (`p25`).
+/// Prints, for each shape, the times of both programs in microseconds, and Pellucid's time divided by the other's as
+/// the median over the rounds: of the medians (`p50`) and of the lower quartiles (`p25`).
 pub(crate) fn run(mut encoder: Encoder, command: &str, rounds: usize) -> AnyResult<()> {
     let mut peer = Peer::start(command)?;
     println!("{}", peer.ask(&json!({}))?);

@@ -228,9 +228,9 @@ impl<const K: usize> Batches<K> {
     /// saved epoch. An iterator that exists already stays as it is, and no longer changes the position.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if the state dict is not that of a loader; [`Error::InvalidArgument`] if only one of the two
-    /// loaders shuffles, the data set or the batches have another size, or the position does not exist. On error nothing
-    /// is changed.
+    /// [`Error::StateDict`] if the state dict is not that of a loader; [`Error::InvalidArgument`] if only one of the
+    /// two loaders shuffles, the data set or the batches have another size, or the position does not exist. On error
+    /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }

@@ -10,10 +10,11 @@ use std::path::Path;
 const MARK: &str = "pellucid_checkpoint";
 const VERSION: &str = "1";
 
-/// Writes a checkpoint to one safetensors file, atomically, as [`save`](super::save) does. An existing file is replaced.
+/// Writes a checkpoint to one safetensors file, atomically, as [`save`](super::save) does. An existing file is
+/// replaced.
 ///
-/// Save after a step, not between `backward` and the step: gradients are not part of a checkpoint. The checkpoint may be
-/// borrowed or owned.
+/// Save after a step, not between `backward` and the step: gradients are not part of a checkpoint. The checkpoint may
+/// be borrowed or owned.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-checkpoint-{}", std::process::id()));

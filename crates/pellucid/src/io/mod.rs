@@ -30,8 +30,9 @@ const RESERVED_NAME: &str = "__metadata__";
 /// permissions. A path that is not a regular file, such as a pipe, is written directly.
 ///
 /// The bytes are on the disk (`fsync`) before the file is renamed, and on Unix the directory is written to the disk
-/// after that. If the power fails during a save, the path names the complete old or new file. If it fails after the save
-/// has returned, the path names the new file. Both hold if the file system and the disk keep the guarantees of `fsync`.
+/// after that. If the power fails during a save, the path names the complete old or new file. If it fails after the
+/// save has returned, the path names the new file. Both hold if the file system and the disk keep the guarantees of
+/// `fsync`.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-{}.safetensors", std::process::id()));

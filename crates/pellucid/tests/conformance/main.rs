@@ -65,8 +65,8 @@ fn operations_agree_with_the_data() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// The same samples in single precision on the first GPU, deferred. An operation without an error here may also have run
-/// on the CPU in part; `docs/wgpu.md` lists what does.
+/// The same samples in single precision on the first GPU, deferred. An operation without an error here may also have
+/// run on the CPU in part; `docs/wgpu.md` lists what does.
 #[cfg(feature = "wgpu")]
 #[test]
 #[ignore = "compiles several thousand shaders"]

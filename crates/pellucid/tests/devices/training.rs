@@ -69,8 +69,8 @@ fn train_by_replays(device: Device) -> Vec<u32> {
     bits(&model, losses)
 }
 
-/// The kernels of the backend compute the bits of the CPU, also those of dropout masks, so training has the same bits on
-/// every device, whether kernels run at once (`toy:0`), deferred (`toy:1`), or as a captured step.
+/// The kernels of the backend compute the bits of the CPU, also those of dropout masks, so training has the same bits
+/// on every device, whether kernels run at once (`toy:0`), deferred (`toy:1`), or as a captured step.
 #[test]
 fn training_has_the_same_bits_deferred_and_replayed() {
     let expected = train_eagerly(Device::cpu());

@@ -1,4 +1,4 @@
-//! The language of the repository: words that the field does not use, names of several types, and long lines.
+//! The language of the repository: words that the field does not use, names of several types, and long lines of text.
 //!
 //! Each check has a list of exceptions, whose counts may only decrease. If the number of findings is below its count,
 //! the list must be updated: `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
@@ -28,7 +28,7 @@ const DENIED: [&str; 14] = [
     "(ask|asks) for what",
 ];
 
-/// Longest line of a Markdown document, in characters. Rows of tables may be longer.
+/// Longest line of a Markdown document or of a comment, in characters. Rows of tables may be longer.
 const LONGEST_LINE: usize = 120;
 
 /// A word of a text, in lower case.
@@ -137,14 +137,21 @@ fn no_new_types_of_one_name() {
     });
 }
 
-#[test]
-fn no_new_long_lines_in_documents() {
-    let files = files(&["md"]);
-    let long = |text: &str| -> Vec<usize> {
-        let is_long = |(_, line): &(usize, &str)| line.chars().count() > LONGEST_LINE && !line.starts_with('|');
-        text.lines().enumerate().filter(is_long).map(|(i, _)| i + 1).collect()
+/// Returns the numbers of the lines of text that are too long: of a document, or of the comments of a source file.
+fn long_lines(name: &str, text: &str) -> Vec<usize> {
+    let is_text = |line: &str| match name.ends_with(".rs") {
+        true => line.trim_start().starts_with("//"),
+        false => !line.starts_with('|'),
     };
-    let found: BTreeMap<&str, Vec<usize>> = files.iter().map(|(name, text)| (name.as_str(), long(text))).collect();
+    let is_long = |(_, line): &(usize, &str)| line.chars().count() > LONGEST_LINE && is_text(line);
+    text.lines().enumerate().filter(is_long).map(|(i, _)| i + 1).collect()
+}
+
+#[test]
+fn no_new_long_lines_of_text() {
+    let files = files(&["md", "rs"]);
+    let found: BTreeMap<&str, Vec<usize>> =
+        files.iter().map(|(name, text)| (name.as_str(), long_lines(name, text))).collect();
     let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
     compare("plain_language/lines.txt", counts, |name| {
         found[name].iter().map(|line| format!("  {name}:{line}\n")).collect()
@@ -161,4 +168,7 @@ fn the_checks_find_what_they_look_for() {
     assert!(phrases("amend, mushroom, seated; (first, values); so. Many").is_empty());
     let source = "pub(crate) struct Alpha<T>(T);\n    enum Beta {\npub trait Gamma: Sized {\nstruct $name;\n// struct Delta\nfn structure() {}";
     assert_eq!(types(source), ["Alpha", "Beta", "Gamma"]);
+    let (text, row) = ("a ".repeat(61), format!("|{}", "-".repeat(121)));
+    assert_eq!(long_lines("a.md", &format!("{text}\n{row}\nshort")), [1]);
+    assert_eq!(long_lines("a.rs", &format!("    // {text}\nlet x = \"{text}\";\n//! short")), [1]);
 }

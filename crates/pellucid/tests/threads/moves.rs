@@ -17,8 +17,8 @@ fn elsewhere<R: Send>(is_moved: bool, f: impl FnOnce() -> R + Send) -> R {
     if is_moved { thread::scope(|scope| scope.spawn(f).join().unwrap()) } else { f() }
 }
 
-/// Returns the losses and all parameters of a training in three parts, each on its own thread if `is_moved` is true. The
-/// second part has batches of new shapes, which are recorded on its thread.
+/// Returns the losses and all parameters of a training in three parts, each on its own thread if `is_moved` is true.
+/// The second part has batches of new shapes, which are recorded on its thread.
 fn trained(is_moved: bool) -> Vec<u32> {
     let model = {
         let _scope = Generator::new(3).scope();

@@ -90,9 +90,9 @@ fn run_typed<T: Element>(
     out: &DenseArray<'_>,
 ) -> Result<()> {
     let arrays = part.sorted([a.first::<T>(), b.first()], out.first());
-    // SAFETY: the array contract. *shape*: the rule of the family has compared the shapes, and the arrays are row-major with
-    // elements of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its
-    // output while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
+    // SAFETY: the array contract. *shape*: the rule of the family has compared the shapes, and the arrays are row-major
+    // with elements of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its output
+    // while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
     unsafe {
         // The transforms halve elements, so they are compiled for floats only.
         if const { T::HALF.is_some() }

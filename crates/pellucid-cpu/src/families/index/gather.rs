@@ -68,8 +68,9 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
 fn copy_slice<T: Copy>(x: *const T, y: *mut T, slice: &IndexSpace<2>, part: std::ops::Range<usize>) {
     let [from_step, to_step] = slice.step();
     slice.runs(part, |[from, to], n| {
-        // SAFETY: `x` and `y` are the first elements of slices within the operands (the rule of the family, `check_indices`),
-        // and the offsets of `slice` stay within these slices. No other task writes this part of the slice of `y`.
+        // SAFETY: `x` and `y` are the first elements of slices within the operands (the rule of the family,
+        // `check_indices`), and the offsets of `slice` stay within these slices. No other task writes this part of the
+        // slice of `y`.
         unsafe {
             let (x, y) = (x.offset(from), y.offset(to));
             if from_step == 1 && to_step == 1 {

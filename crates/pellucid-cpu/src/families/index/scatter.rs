@@ -168,10 +168,11 @@ impl<'a> ScatterTask<'a> {
     ) {
         let pairs = IndexPairs::new(self.index, y.layout, values.layout, indices, cut);
         pairs.for_each_block(0..pairs.positions.len(), &mut |in_y, in_values| {
-            // SAFETY: the offsets and the slice address elements of y and of the values, because the rule of the family and
-            // `check_indices` have accepted the operands (clause 1 of `for_each_element`). Other tasks process other
-            // indices along an axis that is not indexed, so they use other elements of y; the caller of the scatter
-            // passes no values that overlap y (clause 2). The instruction set of `kernel` is one of this processor.
+            // SAFETY: the offsets and the slice address elements of y and of the values, because the rule of the family
+            // and `check_indices` have accepted the operands (clause 1 of `for_each_element`). Other tasks process
+            // other indices along an axis that is not indexed, so they use other elements of y; the caller of the
+            // scatter passes no values that overlap y (clause 2). The instruction set of `kernel` is one of this
+            // processor.
             unsafe { kernel(y.first.get(), values.first.get(), in_y, in_values, &pairs.slice) }
         });
     }

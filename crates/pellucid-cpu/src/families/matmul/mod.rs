@@ -172,11 +172,11 @@ fn multiply_as<T: Element>(
         c: c.ok().map(|c| c.first::<T>().get()),
         epilogue: epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue }),
     };
-    // SAFETY: all elements of an operand are in its buffer, and the rule of the family has accepted the shapes, so every
-    // element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also
-    // between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures it
-    // if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds the
-    // borrow words of all storages, so no other thread uses the operands. *Panels*: a weight belongs to the single
+    // SAFETY: all elements of an operand are in its buffer, and the rule of the family has accepted the shapes, so
+    // every element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct,
+    // also between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures
+    // it if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds
+    // the borrow words of all storages, so no other thread uses the operands. *Panels*: a weight belongs to the single
     // matrix of this version of B, is packed for `Isa::best()`, and is never written again.
     unsafe { gemm_batched(&gemm, &offsets, &operands, Threads::Pool) }
 }

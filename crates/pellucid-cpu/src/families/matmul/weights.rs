@@ -1,8 +1,8 @@
 //! Packed weights: right factors of products of compiled plans that keep their values from launch to launch.
 //!
-//! The panels of such a factor are packed at the first launch. All plans that multiply by the same matrix share them, and
-//! they are freed with the last plan. They belong to one version of the storage: after a write, the next launch packs
-//! them again.
+//! The panels of such a factor are packed at the first launch. All plans that multiply by the same matrix share them,
+//! and they are freed with the last plan. They belong to one version of the storage: after a write, the next launch
+//! packs them again.
 
 use crate::operand::Operand;
 use pellucid_gemm::{Gemm, OwnedPanels, PackedPanels, Strided, uses_packed_panels};

@@ -192,8 +192,8 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
 /// `vector` loops are vectorised, and so are `commutative` loops, in which the order of the operands does not change
-/// the result. `scalar` loops are not vectorised. A primitive that is another one with its operands in reverse order, or
-/// the same as another one, has no separate loop.
+/// the result. `scalar` loops are not vectorised. A primitive that is another one with its operands in reverse order,
+/// or the same as another one, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>

@@ -299,7 +299,8 @@ impl RowExecution<'_> {
             // SAFETY: a uniform has a cell of at least eight bytes in the scratch memory.
             unsafe { at.cast::<u64>().write(*value) };
         }
-        // SAFETY: the operands and results of these instructions are uniform, and each has a cell in the scratch memory.
+        // SAFETY: the operands and results of these instructions are uniform, and each has a cell in the scratch
+        // memory.
         unsafe { execute(&self.linked.instrs[..self.linked.uniform], &at, &Extent::single_row(1)) };
         (at, raw)
     }

@@ -1,7 +1,7 @@
 //! Guarded phases: which rows need them, and rows that are finished without reading any elements.
 //!
-//! A phase is guarded by a mask with one value per row, which an earlier phase has computed. A row for which the mask is
-//! true does not need the results of the phase. A phase runs on a block of rows if any of them needs it.
+//! A phase is guarded by a mask with one value per row, which an earlier phase has computed. A row for which the mask
+//! is true does not need the results of the phase. A phase runs on a block of rows if any of them needs it.
 //!
 //! If all other phases compute values per row only, the rows are screened first, up to [`MAX_SCREENED_ROWS`] at a time:
 //! these phases run on the values per row alone. If no row of the group needs a guarded phase, the group is finished.
@@ -43,8 +43,8 @@ impl RowExecution<'_> {
     pub(super) unsafe fn screen(&self, rows: Range<usize>, at: &mut [*mut u8], raw: *mut u8) -> bool {
         let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[] };
         let tile = &Extent { rows: rows.len(), scratch: raw, ..Extent::single_row(0) };
-        // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the contract
-        // of this method and of `place_slots`). The phases without a guard have no instruction on elements.
+        // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the
+        // contract of this method and of `place_slots`). The phases without a guard have no instruction on elements.
         unsafe {
             self.load_row_inputs(&block, at, raw);
             for phase in &self.linked.phases {

@@ -104,8 +104,8 @@ impl ReduceLrOnPlateau {
     /// Adds a measurement, an `f64` or `f32`, usually once per epoch, and reduces the rates if necessary.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for another optimizer than that of the first step; those of [`Hyperparameter::try_get`]
-    /// and [`Optimizer::try_set_lr`].
+    /// [`Error::InvalidArgument`] for another optimizer than that of the first step; those of
+    /// [`Hyperparameter::try_get`] and [`Optimizer::try_set_lr`].
     #[panicking_form]
     pub fn try_step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let measured = measured.into();

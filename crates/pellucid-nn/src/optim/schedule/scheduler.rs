@@ -33,7 +33,8 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the
-    /// schedule changes the momentum but the optimizer has none, and for an initial rate that is negative or not finite.
+    /// schedule changes the momentum but the optimizer has none, and for an initial rate that is negative or not
+    /// finite.
     #[panicking_form]
     pub fn try_new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
@@ -155,9 +156,9 @@ impl<S: Schedule> Scheduler<S> {
     /// created, since `new` sets the rates of epoch 0. [`Scheduler::resume`] works in any order.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if it is from one
-    /// with another type of schedule, the epoch is not a whole number, or a rate is negative or not finite. On error
-    /// nothing is changed.
+    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if it is from
+    /// one with another type of schedule, the epoch is not a whole number, or a rate is negative or not finite. On
+    /// error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare(state)?.commit()
     }

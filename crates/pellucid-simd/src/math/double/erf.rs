@@ -66,8 +66,8 @@ fn scaled_erfc(x: f64) -> f64 {
 
 /// Returns erfc x for 0 ≤ x ≤ 28, where s is x² with the rounding error d = x² − s.
 ///
-/// The error is compensated: e^(−x²) = e^(−s)·(1 − d). x itself may be rounded, because only s has a large effect on the
-/// result.
+/// The error is compensated: e^(−x²) = e^(−s)·(1 − d). x itself may be rounded, because only s has a large effect on
+/// the result.
 #[inline(always)]
 fn erfc_far(x: f64, s: f64, d: f64) -> f64 {
     let p = scaled_erfc(x);

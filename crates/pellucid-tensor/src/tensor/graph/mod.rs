@@ -140,8 +140,8 @@ impl<A: ?Sized> Deref for GraphNode<A> {
 }
 
 impl GraphNode {
-    /// Creates a node with outputs of these shapes, dtypes and devices. `output` is its single output; a dangling `output` means that
-    /// [`GraphNode::set_outputs`] follows.
+    /// Creates a node with outputs of these shapes, dtypes and devices. `output` is its single output; a dangling
+    /// `output` means that [`GraphNode::set_outputs`] follows.
     ///
     /// The function is generic over the operation and inlined, so no part of the node is copied on its way to the
     /// allocation.
@@ -199,8 +199,8 @@ impl GraphNode {
         &self.details().hooks.get_or_init(|| self.outputs_meta.iter().map(|_| Arc::default()).collect())[index]
     }
 
-    /// Creates the lists of hooks if an output was computed outside of the step that is being captured and still exists:
-    /// the recording depends on the hooks that are registered for it later.
+    /// Creates the lists of hooks if an output was computed outside of the step that is being captured and still
+    /// exists: the recording depends on the hooks that are registered for it later.
     pub(crate) fn keep_hooks_of_live_outputs(&self) {
         let is_outside = |output: &Weak<TensorInner>| {
             output.upgrade().is_some_and(|output| Tensor::from_inner(output).array().storage().pending() == READY)

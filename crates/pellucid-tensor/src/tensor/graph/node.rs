@@ -59,8 +59,8 @@ impl Node {
     }
 
     /// Returns the input tensors, in the operation's order: the tensor itself if it still exists, else a tensor of the
-    /// value that the operation has saved, with its history. Returns `None` for an input that was dropped, or written in
-    /// place since, and of which no value is saved. A constant is returned if the operation has saved it.
+    /// value that the operation has saved, with its history. Returns `None` for an input that was dropped, or written
+    /// in place since, and of which no value is saved. A constant is returned if the operation has saved it.
     ///
     /// ```
     /// use pellucid::Tensor;

@@ -53,8 +53,8 @@ struct GraphText<'a> {
 }
 
 impl GraphText<'_> {
-    /// Writes the node after everything that it depends on. The search has an explicit stack: a chain may have a million
-    /// nodes.
+    /// Writes the node after everything that it depends on. The search has an explicit stack: a chain may have a
+    /// million nodes.
     fn write_graph(&mut self, node: &Arc<GraphNode>) -> fmt::Result {
         let mut stack = vec![(node, false)];
         while let Some((node, producers_done)) = stack.pop() {

@@ -206,8 +206,8 @@ fn custom_operations_are_nodes_of_the_graph() {
     assert_eq!(slope(&x), 96.0);
 }
 
-/// Σ x·c, whose gradient is the saved c itself. `Count` returns another number of gradients, `Saves` saves an input that
-/// does not exist, `Reads` reads the gradient of an output that does not exist.
+/// Σ x·c, whose gradient is the saved c itself. `Count` returns another number of gradients, `Saves` saves an input
+/// that does not exist, `Reads` reads the gradient of an output that does not exist.
 #[derive(Clone, Copy, PartialEq)]
 enum Variant {
     Correct,

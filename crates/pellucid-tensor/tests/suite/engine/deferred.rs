@@ -223,7 +223,8 @@ fn threads_that_share_a_device_do_not_share_errors() {
     assert_eq!(bits(&[fine]), bits(&[wave([3]) + 1.0]));
 }
 
-/// The error of a list that runs because of another thread, or because of a move, is returned to the thread of the list.
+/// The error of a list that runs because of another thread, or because of a move, is returned to the thread of the
+/// list.
 #[test]
 fn no_error_of_a_deferred_kernel_is_lost() {
     let bad = Tensor::from([7i64]);

@@ -87,8 +87,8 @@ fn gradients_of_reductions_over_axes_of_any_length_are_equal_on_launch_bound_dev
     }
 }
 
-/// Operations that create numbers of their own, and calls that are refused after they have created one, can be part of a
-/// step that is captured on another device than the CPU.
+/// Operations that create numbers of their own, and calls that are refused after they have created one, can be part of
+/// a step that is captured on another device than the CPU.
 #[test]
 fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
     let cases: [Reducing; 5] = [

@@ -141,8 +141,8 @@ fn functions_of_the_normal_distribution_are_accurate_in_both_tails() {
     }
 }
 
-/// The differences of large terms near the negative zeros of ln |Γ| and ψ have the documented absolute errors. Columns: x,
-/// ln |Γ(x)|, ψ(x), computed with 90 digits.
+/// The differences of large terms near the negative zeros of ln |Γ| and ψ have the documented absolute errors. Columns:
+/// x, ln |Γ(x)|, ψ(x), computed with 90 digits.
 #[test]
 fn gamma_functions_near_their_negative_zeros() {
     let values: [(f64, f64, f64); 11] = [

@@ -1,5 +1,5 @@
-//! Rows on other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same; and
-//! with the feature `wgpu` a GPU, whose results are compared within a tolerance.
+//! Rows on other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same;
+//! and with the feature `wgpu` a GPU, whose results are compared within a tolerance.
 
 use super::data::{operands, operands_on, values};
 use super::driver::Report;
@@ -118,8 +118,8 @@ fn check_on(device: Device, agreement: Agreement, row: &Row, case: &Case, report
     Ok(())
 }
 
-/// Checks the device of outputs and gradients, and whether they are free: a result is pinned if any input is, and runs on
-/// its device.
+/// Checks the device of outputs and gradients, and whether they are free: a result is pinned if any input is, and runs
+/// on its device.
 pub fn check_pins(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, host) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);

@@ -185,8 +185,8 @@ fn compare_output(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usi
 
 /// Returns the relative tolerance of an output, and the size of the numbers below which the tolerance is absolute.
 ///
-/// On a GPU, elementwise operations in `f32` must be within 4 ULP, unless the table of exceptions contains them, and all
-/// other operations within 1e-5 of the largest element.
+/// On a GPU, elementwise operations in `f32` must be within 4 ULP, unless the table of exceptions contains them, and
+/// all other operations within 1e-5 of the largest element.
 fn tolerance(row: &Row, scale: f64, output: &Tensor, reference: &[f64]) -> (f64, f64) {
     let dtype = output.dtype();
     // Half precision computes in f32 and rounds at the end.

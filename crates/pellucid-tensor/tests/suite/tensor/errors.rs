@@ -427,8 +427,8 @@ fn debug_of_an_error_is_its_message() {
     assert_eq!(format!("{:?}", Err::<(), _>(&error)), format!("Err({error})"));
 }
 
-/// Every refused dtype of an operand is an error with a call that helps. The help of many operations names none; then it
-/// is `to_dtype()`.
+/// Every refused dtype of an operand is an error with a call that helps. The help of many operations names none; then
+/// it is `to_dtype()`.
 #[test]
 fn errors_of_dtypes_have_a_remedy() {
     let (x, doubles) = (Tensor::ones([2, 3], DType::F32), Tensor::ones([3], DType::F64));

@@ -40,8 +40,8 @@ impl GpuFamily for Attention {
         let shared = length(queries, 3).div_ceil(length(keys, 3).max(1));
         let blocks = length(keys, 2).max(length(queries, 2).saturating_mul(shared)).div_ceil(BLOCK);
         let elements = length(queries, 1) + length(values, 1);
-        // 43 iterations for a block of short vectors, and less than one for each further element of a vector. Products of
-        // `f64` have 21 for each element and each column of a block.
+        // 43 iterations for a block of short vectors, and less than one for each further element of a vector. Products
+        // of `f64` have 21 for each element and each column of a block.
         let compute = inputs[0].dtype.compute();
         let products = if is_narrow(compute) { 44 + elements } else { 128 + 21 * (elements + BLOCK) };
         // 16 weights and the factors of four rows.

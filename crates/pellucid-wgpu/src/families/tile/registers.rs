@@ -291,8 +291,8 @@ impl WorkgroupTile {
         shader.line("}");
     }
 
-    /// Adds the lines that multiply every row of the sums `name` with an element of the array `factors`. Every invocation
-    /// has four rows.
+    /// Adds the lines that multiply every row of the sums `name` with an element of the array `factors`. Every
+    /// invocation has four rows.
     pub(crate) fn scale_rows(&self, shader: &mut ShaderBuilder, name: &str, factors: &str) {
         if self.is_unrolled() {
             for k in 0..self.count() {

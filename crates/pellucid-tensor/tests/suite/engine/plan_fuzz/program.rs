@@ -2,8 +2,8 @@
 //!
 //! The seed determines a program: inputs of shapes that broadcast, with axes of length 0 and 1 among them, state that
 //! persists across steps, and a sequence of operations on a pool of tensors. Operations are chosen by shapes and dtypes
-//! alone, never by values, so that every mode executes the same sequence. Values are used several times, before and after
-//! writes in place and through views. A step may return a view of an input, of the state, or of another output.
+//! alone, never by values, so that every mode executes the same sequence. Values are used several times, before and
+//! after writes in place and through views. A step may return a view of an input, of the state, or of another output.
 //!
 //! Two of three programs are short. They track gradients: the inputs are leaves, and gradients of some results with
 //! respect to them, sometimes also gradients of the gradients, are results too. The others are long and track gradients

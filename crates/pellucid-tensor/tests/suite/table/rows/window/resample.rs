@@ -53,8 +53,8 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: ResizeMo
     }
 }
 
-/// Returns the normalised weights of a filter around the center of output o, which is as wide as `scale` elements if there
-/// are fewer outputs.
+/// Returns the normalised weights of a filter around the center of output o, which is as wide as `scale` elements if
+/// there are fewer outputs.
 fn filtered(o: usize, len: usize, scale: f64, filter: impl Fn(f64) -> f64) -> WeightedElements {
     let center = (o as f64 + 0.5) * scale;
     let weights: Vec<f64> = (0..len).map(|i| filter((i as f64 + 0.5 - center) / scale.max(1.0))).collect();
