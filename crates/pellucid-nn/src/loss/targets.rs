@@ -19,8 +19,8 @@ impl Targets {
     fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
         match self {
             Targets::Classes { .. } => {
-                let axis = |at: usize| logits.rank() > 0 && at != class_axis(logits);
-                targets.iter().eq(logits.iter().enumerate().filter(|(at, _)| axis(*at)).map(|(_, len)| len))
+                let others = || logits.iter().enumerate().filter(|(at, _)| *at != class_axis(logits));
+                logits.rank() > 0 && targets.iter().eq(others().map(|(_, len)| len))
             }
             Targets::RowClasses => {
                 targets.rank() <= 1

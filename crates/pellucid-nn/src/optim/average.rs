@@ -50,13 +50,14 @@ impl AveragedModel {
     /// Creates averages of this module's parameters, empty at first: the first update copies the weights.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a decay outside [0, 1].
+    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; those of
+    /// [`try_named_parameters`](Module::try_named_parameters).
     #[panicking_form]
     pub fn try_new(module: &(impl Module + ?Sized), average: Average) -> Result<AveragedModel> {
         if let Average::Exponential(decay) = average {
             OptionRange::PROBABILITY.check("averaged_model", "the decay", decay, 0.999)?;
         }
-        let parameters = module.named_parameters();
+        let parameters = module.try_named_parameters()?;
         let zeros = |p: &Parameter| ops::zeros(p.shape(), average_dtype(p)).map(Buffer::new);
         Ok(AveragedModel {
             averages: parameters.iter().map(|(_, p)| zeros(p)).collect::<Result<_>>()?,

@@ -126,6 +126,10 @@ impl DeferredList {
             inputs.iter().for_each(|input| self.add_as_reader(input.storage()));
         }
         let mut recording = lock(&self.recording);
+        // As in eager mode, the first write to a new storage does not change its version.
+        if !outputs.iter().all(|out| out.is_new()) {
+            super::bump_versions(outputs);
+        }
         for out in outputs {
             // In a captured step, tensors from outside are written only by a launch and are not pending.
             if !self.is_capture || !out.storage().buffer().is_allocated() {

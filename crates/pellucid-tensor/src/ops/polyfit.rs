@@ -184,9 +184,9 @@ pub struct InterpOptions {
 ///
 /// This is NumPy's `interp`: points and values are vectors of one length, and the points ascend. At a point that occurs
 /// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; that of x is the slope.
-/// Integers give `f32`. The order of the points is checked in
-/// eager mode; in lazy and captured steps, points that descend give unspecified values. With a period, x and the points are taken modulo the period, and the points need no order; the
-/// function connects the last point of a period with the first of the next.
+/// Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the result for
+/// points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need no
+/// order; the function connects the last point of a period with the first of the next.
 ///
 /// The segments are found by [`searchsorted`](super::searchsorted). Besides operands and result, the operation stores
 /// the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
@@ -237,6 +237,13 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
         (x, points, values) = unrolled(&x, &points, &values, period.abs())?;
     }
     let y = piecewise_linear(&x, &points, &values)?;
+    let y = match period {
+        None if !check::is_readable(&points) => {
+            let widths = ops::diff(&points.detach(), 1, 0)?;
+            check::nan_unless(&ops::logical_not(&ops::any(&ops::lt(&widths, 0.0)?, ..)?)?, &y)?
+        }
+        _ => y,
+    };
     let end = |index: isize| ops::select(&points, 0, index);
     let y = match left {
         Some(left) => ops::where_(&ops::lt(&x, &end(0)?)?, left, &y)?,

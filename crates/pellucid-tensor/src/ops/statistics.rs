@@ -73,12 +73,13 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
         Some(a) => ops::div(&ops::mul(&ops::sum(&ops::mul(&w, a)?, ..)?, options.correction)?, &total)?,
         None => ops::full((), options.correction, dtype)?,
     };
-    // If there are at most `correction` observations, the estimate is undefined: the division by 0 gives NaN or ∞.
     let free = ops::maximum(&ops::sub(&total, &lost)?, 0.0)?;
-    // Divided before they are multiplied, the deviations overflow only where the covariance does.
-    let weighted = ops::div(&ops::mul(&centred, &w)?, &free)?;
+    // Divided before they are multiplied, the deviations overflow only where the covariance does. With at most
+    // `correction` observations the estimate is undefined: its sums are divided by 0, which gives NaN or ∞.
+    let has_freedom = ops::gt(&free, 0.0)?;
+    let weighted = ops::div(&ops::mul(&centred, &w)?, &ops::where_(&has_freedom, &free, 1.0)?)?;
     let products = ops::matmul(&weighted, &ops::to_dtype(&ops::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
-    let covariances = ops::to_dtype(&products, x.dtype())?;
+    let covariances = ops::to_dtype(&ops::div(&products, &ops::sign(&free)?)?, x.dtype())?;
     if single { ops::reshape(&covariances, ()) } else { Ok(covariances) }
 }
 
@@ -107,6 +108,8 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     let units = ops::div(&centred, &ops::norm(&centred, 2.0, along())?)?;
     let products = ops::matmul(&units, &ops::transpose(&units, 0, 1)?)?;
     match rows.shape()[0] {
+        // Without observations, the products are 0.
+        variables if rows.shape()[1] == 0 && variables != 1 => ops::div(&products, 0.0),
         1 => ops::reshape(&ops::div(&products, &products)?, ()),
         _ => ops::clamp(&products, -1.0, 1.0),
     }

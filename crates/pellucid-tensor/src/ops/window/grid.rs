@@ -166,7 +166,7 @@ impl SampledAxis {
         let last = (self.len - 1) as f64;
         match self.outside {
             PaddingMode::Zeros => Ok(at.clone()),
-            PaddingMode::Border => ops::clamp(at, 0.0, last),
+            PaddingMode::Border => clip(at, last),
             PaddingMode::Reflection => {
                 let (low, span) = if self.align { (0.0, last) } else { (-0.5, self.len as f64) };
                 if span == 0.0 {
@@ -177,10 +177,20 @@ impl SampledAxis {
                 let extra = ops::sub(&far, &ops::mul(&times, span)?)?;
                 let odd = ops::ne(&ops::fmod(&times, 2.0)?, 0.0)?;
                 let folded = ops::where_(&odd, &ops::sub(span, &extra)?, &extra)?;
-                ops::clamp(&ops::add(&folded, low)?, 0.0, last)
+                clip(&ops::add(&folded, low)?, last)
             }
         }
     }
+}
+
+/// Returns coordinates within 0 .. `last`. The derivative is 0 at both ends, as beyond them: right of the last element
+/// there is none whose weight could grow.
+fn clip(at: &Tensor, last: f64) -> Result<Tensor> {
+    let formula = formula! {
+        static clip(at; last) = at.max(0.0).min(last);
+        d at = (at.gt(0.0) & at.lt(last)).select(g, 0.0);
+    };
+    map(formula, &[at], &[last.into()])
 }
 
 /// Computes a grid for [`grid_sample`] from affine maps `theta` `[N, 2, 3]` (`[N, 3, 4]`).

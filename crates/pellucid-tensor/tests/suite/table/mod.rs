@@ -18,6 +18,7 @@
 
 mod algebra;
 mod between_points;
+mod bits;
 mod calls;
 mod coverage;
 mod data;
