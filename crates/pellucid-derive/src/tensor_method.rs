@@ -255,7 +255,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     // `copy_` and others with this ending write in place.
     let is_in_place = name.to_string().ends_with('_') && name != "where_";
     let must_use = (!is_in_place).then(|| quote!(#[must_use = "the method returns a new tensor and changes none"]));
-    let panics = format!("# Panics\nIf [`ops::{name}`](crate::ops::{name}) returns an error.");
+    let panics = format!("# Panics\nPanics if [`ops::{name}`](crate::ops::{name}) returns an error.");
     Ok(quote! {
         #operation
 

@@ -181,7 +181,7 @@ impl<T: Element> ColumnMatVec<T> {
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
             // SAFETY: *Range* of `accumulate_columns` and `reduce_lanes`: `i + rows ≤ self.rows` and `rows ≤ BLOCK`,
-            // and `count` is chosen such that the last column, `p + l + (count - 1) · 16`, is below `depth`.
+            // and `count` is chosen so that the last column, `p + l + (count - 1) · 16`, is below `depth`.
             // *Initialised*: the first call for each l has `p < 16`, and before `reduce_lanes` the loop has written the
             // partial sums l for all l below min(depth, 16). The caller guarantees the contract of this function.
             unsafe {

@@ -60,7 +60,7 @@ pub(crate) fn call<M: Module + ?Sized>(
     call_observed(CalledModule::of(&module), false, inputs, &mut compute)
 }
 
-/// Calls a module that returns a second result besides its output, such as a state.
+/// Calls a module that returns a second result, such as a state, in addition to its output.
 pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     module: &M,
     inputs: &[&Tensor],
@@ -106,7 +106,7 @@ impl<'a> CalledModule<'a> {
         CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), parts: parts(module) }
     }
 
-    /// Returns the name of the module's type. A pointer has that of the module that it points to.
+    /// Returns the name of the module's type. For a pointer, it is the name of the pointee's type.
     fn class(&self) -> &'static str {
         let own = class(self.type_name);
         if !["Box", "Arc"].contains(&own) {
@@ -299,7 +299,7 @@ impl ModelTrace {
     }
 }
 
-/// A guard that records the end of a traced call, also if it panics.
+/// A guard that records the end of a traced call, even if it panics.
 struct TracedCallGuard {
     at: usize,
     /// Shape and dtype of the output.
@@ -326,7 +326,7 @@ impl Drop for TracedCallGuard {
 /// Runs `run` without kernels and returns its result with all traced calls of layers.
 ///
 /// # Errors
-/// Those of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
+/// The errors of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
 pub(crate) fn trace_calls(
     model: &dyn ModuleParts,
     run: &mut dyn FnMut() -> Result<Tensor>,
@@ -367,7 +367,7 @@ pub(crate) fn first_device(module: &dyn ModuleParts) -> Device {
     module.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
 }
 
-/// Returns an output for an input of this shape, without its values, and all calls.
+/// Returns the output for an input of this shape, without values, and all calls.
 fn trace_layer(layer: &dyn TracedLayer, input: &[usize]) -> Result<(Tensor, Vec<TracedCall>)> {
     let device = first_device(layer);
     trace_calls(layer, &mut || {

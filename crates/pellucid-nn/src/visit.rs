@@ -24,7 +24,8 @@ pub enum ModulePart<'a> {
 }
 
 impl ModulePart<'_> {
-    /// Returns the address of a parameter, buffer, mode or choice. While the module is borrowed, no other one has it.
+    /// Returns the address of a parameter, buffer, mode or choice. While the module is borrowed, no other part has this
+    /// address.
     pub(crate) fn address(&self) -> Option<usize> {
         match *self {
             ModulePart::Parameter(part) => Some(std::ptr::from_ref(part).addr()),

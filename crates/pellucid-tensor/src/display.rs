@@ -37,7 +37,7 @@ pub struct PrintOptions {
     pub edgeitems: usize,
     /// The maximum number of characters in a line. The default is 78.
     pub linewidth: usize,
-    /// Whether floats are printed with exponents. `None`, the default, does so if digits were hidden otherwise.
+    /// Whether floats are printed with exponents. `None`, the default, prints them if digits would otherwise be hidden.
     pub sci_mode: Option<bool>,
 }
 
@@ -260,9 +260,9 @@ fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Formats floats with aligned points. Unless the number of digits after the point is exact, it is that of the longest
-/// shortest-exact text, at most the precision. By default, scientific notation is used if a fixed one would hide
-/// digits.
+/// Formats floats with aligned points. Unless an exact number of digits after the point is requested, the longest
+/// shortest-exact text determines it, up to the precision. By default, scientific notation is used if a fixed one would
+/// hide digits.
 fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
     let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);

@@ -19,7 +19,7 @@ macro_rules! rows {
     ($($group:ident [$($imports:tt)*] { $($setup:tt)* } $($torch:literal => [$($form:tt)*];)*)*) => {
         const ROWS: &[(&str, &str)] = &[$($(($torch, stringify!($($form)*)),)*)*];
 
-        /// The imports of each group besides the prelude.
+        /// The imports of each group in addition to the prelude.
         const IMPORTS: &[&str] = &[$(stringify!($($imports)*)),*];
 
         $(mod $group {
@@ -623,7 +623,7 @@ fn the_page_has_these_rows() {
         .collect();
     let rows: Vec<(String, String)> = ROWS.iter().map(|&(torch, form)| (torch.to_string(), compact(form))).collect();
     for (row, known) in table.iter().zip(&rows) {
-        assert_eq!(row, known, "docs/pytorch.md has another row than this test");
+        assert_eq!(row, known, "docs/pytorch.md and this test have different rows");
     }
     assert_eq!(table.len(), rows.len(), "docs/pytorch.md and this test have different numbers of rows");
 }

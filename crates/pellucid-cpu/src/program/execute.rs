@@ -37,7 +37,7 @@ impl ScheduledInstr {
     /// Computes `n` results, the first of which has index `first` in its row.
     ///
     /// # Safety
-    /// - *Operands*: every operand of the loop is valid for reads of `n` values if its granularity is that of the
+    /// - *Operands*: every operand of the loop is valid for reads of `n` values if it has the granularity of the
     ///   result, else of one value.
     /// - *Result*: `into` is valid for writes of `n` values, aligned to 8 bytes for row indices.
     /// - *Aliasing*: `into` overlaps an operand only if both addresses and both element sizes are equal.
@@ -59,7 +59,7 @@ impl ScheduledInstr {
         }
     }
 
-    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` is the result.
+    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` means the result.
     #[inline]
     fn row_stride(&self, k: usize, len: usize) -> usize {
         let (size, granularity) = self.layouts[k];
@@ -99,7 +99,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
     );
     // SAFETY: by this function's contract, every slot has an address (*Slots*; unused operands refer to slot 0). A
     // chain is within the phase that is executed, so `split_at_unchecked` is in bounds. The addresses of row `row` are
-    // those of *Slots*, advanced by `row` rows of the operand's granularity, which are within its values.
+    // the addresses of *Slots*, advanced by `row` rows of the operand's granularity, which are within its values.
     // `broadcast_rows` writes `rows · len` values to the scratch (*Scratch*). *Aliasing*, *Streaming* and *Reductions*
     // are also clauses of the called functions.
     unsafe {
@@ -255,10 +255,11 @@ unsafe fn run_chain_by_rows(
     addresses: &[*mut u8],
     tile: &Extent<'_>,
 ) {
-    // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are those of
-    // the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the reduction with
-    // this index, and its result slot is valid for `tile.rows` values (*Reductions*). The values after the first `done`
-    // of a row are those of *Slots*; a row is no longer than a chunk (*Reductions*), and `lanes` holds sixteen values.
+    // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are the
+    // links of the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the
+    // reduction with this index, and its result slot is valid for `tile.rows` values (*Reductions*). The values after
+    // the first `done` of a row belong to *Slots*; a row is no longer than a chunk (*Reductions*), and `lanes` holds
+    // sixteen values.
     unsafe {
         let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
         let size = chain[0].size();

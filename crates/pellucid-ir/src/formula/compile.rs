@@ -74,7 +74,7 @@ impl Formula {
     /// Returns the program whose number inputs and outputs are `dtype`, indices `i64` and masks `bool`.
     ///
     /// # Errors
-    /// As [`Formula::program`].
+    /// The errors of [`Formula::program`].
     #[inline]
     pub fn uniform_program(&self, dtype: DType) -> Result<&Arc<Program>> {
         let place = &self.inner.programs.uniform[dtype as usize];
@@ -137,7 +137,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     Ok(Program::new(inner.name, inputs, lowering.uniforms, allocated.steps, registers, allocated.outputs))
 }
 
-/// Returns the nodes in the order of their computation: the operands of the first row reductions, those reductions, the
+/// Returns the nodes in the order of their computation: the operands of the first row reductions, these reductions, the
 /// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
 /// row.
 fn schedule(formula: &Formula) -> Vec<NodeId> {

@@ -172,7 +172,7 @@ impl Formula {
     /// Creates a formula. `body` writes the outputs in terms of the inputs and `params` parameters.
     ///
     /// # Panics
-    /// If an expression is invalid (see [`Expr`]), or with more than 255 inputs, parameters or outputs.
+    /// Panics if an expression is invalid (see [`Expr`]), or with more than 255 inputs, parameters or outputs.
     #[track_caller]
     pub fn new(
         name: &'static str,
@@ -237,8 +237,8 @@ impl Formula {
         Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
     }
 
-    /// Leaks the formula, so that its handles and those of its gradients need no reference count. For formulas in a
-    /// `static`.
+    /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. Used for
+    /// formulas in a `static`.
     #[must_use]
     pub fn eternal(self) -> Formula {
         match self.inner {
@@ -266,7 +266,7 @@ impl Formula {
     /// in terms of inputs, parameters, outputs and incoming gradients.
     ///
     /// # Panics
-    /// If the input is not a number, or an expression of the derivative is invalid.
+    /// Panics if the input is not a number, or an expression of the derivative is invalid.
     #[track_caller]
     #[must_use]
     pub fn with_derivative(

@@ -109,7 +109,7 @@ pub struct Term {
 
 /// Sums of products of cotangents with partial derivatives, as a formula.
 pub struct Contraction {
-    /// The formula; its inputs are those of `reads`, then all cotangents.
+    /// The formula; its inputs are the values of `reads`, then all cotangents.
     pub formula: Formula,
     /// The inputs and outputs of the differentiated formula that it reads, ascending.
     pub reads: Vec<GradientInput>,
@@ -442,7 +442,7 @@ impl Tower {
     /// Returns the tangent of a node with respect to one variable; `None` if it is zero.
     fn tangent(&mut self, root: NodeId, variable: u8) -> Option<NodeId> {
         // Collects the nodes whose tangent is not yet derived, in ascending order of their ids: the id of an operand is
-        // lower than that of a node that uses it.
+        // lower than the id of a node that uses it.
         let mut waiting = BTreeSet::new();
         let mut stack = vec![root];
         while let Some(id) = stack.pop() {

@@ -12,7 +12,7 @@ use super::{Formula, FormulaData};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// The number of outputs of which all subsets are tried; further outputs are always read.
+/// The number of outputs whose subsets are all tried; further outputs are always read.
 const MOST_CHOICES: usize = 4;
 
 /// Builds the gradient formula with outputs `roots`, from a builder that also contains the nodes of the formula.
@@ -139,7 +139,7 @@ pub(super) fn derivative_name(name: &'static str) -> &'static str {
     match names.get(primed.as_str()) {
         Some(known) => known,
         None => {
-            // Programs store names as `&'static str`; the number of leaked names is bounded by that of formulas.
+            // Programs store names as `&'static str`; the number of leaked names is bounded by the number of formulas.
             let name: &'static str = primed.leak();
             names.insert(name);
             name

@@ -266,8 +266,8 @@ impl Program {
         Program::new(self.name, inputs, self.uniforms.clone(), self.steps.clone(), registers, outputs)
     }
 
-    /// Returns the program that converts one input from `from` to `to` as a copy does: it loads the value in the
-    /// compute type of `from` and rounds it once.
+    /// Returns the program that converts one input from `from` to `to` like a copy: it loads the value in the compute
+    /// type of `from` and rounds it once.
     pub fn cast(from: DType, to: DType) -> Program {
         let compute = from.compute();
         let load = Load { storage: from, compute, per_row: false };

@@ -25,7 +25,7 @@ pub enum Leaf {
 
 /// An elementwise formula with one output, and its inputs.
 pub struct UnrolledValue {
-    /// The formula. Its parameters are those of the row formula, then the number of elements of a row.
+    /// The formula. Its parameters are the parameters of the row formula, then the number of elements of a row.
     pub formula: Formula,
     /// The source of each input.
     pub leaves: Vec<Leaf>,

@@ -154,7 +154,7 @@ impl Kernel {
         with_family!(self, family => family_name(family))
     }
 
-    /// Returns the name of the program or factorisation, or that of the family if there is none.
+    /// Returns the name of the program or factorisation, or the name of the family if there is none.
     #[inline]
     pub fn name(&self) -> &'static str {
         with_family!(self, family => family.name())

@@ -93,8 +93,8 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     allocations
 }
 
-/// Calls `touch` with the slot and the index of the launch for every use of a slot. The operands of setup are used from
-/// the first launch to the end, outputs at the end.
+/// Calls `touch` with the slot and the index of the launch, for every use of a slot. The operands of setup are used
+/// from the first launch to the end, outputs at the end.
 pub(super) fn visit_uses(plan: &Plan, mut touch: impl FnMut(Slot, usize)) {
     let end = plan.launches.len();
     for operand in plan.setup.iter().flat_map(Launch::operands) {

@@ -40,7 +40,8 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Returns the kernel without the unwanted outputs; `None` if it is no map or row kernel, or would lose an input.
+/// Returns the kernel without the unwanted outputs; `None` if it is neither a map nor a row kernel, or would lose an
+/// input.
 fn without_unwanted_outputs(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> {
     let program = |program: &Program, params: &Params| {
         let mut splice = Splice::new(program.is_row());

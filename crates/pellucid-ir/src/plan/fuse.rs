@@ -11,8 +11,8 @@
 //! | reduction | map, copy | reduction with the map applied to its result |
 //! | matrix product | map, copy | matrix product, with the map as its epilogue |
 //!
-//! Two fusions are for [launch-bound](Plan::is_launch_bound) plans only: a map on the result of a reduction that has
-//! other operands too, and a map with one element, whose value is then computed for each element of the consumer.
+//! Two fusions are for [launch-bound](Plan::is_launch_bound) plans only: a map with other operands on the result of a
+//! reduction, and a map with one element, whose value is then computed for each element of the consumer.
 //!
 //! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
 //! launches read it too, the fused kernel stores it as an additional output.
@@ -179,7 +179,7 @@ struct LifetimeCosts {
     up: usize,
     /// Bytes that are live for longer if the fused launch takes the position of the consumer.
     down: usize,
-    /// Bytes that need no memory any more.
+    /// Bytes that no longer need memory.
     saved: usize,
 }
 
@@ -389,7 +389,7 @@ fn splice_producer(
     splice.part(&program, &params, &inputs).map_err(Some)
 }
 
-/// Returns the outputs of the fused kernel: all of the consumer, then those of the producer that are stored.
+/// Returns the outputs of the fused kernel: all outputs of the consumer, then the stored outputs of the producer.
 fn outputs(
     maker: &FusionSide,
     made: &[SplicedValue],
@@ -457,8 +457,8 @@ fn fuse_into_reduction(
         return Err(Some("other launches read the value too, and a reduction stores only its result"));
     }
     let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
-    // The value has one element for each result if the reduced axes have length 1. The finishing program, which is a
-    // program of its own, cannot read it from registers of the reduction.
+    // The value has one element for each result if the reduced axes have length 1. The finishing program is separate
+    // and cannot read it from registers of the reduction.
     if finishing.iter().any(|x| a.writes(x.slot)) {
         return Err(Some("the finish of the reduction reads the value too, and a reduction stores only its result"));
     }
@@ -579,7 +579,7 @@ fn fuse_into_finish(
     Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
 }
 
-/// Fuses a map on the result of a reduction into the reduction. `wide` allows other operands than that result.
+/// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
 fn fuse_finish(
     reduce: &Reduce,
     a: &Launch,

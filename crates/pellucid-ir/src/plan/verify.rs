@@ -3,7 +3,7 @@
 //! | rule | statement |
 //! | --- | --- |
 //! | operands | An operand is within its slot, and the families accept the operands of their kernels. No launch writes memory that the plan only reads. |
-//! | overlap | An output overlaps another operand only in a manner that the kernel allows. |
+//! | overlap | An output overlaps another operand only as the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
 //! | results | A pass removes no write to memory that is visible outside of the plan. |
 //! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
@@ -64,14 +64,14 @@ impl Plan {
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
 
-    /// Describes a slot that is visible outside of the plan, and that launches of `before` write, but none of this
-    /// plan.
+    /// Describes a slot that is visible outside of the plan, and that launches of `before` write but no launch of this
+    /// plan writes.
     fn lost_result(&self, before: &Plan) -> Option<String> {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
         // The arena pass gives outputs another slot, and rule `order` covers them.
         let own = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Own;
-        (0..before.slots.len()).filter(own).find(is_lost).map(|slot| format!("no launch writes slot {slot} any more"))
+        (0..before.slots.len()).filter(own).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
     }
 
     /// Describes two buffers of the arena that share memory while both are live. `before` has the slots of the buffers.
@@ -199,7 +199,7 @@ fn extent(layout: &Layout, dtype: DType) -> Range<usize> {
     extent.start.unsigned_abs() * size..extent.end.unsigned_abs() * size
 }
 
-/// Returns the bytes of the elements of an operand; those between its elements too if it has many.
+/// Returns the bytes of the elements of an operand; the bytes between its elements too if it has many.
 fn byte_ranges(operand: &SlotView) -> impl Iterator<Item = Range<usize>> + '_ {
     let (layout, size) = (&operand.layout, operand.dtype.size());
     let is_whole = layout.is_contiguous() || layout.shape().size() > MOST_ELEMENTS;

@@ -44,7 +44,7 @@ impl KvCache {
         Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, there: None })
     }
 
-    /// Sets a padding mask for prompts of one padded length n: `there`, bool `[N, n]`, is false at padding, which is
+    /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
     /// never attended to. Prompts must be padded on the left; decoded elements then directly follow them.
     ///
     /// ```
@@ -93,7 +93,7 @@ impl KvCache {
     /// Removes all elements; the [padding mask](KvCache::padded) stays.
     ///
     /// # Errors
-    /// Those of [`ops::copy_`], if the buffers cannot be written.
+    /// The errors of [`ops::copy_`], if the buffers cannot be written.
     #[panicking_form]
     pub fn try_clear(&self) -> Result<()> {
         // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
@@ -117,7 +117,7 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
-        // Under `autocast`, keys and values have half precision, also if the cache has another dtype.
+        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype.
         let own = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),
@@ -128,7 +128,7 @@ impl KvCache {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
                 let help =
-                    "batch size, heads and width must be those of the cache, and the length at most its capacity";
+                    "batch size, heads and width must match the cache, and the length must not exceed its capacity";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
@@ -142,8 +142,7 @@ impl KvCache {
         let full = |error: Error| match error {
             Error::IndexOutOfBounds { .. } => {
                 let reason = format!(
-                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or make \
-                     a cache of a larger capacity",
+                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or create a cache with a larger capacity",
                     self.capacity()
                 );
                 Error::invalid(op, reason)

@@ -41,7 +41,7 @@ impl<'a> AttentionMasks<'a> {
         AttentionMasks { causal: true, ..AttentionMasks::default() }
     }
 
-    /// Returns a padding mask: every query sees the keys where `there`, `[.., S]`, is true.
+    /// Returns a padding mask: every query sees the keys where `visible`, `[.., S]`, is true.
     #[doc(alias = "key_padding_mask")]
     pub fn padding(there: &'a Tensor) -> AttentionMasks<'a> {
         AttentionMasks { key_padding: Some(there), ..AttentionMasks::default() }
@@ -70,7 +70,7 @@ impl<'a> AttentionMasks<'a> {
                     if is_transposed {
                         "; transpose it?"
                     } else {
-                        "; reshape() it, or make it from the lengths of the keys"
+                        "; reshape() it, or create it from the lengths of the keys"
                     }
                 );
                 return Err(Error::shapes(op, [query.shape(), key.shape(), padding.shape()], help));
@@ -94,7 +94,7 @@ impl<'a> AttentionMasks<'a> {
         Ok(())
     }
 
-    /// Combines all masks except `causal` to one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
+    /// Combines all masks except `causal` into one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
     pub(super) fn joint(&self, dtype: DType) -> Result<Option<Tensor>> {
         let usable = |mask: &Tensor| match mask.dtype() {
             DType::Bool => Ok(mask.clone()),
@@ -166,7 +166,7 @@ pub(super) fn extend_mask(
 /// [`AttentionMasks::causal`] has the same effect without a tensor.
 ///
 /// # Panics
-/// With the errors of [`try_causal_mask`].
+/// Panics if [`try_causal_mask`] returns an error.
 #[track_caller]
 pub fn causal_mask(length: usize) -> Tensor {
     unwrap(try_causal_mask(length))

@@ -21,7 +21,8 @@ pub(super) fn trained_parameters(model: &dyn ModuleParts, loss: &dyn StepLoss) -
     trained
 }
 
-/// Gives an optimizer without parameters those of model and loss that require a gradient. Returns true if it did.
+/// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
+/// did.
 pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
     if !optimizer.parameters().is_empty() {
         return Ok(false);
@@ -91,7 +92,7 @@ impl FrozenParameters {
     }
 }
 
-/// Returns an error if none of these parameters, which are those of the optimizer, has a gradient.
+/// Returns an error if none of these parameters of the optimizer has a gradient.
 pub(super) fn check_gradients(op: &'static str, updated: &[Parameter]) -> Result<()> {
     if updated.iter().any(|p| p.requires_grad() && p.grad().is_some()) {
         return Ok(());

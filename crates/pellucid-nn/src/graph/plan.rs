@@ -224,8 +224,8 @@ pub struct StepPlan {
     pub input_shape: Shape,
     /// Names, shapes and dtypes of all inputs.
     pub inputs: Vec<(String, Shape, DType)>,
-    /// The buffers of the layers that the model calls, in the order of the calls. Parameters of no such layer follow at
-    /// the end, in an entry for the model itself.
+    /// The buffers of the layers that the model calls, in the order of the calls. Parameters that belong to none of
+    /// these layers follow at the end, in an entry for the model itself.
     pub layers: Vec<LayerBuffers>,
     /// The buffers of the loss.
     pub loss: LossBuffers,
@@ -241,7 +241,7 @@ fn layer_buffers(
     parameters: Vec<(String, Parameter)>,
     logits: &PlannedBuffer,
 ) -> Vec<LayerBuffers> {
-    // If the model is a layer, the first call is that of the model itself, and its layers are called one level deeper.
+    // If the model is a layer, the first call is the model itself, and its layers are called one level deeper.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
     let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
     let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
@@ -324,7 +324,7 @@ impl StepPlan {
             let _on = enable_grad();
             model.logits()
         };
-        // The first run builds lazy layers, which have no parameters and no names before.
+        // The first run builds lazy layers, which have neither parameters nor names before it.
         trace_calls(model, &mut run)?;
         let (logits, calls) = trace_calls(model, &mut run)?;
         let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
@@ -344,7 +344,7 @@ impl StepPlan {
         })
     }
 
-    /// Returns the device of the step: that of the logits.
+    /// Returns the device of the step, which is the device of the logits.
     pub(super) fn device(&self) -> Device {
         self.loss.logits_gradient.device
     }

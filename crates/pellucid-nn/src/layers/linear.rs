@@ -139,7 +139,7 @@ impl Bilinear {
     /// Returns the output for two inputs, whose leading axes broadcast.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](Bilinear::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](Bilinear::try_forward) at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();

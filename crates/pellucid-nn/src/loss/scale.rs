@@ -38,8 +38,8 @@ pub enum GradKind {
 /// ```
 ///
 /// # Errors
-/// Those of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient is
-/// zero or NaN, and for a loss that is neither a sum nor a mean; [`Error::ReadInCapture`] while a step is captured.
+/// The errors of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient
+/// is zero or NaN, and for a loss that is neither a sum nor a mean; [`Error::ReadInCapture`] while a step is captured.
 #[track_caller]
 pub fn infer_grad_scale(
     loss: &(impl Loss + ?Sized),
@@ -49,11 +49,7 @@ pub fn infer_grad_scale(
 ) -> Result<(f64, GradKind)> {
     let op = "infer_grad_scale";
     let Some(&batch) = x.shape().first() else {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            "x must have at least one axis; the first axis is that of the samples",
-        ));
+        return Err(Error::shapes(op, [x.shape()], "x must have at least one axis; the first axis is the batch axis"));
     };
     let logits = {
         let _kept = SavedState::of(model)?;

@@ -153,7 +153,7 @@ impl AveragedModel {
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.
     ///
     /// # Errors
-    /// Those of [`Module::try_state_dict`].
+    /// The errors of [`Module::try_state_dict`].
     #[panicking_form]
     pub fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.values())
@@ -220,7 +220,7 @@ fn average_dtype(parameter: &Parameter) -> DType {
 /// ```
 ///
 /// # Errors
-/// Those of the model; statistics of earlier batches are kept.
+/// The errors of the model; statistics of earlier batches are kept.
 pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item = Tensor>) -> Result<()> {
     let norms = batch_norms(model);
     if norms.is_empty() {

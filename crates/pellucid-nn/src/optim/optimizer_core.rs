@@ -39,7 +39,7 @@ struct OptimizerContents {
 /// The data of one parameter in an optimizer.
 struct ParameterData {
     name: String,
-    /// The dtype of the parameter when it was added, which determines that of the state.
+    /// The dtype of the parameter when it was added, which determines the dtype of the state.
     dtype: DType,
     group: usize,
     /// The counters of the parameter in the clocks of its group.
@@ -275,8 +275,8 @@ impl OptimizerContents {
         Err(Error::dtypes(self.name, [*dtype, parameter.dtype()], help))
     }
 
-    /// Moves the state of every parameter to the parameter's device, and the state of a group to that of its first
-    /// parameter.
+    /// Moves the state of every parameter to the parameter's device, and the state of a group to the device of its
+    /// first parameter.
     fn follow_parameters(&self) -> Result<()> {
         let OptimizerContents { parameters, members, groups, .. } = self;
         let stays = |(member, parameter): (&ParameterData, &Parameter)| {
@@ -365,17 +365,17 @@ impl ParameterGroup {
         Ok(new)
     }
 
-    /// Sets the learning rate and the momentum to those of `other`, a group with the same rule.
+    /// Copies the learning rate and the momentum of `other`, a group with the same rule.
     fn copy_hyperparameters(&self, other: &ParameterGroup) -> Result<()> {
         self.hyperparameters().zip(other.hyperparameters()).try_for_each(|((_, new), (_, old))| new.copy_from(old))
     }
 
-    /// Returns the inputs of a tick besides the clock: η, and the momentum's tensor.
+    /// Returns the inputs of a tick other than the clock: η, and the momentum's tensor.
     fn tick_inputs(&self) -> impl Iterator<Item = &Tensor> {
         self.hyperparameters().map(|(_, number)| number.tensor())
     }
 
-    /// Returns the inputs of the update of parameter `i` of these clocks besides the gradient.
+    /// Returns the inputs of the update of parameter `i` of these clocks other than the gradient.
     fn rates(&self, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
         // The rates of the tick, or η without a tick; then the momentum's tensor.
@@ -502,7 +502,7 @@ impl Optimizer for OptimizerCore {
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         self.update(scale, skip)?;
-        // Deferred kernels run once in every step, so that the plan of a step can be used again in the next one.
+        // Deferred kernels run once in every step, so that the next step can reuse the plan.
         flush()
     }
 }

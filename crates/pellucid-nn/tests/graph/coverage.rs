@@ -333,7 +333,7 @@ fn steps_with_a_closure_use_no_old_gradients() {
         loss.backward();
         loss
     };
-    // The closure does not clear the gradients; the steps are those of fresh gradients 2·p.
+    // The closure does not clear the gradients; the steps use fresh gradients 2·p.
     let optimizer = optim::Sgd::try_new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
     for _ in 0..2 {
         optimizer.step_with(&mut { loss });

@@ -72,7 +72,7 @@ fn check(models: &[Sequential; 2], hooks: &[(&str, Register)], mut launch: impl 
     }
     // One of two hooks is removed before the other.
     let recorded = hooks.len() as u64;
-    let launch = &mut |counts: u64| assert_eq!(launch("two hooks, of which one is removed"), recorded + counts);
+    let launch = &mut |counts: u64| assert_eq!(launch("two hooks, one of them removed"), recorded + counts);
     let first = [forward(own, "0", 0.5), forward(other, "0", 0.5)];
     launch(1);
     {

@@ -439,7 +439,7 @@ fn a_timer_measures_a_closed_interval() {
     assert_eq!((timer.ms().unwrap(), timer.stop().unwrap()), (measured, measured));
 }
 
-/// The launches of all recordings count towards an update, whatever the shape of their batch, also after a recording
+/// The launches of all recordings count towards an update, whatever the shape of their batch, even after a recording
 /// was dropped.
 #[test]
 fn gradients_accumulate_over_batches_of_different_sizes() {
@@ -657,6 +657,6 @@ fn training_continues_after_unfreezing() {
     train(&model, &mut || trainer.step(&x, &y).unwrap());
     for ((name, a), b) in eager.named_parameters().into_iter().zip(model.parameters()) {
         let close = a.to_vec::<f32>().iter().zip(b.to_vec::<f32>()).all(|(a, b)| (a - b).abs() <= 1e-6);
-        assert!(close, "{name} differs from that of eager training");
+        assert!(close, "{name} differs from eager training");
     }
 }

@@ -202,7 +202,7 @@ fn parameters_beyond_the_memory_name_the_layer_and_the_shape() {
     }
 }
 
-/// The error of a layer of sequences begins with the name of the layer, also where one of its operations fails.
+/// The error of a layer of sequences begins with the name of the layer, even if one of its operations fails.
 #[test]
 fn errors_of_sequence_layers_name_the_layer() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);

@@ -169,7 +169,7 @@ fn hooks_and_modes_of_the_model_apply() {
     assert_eq!(calls.load(Ordering::Relaxed), 2);
     drop(guard);
     assert_ne!(run(), [1.0, 1.0]);
-    // A mode that is set inside is that of the model.
+    // A mode that is set inside applies to the model.
     functional_call(&model, &given, |model| model.train()).unwrap();
     assert_eq!(run(), [0.0, 0.0]);
 }

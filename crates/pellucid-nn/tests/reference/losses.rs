@@ -59,7 +59,7 @@ fn ctc_of(loss: CtcLoss) -> Run {
 }
 
 /// The losses with tests of their own: they have parameters.
-const BESIDES_THE_TABLE: [(&str, fn()); 2] = [
+const OUTSIDE_THE_TABLE: [(&str, fn()); 2] = [
     ("AdaptiveLogSoftmaxWithLoss", an_adaptive_softmax_matches_pytorch),
     ("LinearCrossEntropyLoss", a_projected_cross_entropy_matches_pytorch),
 ];
@@ -158,7 +158,7 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
 
 #[test]
 fn every_loss_has_a_row() {
-    let mut tested: BTreeSet<&str> = BESIDES_THE_TABLE.iter().map(|(name, _)| *name).collect();
+    let mut tested: BTreeSet<&str> = OUTSIDE_THE_TABLE.iter().map(|(name, _)| *name).collect();
     tested.extend(table().iter().map(|(.., run)| run.class));
     let untested: Vec<_> = LOSSES.iter().filter(|name| !tested.contains(*name)).collect();
     assert!(untested.is_empty(), "add these losses to reference.py and losses.rs in tests/reference: {untested:?}");
@@ -397,7 +397,7 @@ fn different_shapes_and_integers_are_refused() {
     assert!(matches!(MseLoss::default().try_forward_with_grad(&integers, &integers), Err(Error::DTypeMismatch { .. })));
 }
 
-/// Errors of shapes come before those of values, whose remedy would be wrong: batches of sequences with the classes
+/// Errors of shapes come before errors of values, whose remedy would be wrong: batches of sequences with the classes
 /// last.
 #[test]
 fn shapes_are_checked_before_values() {

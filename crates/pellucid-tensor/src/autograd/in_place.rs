@@ -80,8 +80,8 @@ impl InPlaceWrite {
     }
 
     /// Records the write after its kernel was submitted. The history of the base value becomes a node with
-    /// `derivative`, whose inputs are the base value before (unless all of it is overwritten), the source, and an
-    /// optional index.
+    /// `derivative`, whose inputs are the base value before the write (unless all of it is overwritten), the source,
+    /// and an optional index.
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
         let InPlaceWrite { base, region, .. } = self;
         let whole = index.is_none() && region.shape().size() >= base.size();

@@ -431,7 +431,7 @@ fn long_sums_stay_finite() {
     assert_eq!(image.adaptive_avg_pool2d(&[Some(1)]).item::<f64>(), 60000.0);
     let means = image.avg_pool2d(PoolOptions::new(20), AvgPoolDivisor::Window).to_vec::<f64>();
     assert!(means.len() == 225 && means.iter().all(|&mean| mean == 60000.0));
-    // The gradient of a mean is 1/N, also where N is outside the range of the dtype.
+    // The gradient of a mean is 1/N, even if N is outside the range of the dtype.
     let leaf = many.detach().requires_grad_(true);
     leaf.mean(..).backward();
     assert_eq!(leaf.grad().unwrap().i(0).item::<f64>(), 1.430511474609375e-5);
@@ -474,7 +474,7 @@ fn quantiles_of_half_precision() {
     assert_eq!(ops::quantile(&x, 0.9999, .., QuantileInterpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
 }
 
-/// The constants of a dtype are those of its conversions: one step further a value rounds, overflows or loses bits.
+/// The constants of a dtype match its conversions: one step further a value rounds, overflows or loses bits.
 #[test]
 fn constants_of_dtypes_are_those_of_the_conversions() {
     for dtype in DType::ALL {

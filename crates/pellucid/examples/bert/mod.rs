@@ -22,7 +22,7 @@ use std::path::Path;
 pub(crate) struct Bert {
     words: Embedding,
     positions: Embedding,
-    /// The segment embeddings: two, of which the first is used.
+    /// The two segment embeddings; only the first is used.
     types: Embedding,
     norm: LayerNorm,
     encoder: TransformerEncoder,

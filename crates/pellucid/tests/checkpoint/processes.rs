@@ -24,7 +24,7 @@ fn trains_four_steps() {
     run.train((run.steps() + 4).min(END), &mut |run| io::save_checkpoint(&path, run.checkpoint()).unwrap());
 }
 
-/// Runs `trains_four_steps` in a process of its own, whose random numbers are those of its thread.
+/// Runs `trains_four_steps` in a separate process, with the random numbers of its thread.
 fn train(directory: &Path) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::trains_four_steps", "--test-threads=1"]).env(DIRECTORY, directory);

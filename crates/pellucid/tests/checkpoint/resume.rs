@@ -81,7 +81,7 @@ fn several_models_and_optimizers() {
     assert!(bits(&resumed.checkpoint()) != bits(&run.checkpoint()));
     resumed.step();
     assert_equal(&bits(&resumed.checkpoint()), &bits(&run.checkpoint()), "the second step");
-    // Every model finds its own values, also in a file without their names in front.
+    // Every model finds its own values, even in a file without the prefixes of their names.
     let weights = io::load(&path).unwrap();
     assert!(weights.contains_key("generating.weight") && weights.contains_key("judging.weight"));
 }

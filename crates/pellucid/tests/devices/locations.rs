@@ -1,4 +1,4 @@
-//! The line that the error of a read inside a captured step names: that of the caller, not one of the library.
+//! The line that the error of a read inside a captured step names: the caller's line, not one of the library.
 
 use crate::gpus;
 use pellucid::nn::optim::{Lbfgs, LbfgsOptions, Optimizer};

@@ -153,7 +153,7 @@ fn invalid_inputs_of_a_cache_are_errors() {
     let _off = no_grad();
     assert!(
         matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }),
-        "a batch size that differs from that of the cache must be an error"
+        "a batch size that differs from the cache must be an error"
     );
     assert!(
         matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }),

@@ -242,7 +242,7 @@ struct OutputLine {
 ///
 /// # Safety
 /// Each index p in `sorted` refers to the element at `line + p·step`, which is valid for reads. Each output is valid
-/// for the write of as many elements as `sorted` has. No other thread accesses the outputs.
+/// for writes of `sorted.len()` elements. No other thread accesses the outputs.
 unsafe fn store_line<W: Copy, P: PackedKey>(line: *const u8, step: isize, to: OutputLine, sorted: &[P]) {
     let (line, elements) = (line.cast::<W>(), to.elements.cast::<W>());
     for (i, packed) in sorted.iter().enumerate() {

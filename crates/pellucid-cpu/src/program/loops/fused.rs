@@ -1,4 +1,4 @@
-//! Chains: float instructions, each of which reads the result of the instruction before it, fused into one loop.
+//! Chains: float instructions, each of which reads the result of the previous one, fused into one loop.
 //!
 //! A block of values stays in registers while the loop applies all instructions of the chain to it. Only results that
 //! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
@@ -126,11 +126,12 @@ pub(crate) enum FusedInstr {
 /// An instruction of a fused loop with its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOperands {
-    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the instruction before.
+    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the previous instruction.
     pub(crate) begin: *const u8,
     /// The instruction.
     pub(crate) act: FusedInstr,
-    /// The tile or uniform operands of the instruction. An instruction reads as many as it has; the others are ignored.
+    /// The tile or uniform operands of the instruction. An instruction ignores the entries beyond the number of its
+    /// operands.
     pub(crate) with: [*const u8; 2],
     /// The destination of the results; null if only the next instruction reads them.
     pub(crate) into: *mut u8,
@@ -338,8 +339,8 @@ unsafe fn store_block<V: FloatVector, const R: usize, const FULL: bool>(
     mask: V::Mask,
 ) {
     for i in 0..R {
-        // SAFETY: every vector, or its lanes in the mask, is within the destination, and aligned if `far` (this
-        // function's contract).
+        // SAFETY: every vector, or its lanes in the mask, is within the destination, and aligned if `non_temporal`
+        // (this function's contract).
         unsafe {
             let p = into.add(i * step);
             match (FULL, far) {

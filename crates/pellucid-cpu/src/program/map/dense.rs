@@ -46,7 +46,7 @@ pub(crate) unsafe fn dense(
 
 /// Runs a program on several sets of operands, which are distributed to the threads.
 ///
-/// Set i has `sizes[i]` elements. `operands` has the inputs and outputs of the first set, then those of the second, and
+/// Set i has `sizes[i]` elements. `operands` has the inputs and outputs of the first set, then of the second set, and
 /// so on.
 ///
 /// # Errors
@@ -106,7 +106,7 @@ pub(crate) unsafe fn run_dense(
     debug_assert_eq!(
         (inputs.len(), outputs.len()),
         (program.inputs.len(), program.outputs.len()),
-        "the operands must be those of the program"
+        "the operands must match the inputs and outputs of the program"
     );
     debug_assert!(
         satisfies_aliasing(program, n, inputs, outputs),

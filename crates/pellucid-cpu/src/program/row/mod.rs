@@ -237,7 +237,7 @@ impl RowExecution<'_> {
     /// The rows are within the operands, and no other task accesses their outputs. `places` and `raw` are the addresses
     /// from [`RowExecution::place_slots`], and `at` is a copy of `places`.
     unsafe fn run_blocks(&self, range: Range<usize>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        // SAFETY: the contract of this method covers that of every called method.
+        // SAFETY: the contract of this method implies the contract of every called method.
         unsafe {
             let mut cursor = Cursor::at(self.outer, self.bases, range.start);
             let mut first = range.start;
@@ -409,7 +409,7 @@ impl RowExecution<'_> {
         let Some(axis) = self.outer.last() else { return };
         for (k, input) in self.program.inputs.iter().enumerate() {
             if self.access[k] != RowAccess::Strided && !input.per_row && axis.strides[k] != 0 {
-                // After the last index of this axis, the address is not that of the next block. This is correct,
+                // After the last index of this axis, this is not the address of the next block. This is correct,
                 // because a prefetch of any address has no other effect.
                 let next = block.starts[k].wrapping_offset(block.rows as isize * axis.strides[k]);
                 prefetch_run(next.cast_const(), PREFETCHED_BYTES.min(block.rows * self.length * input.size));

@@ -34,8 +34,8 @@ impl RowExecution<'_> {
         self.screened > self.block
     }
 
-    /// Runs the phases without a guard on rows of which only values per row are read. Returns false, without results,
-    /// if a row needs another phase.
+    /// Runs the phases without a guard on rows, and reads only values per row. Returns false, without results, if a row
+    /// needs another phase.
     ///
     /// # Safety
     /// The rows are within the operands and at most `screened`. `at` and `raw` are the addresses from

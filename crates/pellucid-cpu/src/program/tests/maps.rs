@@ -156,7 +156,7 @@ fn maps_support_sixty_four_axes() {
     check(&program, &[Scalar::Int(2)].into(), &mut inputs, &mut outputs, &shape, "rank 64");
 }
 
-/// Tests that fused chains match the separate instructions, in random arithmetic programs, also in place.
+/// Tests that fused chains match the separate instructions, in random arithmetic programs, including in place.
 #[test]
 fn random_chains_match_the_reference() {
     let rng = &mut Rng(5);
@@ -166,7 +166,7 @@ fn random_chains_match_the_reference() {
         let mut values = vec![p.x(dtype), p.x(dtype), p.x(dtype), p.uniform(UniformSource::Param(0), c)];
         values.push(p.literal(0.75, c));
         for _ in 0..2 + rng.below(if round % 10 == 0 { 90 } else { 20 }) {
-            // Most instructions read the result of the instruction before them, as in formulas.
+            // Most instructions read the result of the previous instruction, as in formulas.
             let last = values.len() - 1;
             let mut pick = || values[if rng.below(3) > 0 { last } else { rng.below(values.len()) }];
             let (a, b, d) = (pick(), pick(), pick());

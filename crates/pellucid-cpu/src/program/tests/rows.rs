@@ -198,8 +198,8 @@ fn row_programs_in_place_match_the_reference() {
     }
 }
 
-/// Tests random arithmetic programs on values per element and per row, whose reductions divide chains, also in place:
-/// fused chains match the separate instructions.
+/// Tests random arithmetic programs on values per element and per row, whose reductions divide chains, including in
+/// place: fused chains match the separate instructions.
 #[test]
 fn random_chains_in_rows_match_the_reference() {
     let rng = &mut Rng(9);
@@ -209,7 +209,7 @@ fn random_chains_in_rows_match_the_reference() {
         let mut values = vec![p.x(dtype), p.x(dtype)];
         let scale = p.input(dtype, c, true);
         let length = p.uniform(UniformSource::RowLength, c);
-        // Values per row, of which two are uniform.
+        // Values per row; two are uniform.
         let mut rows = vec![scale, length, p.row_step(Op::Unary(Unary::Recip), c, &[length])];
         for _ in 0..2 + rng.below(if round % 10 == 0 { 60 } else { 16 }) {
             let last = values.len() - 1;

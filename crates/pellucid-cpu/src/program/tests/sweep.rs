@@ -1,5 +1,5 @@
-//! Sweeps of `Map`, `Reduce`, `Row` and `Copy` over all small shapes, and over lengths near those of vectors, blocks
-//! and tiles.
+//! Sweeps of `Map`, `Reduce`, `Row` and `Copy` over all small shapes, and over lengths near the lengths of vectors,
+//! blocks and tiles.
 
 use super::*;
 use pellucid_ir::kernel::ReduceOp;

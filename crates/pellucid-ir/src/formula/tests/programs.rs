@@ -122,7 +122,7 @@ fn registers_are_shared() {
     assert_eq!(program.registers, [Compute::F32; 2]);
 }
 
-/// The number of instructions that read the result of the instruction before.
+/// The number of instructions that read the result of the previous instruction.
 fn links(program: &Program) -> usize {
     program.steps.windows(2).filter(|pair| pair[1].args.contains(&pair[0].into)).count()
 }

@@ -76,7 +76,7 @@ fn every_write_is_recorded() {
         assert_eq!(y.to_vec::<f64>(), [1.0, 12.0, 3.0], "{name}");
         (&y * Tensor::from([1.0, 10.0, 100.0])).sum(..).backward();
         assert_eq!((gradient(&x), slope(&v)), (vec![1.0, 0.0, 100.0], 30.0), "{name}");
-        // The target of the write may have no history and another dtype than the source.
+        // The target of the write may have no history, and its dtype may differ from the source.
         let (v, y) = (number(4.0), Tensor::zeros([3], DType::F32));
         let dtypes_fit = !name.starts_with("update");
         if dtypes_fit {
@@ -332,7 +332,7 @@ fn deferred_and_captured_writes_have_the_same_history() {
     assert_eq!(outside.i(0).item::<f64>(), 1.0);
 }
 
-/// Returns the memory of its input reversed, with a gradient that is not that of a view.
+/// Returns the memory of its input reversed, with a gradient that differs from a view's.
 struct Reversed;
 
 impl Operation for Reversed {

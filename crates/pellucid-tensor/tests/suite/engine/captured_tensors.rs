@@ -55,7 +55,7 @@ fn constants_have_their_values_in_every_launch() {
     }
 }
 
-/// A launch computes the same values as an eager call with copies of its inputs, also for inputs that share storage
+/// A launch computes the same values as an eager call with copies of its inputs, even for inputs that share storage
 /// with each other or with a target of the step, or start at an offset.
 #[test]
 fn inputs_may_share_storage_with_targets_and_have_offsets() {

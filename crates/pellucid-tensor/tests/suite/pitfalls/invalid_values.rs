@@ -353,7 +353,7 @@ fn invalid_values_make_a_captured_step_nan() {
     assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);
 }
 
-/// The error of a deferred or captured step is that of the call: it has the index of the caller and names the
+/// The error of a deferred or captured step equals the error of the call: it has the index of the caller and names the
 /// operation, and not one of its parts.
 #[test]
 fn a_wrong_index_is_named_in_every_mode() {

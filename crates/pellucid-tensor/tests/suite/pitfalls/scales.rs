@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
     ("matrix_norm -2", 1, |x| matrix_norm(x, (-2.0).into())),
 ];
 
-/// Scales of a dtype, powers of two: their squares, and those of most, over- or underflow.
+/// Scales of a dtype, powers of two, most of whose squares over- or underflow.
 const SCALES: &[(DType, f64, [i32; 7])] = &[
     (DType::F64, 1e-12, [0, 340, -340, 531, -565, 1013, -1010]),
     (DType::F32, 5e-5, [0, 46, -46, 83, -83, 117, -114]),
@@ -139,8 +139,8 @@ fn derivatives(x: &Tensor, call: impl Fn(&Tensor) -> Tensor) -> [Tensor; 3] {
     [y, first, second].map(|t| t.detach())
 }
 
-/// Compares the value and derivatives of a function with those of a reference of degree d, at all scales that
-/// `is_chosen` accepts, and appends the differences to `failures`.
+/// Compares the value and derivatives of a function with a reference of degree d, at all scales that `is_chosen`
+/// accepts, and appends the differences to `failures`.
 fn compare(
     (name, degree, call): Case,
     reference: Function,
@@ -197,7 +197,7 @@ fn derivatives_at_all_scales() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Distances of pairs of which some are usual, some over- or underflow, and some are 0.
+/// Distances of pairs: some are usual, some over- or underflow, and some are 0.
 #[test]
 fn distances_of_mixed_scales() {
     let scale = |k: i32| 2f64.powi(k);
@@ -266,7 +266,7 @@ fn lp_pools_of_mixed_windows() {
     }
 }
 
-/// The power 300 of the largest element overflows, and that of the smallest one underflows.
+/// The power 300 of the largest element overflows, and the power of the smallest element underflows.
 #[test]
 fn norms_of_large_orders() {
     for dtype in [DType::F32, DType::F64] {

@@ -134,7 +134,7 @@ fn is_function_on_gpu(row: &Row, device: Device) -> bool {
     !device.is_cpu() && row.is_elementwise() && row.rules == [Rule::Floats]
 }
 
-/// Compares the outputs of the operation with those of the reference, for numbers of these dtypes.
+/// Compares the outputs of the operation with the reference, for numbers of these dtypes.
 fn value(row: &Row, case: &Case, device: Device, dtypes: &[DType], report: &mut Report) -> Result<()> {
     let (values, tensors) = operands_on(device, row.name, case, dtypes)?;
     compare(row, case, &values, &tensors, report)
@@ -227,7 +227,7 @@ fn layouts(row: &Row, case: &Case, device: Device, report: &mut Report) -> Resul
         }
         Ok(())
     };
-    // The loads of a function are those of other elementwise rows, and each layout is one more long shader.
+    // Other elementwise rows test the loads, and each layout is one more long shader.
     if is_function_on_gpu(row, device) {
         let layout = LAYOUTS[0];
         return same(format!("{layout:?}"), tensors.iter().map(|t| with_layout(t, layout)).collect(), &tensors);
@@ -252,7 +252,7 @@ fn bits(x: &Tensor) -> Vec<u64> {
 /// compilation of many shaders takes long.
 fn dtypes(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     if !device.is_cpu() {
-        // The conversions of integers are those of other rows.
+        // Other rows test the conversions of integers.
         let dtypes: &[DType] = if is_function_on_gpu(row, device) {
             &[DType::F16]
         } else {

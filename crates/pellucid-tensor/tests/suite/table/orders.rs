@@ -26,7 +26,7 @@ fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)>
 }
 
 /// Returns the sums S₁ … Sₙ at x + h·u, and for h = 0 their slopes along u. Sₖ is the weighted sum of the gradients of
-/// Sₖ₋₁, and S₀ that of the outputs.
+/// Sₖ₋₁, and S₀ the sum of the outputs.
 fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize) -> Result<(Vec<f64>, Vec<f64>)> {
     let directions: Vec<Tensor> = which.iter().map(|&i| direction(&tensors[i])).collect();
     let mut all = tensors.to_vec();
@@ -41,7 +41,7 @@ fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize)
         let (grad_outputs, sum) = weighted(&current, order as f64)?;
         sums.push(sum);
         let outputs: Vec<&Tensor> = current.iter().collect();
-        // A derivative may not depend on a leaf any more.
+        // A derivative may no longer depend on a leaf.
         let options = GradOptions { grad_outputs, create_graph: true, allow_unused: true, ..Default::default() };
         current = grad(&outputs, &leaves, options)?;
         slopes.push(current.iter().zip(&directions).map(|(g, u)| (g.detach() * u).sum(..).item::<f64>()).sum());

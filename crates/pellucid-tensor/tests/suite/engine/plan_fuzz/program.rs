@@ -153,7 +153,7 @@ impl ProgramState {
     /// Creates the state on a device.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     pub fn new(program: &PlanProgram, seed: u64, device: Device) -> Result<ProgramState, Error> {
         let n = program.index_len;
         let dtypes = || program.leaves.iter().map(|(_, dtype)| *dtype);
@@ -257,8 +257,8 @@ impl ProgramRun<'_> {
         }
     }
 
-    /// Returns the gradients of two of the newest results with respect to the leaves, and sometimes those of the
-    /// gradients.
+    /// Returns the gradients of two of the newest results with respect to the leaves, and sometimes the gradients of
+    /// the gradients.
     fn differentiate(&mut self, leaves: &[Tensor]) -> Vec<Tensor> {
         self.operands.clear();
         let is_target = |t: &Tensor| t.requires_grad() && !t.is_leaf();

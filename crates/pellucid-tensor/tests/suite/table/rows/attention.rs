@@ -118,10 +118,7 @@ fn attention() -> Row {
             |x| naive(x, 0.5, |_, _, _| 0.0),
         )
         .floats_only()
-        .check(
-            "gradients of several blocks must be those of the definition",
-            blocks_have_the_gradients_of_the_definition,
-        )
+        .check("gradients of several blocks must equal the definition's", blocks_have_the_gradients_of_the_definition)
         .check("axes of length 1 must broadcast, and other lengths must be equal", || {
             let of = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
             let y = of(&[5, 2, 3, 4]).scaled_dot_product_attention(

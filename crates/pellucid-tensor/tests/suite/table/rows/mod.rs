@@ -1,4 +1,4 @@
-//! The rows, in files named after those of `src/ops`.
+//! The rows, in files named after the files of `src/ops`.
 
 mod activation;
 mod arithmetic;

@@ -34,7 +34,7 @@ fn drawn(
     Ok(good? && DType::ALL.into_iter().filter(|d| !d.is_float()).all(refused))
 }
 
-/// Checks that a stream advances, restarts with its seed, and differs from that of another seed.
+/// Checks that a stream advances, restarts with its seed, and differs from the stream of another seed.
 fn streams(call: fn(&Generator) -> Result<Tensor>) -> Result<bool> {
     let (one, same, other) = (Generator::new(1), Generator::new(1), Generator::new(2));
     let draw = |g: &Generator| Ok::<_, Error>(call(g)?.to_vec::<f64>());
@@ -260,7 +260,7 @@ fn channels() -> Vec<Row> {
                 let (mean, variance) = moments(&ops::alpha_dropout(&ops::randn([N], DType::F64)?, 0.3)?);
                 Ok(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06)
             })
-            .check("the gradient must be that of the kept elements", || {
+            .check("the gradient must flow to the kept elements only", || {
                 let x = Tensor::full([100], 5, DType::F64).requires_grad_(true);
                 let y = ops::alpha_dropout(&x, 0.5)?;
                 y.backward();
@@ -293,7 +293,7 @@ fn dropout() -> Row {
             let kept = y.iter().filter(|&&v| v != 0.0).count() as f64 / N as f64;
             Ok((kept - 0.75).abs() < 0.02 && y.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-6))
         })
-        .check("the gradient must be that of the kept elements", || {
+        .check("the gradient must flow to the kept elements only", || {
             let x = Tensor::ones([100], DType::F64).requires_grad_(true);
             let y = ops::dropout(&x, 0.5)?;
             y.backward();
