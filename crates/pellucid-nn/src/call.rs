@@ -7,7 +7,7 @@ use crate::hook;
 use crate::layer::Layer;
 use crate::module::{Module, ModuleParts, parts};
 use crate::summary::{Summary, SummaryRow};
-use crate::visit::{ModuleId, ModulePart, class, label};
+use crate::visit::{ModuleId, ModulePart, label, short_type_name};
 use pellucid_tensor::kernel::Meta;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, is_capturing, no_grad, placeholder, trace, traced};
 use std::any::type_name;
@@ -108,7 +108,7 @@ impl<'a> CalledModule<'a> {
 
     /// Returns the name of the module's type. For a pointer, it is the name of the pointee's type.
     fn class(&self) -> &'static str {
-        let own = class(self.type_name);
+        let own = short_type_name(self.type_name);
         if !["Box", "Arc"].contains(&own) {
             return own;
         }
@@ -269,7 +269,7 @@ impl ModelTrace {
     /// Records a call. Its hooks do not run, since no values exist.
     fn record_call(
         id: Option<ModuleId>,
-        class: &'static str,
+        type_name: &'static str,
         is_activation: bool,
         x: &Tensor,
         compute: Compute<'_>,
@@ -278,8 +278,15 @@ impl ModelTrace {
         let at = ModelTrace::with(|watch| {
             let known = id.and_then(|id| watch.names.get(&id)).cloned();
             let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
-            let (name, class) = known.unwrap_or((String::new(), class));
-            let row = SummaryRow { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
+            let (name, type_name) = known.unwrap_or((String::new(), type_name));
+            let row = SummaryRow {
+                name,
+                class: type_name,
+                depth: watch.depth,
+                output: Shape::scalar(),
+                bytes: 0,
+                work: before,
+            };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
             watch.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });

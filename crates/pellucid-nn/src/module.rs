@@ -4,7 +4,7 @@ use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::tree::ModelTree;
-use crate::visit::{ModulePart, PartInfo, Visitor, class};
+use crate::visit::{ModulePart, PartInfo, Visitor, short_type_name};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, Error, IntoDevice, Layout, Result, Tensor, unwrap};
 use std::any::type_name;
@@ -268,7 +268,7 @@ pub trait Module: Send + Sync {
     /// assert_eq!(model.tree().to_string(), text);
     /// ```
     fn tree(&self) -> ModelTree {
-        parts(&self).tree(class(type_name::<Self>()))
+        parts(&self).tree(short_type_name(type_name::<Self>()))
     }
 
     /// Returns an error if a step with this module cannot be captured.
@@ -500,8 +500,8 @@ impl dyn ModuleParts + '_ {
         Err(in_part(&name, Error::invalid(op, reason)))
     }
 
-    fn tree(&self, class: &str) -> ModelTree {
-        let mut tree = ModelTree::new(class);
+    fn tree(&self, type_name: &str) -> ModelTree {
+        let mut tree = ModelTree::new(type_name);
         self.walk(&mut |name, part| match part {
             ModulePart::Module(info) => {
                 let unbuilt = if info.unbuilt { " (not built)" } else { "" };

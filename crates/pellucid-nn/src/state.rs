@@ -204,7 +204,7 @@ pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> S
 ///
 /// # Errors
 /// [`Error::StateDict`] names the missing values of a group; [`Error::ShapeMismatch`] if shapes do not match.
-pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict> {
+pub fn concatenate_entries(state: &StateDict, parts: &[&str], joined_part: &str) -> Result<StateDict> {
     let mut joined = StateDict::new();
     for (name, value) in state {
         let Some(part) = parts.iter().find(|part| name.contains(**part)) else {
@@ -217,7 +217,7 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Re
             return Err(Error::StateDict { missing, unexpected: vec![], wrong_shapes: vec![] });
         }
         // The first part that the loop finds triggers the concatenation, since the order of the parts is arbitrary.
-        if let Entry::Vacant(place) = joined.entry(name.replacen(part, whole, 1)) {
+        if let Entry::Vacant(place) = joined.entry(name.replacen(part, joined_part, 1)) {
             let values: Vec<&Tensor> = names.iter().map(|name| &state[name]).collect();
             place.insert(ops::concatenate(&values, 0)?);
         }

@@ -213,24 +213,30 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Exte
         for instr in chain {
             let op = instr.fused.unwrap_unchecked();
             let into = if op.is_stored { address(instr.into) } else { std::ptr::null_mut() };
-            let mut far = tile.stream && op.can_stream;
-            if far && first_streamed.is_null() {
+            let mut non_temporal = tile.stream && op.can_stream;
+            if non_temporal && first_streamed.is_null() {
                 first_streamed = into;
             }
-            far &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
+            non_temporal &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
             let begin = op.begin.map_or(std::ptr::null(), |slot| address(slot).cast_const());
             push(FusedOperands {
                 begin,
-                act: op.instr,
+                instr: op.instr,
                 with: op.operands.map(|slot| address(slot).cast_const()),
                 into,
-                far,
+                non_temporal,
             });
         }
         let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
-        if let Some((act, factor)) = reduction.and_then(|r| r.product) {
+        if let Some((instr, factor)) = reduction.and_then(|r| r.product) {
             let with = [address(factor).cast_const(); 2];
-            push(FusedOperands { begin: std::ptr::null(), act, with, into: std::ptr::null_mut(), far: false });
+            push(FusedOperands {
+                begin: std::ptr::null(),
+                instr,
+                with,
+                into: std::ptr::null_mut(),
+                non_temporal: false,
+            });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
         if reduction.is_none() && (!first.by_row || tile.rows == 1) {

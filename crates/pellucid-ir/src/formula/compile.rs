@@ -5,7 +5,7 @@ use super::Formula;
 use super::graph::{FormulaNode, Literal, NodeId, NodeInfo, ValueKind};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};
-use super::program::{InstructionOperand, Load, MOST_STEPS, Op, Program, Store, Uniform, UniformSource};
+use super::program::{InstructionOperand, Load, MAX_STEPS, Op, Program, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
@@ -81,8 +81,8 @@ impl Formula {
         if let Some(known) = place.get() {
             return Ok(known);
         }
-        let made = Arc::new(compile(self, &Signature::uniform(self, dtype))?);
-        Ok(place.get_or_init(|| made))
+        let program = Arc::new(compile(self, &Signature::uniform(self, dtype))?);
+        Ok(place.get_or_init(|| program))
     }
 }
 
@@ -123,13 +123,13 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     let inputs = signature.inputs.iter().enumerate().map(load).collect();
     let allocated = registers::allocate(&lowering.draft, outputs);
     let steps = allocated.steps.len();
-    if steps > MOST_STEPS {
+    if steps > MAX_STEPS {
         let what = match inner.order {
             0 => String::from("the formula"),
             order => format!("its derivative of order {order}"),
         };
         let reason = format!(
-            "{what} has {steps} instructions; a kernel can have {MOST_STEPS}. Split the formula into several operations"
+            "{what} has {steps} instructions; a kernel can have {MAX_STEPS}. Split the formula into several operations"
         );
         return Err(Error::invalid(inner.name, reason));
     }

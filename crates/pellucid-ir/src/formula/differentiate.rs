@@ -11,7 +11,7 @@
 use super::builder::Builder;
 use super::expr::Expr;
 use super::gradient::{Gradient, GradientRequest};
-use super::graph::{FormulaNode, MOST, NodeId, ValueKind};
+use super::graph::{FormulaNode, MAX_OPERANDS, NodeId, ValueKind};
 use super::primitive::{Binary, RowOp, Unary};
 use super::save;
 use super::{Declared, Formula};
@@ -74,13 +74,13 @@ const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
 /// Returns 2x·y − 2/√π, for large x by its asymptotic series, since the terms cancel.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
-    let is_far = x.gt(8.0);
-    let far = is_far.select(x, 8.0);
-    let u = 0.5 / (far * far);
+    let is_large = x.gt(8.0);
+    let large = is_large.select(x, 8.0);
+    let u = 0.5 / (large * large);
     // The sum of −(−u)ᵏ·1·3·..·(2k − 1); the term after the last is below the rounding error of `f64`.
     let factor = |k: u32| (1..=k).map(|i| f64::from(2 * i - 1)).product::<f64>();
     let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |rest, k| factor(k) - u * rest);
-    is_far.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
+    is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
 /// Returns 2x·y − 2/√π, from x = 2 on by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
@@ -88,12 +88,12 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
 /// In this range the result is −2/√π / (1 + 2x·f₂), whose terms are positive: none of its derivatives cancels.
 fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
     const LEVELS: u32 = 42;
-    let is_far = x.gt(2.0);
-    let far = is_far.select(x, 2.0);
+    let is_large = x.gt(2.0);
+    let large = is_large.select(x, 2.0);
     // The omitted part f satisfies f ≈ x + LEVELS/2/f.
-    let rest = 0.5 * (far + (far * far + f64::from(2 * LEVELS)).sqrt());
-    let fraction = (2..LEVELS).rev().fold(rest, |f, k| far + 0.5 * f64::from(k) / f);
-    is_far.select(-FRAC_2_SQRT_PI / (1 + 2 * far * fraction), 2 * x * y - FRAC_2_SQRT_PI)
+    let rest = 0.5 * (large + (large * large + f64::from(2 * LEVELS)).sqrt());
+    let fraction = (2..LEVELS).rev().fold(rest, |f, k| large + 0.5 * f64::from(k) / f);
+    is_large.select(-FRAC_2_SQRT_PI / (1 + 2 * large * fraction), 2 * x * y - FRAC_2_SQRT_PI)
 }
 
 /// Returns true while a derivative is built that is differentiated again.
@@ -183,10 +183,10 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
 /// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not
 /// overflow: its derivatives at 0 exist, unlike the logarithm's.
 fn gamma_density(a: Expr, b: Expr) -> Expr {
-    let is_near = b.lt(1);
-    let (near, far) = (is_near.select(b, 1), is_near.select(1, b));
-    let power = near.pow(a - 1) * (-near - a.lgamma()).exp();
-    is_near.select(power, ((a - 1) * far.ln() - far - a.lgamma()).exp())
+    let is_small = b.lt(1);
+    let (small, large) = (is_small.select(b, 1), is_small.select(1, b));
+    let power = small.pow(a - 1) * (-small - a.lgamma()).exp();
+    is_small.select(power, ((a - 1) * large.ln() - large - a.lgamma()).exp())
 }
 
 /// Returns g·b·aᵇ⁻¹, and 0 for b = 0 if a is 0 or NaN.
@@ -281,7 +281,7 @@ impl Formula {
     #[track_caller]
     fn differentiate_as(&self, request: GradientRequest, present: u64, refined: bool) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
-        let beyond = (n..=MOST).any(|i| request.output_of(i).is_some());
+        let beyond = (n..=MAX_OPERANDS).any(|i| request.output_of(i).is_some());
         assert!(!beyond, "formula `{name}`: a requested gradient must be with respect to one of its {n} inputs");
         let (builder, (forward, roots)) =
             Builder::run(self.derivative_inputs(), || self.sweep(request, present, refined));

@@ -203,14 +203,14 @@ impl Formula {
         let formula = Formula::new(inner.name, &inputs, inner.param_names.len(), |inputs, params| {
             let (inputs, sums) = inputs.split_at(own);
             let mut sums = sums.iter();
-            let mut whole = |(k, y)| {
+            let mut add_sum = |(k, y)| {
                 if added(k) {
                     *sums.next().expect("each added output must have its own additional input") + y
                 } else {
                     y
                 }
             };
-            self.call(inputs, params).into_iter().enumerate().map(&mut whole).collect()
+            self.call(inputs, params).into_iter().enumerate().map(&mut add_sum).collect()
         });
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         formula.with_names(&names, &inner.param_names.iter().map(String::as_str).collect::<Vec<_>>())

@@ -129,8 +129,8 @@ fn floor_div(a: f64, b: f64) -> f64 {
         return quotient + m;
     }
     let below = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
-    let whole = ((a - m) / b).round_ties_even() - below;
-    if whole == 0.0 { whole.copysign(quotient) } else { whole }
+    let rounded = ((a - m) / b).round_ties_even() - below;
+    if rounded == 0.0 { rounded.copysign(quotient) } else { rounded }
 }
 
 /// Evaluates a primitive of two 64-bit integers.

@@ -189,9 +189,10 @@ impl Kernel {
 
     #[cold]
     fn too_few_operands(&self, inputs: usize, outputs: usize) -> Error {
-        let FamilyInfo { inputs: needed, outputs: made, .. } = self.info();
-        let reason =
-            format!("the kernel needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
+        let FamilyInfo { inputs: needed, outputs: needed_outputs, .. } = self.info();
+        let reason = format!(
+            "the kernel needs at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
+        );
         Error::invalid(self.name(), reason)
     }
 

@@ -10,9 +10,9 @@ const LITTLE: usize = 64;
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];
-        let made: usize =
+        let written: usize =
             launch.outputs.iter().filter(|o| plan.role(o.slot) != SlotRole::State).map(SlotView::bytes).sum();
-        if made > LITTLE {
+        if written > LITTLE {
             continue;
         }
         let earliest = (0..j).rev().find(|&k| plan.have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);

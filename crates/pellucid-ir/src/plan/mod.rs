@@ -290,8 +290,8 @@ impl Plan {
     pub fn copy_first(&mut self, from: Slot, to: Slot, bytes: usize) {
         let operands = self.launches.iter_mut().flat_map(Launch::operands_mut).chain(&mut self.outputs);
         operands.filter(|o| o.slot == from).for_each(|o| o.slot = to);
-        let whole = |slot| SlotView { slot, layout: Layout::contiguous([bytes].into()), dtype: DType::U8 };
-        self.launches.insert(0, Launch::new(Kernel::Copy, vec![whole(from)], vec![whole(to)]));
+        let all_bytes = |slot| SlotView { slot, layout: Layout::contiguous([bytes].into()), dtype: DType::U8 };
+        self.launches.insert(0, Launch::new(Kernel::Copy, vec![all_bytes(from)], vec![all_bytes(to)]));
     }
 
     /// Returns the number of arithmetic operations of one run.

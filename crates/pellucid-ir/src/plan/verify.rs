@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The largest number of elements of a strided operand whose bytes are examined one by one. A larger operand counts as
 /// all bytes of its extent.
-const MOST_ELEMENTS: usize = 1 << 12;
+const MAX_ELEMENTS: usize = 1 << 12;
 
 impl Plan {
     /// Panics if the plan violates a rule of this file. `before` is the plan before `pass`.
@@ -155,7 +155,7 @@ impl WrittenMemory {
         if !written.intersects(&extent(&from.layout, from.dtype)) {
             return Some(fault);
         }
-        if from.layout.shape().size() > MOST_ELEMENTS {
+        if from.layout.shape().size() > MAX_ELEMENTS {
             self.add(to);
             return None;
         }
@@ -202,10 +202,10 @@ fn extent(layout: &Layout, dtype: DType) -> Range<usize> {
 /// Returns the bytes of the elements of an operand; the bytes between its elements too if it has many.
 fn byte_ranges(operand: &SlotView) -> impl Iterator<Item = Range<usize>> + '_ {
     let (layout, size) = (&operand.layout, operand.dtype.size());
-    let is_whole = layout.is_contiguous() || layout.shape().size() > MOST_ELEMENTS;
-    let whole = is_whole.then(|| extent(layout, operand.dtype));
+    let is_whole = layout.is_contiguous() || layout.shape().size() > MAX_ELEMENTS;
+    let all_bytes = is_whole.then(|| extent(layout, operand.dtype));
     let elements = (!is_whole).then(|| layout.positions().map(move |at| at * size..(at + 1) * size));
-    whole.into_iter().chain(elements.into_iter().flatten())
+    all_bytes.into_iter().chain(elements.into_iter().flatten())
 }
 
 /// A set of bytes: disjoint ranges that do not touch each other, in ascending order.
@@ -331,8 +331,8 @@ mod tests {
         let mut longer = before.clone();
         longer.outputs.push(part(1, 0, 4));
         assert!(after.arena_fault(&arena, &longer).is_some_and(|fault| fault.contains("share memory")));
-        let apart = |(k, a): (usize, &BufferAllocation)| BufferAllocation { offset: 64 * k, ..*a };
-        let allocations = arena.allocations.iter().enumerate().map(apart).collect();
+        let disjoint = |(k, a): (usize, &BufferAllocation)| BufferAllocation { offset: 64 * k, ..*a };
+        let allocations = arena.allocations.iter().enumerate().map(disjoint).collect();
         assert_eq!(after.arena_fault(&Arena { allocations, ..arena }, &longer), None);
     }
 

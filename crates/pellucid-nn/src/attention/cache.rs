@@ -29,7 +29,7 @@ pub struct KvCache {
     /// The number of cached elements, `i64 []`.
     length: Tensor,
     /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
-    there: Option<Tensor>,
+    visible: Option<Tensor>,
 }
 
 impl KvCache {
@@ -41,7 +41,7 @@ impl KvCache {
     #[panicking_form]
     pub fn try_new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> Result<KvCache> {
         let buffer = || ops::zeros([batch, heads, capacity, width], dtype);
-        Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, there: None })
+        Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, visible: None })
     }
 
     /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
@@ -53,8 +53,8 @@ impl KvCache {
     /// let _off = no_grad();
     /// let attention = MultiheadAttention::new(8, 2);
     /// let prompts = Tensor::randn([2, 3, 8], DType::F32);
-    /// let there = Tensor::from([[true, true, true], [false, false, true]]);
-    /// let cache = attention.cache(2, 16).padded(&there);
+    /// let visible = Tensor::from([[true, true, true], [false, false, true]]);
+    /// let cache = attention.cache(2, 16).padded(&visible);
     /// let y = attention.forward_cached(&prompts, &cache);
     /// let alone = attention.forward(&prompts.i((1.., 2..)));
     /// assert!((y.i((1.., 2..)) - alone).abs().max(..).item::<f32>() < 1e-6);
@@ -65,19 +65,19 @@ impl KvCache {
     /// [`Error::ShapeMismatch`] for another batch size or n above the capacity; [`Error::DTypeMismatch`] unless the
     /// mask is boolean.
     #[panicking_form]
-    pub fn try_padded(self, there: &Tensor) -> Result<KvCache> {
+    pub fn try_padded(self, visible: &Tensor) -> Result<KvCache> {
         let batch = self.keys.shape()[0];
-        if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
+        if visible.rank() != 2 || visible.shape()[0] != batch || visible.shape()[1] > self.capacity() {
             let help = "the mask must have shape [N, n], with N the batch size and n at most the capacity of the cache";
-            return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], help));
+            return Err(Error::shapes("kv_cache", [visible.shape(), self.keys.shape()], help));
         }
-        if there.dtype() != DType::Bool {
-            return Err(Error::dtypes("kv_cache", [there.dtype()], "a padding mask must be boolean; use ne(0)"));
+        if visible.dtype() != DType::Bool {
+            return Err(Error::dtypes("kv_cache", [visible.dtype()], "a padding mask must be boolean; use ne(0)"));
         }
-        let later = ops::ones([batch, self.capacity() - there.shape()[1]], DType::Bool)?;
-        let all = ops::concatenate(&[there, &later], 1)?;
-        let there = ops::reshape(&all, [batch, 1, 1, self.capacity()])?;
-        Ok(KvCache { there: Some(there), ..self })
+        let later = ops::ones([batch, self.capacity() - visible.shape()[1]], DType::Bool)?;
+        let all = ops::concatenate(&[visible, &later], 1)?;
+        let visible = ops::reshape(&all, [batch, 1, 1, self.capacity()])?;
+        Ok(KvCache { visible: Some(visible), ..self })
     }
 
     /// Returns the maximum number of elements.
@@ -154,8 +154,8 @@ impl KvCache {
         ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
         let number = Tensor::arange(0, self.capacity() as i64, 1);
         let mut seen = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
-        if let Some(there) = &self.there {
-            seen = ops::logical_and(&seen, there)?;
+        if let Some(visible) = &self.visible {
+            seen = ops::logical_and(&seen, visible)?;
         }
         Ok([self.keys.clone(), self.values.clone(), seen])
     }

@@ -236,7 +236,7 @@ pub struct StepPlan {
 
 /// Returns the buffers of the layers that the model calls directly, and of the model if it has parameters of its own.
 fn layer_buffers(
-    class: &str,
+    type_name: &str,
     calls: &[TracedCall],
     parameters: Vec<(String, Parameter)>,
     logits: &PlannedBuffer,
@@ -276,7 +276,7 @@ fn layer_buffers(
     }
     if !own.is_empty() {
         layers.push(LayerBuffers {
-            name: format!("L{}:{class}", layers.len()),
+            name: format!("L{}:{type_name}", layers.len()),
             path: String::new(),
             call: None,
             output: logits.clone(),
@@ -331,14 +331,14 @@ impl StepPlan {
         let parts: &dyn ModuleParts = model;
         let named: Vec<(String, Parameter)> =
             parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
-        let class = parts.modules().first().map_or("model", |(_, info)| info.class());
+        let type_name = parts.modules().first().map_or("model", |(_, info)| info.class());
         let inputs = model.batch().named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype()));
         let inputs: Vec<_> = inputs.collect();
         let logits_gradient = PlannedBuffer::new(logits, dtype, device);
         Ok(StepPlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
-            layers: layer_buffers(class, &calls, named, &logits_gradient),
+            layers: layer_buffers(type_name, &calls, named, &logits_gradient),
             loss: LossBuffers { logits_gradient, target: loss.target(logits, dtype)? },
             max_scratch: DEFAULT_MAX_SCRATCH,
         })

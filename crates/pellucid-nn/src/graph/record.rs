@@ -341,7 +341,7 @@ impl<'f> RecordedStep<'f> {
         let runners = std::iter::once(&self.pass).chain(self.update.as_ref().map(|update| &update.run));
         runners
             .map(StepRunner::recordings)
-            .fold((0, 0), |(made, held), stats| (made + stats.misses + 1, held + stats.held))
+            .fold((0, 0), |(recorded, held), stats| (recorded + stats.misses + 1, held + stats.held))
     }
 
     /// Returns the model with its inputs, and the loss with its targets.

@@ -60,8 +60,8 @@ pub fn infer_grad_scale(
         let times = |t: &Tensor| ops::concatenate(&vec![t; copies], 0);
         let (_, gradient) = loss.try_forward_with_grad(&times(&logits)?, &times(y)?)?;
         // Adds the gradients of both copies of a sample.
-        let apart = ops::unflatten(&ops::to_dtype(&gradient, DType::F64)?, 0, [copies as isize, -1])?;
-        ops::sum(&apart, 0)
+        let per_copy = ops::unflatten(&ops::to_dtype(&gradient, DType::F64)?, 0, [copies as isize, -1])?;
+        ops::sum(&per_copy, 0)
     };
     let (once, twice) = (gradient(1)?, gradient(2)?);
     let product = |a: &Tensor| ops::sum(&ops::mul(a, &once)?, ..);

@@ -104,9 +104,9 @@ impl<R: Rule> RuleOptimizer<R> {
         if groups.is_empty() {
             return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
         }
-        let mut made = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
-        groups.into_iter().try_for_each(|(parameters, options)| made.try_add_named_group(parameters, options))?;
-        Ok(made)
+        let mut optimizer = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
+        groups.into_iter().try_for_each(|(parameters, options)| optimizer.try_add_named_group(parameters, options))?;
+        Ok(optimizer)
     }
 
     /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are the

@@ -33,7 +33,7 @@ fn untrained<T>(result: Result<T>) -> Vec<String> {
 #[test]
 fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
     for stream in streams() {
-        let (model, other) = (lazy(), made(&("lazy", lazy, &[BATCH, 6])));
+        let (model, other) = (lazy(), built(&("lazy", lazy, &[BATCH, 6])));
         let (empty, hand) = (adamw(vec![]), adamw(other.parameters()));
         empty.set_lr(0.02);
         hand.set_lr(0.02);

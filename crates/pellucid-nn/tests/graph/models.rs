@@ -64,7 +64,7 @@ pub(crate) const KINDS: [Kind; 4] = [
 ];
 
 /// Creates and builds a model of this kind.
-pub(crate) fn made((_, make, shape): &Kind) -> Sequential {
+pub(crate) fn built((_, make, shape): &Kind) -> Sequential {
     manual_seed(3);
     let model = make();
     model.build(shape).unwrap();

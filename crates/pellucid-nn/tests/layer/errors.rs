@@ -55,8 +55,8 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let rows = Embedding::new(10, 3);
     let attention = MultiheadAttention::new(8, 4);
-    let (x, there) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
-    let attend = |there: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(there));
+    let (x, visible) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
+    let attend = |visible: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(visible));
     let mask = Tensor::ones([2, 5, 5], DType::Bool);
     let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
     let lstm = Lstm::new(8, 4);
@@ -95,7 +95,7 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
         (LayerNorm::new(8).try_forward(&zeros(&[2, 7])), "LayerNorm::new([7])"),
         (rows.try_forward(&Tensor::from([10i64])), "indices must be in 0..10"),
         (rows.try_forward(&Tensor::from([1i64, -1])), "index -1 is out of bounds"),
-        (attend(&there), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
+        (attend(&visible), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
         (attend(&zeros(&[2, 5])), "to_dtype(DType::Bool)"),
         (attention.try_attend(&x, &x, &x, masks), "unsqueeze(-3)"),
         (lstm.try_run(&zeros(&[4, 2, 7]), None).map(|y| y.0), "7 features"),

@@ -84,14 +84,14 @@ impl InPlaceWrite {
     /// and an optional index.
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
         let InPlaceWrite { base, region, .. } = self;
-        let whole = index.is_none() && region.shape().size() >= base.size();
+        let covers_base = index.is_none() && region.shape().size() >= base.size();
         // The edge is read before the lock is taken: the read takes the same lock if the source is a view of the base.
         let source = source.edge();
         let old = {
             let mut edge = base.lock_edge();
             base.convert_to_base_value(&mut edge, target.device());
             note_history(&base, &edge);
-            let before = if whole { Edge::None } else { edge.clone() };
+            let before = if covers_base { Edge::None } else { edge.clone() };
             let edges = if index.is_some() { smallvec![before, source, Edge::None] } else { smallvec![before, source] };
             let node = base.node(edges, target.device(), index, derivative);
             note_forward_location(|| Some(node.clone()));

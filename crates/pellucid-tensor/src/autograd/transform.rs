@@ -194,10 +194,10 @@ fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Ite
 
 /// Returns tracked tensors of the same values. With `keeps_history`, gradients flow on to inputs that require one. An
 /// input that is not a float is an error of `op`.
-pub(super) fn track_inputs(op: &'static str, linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+pub(super) fn track_inputs(op: &'static str, keeps_history: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     check_floats(op, "input", inputs.iter().copied())?;
     let fresh = |t: &&Tensor| {
-        if linked && t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) }
+        if keeps_history && t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };
     inputs.iter().map(fresh).collect()
 }

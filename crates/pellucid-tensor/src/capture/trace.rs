@@ -88,13 +88,13 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
         let own = recording.id;
         let since = own_kernels(recording).skip(kernels as usize).flat_map(|k| &k.outputs);
         let new = since.filter(|a| a.storage().pending() == own).map(|a| StorageId::of(a.storage()));
-        let mut made: Vec<StorageId> = Vec::new();
+        let mut written: Vec<StorageId> = Vec::new();
         new.for_each(|id| {
-            if !made.contains(&id) {
-                made.push(id);
+            if !written.contains(&id) {
+                written.push(id);
             }
         });
-        made
+        written
     })
 }
 

@@ -356,7 +356,7 @@ fn assert_rounded(what: &str, half: DType, got: &Tensor, exact: &Tensor, noise: 
 }
 
 /// Returns the result and the gradients of all operands.
-fn run(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+fn run_call(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Option<Tensor>>)> {
     let leaves: Vec<Tensor> = operands.iter().map(|t| t.to_dtype(dtype).detach().requires_grad_(true)).collect();
     let y = call(&leaves)?;
     let g: Vec<f64> = (0..y.size()).map(|i| [1.0, -0.5, 0.25, 0.75, -1.0][i % 5]).collect();
@@ -365,14 +365,14 @@ fn run(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Opt
     Ok((y.detach(), leaves.iter().map(|t| t.grad()).collect()))
 }
 
-fn check(table: Vec<(&'static str, Domain, Call)>) {
+fn check_table(table: Vec<(&'static str, Domain, Call)>) {
     for (name, domain, call) in table {
         let sizes: &[f64] = if matches!(domain, Any | Positive) { &[1.0, 300.0, 1.0 / 4096.0] } else { &[1.0] };
         for (half, &size) in [DType::F16, DType::BF16].into_iter().flat_map(|h| sizes.iter().map(move |s| (h, s))) {
             let what = format!("{name} of {half} at {size}");
             let operands = operands(domain, half, size);
-            let (exact, slopes) = run(call, &operands, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
-            let (y, gradients) = run(call, &operands, half).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let (exact, slopes) = run_call(call, &operands, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let (y, gradients) = run_call(call, &operands, half).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert_rounded(&what, half, &y, &exact, 1e-6);
             for (k, (g, slope)) in gradients.iter().zip(&slopes).enumerate() {
                 if let (Some(g), Some(slope)) = (g, slope) {
@@ -391,27 +391,27 @@ fn check(table: Vec<(&'static str, Domain, Call)>) {
 
 #[test]
 fn reductions_round_once() {
-    check(reductions());
+    check_table(reductions());
 }
 
 #[test]
 fn norms_and_distances_round_once() {
-    check(norms());
+    check_table(norms());
 }
 
 #[test]
 fn pools_and_resampled_images_round_once() {
-    check(windows());
+    check_table(windows());
 }
 
 #[test]
 fn products_of_several_factors_round_once() {
-    check(products());
+    check_table(products());
 }
 
 #[test]
 fn losses_round_once() {
-    check(losses());
+    check_table(losses());
 }
 
 /// Sums that overflow half precision although the result does not.

@@ -37,9 +37,9 @@ fn a_run_continues_in_other_processes() {
     let scratch = Scratch::new("processes");
     (0..3).for_each(|_| train(&scratch.0));
     let _random = pellucid::Generator::new(7).scope();
-    let mut whole = MlpRun::new();
-    let mut expected = bits(&whole.checkpoint());
-    whole.train(END, &mut |run| expected = bits(&run.checkpoint()));
+    let mut uninterrupted = MlpRun::new();
+    let mut expected = bits(&uninterrupted.checkpoint());
+    uninterrupted.train(END, &mut |run| expected = bits(&run.checkpoint()));
     let mut resumed = MlpRun::new();
     let steps = io::load_checkpoint(scratch.0.join("state"), resumed.checkpoint()).unwrap();
     assert_eq!(steps, END);

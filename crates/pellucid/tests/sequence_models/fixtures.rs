@@ -232,8 +232,8 @@ fn whole_transformers() {
     let m = Transformer::new(8, 2, [1, 1], 12, options());
     Case::new("transformer").check(&m, |get| {
         let padding = get("padding");
-        let there = AttentionMasks::padding(&padding);
-        vec![("y", m.forward(&get("source"), &get("target"), there, AttentionMasks::causal(), there))]
+        let visible = AttentionMasks::padding(&padding);
+        vec![("y", m.forward(&get("source"), &get("target"), visible, AttentionMasks::causal(), visible))]
     });
 }
 

@@ -87,8 +87,8 @@ impl Node {
 
     /// Returns the output tensors; `None` for an output whose last handle was dropped.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
-        let made = self.0.outputs();
-        (0..self.0.outputs_meta.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
+        let outputs = self.0.outputs();
+        (0..self.0.outputs_meta.len()).map(|i| outputs.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
     /// Returns the largest generation among its inputs. A leaf has generation 0; the generation of an output is the

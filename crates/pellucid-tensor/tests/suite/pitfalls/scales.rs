@@ -70,10 +70,10 @@ const CASES: &[Case] = &[
     ("lp_pool1d 3 with signs", 1, |x| (x + x.abs() * 3.0).unsqueeze(0).lp_pool1d(3.0, PoolOptions::new(6))),
     ("lp_pool1d 0.5", 1, |x| x.abs().unsqueeze(0).lp_pool1d(0.5, PoolOptions::new(2))),
     ("lp_pool1d -1", 1, |x| x.abs().unsqueeze(0).lp_pool1d(-1.0, PoolOptions::new(2))),
-    ("lp_pool1d with gaps", 1, |x| x.unsqueeze(0).lp_pool1d(4.0, apart(2, 3))),
+    ("lp_pool1d with gaps", 1, |x| x.unsqueeze(0).lp_pool1d(4.0, gapped(2, 3))),
     ("lp_pool2d 2", 1, |x| x.reshape([1, 1, 4, 3]).lp_pool2d(2.0, PoolOptions::new([2, 3]))),
     ("lp_pool2d 1.5", 1, |x| x.abs().reshape([1, 2, 3, 2]).lp_pool2d(1.5, PoolOptions::new(2))),
-    ("lp_pool2d with gaps", 1, |x| x.reshape([1, 1, 3, 4]).lp_pool2d(2.0, apart([1, 2], [2, 2]))),
+    ("lp_pool2d with gaps", 1, |x| x.reshape([1, 1, 3, 4]).lp_pool2d(2.0, gapped([1, 2], [2, 2]))),
     ("lp_pool3d 2", 1, |x| x.reshape([1, 3, 2, 2]).lp_pool3d(2.0, PoolOptions::new([1, 2, 2]))),
     ("lp_pool3d 4", 1, |x| x.reshape([1, 3, 2, 2]).lp_pool3d(4.0, PoolOptions::new([3, 2, 1]))),
     ("matrix_norm", 1, |x| matrix_norm(x, MatrixNorm::Frobenius)),
@@ -100,7 +100,7 @@ fn without_eps() -> BatchNormOptions {
     BatchNormOptions { eps: 0.0, ..Default::default() }
 }
 
-fn apart(size: impl Into<Spatial>, stride: impl Into<Spatial>) -> PoolOptions {
+fn gapped(size: impl Into<Spatial>, stride: impl Into<Spatial>) -> PoolOptions {
     PoolOptions { stride: Some(stride.into()), ..PoolOptions::new(size) }
 }
 

@@ -76,7 +76,7 @@ pub fn ulps(name: &str) -> f64 {
 const EXCEPTIONS: [(&str, f64); 4] = [("gelu", 8.0), ("gelu_tanh", 8.0), ("logit", 8.0), ("sinc", 8.0)];
 
 /// Checks a case on all devices.
-pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+pub fn check_device(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     check_on(toy(0), Agreement::Bits, row, case, report)?;
     report.section("pins", |report| check_pins(row, case, report));
     report.section(toy(1), |report| check_on(toy(1), Agreement::Bits, row, case, report));

@@ -11,7 +11,7 @@ const ELEMENTWISE: usize = 8;
 /// The highest order of derivatives for all other rows.
 const OTHERS: usize = 4;
 /// Cases with more elements are skipped: they differ from smaller ones only in size.
-const MOST_ELEMENTS: usize = 24;
+const MAX_ELEMENTS: usize = 24;
 
 /// Returns weights between 0.5 and 1.5 for every output, and the weighted sum Σ wᵢ·yᵢ of all outputs.
 fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)> {
@@ -60,7 +60,7 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (_, tensors) = operands(row.name, case, &[DType::F64]);
     let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
     let elements: usize = which.iter().map(|&i| tensors[i].size()).sum();
-    let skipped = case.values_only || elements == 0 || elements > MOST_ELEMENTS;
+    let skipped = case.values_only || elements == 0 || elements > MAX_ELEMENTS;
     if skipped || matches!(row.gradient, Gradient::Untracked | Gradient::Zero) {
         return Ok(());
     }
@@ -68,8 +68,8 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (values, slopes) = sums(case, &tensors, &which, 0.0, orders)?;
     let at = |h: f64| sums(case, &tensors, &which, h, orders).map(|(sums, _)| sums);
     let difference = |h: f64| -> Result<Vec<f64>> {
-        let (near, far) = ((at(h)?, at(-h)?), (at(2.0 * h)?, at(-2.0 * h)?));
-        let slope = |k: usize| (8.0 * (near.0[k] - near.1[k]) - (far.0[k] - far.1[k])) / (12.0 * h);
+        let (inner, outer) = ((at(h)?, at(-h)?), (at(2.0 * h)?, at(-2.0 * h)?));
+        let slope = |k: usize| (8.0 * (inner.0[k] - inner.1[k]) - (outer.0[k] - outer.1[k])) / (12.0 * h);
         Ok((0..orders).map(slope).collect())
     };
     let (coarse, fine) = (difference(4e-4)?, difference(2e-4)?);

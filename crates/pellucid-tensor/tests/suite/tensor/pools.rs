@@ -276,11 +276,11 @@ fn lp_pools() {
             assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
             continue;
         }
-        let whole = setup.size.iter().product::<usize>() as f64;
+        let window_size = setup.size.iter().product::<usize>() as f64;
         let expected = setup.each(&values, outputs, |plane, o| {
             let window = setup.window(o);
             let sum: f64 = window.iter().map(|&i| plane[i].powf(p)).sum();
-            (sum * whole / window.len() as f64).powf(1.0 / p)
+            (sum * window_size / window.len() as f64).powf(1.0 / p)
         });
         assert_within(&found.unwrap_or_else(|e| panic!("{setup:?}: {e}")), &expected, 1e-12);
     }

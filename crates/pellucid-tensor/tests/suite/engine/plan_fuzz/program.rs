@@ -18,7 +18,7 @@ use pellucid_tensor::{DType, Device, Error, Generator, GradOptions, Shape, Tenso
 const SHORT: usize = 8;
 
 /// The largest number of elements of a result that is kept.
-const MOST_ELEMENTS: usize = 4096;
+const MAX_ELEMENTS: usize = 4096;
 
 /// The arrays of a program, and the generator that chooses its operations.
 pub struct PlanProgram {
@@ -106,7 +106,7 @@ impl PlanProgram {
             program: self,
             state,
             pool: vec![],
-            max_elements: MOST_ELEMENTS.max(4 * self.leaves.iter().map(|(shape, _)| shape.size()).max().unwrap_or(0)),
+            max_elements: MAX_ELEMENTS.max(4 * self.leaves.iter().map(|(shape, _)| shape.size()).max().unwrap_or(0)),
             operands: vec![],
             log: vec![],
             coverage: PlanCoverage { operations: vec![0; OPERATIONS.len()], ..PlanCoverage::default() },

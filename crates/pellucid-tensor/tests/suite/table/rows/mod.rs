@@ -47,7 +47,7 @@ mod user;
 mod view;
 mod window;
 
-use super::driver::run;
+use super::driver::run_rows;
 use super::row::Row;
 
 /// A row of an elementwise operation of one tensor: `unary!(tanh, f64::tanh)`, and
@@ -85,7 +85,7 @@ macro_rules! tables {
         $(
             #[test]
             fn $module() {
-                run($module::rows());
+                run_rows($module::rows());
             }
         )*
     };
