@@ -96,7 +96,8 @@ impl Expression {
     }
 }
 
-/// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MAX_ELEMENTS`] elements.
+/// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MAX_ELEMENTS`]
+/// elements.
 fn apply(operation: &CatalogueOperation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
     let mut random = SplitMix64::new(seed);
     let guarded = inputs.iter().zip(&operation.inputs).map(|(x, &domain)| catalogue::guarded(x, domain, &mut random));

@@ -208,8 +208,8 @@ impl Splice {
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    /// Returns the value of `stored` after storing it and loading it as `load`; the reason if no instruction can compute
-    /// that.
+    /// Returns the value of `stored` after storing it and loading it as `load`; the reason if no instruction can
+    /// compute it.
     fn reload(&mut self, stored: SplicedValue, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !stored.per_row {
             return Err("a per-row input would be computed for every element");

@@ -379,12 +379,12 @@ fn join_heads(found: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns an error if the last axis of an input does not have the length that the weights expect.
-fn check_width(name: &str, x: &Tensor, made_for: usize) -> Result<()> {
+fn check_width(name: &str, x: &Tensor, expected: usize) -> Result<()> {
     match x.shape().last() {
-        Some(&given) if given != made_for => {
+        Some(&given) if given != expected => {
             let help = format!(
-                "the last axis of the {name} has length {given}, but the layer was made for {made_for}; make the layer for \
-                 {given}, or give the {name} a last axis of length {made_for}"
+                "the last axis of the {name} has length {given}, but the layer expects {expected}; create the layer for \
+                 {given}, or give the {name} a last axis of length {expected}"
             );
             Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], help))
         }

@@ -66,14 +66,14 @@ impl FrozenParameters {
         }
         let help = match (own.is_empty(), given) {
             (true, 0) => {
-                "the optimizer has no parameters: build() lazy layers, then make it with the model's parameters()"
+                "the optimizer has no parameters: build() lazy layers, then create it with the model's parameters()"
                     .into()
             }
             (true, _) => format!(
                 "the {given} parameters of the optimizer belong to another model, or were replaced in this model: make \
                  the optimizer with the parameters() of this model"
             ),
-            _ => "make the optimizer with all parameters() of the model, freeze() the others, or set \
+            _ => "create the optimizer with all parameters() of the model, freeze() the others, or set \
                   allow_untrained_parameters if other optimizers update them"
                 .into(),
         };
@@ -86,7 +86,7 @@ impl FrozenParameters {
             return Ok(());
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
-        let help = "these parameters were frozen when the step was recorded: make the optimizer with these parameters \
+        let help = "these parameters were frozen when the step was recorded: create the optimizer with these parameters \
                     (frozen parameters are skipped) and compile again, or set allow_untrained_parameters";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }

@@ -54,7 +54,8 @@ impl<'f> ForwardPass<'f> {
         let planned = &plan.loss.logits_gradient;
         let (traced, _) = trace_calls(parts, &mut || model.logits())?;
         if (traced.shape(), traced.dtype()) != (planned.shape(), planned.dtype()) {
-            let help = "shape or dtype of the model's logits differs from that in the plan; make a plan of this model";
+            let help =
+                "shape or dtype of the model's logits differs from that in the plan; create a plan of this model";
             return Err(Error::shapes(op, [traced.shape(), planned.shape()], help));
         }
         let logits = zeros_on(device, planned.shape(), planned.dtype())?;

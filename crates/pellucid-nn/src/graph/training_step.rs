@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 
 /// A recorded training step over fixed buffers of its own.
 ///
-/// [`GraphTrainer`](super::GraphTrainer) and [`Sequential::compile`](crate::Sequential::compile) make it.
+/// [`GraphTrainer`](super::GraphTrainer) and [`Sequential::compile`](crate::Sequential::compile) create it.
 pub struct TrainingStep<'f> {
     /// The input buffers, in order: x `[B, K]`, for example.
     pub inputs: Vec<Tensor>,

@@ -73,7 +73,7 @@ fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> 
     let help = match x.rank().checked_sub(shape.rank()) {
         Some(lead) if shape.rank() > 0 => {
             let given = Shape::from(&x.shape()[lead..]);
-            format!("the last axes of the input are {given}, but the layer was made for {shape}: {layer}::new({given})")
+            format!("the last axes of the input are {given}, but the layer expects {shape}: {layer}::new({given})")
         }
         _ => format!("the input must have the last axes {shape}, as the layer expects"),
     };

@@ -78,7 +78,7 @@ impl AveragedModel {
             self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p))
         {
             let help = format!(
-                "the parameter `{name}` was converted; make the averages after the model is converted with to_dtype_()"
+                "the parameter `{name}` was converted; create the averages after converting the model with to_dtype_()"
             );
             return Err(Error::dtypes("averaged_model", [a.dtype(), p.dtype()], help));
         }

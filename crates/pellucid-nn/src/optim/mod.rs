@@ -137,7 +137,7 @@ pub trait Optimizer: Send + Sync {
         let _ = parameters;
         Err(Error::invalid(
             "fill",
-            "parameters cannot be added to this optimizer; make the optimizer with the model's parameters()",
+            "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()",
         ))
     }
 

@@ -142,7 +142,7 @@ impl OptimizerCore {
         let contents = self.contents.get();
         let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
-            let reason = "the optimizer has no parameters; make it with the model's parameters(), or compile a step";
+            let reason = "the optimizer has no parameters; create it with the model's parameters(), or compile a step";
             return Err(Error::invalid(self.name(), reason));
         }
         // A frozen parameter may still have an old gradient, which is ignored.
@@ -155,7 +155,7 @@ impl OptimizerCore {
                 return Err(Error::invalid(self.name(), reason));
             }
             let reason = "no parameter of the optimizer has a gradient, so the step would change nothing; call \
-                          backward() on the loss after zero_grad() and before the step, make the optimizer with the \
+                          backward() on the loss after zero_grad() and before the step, create the optimizer with the \
                           parameters() of the model that computes the loss, and unfreeze() the parameters to train";
             return Err(Error::invalid(self.name(), reason));
         }
@@ -269,8 +269,8 @@ impl OptimizerContents {
             return Ok(());
         };
         let help = format!(
-            "the parameter `{name}` was {dtype} when it was added and was then converted; make the optimizer after the \
-             model is converted with to_dtype_()"
+            "the parameter `{name}` was {dtype} when it was added and was then converted; create the optimizer after \
+             converting the model with to_dtype_()"
         );
         Err(Error::dtypes(self.name, [*dtype, parameter.dtype()], help))
     }
@@ -468,7 +468,7 @@ impl Optimizer for OptimizerCore {
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
             let reason = "the optimizer has no parameters yet, so no state can be loaded; compile the step that \
-                          adds them first, or make the optimizer with the model's parameters()";
+                          adds them first, or create the optimizer with the model's parameters()";
             return Err(Error::invalid(self.name(), reason));
         }
         super::check_rates(self.groups(), state)?;

@@ -138,8 +138,8 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
 }
 
-/// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. The methods are those
-/// of the rule.
+/// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. It has the
+/// methods of the rule.
 pub(super) trait DynRule: Send + Sync {
     fn lr(&self) -> f64;
     fn momentum(&self) -> Option<Momentum>;

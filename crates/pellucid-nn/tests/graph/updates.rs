@@ -1,4 +1,4 @@
-//! Closures as the update of a step, and steps that are made of a recording.
+//! Closures as the update of a step, and steps that are created from a recording.
 
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;

@@ -48,7 +48,8 @@ impl InPlaceWrite {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, if the
-    /// tensor moved to another device after views of it were made, or if it is a view that was made under `no_grad`.
+    /// tensor moved to another device after views of it were created, or if it is a view that was created under
+    /// `no_grad`.
     pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<InPlaceWrite> {
         let base = target.view_base().clone();
         if base.is_opaque() {
@@ -69,7 +70,7 @@ impl InPlaceWrite {
         }
         if base.is_untracked_view() && is_shared(target, view) {
             let reason = format!(
-                "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares \
+                "the target of shape {} is a view that was created under no_grad(), and the tensor whose memory it shares \
                  would get no gradient; make the view outside of no_grad(), or detach() it to separate its history",
                 target.shape()
             );

@@ -193,8 +193,7 @@ impl Array {
     }
 
     /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`. Contiguous arrays
-    /// of the CPU with this element type are read in parts, without an allocation. Errors are those of
-    /// [`Array::to_vec`].
+    /// of the CPU with this element type are read in parts, without an allocation. Errors are as for [`Array::to_vec`].
     #[track_caller]
     pub(crate) fn find<T: Element + Pod>(&self, op: &'static str, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
         if self.dtype() != T::DTYPE || !self.layout().is_contiguous() || !self.device().is_cpu() {

@@ -108,7 +108,7 @@ pub(crate) struct TensorInner {
     retains_grad: AtomicBool,
     /// True for the base tensor; all other tensors that share `view_base` are views of it.
     is_base: AtomicBool,
-    /// True for a view that was made under `no_grad`.
+    /// True for a view that was created under `no_grad`.
     is_untracked_view: AtomicBool,
     /// Whether an operation may copy the tensor to another device.
     is_free: AtomicBool,

@@ -26,7 +26,7 @@ pub(crate) struct ViewBase {
     is_opaque: AtomicBool,
     /// The base tensor has moved to another device, but its views have not.
     is_moved: AtomicBool,
-    /// The base tensor is itself a view that was made under `no_grad`, so its own base would not follow its writes.
+    /// The base tensor is itself a view that was created under `no_grad`, so its own base would not follow its writes.
     is_untracked_view: bool,
     /// The base tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
@@ -92,7 +92,7 @@ impl ViewBase {
         self.is_moved.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the base tensor is itself a view that was made under `no_grad`.
+    /// Returns true if the base tensor is itself a view that was created under `no_grad`.
     pub(crate) fn is_untracked_view(&self) -> bool {
         self.is_untracked_view
     }

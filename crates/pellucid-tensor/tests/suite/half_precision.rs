@@ -476,7 +476,7 @@ fn quantiles_of_half_precision() {
 
 /// The constants of a dtype match its conversions: one step further a value rounds, overflows or loses bits.
 #[test]
-fn constants_of_dtypes_are_those_of_the_conversions() {
+fn constants_of_dtypes_match_the_conversions() {
     for dtype in DType::ALL {
         let convert = |x: f64| Tensor::from(x).to_dtype(dtype).item::<f64>();
         let (least, largest) = dtype.range();

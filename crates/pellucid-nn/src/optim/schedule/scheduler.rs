@@ -201,13 +201,14 @@ pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimi
     let groups = optimizer.groups();
     if groups != rates.len() {
         let reason = format!(
-            "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
+            "the optimizer has {groups} groups now, but had {} when the scheduler was created; create another scheduler",
             rates.len()
         );
         return Err(Error::invalid("scheduler", reason));
     }
     if rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_rate(group))) {
-        let reason = "this is not the optimizer for which the scheduler was made; make a scheduler for each optimizer";
+        let reason =
+            "this is not the optimizer for which the scheduler was created; create a scheduler for each optimizer";
         return Err(Error::invalid("scheduler", reason));
     }
     Ok(())

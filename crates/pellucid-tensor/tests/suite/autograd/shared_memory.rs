@@ -1,4 +1,4 @@
-//! Tensors that share memory: operands of a write, gradients, and views made under `no_grad`.
+//! Tensors that share memory: operands of a write, gradients, and views created under `no_grad`.
 
 use crate::support::{leaf, number};
 use pellucid_tensor::{

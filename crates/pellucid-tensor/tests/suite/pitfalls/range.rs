@@ -642,7 +642,7 @@ fn deviations_without_degrees_of_freedom_have_nan_gradients() {
     }
 }
 
-/// The gradient is the softmax also where the precision of the result is below it.
+/// The gradient is the softmax even if the precision of the result is lower.
 #[test]
 fn gradients_of_logsumexp_of_large_elements() {
     for (dtype, shift) in [(DType::F32, 1e8), (DType::F64, 1e17), (DType::F32, -1e8), (DType::F32, 0.0)] {

@@ -1,5 +1,5 @@
-//! Rows in deferred modes: `lazy`, `capture`, and a device that defers its kernels. Dtypes, bits and errors are those
-//! of eager mode.
+//! Rows in deferred modes: `lazy`, `capture`, and a device that defers its kernels. Dtypes, bits and errors are
+//! the same as in eager mode.
 
 use super::data::{operands, values};
 use super::devices::toy;

@@ -219,7 +219,7 @@ fn is_near(got: f64, expected: f64, scale: f64, dtype: DType) -> bool {
 }
 
 #[test]
-fn derivatives_at_special_points_are_those_of_the_page() {
+fn derivatives_at_special_points_match_the_page() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let mut report = Report::default();
     let (mut rows, mut known) = (rows::all(), Vec::<(String, Call)>::new());

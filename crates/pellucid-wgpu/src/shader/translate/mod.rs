@@ -406,7 +406,7 @@ impl<'a> WgslTranslator<'a> {
     }
 }
 
-/// Returns the WGSL text of an `f32`. Values that WGSL has no literal for are made from bits at run time.
+/// Returns the WGSL text of an `f32`. Values that WGSL has no literal for are created from bits at run time.
 pub(crate) fn float_text(x: f32) -> String {
     if x.is_normal() || x == 0.0 && x.is_sign_positive() {
         format!("{x:e}f")
