@@ -154,7 +154,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
 
 /// Returns the function with a parameter of type `T` for each `impl Into<T>`, or `None` if it has none.
 ///
-/// The body is thereby compiled once, and not for every combination of argument types. In the body, `k.into()` is `k`.
+/// The body is therefore compiled once, and not for every combination of argument types. In the body, `k.into()` is `k`.
 fn converted(function: &ItemFn) -> Result<Option<ItemFn>> {
     let mut converted = function.clone();
     let mut names = Vec::new();

@@ -131,7 +131,7 @@ impl<T> RegisterTile<T> {
 /// time, of 128 rows 0.89.
 const PREFETCH_DISTANCE: isize = 32;
 
-/// The least number of rows of a tile that prefetches B: in smaller ones, loads take as long as the multiply-adds.
+/// The smallest number of rows of a tile that prefetches B: in smaller ones, loads take as long as the multiply-adds.
 const MIN_PREFETCHING_ROWS: usize = 6;
 
 /// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with 256 bits, there are too few

@@ -38,7 +38,7 @@ impl<T: Copy> ScopeStack<T> {
         }
     }
 
-    /// Returns the present value.
+    /// Returns the current value.
     #[inline]
     pub(crate) fn get(&self) -> T {
         self.current.get()

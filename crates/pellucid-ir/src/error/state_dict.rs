@@ -34,7 +34,7 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
             "create the model with the sizes in the file, or remove these entries from the state dict and use \
              load_matching()"
         }
-        _ if unexpected.is_empty() => "load_matching() keeps the present values of missing names",
+        _ if unexpected.is_empty() => "load_matching() keeps the current values of missing names",
         _ if missing.is_empty() => "load_matching() ignores unexpected names",
         _ => match prefix(missing, unexpected) {
             Some(prefix) => {

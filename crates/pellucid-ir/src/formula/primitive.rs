@@ -132,13 +132,13 @@ pub enum Binary {
     Igammac,
     /// The Bessel function of the first kind of whole order a, J_a(b).
     BesselJ,
-    /// The Bessel function of the second kind of whole order a, Y_a(b).
+    /// The Bessel function of the second kind of integer order a, Y_a(b).
     BesselY,
     /// The modified Bessel function of the first kind of whole order a, I_a(b).
     BesselI,
     /// e^(−|b|)·I_a(b)
     BesselIe,
-    /// The modified Bessel function of the second kind of whole order a, K_a(b).
+    /// The modified Bessel function of the second kind of integer order a, K_a(b).
     BesselK,
     /// eᵇ·K_a(b)
     BesselKe,

@@ -258,7 +258,7 @@ mod tests {
 
     #[track_caller]
     fn assert_fault(plan: &Plan, text: &str) {
-        let fault = plan.fault().expect("the plan must have a fault");
+        let fault = plan.fault().expect("the plan must be invalid");
         assert!(fault.contains(text), "{fault}");
     }
 

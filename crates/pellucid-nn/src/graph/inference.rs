@@ -233,7 +233,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelOf
 impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ForwardOfInputs for ModelOfInputs<P, X> {
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let mut inputs = inputs.iter();
-        let missing = || Error::invalid(INFERENCE, "the batch has more inputs than in the recording");
+        let missing = || Error::invalid(INFERENCE, "the batch has more inputs than the recorded one");
         self.model.run(&self.structure.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
 }

@@ -102,7 +102,7 @@ impl Drop for SavedState {
             }
             let before = Tensor::try_from_bytes(bytes, tensor.dtype(), tensor.shape())
                 .expect("the saved bytes must fit the dtype and shape of the tensor");
-            ops::copy_(tensor, &before).expect("copying the former values into a state tensor must succeed");
+            ops::copy_(tensor, &before).expect("copying the previous values into a state tensor must succeed");
         }
     }
 }

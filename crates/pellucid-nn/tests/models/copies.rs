@@ -81,7 +81,7 @@ fn derived_models_and_all_containers_are_copied() {
     assert_eq!(names(&target), names(&agent));
     let (own, other) = (agent.state_dict(), target.state_dict());
     assert!(own.iter().all(|(name, value)| bytes(value) == bytes(&other[name])));
-    // A target network follows by a load of the whole state.
+    // Loading the state of the agent updates the target network.
     let _off = no_grad();
     ops::copy_(&agent.tied.weight, &Tensor::ones([1, 2], DType::F32)).unwrap();
     assert_ne!(bytes(&target.tied.weight), bytes(&agent.tied.weight));

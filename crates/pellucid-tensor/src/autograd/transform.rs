@@ -17,7 +17,7 @@ use crate::ops::fill::zeros_like;
 use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 
-/// The remedy if a function has more than one value.
+/// The help text of the error for a function with more than one value.
 pub(super) const REDUCE_THE_VALUE: &str = "reduce the value of the function, for example with sum(..)";
 
 /// Options of [`grad`].

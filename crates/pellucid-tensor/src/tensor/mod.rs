@@ -487,7 +487,7 @@ impl Tensor {
         Ok(hooks.add(Arc::new(hook)))
     }
 
-    /// Returns the error for this tensor, `what` in the call of `op`, which requires no gradient.
+    /// Returns the error of `op` for this tensor, which requires no gradient. `what` is its role in the call.
     pub(crate) fn not_tracked(&self, op: &'static str, what: &str) -> Error {
         let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
                     argmax(), comparisons and launches require none, frozen parameters need unfreeze(), and a gradient is \

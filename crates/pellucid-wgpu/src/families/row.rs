@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 /// The length of the longest row that is not divided.
 const MAX_UNDIVIDED: usize = 1 << 15;
 
-/// The least number of elements of a part of a divided row.
+/// The smallest number of elements of a part of a divided row.
 const MIN_PART: usize = 1 << 13;
 
 /// The largest number of parts of a row of elements without loops.

@@ -119,11 +119,10 @@ impl<const K: usize> Batches<K> {
             let lengths = tensors.iter().map(|t| t.shape().first().copied());
             let help = match lengths.min().flatten() {
                 Some(least) => format!(
-                    "the first axis is the samples, and all tensors must have the same number of samples: shorten the longer ones with narrow(0, 0, {least})"
+                    "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones with \
+                     narrow(0, 0, {least})"
                 ),
-                None => {
-                    "the first axis of every tensor must be the samples: unsqueeze(0) gives a tensor one".to_string()
-                }
+                None => "every tensor must have an axis of samples, its first; unsqueeze(0) adds one".to_string(),
             };
             return Err(Error::shapes(op, tensors.iter().map(|t| t.shape()), help));
         }

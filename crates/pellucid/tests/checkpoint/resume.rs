@@ -66,7 +66,7 @@ fn a_captured_step() {
     resumes_exactly::<CapturedRun>("captured");
 }
 
-/// Two models and two optimizers of a GAN, by names.
+/// Two models and two optimizers of a GAN, by name.
 #[test]
 fn several_models_and_optimizers() {
     let scratch = Scratch::new("gan");

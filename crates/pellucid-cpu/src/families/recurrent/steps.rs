@@ -12,7 +12,7 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use std::ops::Range;
 
-/// The least number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: usize = 1 << 19;
 
 /// Columns of a product are distributed over threads in multiples of this number, which is a whole number of panels.

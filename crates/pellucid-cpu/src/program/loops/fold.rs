@@ -146,7 +146,7 @@ macro_rules! monoids {
 
 /// A type with a least and a greatest value, whose comparison may be undefined (NaN).
 trait Ordered: Copy {
-    /// The least value.
+    /// The smallest value.
     const LEAST: Self;
     /// The greatest value.
     const GREATEST: Self;

@@ -207,7 +207,7 @@ fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
     assert_eq!((first.to_vec::<f32>(), second.to_vec::<f32>()), (vec![10.0, 20.0], vec![20.0, 30.0]));
 }
 
-/// The error of a kernel reaches the thread that deferred it, and no other one.
+/// The error of a kernel reaches only the thread that deferred it.
 #[test]
 fn threads_that_share_a_device_do_not_share_errors() {
     let device = toy(1);

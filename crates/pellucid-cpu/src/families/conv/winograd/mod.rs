@@ -87,10 +87,10 @@ const MOVE_COST: usize = MIN_TASK_WORK / (GRAIN / 4);
 /// The number of tiles over which a sum over tiles is accumulated at once.
 const DEPTH_TILES: usize = 128;
 
-/// The least number of channels and of outputs for which Winograd is faster than direct products.
+/// The smallest number of channels and of outputs for which Winograd is faster than direct products.
 const MIN_CHANNELS: usize = 16;
 
-/// The least number of tiles for which Winograd is faster. The transform of the weights takes the same time for any
+/// The smallest number of tiles for which Winograd is faster. The transform of the weights takes the same time for any
 /// number of tiles.
 const MIN_TILES: usize = 16;
 /// The largest number of pairs (input channel, output channel) per tile for which Winograd is faster, despite the
