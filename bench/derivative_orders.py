@@ -3,7 +3,7 @@
     python bench/derivative_orders.py [NAME..] > torch.jsonl
     cargo run --release -p pellucid-bench --bin derivative_orders -- --torch torch.jsonl
 
-Shapes, orders and incoming gradients are those of src/bin/derivative_orders.rs: 8 elements to order 12 for elementwise
+Shapes, orders and incoming gradients are as in src/bin/derivative_orders.rs: 8 elements to order 12 for elementwise
 operations, [2, 3] or the smallest shape that makes sense to order 8 for all others, with random constants as incoming
 gradients. An operation stops at the order after which BUDGET_S (20) seconds are spent; the line has the highest order that was reached.
 """

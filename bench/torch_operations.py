@@ -2,7 +2,7 @@
 
     pellucid-bench --only conv-3x3,attention --vs "python bench/torch_operations.py {}"
 
-Timing is that of src/harness.rs: two warm-up calls and 0.3 s, then calls until BUDGET_S (2) seconds are spent.
+Timing is as in src/harness.rs: two warm-up calls and 0.3 s, then calls until BUDGET_S (2) seconds are spent.
 """
 import json
 import os

@@ -59,7 +59,7 @@ impl Workload {
 }
 
 /// Builds, warms up and times a workload; returns its line.
-pub(crate) fn run(workload: &Workload, threads: usize, ceilings: Option<Ceilings>) -> String {
+pub(crate) fn run_workload(workload: &Workload, threads: usize, ceilings: Option<Ceilings>) -> String {
     let Run { mut body, inner, work } = (workload.build)();
     let first = timed(&mut body);
     warm(&mut body);

@@ -102,14 +102,14 @@ fn main() -> ExitCode {
             .into_iter()
             .find(|w| w.key() == *key)
             .expect("the argument of a child is the key of a workload");
-        println!("{}", harness::run(&workload, arguments.threads, Ceilings::from_env()));
+        println!("{}", harness::run_workload(&workload, arguments.threads, Ceilings::from_env()));
         return ExitCode::SUCCESS;
     }
     let chosen: Vec<Workload> = workloads().into_iter().filter(|w| arguments.wants(w)).collect();
     let ceilings = Ceilings::measure(arguments.threads);
     println!("{}", ceilings.line(arguments.threads));
     match &arguments.vs {
-        Some(command) => versus::run(&chosen, command, arguments.rounds, arguments.threads, ceilings),
+        Some(command) => versus::compare_programs(&chosen, command, arguments.rounds, arguments.threads, ceilings),
         None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, arguments.threads, ceilings))),
     }
     ExitCode::SUCCESS

@@ -1,4 +1,5 @@
-//! W8: matrix products: square, batched, with transposed operands as in backward passes, and those of the layers of W5.
+//! W8: matrix products: square, batched, with transposed operands as in backward passes, and the products of the layers
+//! of W5.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::prelude::*;

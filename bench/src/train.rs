@@ -35,7 +35,7 @@ fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     Box::new(AdamW::new(parameters, options))
 }
 
-/// The operations of the forward pass, of all weight gradients, and of all input gradients but that of the first layer.
+/// The operations of the forward pass, of all weight gradients, and of all input gradients except the first layer's.
 fn work(batch: usize) -> Work {
     let (first, others) = (784 * 256, 256 * 128 + 128 * 10);
     Work::Flops((2 * batch * (2 * first + 3 * others)) as f64)

@@ -10,7 +10,13 @@ use std::process::{Command, Stdio};
 type Quartiles = BTreeMap<String, Vec<f64>>;
 
 /// Runs every workload `rounds` times with both programs and prints the ratios.
-pub(crate) fn run(workloads: &[Workload], command: &str, rounds: usize, threads: usize, ceilings: Ceilings) {
+pub(crate) fn compare_programs(
+    workloads: &[Workload],
+    command: &str,
+    rounds: usize,
+    threads: usize,
+    ceilings: Ceilings,
+) {
     for same in workloads.chunk_by(|a, b| a.id == b.id) {
         let id = same[0].id;
         let (mut ours, mut theirs) = (Quartiles::new(), Quartiles::new());

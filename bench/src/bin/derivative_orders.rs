@@ -6,8 +6,8 @@
 //!
 //! Elementwise operations are tested on 8 elements to order 12, within 2 s and 500 MB. All others, and formulas of more
 //! than three variables, are tested on `[2, 3]` or the smallest sensible shape to order 8, within 5 s. All have general
-//! incoming gradients. Values are compared with finite differences of the order below. The time is that of the function
-//! and all orders; the size is that of the longest formula, in instructions. FILE contains the output of
+//! incoming gradients. Values are compared with finite differences of the order below. The time covers the function and
+//! all orders; the size is the length of the longest formula, in instructions. FILE contains the output of
 //! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its
 //! limits or disagrees.
 #![forbid(unsafe_code)]

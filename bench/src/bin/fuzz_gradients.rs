@@ -27,8 +27,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// The limits of time and memory of one expression: all orders together, without differences.
-const MOST_SECONDS: f64 = 10.0;
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_SECONDS: f64 = 10.0;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// The limits at which a child process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(60);
@@ -108,7 +108,12 @@ fn without_numbers(message: &str) -> String {
 }
 
 /// Checks one expression at its leaves.
-fn check(expression: &Expression, leaves: &[(Vec<usize>, Vec<f64>)], options: &Options, number: u64) -> Outcome {
+fn check_derivatives(
+    expression: &Expression,
+    leaves: &[(Vec<usize>, Vec<f64>)],
+    options: &Options,
+    number: u64,
+) -> Outcome {
     let run = || -> Result<DerivativeReport, DerivativeFailure> {
         let function = |x: &[pellucid::Tensor]| expression.evaluate(x);
         let mut random = SplitMix64::new(options.seed ^ number);
@@ -151,7 +156,8 @@ fn shrink(case: &Case, key: &str, options: &Options, number: u64) -> Expression 
             if start.elapsed() > Duration::from_secs(20) {
                 return smallest;
             }
-            if matches!(check(&candidate, &case.leaves, options, number), Outcome::Failed { key: k, .. } if k == key) {
+            if matches!(check_derivatives(&candidate, &case.leaves, options, number), Outcome::Failed { key: k, .. } if k == key)
+            {
                 smallest = candidate;
                 continue 'again;
             }
@@ -170,7 +176,7 @@ fn line(options: &Options, number: u64, seen: &mut BTreeMap<String, usize>) -> V
         let key = format!("panic {}", without_numbers(&LAST_PANIC.take()));
         return json!({ "number": number, "key": key, "text": "while the expression was made" });
     };
-    let outcome = check(&case.expression, &case.leaves, options, number);
+    let outcome = check_derivatives(&case.expression, &case.leaves, options, number);
     let total = start.elapsed().as_secs_f64();
     let peak = memory::resident().1.saturating_sub(before);
     let refused: Vec<String> = case.refused.iter().map(|(op, error)| format!("{op}: {error}")).collect();
@@ -182,7 +188,7 @@ fn line(options: &Options, number: u64, seen: &mut BTreeMap<String, usize>) -> V
             let seconds: f64 = checked.times.iter().map(Duration::as_secs_f64).sum();
             (line["seconds"], line["agreed"], line["skipped"]) =
                 (seconds.into(), checked.agreed.into(), checked.skipped.into());
-            if seconds > MOST_SECONDS || peak > MOST_BYTES {
+            if seconds > MAX_SECONDS || peak > MAX_BYTES {
                 line["key"] = "too slow or too large".into();
                 line["detail"] = format!("{seconds:.1} s, {} MB", peak >> 20).into();
             }

@@ -118,7 +118,7 @@ fn without_numbers(message: &str) -> String {
 }
 
 /// Runs one program and adds its results.
-fn run(seed: u64, all: &Mutex<FuzzedPlans>) {
+fn run_seed(seed: u64, all: &Mutex<FuzzedPlans>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| compare_modes(seed)));
     let mut all = all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     all.programs += 1;
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
                     if seed >= options.start + options.count {
                         break;
                     }
-                    run(seed, &all);
+                    run_seed(seed, &all);
                 }
             });
         }

@@ -1,7 +1,7 @@
 //! The processor time of the host for each dispatch of training steps on a GPU, deferred and captured:
 //! `cargo run --release -p pellucid-bench --features wgpu --bin host_time -- wgpu:0`.
 //!
-//! A step reads no value. The time is that of the calling thread alone, by the kernel's accounting of Linux: a wait for
+//! A step reads no value. Only the time of the calling thread counts, by the kernel's accounting of Linux: a wait for
 //! the device does not count, and neither do the threads of a software adapter. The models are small: a software
 //! adapter that computes large products between two steps removes the program and its data from the caches of the
 //! processor.

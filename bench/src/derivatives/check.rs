@@ -113,12 +113,12 @@ impl<'a> DerivativeProblem<'a> {
         for step in [1e-3, 1e-4, 2e-5] {
             let mut at =
                 |h: f64| -> Result<f64, DerivativeFailure> { Ok(self.derivatives(h, k, k - 1, others)?[k - 1].value) };
-            let near = (at(step)? - at(-step)?) / (2.0 * step);
-            let far = (at(2.0 * step)? - at(-2.0 * step)?) / (4.0 * step);
-            let difference = (4.0 * near - far) / 3.0;
+            let fine = (at(step)? - at(-step)?) / (2.0 * step);
+            let coarse = (at(2.0 * step)? - at(-2.0 * step)?) / (4.0 * step);
+            let difference = (4.0 * fine - coarse) / 3.0;
             let noise = 1e-12 * below.terms.max(1.0) / step;
             let size = difference.abs().max(exact.terms).max(1e-6);
-            let spread = (near - far).abs();
+            let spread = (fine - coarse).abs();
             if !difference.is_finite() || spread > 2e-3 * difference.abs().max(1e-3 * exact.terms) + noise {
                 continue;
             }

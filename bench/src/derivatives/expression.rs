@@ -6,7 +6,7 @@ use pellucid::{Result, Tensor, no_grad, ops};
 use std::fmt;
 
 /// The largest size of an intermediate result; larger ones are truncated.
-const MOST: usize = 24;
+const MAX_ELEMENTS: usize = 24;
 
 /// Shapes of leaves.
 const SHAPES: [&[usize]; 3] = [&[2, 3], &[3], &[2, 2, 3]];
@@ -96,12 +96,13 @@ impl Expression {
     }
 }
 
-/// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MOST`] elements.
+/// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MAX_ELEMENTS`]
+/// elements.
 fn apply(operation: &CatalogueOperation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
     let mut random = SplitMix64::new(seed);
     let guarded = inputs.iter().zip(&operation.inputs).map(|(x, &domain)| catalogue::guarded(x, domain, &mut random));
     let y = operation.apply(&guarded.collect::<Result<Vec<_>>>()?, random.bits())?;
-    if y.size() <= MOST { Ok(y) } else { ops::narrow(&ops::ravel(&y)?, 0, 0, MOST) }
+    if y.size() <= MAX_ELEMENTS { Ok(y) } else { ops::narrow(&ops::ravel(&y)?, 0, 0, MAX_ELEMENTS) }
 }
 
 /// A random expression with the leaves at which it is differentiated.

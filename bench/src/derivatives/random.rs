@@ -24,7 +24,7 @@ impl SplitMix64 {
     }
 
     /// Returns numbers from -1.5 to 1.5 in random order, at least 0.6 / n apart from each other and from 0.
-    pub fn apart(&mut self, n: usize) -> Vec<f64> {
+    pub fn separated(&mut self, n: usize) -> Vec<f64> {
         let order = self.permutation(n);
         let step = 3.0 / n as f64;
         order

@@ -13,11 +13,11 @@ mod tensor_method;
 
 use proc_macro::TokenStream;
 
-/// Adds a method of `Tensor` with the name of the operation, which panics where the function returns an error.
+/// Adds a method of `Tensor` with the name of the operation, which panics if the function returns an error.
 ///
 /// The first parameter of the function is `&Tensor` and its result `Result<T>`. The method takes the other
 /// parameters and returns `T`, or panics at the line of its caller with the typed error. It does not compile unless the
-/// registry exports the function. Arguments, errors and the registry entry are those of [`operation`].
+/// registry exports the function. Arguments, errors and the registry entry are the same as for [`operation`].
 #[proc_macro_attribute]
 pub fn tensor_method(arguments: TokenStream, item: TokenStream) -> TokenStream {
     tensor_method::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
@@ -38,7 +38,7 @@ pub fn operation(arguments: TokenStream, item: TokenStream) -> TokenStream {
     tensor_method::operation(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Adds the form of a method or constructor that panics at the caller's line where the function returns an error.
+/// Adds the form of a method or constructor that panics at the caller's line if the function returns an error.
 ///
 /// The name of the function begins with `try_`, its result is `Result<T>`, and its documentation is written for the
 /// form that panics, which has the same name without `try_`. The section `# Errors` comes last. The function `unwrap`

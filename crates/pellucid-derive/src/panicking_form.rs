@@ -34,7 +34,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let shared: Vec<_> = others.iter().filter(|a| !a.path().is_ident("track_caller")).collect();
     // `Result` itself must be used.
     let of_fallible = shared.iter().filter(|a| !a.path().is_ident("must_use"));
-    let panics = format!("# Panics\nWith the errors of [`{try_name}`](Self::{try_name}).");
+    let panics = format!("# Panics\nPanics if [`{try_name}`](Self::{try_name}) returns an error.");
     let summary = format!("Returns the result of [`{name}`](Self::{name}), or its error.");
 
     let (fallible, generics, inputs) = (&sig.ident, &sig.generics, &sig.inputs);
@@ -64,7 +64,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// Returns the text of a documentation attribute; `None` for another one, such as `#[doc(alias = "..")]`.
+/// Returns the text of a documentation attribute; `None` for other attributes, such as `#[doc(alias = "..")]`.
 fn text(attribute: &Attribute) -> Option<String> {
     match &attribute.meta {
         Meta::NameValue(pair) => match &pair.value {

@@ -154,7 +154,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
 
 /// Returns the function with a parameter of type `T` for each `impl Into<T>`, or `None` if it has none.
 ///
-/// The body is thereby compiled once, and not for every combination of argument types. In the body, `k.into()` is `k`.
+/// The body is therefore compiled once, and not for every combination of argument types. In the body, `k.into()` is `k`.
 fn converted(function: &ItemFn) -> Result<Option<ItemFn>> {
     let mut converted = function.clone();
     let mut names = Vec::new();
@@ -255,7 +255,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     // `copy_` and others with this ending write in place.
     let is_in_place = name.to_string().ends_with('_') && name != "where_";
     let must_use = (!is_in_place).then(|| quote!(#[must_use = "the method returns a new tensor and changes none"]));
-    let panics = format!("# Panics\nIf [`ops::{name}`](crate::ops::{name}) returns an error.");
+    let panics = format!("# Panics\nPanics if [`ops::{name}`](crate::ops::{name}) returns an error.");
     Ok(quote! {
         #operation
 

@@ -51,7 +51,7 @@ const PANELS_PER_PACK: usize = 4;
 /// The number of panels of B between two prefetches of the epilogue's operands.
 const PANELS_PER_PREFETCH: usize = 4;
 
-/// The least number of elements of C for a call of the epilogue: fewer do not pay for the call, and these are still in
+/// The smallest number of elements of C for a call of the epilogue: fewer do not pay for the call, and these are still in
 /// L2.
 const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
@@ -68,7 +68,7 @@ struct ColumnPanel<T> {
     data: *const T,
     /// Stride between k indices.
     depth: isize,
-    /// True if each step has the columns of a full register tile. Those past the last column of B are zeros.
+    /// True if each step has the columns of a full register tile. Columns past the last column of B are zeros.
     is_padded: bool,
 }
 
@@ -208,7 +208,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         scratch::with_buffer(a_len + MAX_DEPTH_BLOCK * kernels.width(), |workspace: *mut T| {
             let (a, b) = ((a_len > 0).then_some(workspace), workspace.wrapping_add(a_len));
             // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
-            // for all panels of A, unless they are read in place, and those of one panel of B after them.
+            // for all panels of A, unless they are read in place, and then the elements of one panel of B.
             unsafe { self.compute_panel_major(kernels, (rows, cols), next_rows, a, b) }
         });
     }
@@ -552,9 +552,9 @@ impl<T: Element> BlockedProduct<'_, T> {
             cols,
             accumulate,
         };
-        // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds by the choice of the
-        // kernel among those of *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller
-        // guarantees *Isa*. If the columns of C are not adjacent, the same clauses are those of `scatter_tile`.
+        // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
+        // chosen by *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller guarantees
+        // *Isa*. If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
         unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, tile, rows) } }
     }
 
@@ -575,7 +575,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         // caller's *Writes* covers the loop's accesses to C.
         unsafe {
             kernel(&RegisterTile { c: sums, c_row_stride: cols as isize, accumulate: false, ..tile });
-            // Down the columns, which are contiguous if C is stored by columns.
+            // The loop runs down the columns, which are contiguous if C is stored by columns.
             for s in 0..cols {
                 let column = c.wrapping_offset(s as isize * self.c_col_stride);
                 for r in 0..rows {

@@ -32,8 +32,7 @@ pub(crate) fn equal_part(len: usize, max: usize) -> usize {
     if len <= max { len } else { len.div_ceil(len.div_ceil(max)) }
 }
 
-/// Splits a range into consecutive parts of `size`, of which the last may be smaller. Unlike `step_by`, it does not
-/// divide.
+/// Splits a range into consecutive parts of `size`; the last may be smaller. Unlike `step_by`, it does not divide.
 #[inline]
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     debug_assert!(size > 0, "chunks of size 0");
@@ -47,7 +46,7 @@ pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = R
 
 /// Returns the number of columns of a block of elements of type `T`, a multiple of the panel's `width`.
 ///
-/// Wide blocks read A fewer times. Measured for `f32` with 2 MiB of L2: 1024 columns take .96 of the time of 512.
+/// Wide blocks read A fewer times. Measured for `f32` with 2 MiB of L2: 1024 columns take 0.96 of the time of 512.
 pub(crate) fn block_columns<T>(k: usize, width: usize) -> usize {
     block_elements::<T>() / depth_block_size(k) / width * width
 }
@@ -66,7 +65,7 @@ pub(crate) fn column_block_width<T>(k: usize, cols: usize, width: usize) -> usiz
     equal_part(cols, block_columns::<T>(k, width)).next_multiple_of(width)
 }
 
-/// Returns the size of the second-level cache in MiB, 1 or 2. It is 1 where it cannot be determined.
+/// Returns the size of the second-level cache in MiB, 1 or 2. It is 1 if it cannot be determined.
 fn l2_megabytes() -> usize {
     #[cfg(target_arch = "x86_64")]
     {

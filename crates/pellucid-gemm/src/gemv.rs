@@ -88,14 +88,14 @@ impl<T: Element> RowMatVec<T> {
             *row = self.a.wrapping_offset((i + r) as isize * self.a_row_stride);
         }
         let rest = self.depth % VIRTUAL_LANES;
-        let whole = self.depth - rest;
+        let full_depth = self.depth - rest;
         // SAFETY: the loop over p accesses columns below `whole ≤ depth`. The code after the loop accesses the
         // remaining columns under masks that end at column `depth`. Rows are below `i + R ≤ rows`. Therefore *Reads*
         // and *Writes* of the row product contract cover every access.
         unsafe {
             // At most four vectors hold the 16 partial sums of a row. The compiler removes unused vectors.
             let mut sums = [[V::zero(); 4]; R];
-            for p in (0..whole).step_by(VIRTUAL_LANES) {
+            for p in (0..full_depth).step_by(VIRTUAL_LANES) {
                 for v in 0..vectors {
                     let x = V::load(self.x.add(p + v * V::LANES));
                     for (row, sums) in row.iter().zip(&mut sums) {
@@ -109,7 +109,7 @@ impl<T: Element> RowMatVec<T> {
                     let mask = V::mask(rest.saturating_sub(first).min(V::LANES));
                     let x = V::load(x_tail.as_ptr().add(first));
                     for (row, sums) in row.iter().zip(&mut sums) {
-                        sums[v] = V::load_part(row.wrapping_add(whole + first), mask).mul_add(x, sums[v]);
+                        sums[v] = V::load_part(row.wrapping_add(full_depth + first), mask).mul_add(x, sums[v]);
                     }
                 }
             }
@@ -181,7 +181,7 @@ impl<T: Element> ColumnMatVec<T> {
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
             // SAFETY: *Range* of `accumulate_columns` and `reduce_lanes`: `i + rows ≤ self.rows` and `rows ≤ BLOCK`,
-            // and `count` is chosen such that the last column, `p + l + (count - 1) · 16`, is below `depth`.
+            // and `count` is chosen so that the last column, `p + l + (count - 1) · 16`, is below `depth`.
             // *Initialised*: the first call for each l has `p < 16`, and before `reduce_lanes` the loop has written the
             // partial sums l for all l below min(depth, 16). The caller guarantees the contract of this function.
             unsafe {
@@ -230,21 +230,21 @@ impl<T: Element> ColumnMatVec<T> {
                 *x = V::splat(self.x.add(p + c * VIRTUAL_LANES));
             }
             let is_first = p < VIRTUAL_LANES;
-            let whole = rows - rows % V::LANES;
-            for j in (0..whole).step_by(V::LANES) {
+            let full_rows = rows - rows % V::LANES;
+            for j in (0..full_rows).step_by(V::LANES) {
                 let mut sum = if is_first { V::zero() } else { V::load(sums.add(j)) };
                 for (c, &x) in x.iter().enumerate() {
                     sum = V::load(column(c).add(j)).mul_add(x, sum);
                 }
                 sum.store(sums.add(j));
             }
-            if whole < rows {
-                let mask = V::mask(rows - whole);
-                let mut sum = if is_first { V::zero() } else { V::load(sums.add(whole)) };
+            if full_rows < rows {
+                let mask = V::mask(rows - full_rows);
+                let mut sum = if is_first { V::zero() } else { V::load(sums.add(full_rows)) };
                 for (c, &x) in x.iter().enumerate() {
-                    sum = V::load_part(column(c).add(whole), mask).mul_add(x, sum);
+                    sum = V::load_part(column(c).add(full_rows), mask).mul_add(x, sum);
                 }
-                sum.store(sums.add(whole));
+                sum.store(sums.add(full_rows));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Operands whose elements are stored at sums of two offsets, as the windows of a convolution are.
+//! Operands whose elements are stored at sums of two offsets, such as the windows of a convolution.
 
 use super::kernels::Kernels;
 use super::offsets::{LaneRun, OffsetList, PackLanes, PackRuns};

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `lib` (this file) | shapes, orientation, and the grid of tasks: [`gemm`], [`gemm_batched`], [`multiply`] |
 //! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
-//! | `blocks` | the sizes of the blocks, of which those of k determine the order of summation |
+//! | `blocks` | the sizes of the blocks; the blocks of k determine the order of summation |
 //! | `in_place` | the choice of operands that are read in place, and of the orientation of a product |
 //! | `tile` | the micro-kernel, which computes one register tile of C |
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
@@ -71,7 +71,7 @@ use std::ops::Range;
 
 /// The shape of a product C[m × n] = A[m × k]·B[k × n], or C + A·B.
 ///
-/// Strides are (row, column), in elements, and have any sign. Those of A and B may be 0 (broadcast).
+/// Strides are (row, column), in elements, and have any sign. Strides of A and B may be 0 (broadcast).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gemm {
     /// Number of rows of A and C.
@@ -126,8 +126,8 @@ pub trait Epilogue<T>: Sync {
     /// method. If C is `None`, each part is computed in scratch and passed to this method only.
     fn finish(&self, part: OutputBlock<T>);
 
-    /// Prefetches the operands that [`finish`](Self::finish) accesses besides C, for some rows and columns of a product
-    /// of the batch. They arrive from memory while the sums are computed.
+    /// Prefetches the operands that [`finish`](Self::finish) accesses in addition to C, for some rows and columns of a
+    /// product of the batch. They arrive from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
@@ -166,7 +166,7 @@ const TASK_MULTIPLY_ADDS: usize = 1 << 19;
 /// The number of bytes of each operand of the next product of a batch that are prefetched: enough cache lines that the
 /// hardware prefetcher detects a stream and continues it.
 ///
-/// Measured with a batch of 3 MiB and 2 MiB of L2: products of 32 × 32 × 32 take .93 of the time. Prefetching whole
+/// Measured with a batch of 3 MiB and 2 MiB of L2: products of 32 × 32 × 32 take 0.93 of the time. Prefetching whole
 /// operands takes longer than none, since demand loads wait for the prefetches.
 const PREFETCH_BYTES: usize = 256;
 

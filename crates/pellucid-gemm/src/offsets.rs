@@ -194,26 +194,26 @@ impl<T: Element> PackRuns<'_, T> {
             self.len,
             self.step
         );
-        let whole = self.len - self.len % V::LANES;
+        let full_len = self.len - self.len % V::LANES;
         // SAFETY: *Reads* and *Writes* of the run packing contract cover the elements below `len`. The last vector is
         // loaded under a mask. It is stored under the same mask, or as a whole vector if it ends within the slack,
         // which *Writes* includes.
         unsafe {
-            for i in (0..whole).step_by(V::LANES) {
+            for i in (0..full_len).step_by(V::LANES) {
                 for (k, &offset) in self.offsets.iter().enumerate() {
                     V::load(self.data.wrapping_offset(offset).add(i)).store(self.to.add(k * self.step + i));
                 }
             }
-            if whole < self.len {
-                let mask = V::mask(self.len - whole);
-                let from = |offset: isize| self.data.wrapping_offset(offset).add(whole);
-                if whole + V::LANES <= self.len + self.slack {
+            if full_len < self.len {
+                let mask = V::mask(self.len - full_len);
+                let from = |offset: isize| self.data.wrapping_offset(offset).add(full_len);
+                if full_len + V::LANES <= self.len + self.slack {
                     for (k, &offset) in self.offsets.iter().enumerate() {
-                        V::load_part(from(offset), mask).store(self.to.add(k * self.step + whole));
+                        V::load_part(from(offset), mask).store(self.to.add(k * self.step + full_len));
                     }
                 } else {
                     for (k, &offset) in self.offsets.iter().enumerate() {
-                        V::load_part(from(offset), mask).store_part(self.to.add(k * self.step + whole), mask);
+                        V::load_part(from(offset), mask).store_part(self.to.add(k * self.step + full_len), mask);
                     }
                 }
             }

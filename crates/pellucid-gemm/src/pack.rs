@@ -29,7 +29,7 @@ pub(crate) struct PackPanels<T> {
 /// Therefore more rows would evict each other.
 const STEPS_PER_GROUP: usize = 8;
 
-/// The number of lanes of the widest packed panel. Longer rows are those of other matrices.
+/// The number of lanes of the widest packed panel. Longer rows belong to other matrices.
 const MAX_PANEL_WIDTH: usize = 32;
 
 /// The size of a cache line in bytes.

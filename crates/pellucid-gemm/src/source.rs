@@ -32,8 +32,8 @@ impl PanelRange {
     }
 }
 
-/// An operand of a product, as a matrix of lanes × k indices: the lanes of A[m × k] are its rows, those of B[k × n] its
-/// columns.
+/// An operand of a product, as a matrix of lanes × k indices: the lanes of A[m × k] are its rows, and the lanes of B[k
+/// × n] its columns.
 ///
 /// Any type that can write panels is an operand: a strided matrix, the windows of a convolution, a half-precision
 /// matrix that is widened during packing, packed weights.
@@ -111,7 +111,8 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
         let from = Strided { data: self.element_ptr(first, start), ..*self };
         let panel = PackPanels { from, lanes, lanes_per_panel: width, depth, width, to, panel_stride: 0 };
         // SAFETY: the caller guarantees the panel contract, which is the packing contract of one panel of `width`
-        // lanes. The lanes are contiguous in the call of `copy_panels`, the k indices in that of `transpose_panel`.
+        // lanes. The lanes are contiguous in the call of `copy_panels`, and the k indices in the call of
+        // `transpose_panel`.
         unsafe {
             match self {
                 Self { lane: 1, .. } => (kernels.copy_panels)(&panel),
@@ -147,8 +148,8 @@ pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
     );
 }
 
-/// The least k at which panels are packed together. For smaller ones, cache lines that panels share stay in the
-/// cache between the panels anyway.
+/// The least k at which panels are packed together. For a smaller k, cache lines that panels share stay in the cache
+/// between the panels anyway.
 const MIN_JOINT_DEPTH: usize = 128;
 
 /// Packs consecutive panels of `lanes_per_panel` lanes, each as [`PackSource::pack`] does: panel s to `to +

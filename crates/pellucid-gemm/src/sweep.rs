@@ -80,8 +80,8 @@ fn small_products_of_all_types() {
 
 fn check_products_around_blocks<T: TestElement>(seed: u64) {
     let choices = &Choices::new(seed);
-    // Heights around those of register tiles, widths around those of panels, and k around `MIN_JOINT_DEPTH` and around
-    // the block sizes.
+    // Heights around the height of a register tile, widths around the width of a panel, and k around `MIN_JOINT_DEPTH`
+    // and around the block sizes.
     let heights = [1, 2, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 24, 27, 28, 29, 32, 33];
     let widths = [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65];
     for k in [127, 128, 129, 144, 271, 272, 273, 300] {

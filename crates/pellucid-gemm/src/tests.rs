@@ -88,8 +88,8 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
         let operands = GemmOperands { a: a_start, b: b_start, packed_b, c: Some(c_start), epilogue: None };
         let before = c.data.to_vec();
         // SAFETY: the contract of `gemm_batched_for_isa`. *Bounds*: `TestMatrix` holds every element that its strides
-        // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Panels*: those of B.
-        // *Isa*: the callers pass an available instruction set.
+        // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Panels*: these are the
+        // panels of B. *Isa*: the callers pass an available instruction set.
         unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, threads) }
         let values = c.values(m);
         // The memory between the elements of C must be unchanged.
@@ -417,7 +417,7 @@ fn an_epilogue_processes_each_finished_element_once() {
                     GemmOperands { a: a.as_ptr(), b: b.as_ptr(), packed_b, c: c_start, epilogue: Some(&epilogue) };
                 // SAFETY: the contract of `gemm`. *Bounds*: the matrices have all elements of the shape. *Aliasing*:
                 // only this test accesses them. *Epilogue*: the epilogue accesses only the elements of its part.
-                // *Panels*: those of B.
+                // *Panels*: these are the panels of B.
                 unsafe { gemm(&shape, &operands, Threads::Pool) }
                 let plain = reference_product((m, n, k), &a, &b);
                 let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();

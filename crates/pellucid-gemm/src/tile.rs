@@ -47,7 +47,7 @@ impl<T> RegisterTile<T> {
     /// Each element is one chain `s ← fma(a, b, s)` in ascending order of k, which starts at zero. The result is
     /// `c ← c + s` if the product is added to C, and `c ← s` otherwise.
     ///
-    /// The loop has few instructions besides the multiply-adds, because all instructions share the ports of the
+    /// The loop has few instructions other than the multiply-adds, because all instructions share the ports of the
     /// processor. On Intel, a masked load costs as much as a multiply-add, which is 4 % of a tile of 14 × 2 vectors.
     ///
     /// # Safety
@@ -127,11 +127,11 @@ impl<T> RegisterTile<T> {
 /// The number of k indices by which rows of B are prefetched before their use, which covers the latency of memory. Past
 /// the end of a packed panel, they are rows of the next one.
 ///
-/// Measured on an AMD EPYC (Zen 5), with packed weights that exceed the caches: products of 16 rows take .78 of the
-/// time, of 128 rows .89.
+/// Measured on an AMD EPYC (Zen 5), with packed weights that exceed the caches: products of 16 rows take 0.78 of the
+/// time, of 128 rows 0.89.
 const PREFETCH_DISTANCE: isize = 32;
 
-/// The least number of rows of a tile that prefetches B: in smaller ones, loads take as long as the multiply-adds.
+/// The smallest number of rows of a tile that prefetches B: in smaller ones, loads take as long as the multiply-adds.
 const MIN_PREFETCHING_ROWS: usize = 6;
 
 /// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with 256 bits, there are too few

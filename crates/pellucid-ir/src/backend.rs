@@ -272,7 +272,7 @@ impl<'a> CheckedKernel<'a> {
     /// Checks the operands of a kernel.
     ///
     /// # Errors
-    /// Those of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view.
+    /// The errors of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view.
     #[inline]
     pub fn new(kernel: &'a Kernel, inputs: &'a [View<'a>], outputs: &'a [View<'a>]) -> Result<CheckedKernel<'a>> {
         kernel.check(inputs, outputs)?;
@@ -305,11 +305,11 @@ impl<'a> CheckedKernel<'a> {
 pub struct CheckedPlan<'a>(&'a Plan);
 
 impl<'a> CheckedPlan<'a> {
-    /// Checks the launches of a plan, without those of its setup.
+    /// Checks the launches of a plan, except the launches of its setup.
     ///
     /// # Errors
-    /// Those of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view, or that overlaps
-    /// another operand.
+    /// The errors of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view, or that
+    /// overlaps another operand.
     pub fn new(plan: &'a Plan) -> Result<CheckedPlan<'a>> {
         for launch in &plan.launches {
             launch.kernel.check(&launch.inputs, &launch.outputs)?;
@@ -402,13 +402,13 @@ pub enum Support {
     Fallback,
 }
 
-/// Whether a device computes on the host's processor or on a GPU. For operands that no device was chosen for, the
-/// device rules prefer a GPU.
+/// Whether a device computes on the host's processor or on a GPU. If no device was chosen for the operands, the device
+/// rules prefer a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeviceKind {
     /// The device shares the processor of the host.
     Cpu,
-    /// The device has its own processor, also if that is emulated.
+    /// The device has its own processor, which may be emulated.
     Gpu,
 }
 
@@ -419,7 +419,7 @@ pub trait Driver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Returns the kind of its devices.
     fn kind(&self) -> DeviceKind;
-    /// Returns whether [`Driver::open`] is likely to succeed. It initialises no more than it must to find out.
+    /// Returns whether [`Driver::open`] is likely to succeed. It initialises no more than this check needs.
     fn is_available(&self) -> bool;
     /// Opens the device of an index. Devices of different indices are different devices, even on one adapter.
     ///
@@ -461,7 +461,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Checks the operands of one kernel and runs it; see [`Backend::run_checked`].
     ///
     /// # Errors
-    /// Those of [`CheckedKernel::new`] and of [`Backend::run_checked`].
+    /// The errors of [`CheckedKernel::new`] and of [`Backend::run_checked`].
     #[inline]
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
         self.run_checked(CheckedKernel::new(kernel, inputs, outputs)?)
@@ -469,8 +469,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs one kernel and allocates memory for outputs that have none.
     ///
     /// # Errors
-    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; for values that the
-    /// kernel refuses; [`Error::OutOfMemory`].
+    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel refuses a
+    /// value; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
     /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
     fn map_dense(
@@ -530,7 +530,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Checks a plan and compiles it; see [`Backend::prepare_checked`].
     ///
     /// # Errors
-    /// Those of [`CheckedPlan::new`] and of [`Backend::prepare_checked`].
+    /// The errors of [`CheckedPlan::new`] and of [`Backend::prepare_checked`].
     fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
         self.prepare_checked(CheckedPlan::new(plan)?)
     }
@@ -572,7 +572,7 @@ pub struct LaunchFailure {
 
 // `From` between this type and `Error` would make the error type of `?` ambiguous in closures of users.
 impl LaunchFailure {
-    /// Returns the failure of a plan of which no launch has run.
+    /// Returns the failure of a plan before its first launch.
     pub fn before_all(error: Error) -> LaunchFailure {
         LaunchFailure { launch: 0, error }
     }

@@ -1,12 +1,12 @@
 //! The borrow protocol of storages: many readers or one writer while a kernel runs, and a count of the writes.
 //!
 //! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or
-//! none: two threads that want the same storages in different orders cannot block each other. A kernel that has to wait
-//! is served in turn, `borrow/waiting.rs` says when. A write is counted before its word is released, so a later reader
-//! sees the [`Version`] that belongs to the contents.
+//! none: two threads that want the same storages in different orders cannot block each other. Waiting kernels are
+//! served in the order that `borrow/waiting.rs` defines. A write is counted before its word is released, so a later
+//! reader sees the [`Version`] that belongs to the contents.
 //!
-//! The protocol takes its atomics as a type parameter: the tests run it with those of a model checker, which explores
-//! every interleaving of a few threads.
+//! The protocol takes its atomics as a type parameter: the tests run it with the atomics of a model checker, which
+//! explores every interleaving of a few threads.
 
 mod waiting;
 
@@ -19,7 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The atomics of the protocol: those of the standard library, or a model checker's.
+/// The atomics of the protocol: the standard library's, or a model checker's.
 pub trait Atomics: Sized {
     /// The atomic borrow word, which counts readers or marks a writer.
     type Holders: AtomicHolders;
@@ -43,7 +43,7 @@ pub trait Atomics: Sized {
     fn held() -> usize;
     /// Sets the number of guards that this thread holds.
     fn set_held(guards: usize);
-    /// Returns what another thread wakes this thread by.
+    /// Returns the handle by which another thread wakes this thread.
     fn parker() -> Arc<Parker>;
     /// Sleeps until another thread wakes this thread, or a short time has passed. Returns false if the time has passed.
     fn park(parker: &Parker) -> bool;
@@ -189,7 +189,7 @@ impl Atomics for Native {
     }
 
     fn parker() -> Arc<Parker> {
-        // A thread that is ending may have destroyed its own.
+        // A thread that is ending may have destroyed its counter.
         PARKER.try_with(Arc::clone).unwrap_or_default()
     }
 
@@ -291,13 +291,14 @@ fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
     list.iter().any(|v| ptr::eq(v.borrow_word(), word))
 }
 
-/// The words of a kernel's operands, each output once and before the inputs. The word of an output is no input's.
+/// The words of a kernel's operands: the outputs, then the inputs that share no word with an output. The word of an
+/// output occurs once.
 struct OperandWords<'w, V> {
     inputs: &'w [V],
     outputs: &'w [V],
 }
 
-/// The words of sets of `set` operands, of which the kernel writes the first `targets` of each.
+/// The words of sets of `set` operands. The kernel writes the first `targets` operands of each set.
 struct BatchWords<'w, V> {
     operands: &'w [V],
     set: usize,
@@ -352,7 +353,7 @@ where
     }
 }
 
-/// Acquires all words or none. A kernel whose own attempt failed meanwhile is not woken.
+/// Acquires all words or none. A kernel whose own attempt failed in the meantime is not woken.
 #[inline(always)]
 fn try_all<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     let mut acquired = 0;
@@ -382,7 +383,7 @@ fn end_first<'w, A: Atomics + 'w>(words: impl Words<'w, A>, mut count: usize) {
     });
 }
 
-/// Acquires all words, if no kernel that waits comes before, or none.
+/// Acquires all words, or none if a waiting kernel has priority.
 #[inline]
 fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     match A::waited() {

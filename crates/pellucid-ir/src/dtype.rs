@@ -253,7 +253,7 @@ impl DType {
         match value {
             Scalar::Bool(_) => true,
             Scalar::Int(x) => (low..=high).contains(&x),
-            // i64::MIN as an `f64` is exactly −2⁶³, the least value of the range. i64::MAX rounds to 2⁶³, which is
+            // i64::MIN as an `f64` is exactly −2⁶³, the smallest value of the range. i64::MAX rounds to 2⁶³, which is
             // outside the range of `i64`.
             Scalar::Float(x) => x.trunc() == x && x >= low as f64 && x < high as f64 + 1.0,
         }

@@ -94,19 +94,20 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
-    /// A gradient of or by a tensor was requested that does not depend on any tensor that requires a gradient.
+    /// A gradient of, or with respect to, a tensor was requested, but the tensor depends on no tensor that requires a
+    /// gradient.
     #[error("{op}: {what} of shape {shape} does not require a gradient; {help}")]
     NotTracked {
         /// The operation.
         op: &'static str,
-        /// The tensor in the call, for example `output 1`.
+        /// The role of the tensor in the call, for example `output 1`.
         what: Box<str>,
         /// The tensor's shape.
         shape: Shape,
         /// What to do instead.
         help: &'static str,
     },
-    /// A gradient with respect to a tensor was requested from which no output was computed.
+    /// A gradient was requested with respect to a tensor that no output depends on.
     #[error(
         "{op}: input {input} of shape {shape} was not used to compute the outputs, so they have no gradient with respect to it; compute the outputs from this tensor (not from a copy of it), or set allow_unused to get zeros"
     )]
@@ -184,7 +185,7 @@ pub enum Error {
     },
     /// A tensor that was created inside a captured step was used outside it.
     #[error(
-        "{op}: this tensor was made inside a captured step and has no value outside the step; return it from the step and read it from the launch's outputs, or copy_() it into a tensor that was made before the step"
+        "{op}: this tensor was created inside a captured step and has no value outside the step; return it from the step and read it from the launch's outputs, or copy_() it into a tensor that was created before the step"
     )]
     Poisoned {
         /// The operation that needs the value.
@@ -213,14 +214,14 @@ pub enum Error {
     },
     /// A state tensor of a captured step was replaced by another tensor since the capture.
     #[error(
-        "launch: {slot} is another tensor than when the step was captured; write into the tensor in place instead, or capture again"
+        "launch: {slot} was replaced by another tensor since the step was captured; write into the tensor in place instead, or capture again"
     )]
     Rebound {
         /// The state that was replaced.
         slot: String,
     },
-    /// A captured step was launched with another number of inputs than in the capture, or with an input on a device
-    /// that does not match.
+    /// A captured step was launched with a different number of inputs than it was captured with, or with an input on a
+    /// different device.
     #[error(
         "launch: input {index} is {got}, but the step was captured for {expected}; pass the inputs that capture() got"
     )]
@@ -295,7 +296,7 @@ pub enum Error {
         missing: Vec<String>,
         /// Names in the state dict that are missing in the module.
         unexpected: Vec<String>,
-        /// Values that have another shape in the state dict than in the module.
+        /// Values whose shapes in the state dict and in the module differ.
         wrong_shapes: Vec<WrongShape>,
     },
     /// A part of a training checkpoint cannot be saved or does not fit the checkpoint that is loaded.
@@ -355,8 +356,8 @@ fn axis_help(op: &str, rank: usize) -> String {
     }
 }
 
-/// Returns the indices that the operation accepts, or the help for an index that is no class: a number that means "no
-/// class", such as PyTorch's −100, or one beyond the last class.
+/// Returns the indices that the operation accepts, or the help for an index that is not a class: a number that means
+/// "no class", such as PyTorch's −100, or one beyond the last class.
 ///
 /// An operation accepts negative indices, which count from the end, unless it is listed here.
 fn index_help(op: &str, index: i64, len: usize) -> String {
@@ -365,14 +366,14 @@ fn index_help(op: &str, index: i64, len: usize) -> String {
             "; ignore_index skips the samples of one class number (PyTorch's default is -100; Pellucid has no default)"
                 .to_string()
         }
-        "cross_entropy" | "nll_loss" if len == 1 => "; one output has the class 0 alone: for labels of 0 and 1 use \
+        "cross_entropy" | "nll_loss" if len == 1 => "; one output has only the class 0: for labels of 0 and 1 use \
             BceWithLogitsLoss with float targets, or give the model two outputs"
             .to_string(),
         "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" | "ctc_loss" => {
             format!("; classes are 0..{len}: give the model more outputs, or renumber the labels")
         }
         "embedding" | "embedding_bag" => {
-            format!("; indices must be in 0..{len}: make the table larger, or check the vocabulary")
+            format!("; indices must be in 0..{len}: enlarge the table, or check the vocabulary")
         }
         "embedding_bag offsets" => "; offsets must ascend from 0 to at most the number of indices".to_string(),
         "multinomial" => "; a row of weights has an invalid weight or sum, or fewer positive weights than samples \
@@ -397,7 +398,7 @@ fn origin(node: Option<&str>, location: Option<&str>) -> String {
         (Some(node), Some(at)) => format!(", in the backward pass of `{node}`, which was called at {at}"),
         (Some(node), None) => {
             format!(
-                ", in the backward pass of `{node}`; turn anomaly mode on before the forward pass to see the line of the call"
+                ", in the backward pass of `{node}`; enable anomaly mode before the forward pass to see the line of the call"
             )
         }
     }
@@ -488,7 +489,7 @@ impl Error {
     }
 
     /// Sets the operation that the error names to `op`. A composite operation uses it to report the errors of its parts
-    /// as its own. Errors without an operation, and those of a kernel that ran [later](Self::keep_operation), are
+    /// as its own. Errors without an operation, and errors of a kernel that ran [later](Self::keep_operation), are
     /// unchanged.
     #[cold]
     pub fn set_operation(&mut self, op: &'static str) {
@@ -499,8 +500,8 @@ impl Error {
         }
     }
 
-    /// Fixes the operation that the error names: [`set_operation`](Self::set_operation) does not change it any more.
-    /// The error of a deferred kernel is not that of the operation whose call runs the kernel.
+    /// Fixes the operation that the error names: [`set_operation`](Self::set_operation) no longer changes it. A
+    /// deferred kernel may fail in the call of another operation, which must not replace the name.
     #[cold]
     pub fn keep_operation(&mut self) {
         if let Some(named) = self.operation_mut()
@@ -576,14 +577,14 @@ impl Error {
         Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), help }
     }
 
-    /// Creates an [`Error::DTypeMismatch`] for a dtype that is an argument. A tensor has no part in it, so that the
-    /// help has no remedy `to_dtype()`.
+    /// Creates an [`Error::DTypeMismatch`] for a dtype that is an argument. No tensor is involved, so the help does not
+    /// suggest `to_dtype()`.
     pub fn dtype_argument(op: &'static str, dtype: DType, help: impl Into<String>) -> Error {
         Error::DTypeMismatch { op, dtypes: vec![dtype], help: help.into() }
     }
 }
 
-/// A value of a state dict whose shape differs from that in the module.
+/// A value of a state dict whose shape differs from the shape in the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongShape {
     /// The name of the value.

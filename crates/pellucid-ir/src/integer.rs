@@ -1,4 +1,5 @@
-//! [`Integer`] and [`from_integers!`](crate::from_integers): shapes, axes and counts as users write them.
+//! [`Integer`] and [`from_integers!`](crate::from_integers): the integer types in which users write shapes, axes and
+//! counts.
 
 /// An integer type in which lengths, axes and counts are written.
 pub trait Integer: Copy {

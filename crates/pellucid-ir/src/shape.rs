@@ -223,7 +223,7 @@ pub type Strides = InlineVec<isize, INLINE_AXES>;
 pub enum Overlap {
     /// No element shares a byte with an element of the other operand.
     Disjoint,
-    /// Both operands have the same elements in the same order, also when they broadcast to a common shape: a column and
+    /// Both operands have the same elements in the same order, even when they broadcast to a common shape: a column and
     /// a row of one memory do not.
     Same,
     /// Elements may share bytes, with different indices in the two operands.
@@ -255,7 +255,7 @@ impl Layout {
     /// Creates a layout with the given strides and offset, in elements.
     ///
     /// # Panics
-    /// If the number of strides differs from the rank, or an element has a negative position.
+    /// Panics if the number of strides differs from the rank, or an element has a negative position.
     pub fn strided(shape: Shape, strides: Strides, offset: usize) -> Layout {
         assert_eq!(shape.rank(), strides.len(), "a layout must have one stride for each axis");
         let strides = (!is_contiguous(&shape, &strides)).then(|| Box::new(strides));
@@ -332,8 +332,8 @@ impl Layout {
         })
     }
 
-    /// Returns how the elements of this layout, of `size` bytes each, and those of `other`, of `other_size` bytes each,
-    /// overlap in one storage.
+    /// Returns how the elements of this layout, of `size` bytes each, overlap the elements of `other`, of `other_size`
+    /// bytes each, in one storage.
     ///
     /// Only the extents are compared, so interleaved elements count as a partial overlap.
     pub fn overlap(&self, size: usize, other: &Layout, other_size: usize) -> Overlap {

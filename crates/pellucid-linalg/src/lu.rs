@@ -9,7 +9,7 @@ use faer::linalg::lu::partial_pivoting::factor::{lu_in_place, lu_in_place_scratc
 /// exchanged with row pivotᵢ ≥ i, in order.
 ///
 /// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal. If an element is NaN
-/// or infinite, all elements become NaN, and the pivots are those of the identity: pivotᵢ = i.
+/// or infinite, all elements become NaN, and the pivots describe the identity: pivotᵢ = i.
 pub fn lu(a: &mut Matrix) -> Vec<usize> {
     let (m, n) = (a.rows(), a.columns());
     if !a.is_finite() {

@@ -5,8 +5,8 @@ use crate::Matrix;
 /// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and returns the factors τ: Q is
 /// the product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
 ///
-/// The signs are those of LAPACK: Rᵢᵢ has the opposite sign of the element that it replaces, unless all elements below
-/// are zero (then τ = 0).
+/// The signs follow LAPACK: Rᵢᵢ has the opposite sign of the element that it replaces, unless all elements below are
+/// zero (then τ = 0).
 pub fn qr(a: &mut Matrix) -> Vec<f64> {
     let (m, n) = (a.rows(), a.columns());
     if !a.is_finite() {

@@ -28,13 +28,13 @@ pub(crate) fn close(got: &Matrix, expected: &Matrix, tolerance: f64) {
     assert_eq!((got.rows(), got.columns()), (expected.rows(), expected.columns()));
     let size = expected.data().iter().fold(f64::MIN_POSITIVE, |m: f64, x| m.max(x.abs()));
     let slack = tolerance * (1 + got.rows().max(got.columns())) as f64;
-    let far = got
+    let mismatch = got
         .data()
         .iter()
         .zip(expected.data())
         .find(|(a, b)| (*a - *b).abs().partial_cmp(&(slack * size)) != Some(std::cmp::Ordering::Less));
     assert!(
-        far.is_none(),
-        "the matrices differ, first in the elements (got, expected) {far:?}; got {got:?}, expected {expected:?}"
+        mismatch.is_none(),
+        "the matrices differ, first in the elements (got, expected) {mismatch:?}; got {got:?}, expected {expected:?}"
     );
 }

@@ -7,7 +7,7 @@ use crate::hook;
 use crate::layer::Layer;
 use crate::module::{Module, ModuleParts, parts};
 use crate::summary::{Summary, SummaryRow};
-use crate::visit::{ModuleId, ModulePart, class, label};
+use crate::visit::{ModuleId, ModulePart, label, short_type_name};
 use pellucid_tensor::kernel::Meta;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, is_capturing, no_grad, placeholder, trace, traced};
 use std::any::type_name;
@@ -60,7 +60,7 @@ pub(crate) fn call<M: Module + ?Sized>(
     call_observed(CalledModule::of(&module), false, inputs, &mut compute)
 }
 
-/// Calls a module that returns a second result besides its output, such as a state.
+/// Calls a module that returns a second result, such as a state, in addition to its output.
 pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     module: &M,
     inputs: &[&Tensor],
@@ -106,9 +106,9 @@ impl<'a> CalledModule<'a> {
         CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), parts: parts(module) }
     }
 
-    /// Returns the name of the module's type. A pointer has that of the module that it points to.
+    /// Returns the name of the module's type. For a pointer, it is the name of the pointee's type.
     fn class(&self) -> &'static str {
-        let own = class(self.type_name);
+        let own = short_type_name(self.type_name);
         if !["Box", "Arc"].contains(&own) {
             return own;
         }
@@ -269,7 +269,7 @@ impl ModelTrace {
     /// Records a call. Its hooks do not run, since no values exist.
     fn record_call(
         id: Option<ModuleId>,
-        class: &'static str,
+        type_name: &'static str,
         is_activation: bool,
         x: &Tensor,
         compute: Compute<'_>,
@@ -278,8 +278,15 @@ impl ModelTrace {
         let at = ModelTrace::with(|watch| {
             let known = id.and_then(|id| watch.names.get(&id)).cloned();
             let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
-            let (name, class) = known.unwrap_or((String::new(), class));
-            let row = SummaryRow { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
+            let (name, type_name) = known.unwrap_or((String::new(), type_name));
+            let row = SummaryRow {
+                name,
+                class: type_name,
+                depth: watch.depth,
+                output: Shape::scalar(),
+                bytes: 0,
+                work: before,
+            };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
             watch.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
@@ -299,7 +306,7 @@ impl ModelTrace {
     }
 }
 
-/// A guard that records the end of a traced call, also if it panics.
+/// A guard that records the end of a traced call, even if it panics.
 struct TracedCallGuard {
     at: usize,
     /// Shape and dtype of the output.
@@ -326,7 +333,7 @@ impl Drop for TracedCallGuard {
 /// Runs `run` without kernels and returns its result with all traced calls of layers.
 ///
 /// # Errors
-/// Those of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
+/// The errors of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
 pub(crate) fn trace_calls(
     model: &dyn ModuleParts,
     run: &mut dyn FnMut() -> Result<Tensor>,
@@ -367,7 +374,7 @@ pub(crate) fn first_device(module: &dyn ModuleParts) -> Device {
     module.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
 }
 
-/// Returns an output for an input of this shape, without its values, and all calls.
+/// Returns the output for an input of this shape, without values, and all calls.
 fn trace_layer(layer: &dyn TracedLayer, input: &[usize]) -> Result<(Tensor, Vec<TracedCall>)> {
     let device = first_device(layer);
     trace_calls(layer, &mut || {

@@ -85,7 +85,8 @@ impl<'a> Checkpoint<'a> {
         self.part("batches", batches)
     }
 
-    /// Adds a generator that the program passes to operations. That of the current thread is in the checkpoint already.
+    /// Adds a generator that the program passes to operations. The generator of the current thread is already in the
+    /// checkpoint.
     pub fn generator(self, name: &str, generator: &'a Generator) -> Checkpoint<'a> {
         self.part(name, generator)
     }
@@ -228,7 +229,7 @@ fn read_step(state: Option<StateDict>) -> Result<u64> {
     })
 }
 
-/// Returns an error for a value whose dtype differs from that of the part, because a conversion would change bits.
+/// Returns an error for a value whose dtype differs from the dtype of the part, because a conversion would change bits.
 fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
     for (name, own) in part.state()? {
         if let Some(other) = given.get(&name).filter(|other| other.dtype() != own.dtype()) {

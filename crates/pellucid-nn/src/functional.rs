@@ -12,10 +12,10 @@ use std::collections::{HashMap, HashSet};
 /// other operations.
 ///
 /// `run` receives a clone of the model, so the model does not change, other threads may use it at the same time, and
-/// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are those
-/// of [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
+/// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are as in
+/// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
 /// parameters must be given; a buffer that is not given is the model's own. Layers write buffers in place: batch
-/// normalisation in training updates the running statistics that are given, or else those of the model.
+/// normalisation in training updates the running statistics that are given, or else the model's own.
 ///
 /// A step of gradient descent whose result is differentiable, as in MAML (Finn, Abbeel & Levine 2017):
 ///
@@ -87,7 +87,7 @@ fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap
     Ok(given)
 }
 
-/// Returns the error text for names or shapes that differ from those of the model.
+/// Returns the error text for names or shapes that differ from the model's.
 fn mismatch(missing: &[&str], unexpected: &[&str], wrong_shapes: Vec<String>) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {

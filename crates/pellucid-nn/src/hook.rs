@@ -68,7 +68,7 @@ impl Drop for HookGuard<'_> {
 /// ```
 ///
 /// # Errors
-/// Those of [`on_forward`]. Replacing x of a module with several inputs makes its call fail with
+/// The errors of [`on_forward`]. Replacing x of a module with several inputs makes its call fail with
 /// [`Error::InvalidArgument`].
 #[doc(alias = "register_forward_pre_hook")]
 pub fn on_forward_pre<'m, M: Module + ?Sized>(
@@ -84,7 +84,7 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 ///
 /// Calls through [`Layer::forward`](crate::Layer::forward) run hooks. For a module of several inputs, such as an
 /// attention layer, a decoder or a loss, x is the first input (see [`on_call`]). For a module that also returns a
-/// state, y is its output. Names are those of [`Module::named_modules`]; `""` is the model itself.
+/// state, y is its output. Names are as in [`Module::named_modules`]; `""` is the model itself.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Linear, Relu, hook, sequential};
@@ -139,7 +139,7 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 /// ```
 ///
 /// # Errors
-/// Those of [`on_forward`].
+/// The errors of [`on_forward`].
 pub fn on_call<'m, M: Module + ?Sized>(
     model: &'m M,
     name: &str,
@@ -173,7 +173,7 @@ pub fn on_call<'m, M: Module + ?Sized>(
 /// ```
 ///
 /// # Errors
-/// Those of the computation.
+/// The errors of the computation.
 pub fn call<M: Module + ?Sized>(
     module: &M,
     inputs: &[&Tensor],
@@ -186,7 +186,7 @@ pub fn call<M: Module + ?Sized>(
 /// of this name; a returned tensor replaces g. In a captured step it is called when the step is recorded.
 ///
 /// # Errors
-/// Those of [`on_forward`].
+/// The errors of [`on_forward`].
 #[doc(alias = "register_full_backward_hook")]
 pub fn on_backward<'m, M: Module + ?Sized>(
     model: &'m M,
@@ -196,7 +196,7 @@ pub fn on_backward<'m, M: Module + ?Sized>(
     register(parts(&model), name, Hook::Backward(Arc::new(hook)))
 }
 
-/// Registers a hook of the part of this name. The guard borrows the model for the lifetime that the caller states.
+/// Registers a hook of the part of this name. The guard borrows the model for the lifetime that the caller specifies.
 fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookGuard<'m>> {
     let modules = model.modules();
     let Some((_, info)) = modules.iter().find(|(n, _)| n == name) else {
@@ -215,7 +215,7 @@ fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookG
     Ok(HookGuard { module, id, _observer: Observer::new(), _model: PhantomData })
 }
 
-/// Registers the hooks of a model's modules for those of a clone of the model, until the guards are dropped.
+/// Registers the hooks of a model's modules for the modules of its clone, until the guards are dropped.
 pub(crate) fn copy_hooks<'m>(model: &dyn ModuleParts, clone: &'m dyn ModuleParts) -> Vec<HookGuard<'m>> {
     if !is_observed() {
         return Vec::new();
@@ -223,7 +223,7 @@ pub(crate) fn copy_hooks<'m>(model: &dyn ModuleParts, clone: &'m dyn ModuleParts
     let mut guards = Vec::new();
     for ((name, module), (_, copy)) in model.modules().iter().zip(clone.modules()) {
         for hook in hooks_of(module.id()) {
-            // A module of size 0 has no id of its own, and its enclosing box may have one.
+            // A module of size 0 has no id of its own, but its enclosing box may have one.
             guards.extend(copy.id().and_then(|_| register(clone, name, hook).ok()));
         }
     }

@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype};
 
-/// Returns an error if a layer with parameters of this dtype would compute in another dtype than its own: operations
+/// Returns an error if a layer with parameters of this dtype would compute in a dtype other than its own: operations
 /// promote their operands, so one `f64` input makes a whole `f32` model compute in `f64`.
 ///
 /// Integers and booleans are an error. Half-precision inputs are computed in `f32` with `f32` parameters, as norms

@@ -37,13 +37,13 @@ pub trait Layer: Module {
     /// Computes the output for an input.
     ///
     /// # Errors
-    /// Those of the operations that reject `x`.
+    /// The errors of the operations that reject `x`.
     fn compute(&self, x: &Tensor) -> Result<Tensor>;
 
     /// Returns the output for an input, and runs hooks.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](Layer::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](Layer::try_forward) at the caller's line.
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();
@@ -53,14 +53,14 @@ pub trait Layer: Module {
     /// Returns the result of [`forward`](Layer::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`compute`](Layer::compute). If a part of this layer fails, the error is
+    /// The errors of [`compute`](Layer::compute). If a part of this layer fails, the error is
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) with the part's path in this layer: `2.encoder (Linear)`.
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
         call::call_layer(self, x)
     }
 
     /// Returns the input dtype that [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
-    /// [`summary`](Layer::summary) assume: that of the first parameter, else `f32`.
+    /// [`summary`](Layer::summary) assume: the dtype of the first parameter, else `f32`.
     fn input_dtype(&self) -> DType {
         first_dtype(parts(&self))
     }
@@ -85,8 +85,8 @@ pub trait Layer: Module {
     /// Existing parameters stay.
     ///
     /// # Errors
-    /// Those of [`output_shape`](Layer::output_shape). Lazy layers before the one that rejects its input stay built: a
-    /// model that was built for a wrong shape is created again.
+    /// The errors of [`output_shape`](Layer::output_shape). Lazy layers before the one that rejects its input stay
+    /// built: a model that was built for a wrong shape is created again.
     fn build(&self, input: &[usize]) -> Result<()> {
         self.output_shape(input).map(drop)
     }
@@ -104,9 +104,9 @@ pub trait Layer: Module {
     /// ```
     ///
     /// # Errors
-    /// Those of [`output_shape`](Layer::output_shape).
+    /// The errors of [`output_shape`](Layer::output_shape).
     fn summary(&self, input: &[usize]) -> Result<Summary> {
-        // A first run builds lazy layers, which have no parameters before.
+        // The first run builds lazy layers, which have no parameters before it.
         self.build(input)?;
         call::summary(&self, input)
     }
@@ -139,7 +139,7 @@ fn first_dtype(layer: &dyn ModuleParts) -> DType {
     layer.parameters().first().map_or(DType::F32, |(_, parameter)| parameter.dtype())
 }
 
-/// Returns the input dtype of layers in sequence: that of the first layer with parameters, unless an earlier layer
+/// Returns the input dtype of layers in sequence: the dtype of the first layer with parameters, unless an earlier layer
 /// overrides `input_dtype`. Layers without parameters accept any dtype.
 pub(crate) fn dtype_for<'a>(layers: impl IntoIterator<Item = &'a dyn Layer>) -> DType {
     for layer in layers {

@@ -70,7 +70,7 @@ impl<L> Lazy<L> {
     }
 
     /// Returns the layer; creates it for the shape of the input, on its device, if it is not built.
-    fn made_for(&self, input: &Tensor) -> Result<&L>
+    fn layer_for(&self, input: &Tensor) -> Result<&L>
     where
         L: Module,
     {
@@ -116,11 +116,11 @@ impl<L: Module> Module for Lazy<L> {
 
 impl<L: Layer> Layer for Lazy<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.made_for(x)?.compute(x)
+        self.layer_for(x)?.compute(x)
     }
 
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.made_for(x)?.try_forward(x)
+        self.layer_for(x)?.try_forward(x)
     }
 
     fn input_dtype(&self) -> DType {

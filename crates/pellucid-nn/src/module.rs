@@ -4,7 +4,7 @@ use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::tree::ModelTree;
-use crate::visit::{ModulePart, PartInfo, Visitor, class};
+use crate::visit::{ModulePart, PartInfo, Visitor, short_type_name};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, Error, IntoDevice, Layout, Result, Tensor, unwrap};
 use std::any::type_name;
@@ -60,7 +60,7 @@ pub trait Module: Send + Sync {
     /// Returns every parameter, in the order of the fields; a shared parameter once.
     ///
     /// # Errors
-    /// Those of [`try_named_parameters`](Module::try_named_parameters).
+    /// The errors of [`try_named_parameters`](Module::try_named_parameters).
     #[doc(alias = "parameters_to_vector")]
     #[panicking_form]
     fn try_parameters(&self) -> Result<Vec<Parameter>> {
@@ -100,7 +100,7 @@ pub trait Module: Send + Sync {
     /// Returns the number of values in all parameters.
     ///
     /// # Errors
-    /// Those of [`try_named_parameters`](Module::try_named_parameters).
+    /// The errors of [`try_named_parameters`](Module::try_named_parameters).
     #[panicking_form]
     fn try_parameter_count(&self) -> Result<usize> {
         parts(&self).parameter_count()
@@ -149,7 +149,7 @@ pub trait Module: Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// Those of [`to_`](Module::to_); [`Error::DeviceUnavailable`] for a name without a device.
+    /// The errors of [`to_`](Module::to_); [`Error::DeviceUnavailable`] for a name without a device.
     fn to(self, device: impl IntoDevice) -> Result<Self>
     where
         Self: Sized,
@@ -210,7 +210,7 @@ pub trait Module: Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// Those of [`to_dtype_`](Module::to_dtype_).
+    /// The errors of [`to_dtype_`](Module::to_dtype_).
     fn with_dtype(self, dtype: DType) -> Result<Self>
     where
         Self: Sized,
@@ -268,7 +268,7 @@ pub trait Module: Send + Sync {
     /// assert_eq!(model.tree().to_string(), text);
     /// ```
     fn tree(&self) -> ModelTree {
-        parts(&self).tree(class(type_name::<Self>()))
+        parts(&self).tree(short_type_name(type_name::<Self>()))
     }
 
     /// Returns an error if a step with this module cannot be captured.
@@ -317,8 +317,8 @@ pub trait Module: Send + Sync {
 
 /// A module without its type.
 ///
-/// The methods of [`Module`] forward to those of `dyn ModuleParts`, which are compiled once. A program compiles one
-/// small function for each type of module instead of all methods.
+/// The methods of [`Module`] forward to the methods of `dyn ModuleParts`, which are compiled once. A program compiles
+/// one small function for each type of module instead of all methods.
 pub(crate) trait ModuleParts {
     /// Visits the module; see [`Module::visit`].
     fn visit_parts(&self, visitor: &mut Visitor<'_>);
@@ -500,8 +500,8 @@ impl dyn ModuleParts + '_ {
         Err(in_part(&name, Error::invalid(op, reason)))
     }
 
-    fn tree(&self, class: &str) -> ModelTree {
-        let mut tree = ModelTree::new(class);
+    fn tree(&self, type_name: &str) -> ModelTree {
+        let mut tree = ModelTree::new(type_name);
         self.walk(&mut |name, part| match part {
             ModulePart::Module(info) => {
                 let unbuilt = if info.unbuilt { " (not built)" } else { "" };

@@ -57,7 +57,7 @@ impl Parameter {
     }
 
     /// Sets whether training changes the parameter: `false` freezes it. Returns the parameter.
-    /// [`Tensor::set_requires_grad`] is the same with a `Result`.
+    /// [`Tensor::set_requires_grad`] does the same and returns a `Result`.
     ///
     /// ```
     /// use pellucid::nn::{Layer, Linear};
@@ -69,7 +69,7 @@ impl Parameter {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`Tensor::set_requires_grad`].
+    /// Panics if [`Tensor::set_requires_grad`] returns an error.
     #[track_caller]
     pub fn requires_grad_(&self, required: bool) -> &Parameter {
         unwrap(self.0.set_requires_grad(required));
@@ -80,7 +80,7 @@ impl Parameter {
     /// change; [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
     ///
     /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    /// Panics with [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
         self.tensor().to_dtype(dtype)
@@ -165,7 +165,7 @@ impl Buffer {
     /// change; [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
     ///
     /// # Panics
-    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    /// Panics with [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
         self.tensor().to_dtype(dtype)
@@ -302,8 +302,8 @@ thread_local! {
     static EVALUATES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A guard during which all modules are in evaluation mode on this thread. Their own modes stay, because another thread
-/// may be training the same model.
+/// A guard that keeps all modules in evaluation mode on this thread. Their own modes stay, because another thread may
+/// be training the same model.
 pub(crate) struct EvaluationGuard {
     before: bool,
     /// The guard belongs to its thread, so it must not leave it.

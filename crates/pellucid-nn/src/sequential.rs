@@ -142,7 +142,7 @@ impl std::ops::Index<usize> for Sequential {
     type Output = BoxedLayer;
 
     /// # Panics
-    /// If there are fewer layers.
+    /// Panics if there are fewer layers.
     #[track_caller]
     fn index(&self, index: usize) -> &BoxedLayer {
         let len = self.len();
@@ -309,7 +309,7 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     type Output = M;
 
     /// # Panics
-    /// If there is no module of this name.
+    /// Panics if there is no module of this name.
     #[track_caller]
     fn index(&self, name: &str) -> &M {
         // A closure would hide the caller's line.

@@ -17,7 +17,7 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> Result<StateDict> {
 /// A part of a training run whose state can be saved and restored: a model, an optimizer, a schedule, a generator, a
 /// data loader. A [`Checkpoint`](crate::Checkpoint) consists of such parts.
 ///
-/// A restored part continues exactly as the saved one. Its options are not part of the state: the program creates the
+/// A restored part continues exactly like the saved one. Its options are not part of the state: the program creates the
 /// part with the same options.
 ///
 /// ```
@@ -51,10 +51,10 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> Result<StateDict> {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Stateful {
-    /// Returns the state by name. The tensors may be those of the part: they are read, not written.
+    /// Returns the state by name. The tensors may be the part's own: the caller only reads them.
     ///
     /// # Errors
-    /// If the state does not exist yet, as that of a lazy layer.
+    /// If the state does not exist yet, for example in a lazy layer.
     fn state(&self) -> Result<Vec<(String, Tensor)>>;
 
     /// Checks a state dict without changing the part. [`StateLoad::commit`] of the result writes the values.
@@ -116,7 +116,7 @@ impl<'a> StateLoad<'a> {
         StateLoad { changes: vec![Box::new(write)] }
     }
 
-    /// Adds a change after the others, such as that of a number of the host. It should fail only if a device does.
+    /// Adds a change after the others, such as the change of a host value. It should fail only if a device fails.
     pub fn then(mut self, change: impl FnOnce() -> Result<()> + 'a) -> StateLoad<'a> {
         self.changes.push(Box::new(change));
         self
@@ -125,7 +125,7 @@ impl<'a> StateLoad<'a> {
     /// Makes all changes.
     ///
     /// # Errors
-    /// Those of the devices that store the values.
+    /// The errors of the devices that store the values.
     pub fn commit(self) -> Result<()> {
         self.changes.into_iter().try_for_each(|change| change())
     }
@@ -189,7 +189,7 @@ pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> S
 /// Concatenates values along their first axis, for files of systems that store one matrix as several.
 ///
 /// A group consists of the values whose names differ only in which of `parts` they contain. It is concatenated in the
-/// order of `parts`, under the name with `whole` in place of the part. Other values are kept.
+/// order of `parts`, under the name with `joined` in place of the part. Other values are kept.
 ///
 /// ```
 /// use pellucid::nn::{StateDict, concatenate_entries};
@@ -204,7 +204,7 @@ pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> S
 ///
 /// # Errors
 /// [`Error::StateDict`] names the missing values of a group; [`Error::ShapeMismatch`] if shapes do not match.
-pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict> {
+pub fn concatenate_entries(state: &StateDict, parts: &[&str], joined_part: &str) -> Result<StateDict> {
     let mut joined = StateDict::new();
     for (name, value) in state {
         let Some(part) = parts.iter().find(|part| name.contains(**part)) else {
@@ -217,7 +217,7 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Re
             return Err(Error::StateDict { missing, unexpected: vec![], wrong_shapes: vec![] });
         }
         // The first part that the loop finds triggers the concatenation, since the order of the parts is arbitrary.
-        if let Entry::Vacant(place) = joined.entry(name.replacen(part, whole, 1)) {
+        if let Entry::Vacant(place) = joined.entry(name.replacen(part, joined_part, 1)) {
             let values: Vec<&Tensor> = names.iter().map(|name| &state[name]).collect();
             place.insert(ops::concatenate(&values, 0)?);
         }

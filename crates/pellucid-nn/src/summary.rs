@@ -83,7 +83,7 @@ impl Summary {
     }
 }
 
-/// Formats a number with separators of thousands: 1234567 as `1,234,567`.
+/// Formats a number with thousands separators: 1234567 as `1,234,567`.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();

@@ -17,7 +17,7 @@ struct TreeNode {
     path: String,
     /// The name within the enclosing module.
     name: String,
-    class: String,
+    type_name: String,
     entries: Vec<(String, EntryValue)>,
     children: Vec<usize>,
 }
@@ -31,19 +31,19 @@ enum EntryValue {
 
 impl ModelTree {
     /// Creates the tree of a root without parts.
-    pub(crate) fn new(class: &str) -> ModelTree {
-        let root = TreeNode::new("", "", class);
+    pub(crate) fn new(type_name: &str) -> ModelTree {
+        let root = TreeNode::new("", "", type_name);
         ModelTree { nodes: vec![root] }
     }
 
     /// Adds a module; for the root itself, sets its class.
-    pub(crate) fn add_module(&mut self, path: &str, class: String) {
+    pub(crate) fn add_module(&mut self, path: &str, type_name: String) {
         if path.is_empty() {
-            self.nodes[0].class = class;
+            self.nodes[0].type_name = type_name;
             return;
         }
         let (parent, name) = self.owner(path);
-        let node = TreeNode::new(path, name, &class);
+        let node = TreeNode::new(path, name, &type_name);
         let index = self.nodes.len();
         self.nodes[parent].children.push(index);
         self.nodes.push(node);
@@ -83,7 +83,7 @@ impl ModelTree {
 
     fn write(&self, index: usize, indent: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = &self.nodes[index];
-        write!(f, "{}(", node.class)?;
+        write!(f, "{}(", node.type_name)?;
         if node.children.is_empty() {
             for (k, (name, value)) in node.entries.iter().enumerate() {
                 write!(f, "{}{name}: {value}", if k > 0 { ", " } else { "" })?;
@@ -103,9 +103,9 @@ impl ModelTree {
 }
 
 impl TreeNode {
-    fn new(path: &str, name: &str, class: &str) -> TreeNode {
-        let (path, name, class) = (path.to_string(), name.to_string(), class.to_string());
-        TreeNode { path, name, class, entries: Vec::new(), children: Vec::new() }
+    fn new(path: &str, name: &str, type_name: &str) -> TreeNode {
+        let (path, name, type_name) = (path.to_string(), name.to_string(), type_name.to_string());
+        TreeNode { path, name, type_name, entries: Vec::new(), children: Vec::new() }
     }
 }
 

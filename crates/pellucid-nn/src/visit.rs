@@ -24,7 +24,8 @@ pub enum ModulePart<'a> {
 }
 
 impl ModulePart<'_> {
-    /// Returns the address of a parameter, buffer, mode or choice. While the module is borrowed, no other one has it.
+    /// Returns the address of a parameter, buffer, mode or choice. While the module is borrowed, no other part has this
+    /// address.
     pub(crate) fn address(&self) -> Option<usize> {
         match *self {
             ModulePart::Parameter(part) => Some(std::ptr::from_ref(part).addr()),
@@ -51,7 +52,7 @@ pub struct PartInfo {
 impl PartInfo {
     /// Returns the name of the type, without path and type arguments: `Linear`.
     pub fn class(&self) -> &'static str {
-        class(self.class)
+        short_type_name(self.class)
     }
 
     /// Returns the id of the module, if it has a unique one.
@@ -66,12 +67,12 @@ impl PartInfo {
 }
 
 /// Returns `layers.2 (Linear)`, or `Linear` for a module without a name.
-pub(crate) fn label(name: &str, class: &str) -> String {
-    if name.is_empty() { class.to_string() } else { format!("{name} ({class})") }
+pub(crate) fn label(name: &str, type_name: &str) -> String {
+    if name.is_empty() { type_name.to_string() } else { format!("{name} ({type_name})") }
 }
 
 /// Returns `Linear` for `pellucid_nn::linear::Linear`, `Lazy` for `pellucid_nn::lazy::Lazy<..>`, `tuple` for any tuple.
-pub(crate) fn class(type_name: &'static str) -> &'static str {
+pub(crate) fn short_type_name(type_name: &'static str) -> &'static str {
     if type_name.starts_with('(') {
         return "tuple";
     }
@@ -84,13 +85,13 @@ pub(crate) fn class(type_name: &'static str) -> &'static str {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ModuleId {
     address: usize,
-    class: &'static str,
+    type_name: &'static str,
 }
 
 impl ModuleId {
     pub(crate) fn of<M: ?Sized>(value: &M) -> Option<ModuleId> {
         let address = std::ptr::from_ref(value).cast::<()>().addr();
-        (size_of_val(value) > 0).then_some(ModuleId { address, class: type_name::<M>() })
+        (size_of_val(value) > 0).then_some(ModuleId { address, type_name: type_name::<M>() })
     }
 }
 

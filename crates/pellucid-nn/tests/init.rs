@@ -142,8 +142,8 @@ fn a_parameter_is_refilled_in_place() {
     init::kaiming_normal_(&parameter, Fan::In, Nonlinearity::Linear);
     assert!(parameter.requires_grad() && parameter.is_leaf() && parameter.grad().is_none());
     manual_seed(4);
-    let made = init::in_dtype(DType::F64, || init::kaiming_normal([4, 3], Fan::In, Nonlinearity::Linear));
-    assert_eq!(other.to_vec::<f64>(), made.to_vec::<f64>());
+    let created = init::in_dtype(DType::F64, || init::kaiming_normal([4, 3], Fan::In, Nonlinearity::Linear));
+    assert_eq!(other.to_vec::<f64>(), created.to_vec::<f64>());
     let before = parameter.to_vec::<f64>();
     for refused in [
         catch_unwind(AssertUnwindSafe(|| init::dirac_(&parameter, 1))),

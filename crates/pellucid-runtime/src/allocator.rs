@@ -7,7 +7,7 @@
 //! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is resident, too.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
-//! read-modify-write. Free blocks of larger classes, and those that overflow a thread cache, are kept in shared free
+//! read-modify-write. Free blocks of larger classes, and blocks that overflow a thread cache, are kept in shared free
 //! lists with one mutex per class. The allocator never zeroes memory. An allocation failure is a typed error.
 
 use crate::{guard, scratch};
@@ -90,7 +90,7 @@ impl FreeList {
 static FREE_LISTS: [Mutex<FreeList>; CLASSES] = [const { Mutex::new(FreeList(None)) }; CLASSES];
 /// The bytes that are allocated from the system: in use or cached.
 static SYSTEM_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The bytes in use, except for those that the [`ThreadStats`] have not flushed.
+/// The bytes in use, except bytes that the [`ThreadStats`] have not flushed.
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static CAP: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -292,7 +292,8 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
     result.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
 }
 
-/// Takes a block from the caches or the system. The caller has counted the block as in use; an error reverts the count.
+/// Obtains a block from the caches or the system. The caller has counted the block as in use; an error reverts the
+/// count.
 fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     let pop_small = |class| THREAD_ALLOCATOR.try_with(|local| local.pop(class)).ok().flatten();
     let cached = if class < SMALL_CLASSES { pop_small(class) } else { lock(&FREE_LISTS[class]).pop() };
@@ -308,7 +309,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// Releases a block to the allocator.
 ///
 /// # Panics
-/// In builds with debug assertions, if a kernel wrote outside of the block.
+/// Panics in builds with debug assertions, if a kernel wrote outside of the block.
 ///
 /// # Safety
 /// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not

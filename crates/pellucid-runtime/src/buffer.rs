@@ -75,7 +75,7 @@ impl CpuBuffer {
         }
     }
 
-    /// Releases memory from [`CpuBuffer::allocate`] that is not used any more.
+    /// Releases memory from [`CpuBuffer::allocate`] that is no longer used.
     fn release(&self, start: NonNull<u8>) {
         if self.bytes > 0 {
             // SAFETY: *origin* of `release`: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: all

@@ -50,7 +50,7 @@ pub(crate) unsafe fn write(start: *mut u8, bytes: usize) {
 /// Checks the guards around the `bytes` bytes from `start` on.
 ///
 /// # Panics
-/// If a guard byte has changed: a kernel wrote outside of the block.
+/// Panics if a guard byte has changed: a kernel wrote outside of the block.
 ///
 /// # Safety
 /// - *Written*: [`write`] has written the guards for the same `start` and `bytes`, and the block is still valid.

@@ -54,7 +54,7 @@ impl<T, const N: usize> List<T, N> {
     /// Appends a value.
     ///
     /// # Panics
-    /// If the size of the list overflows the address space.
+    /// Panics if the size of the list overflows the address space.
     #[inline]
     pub fn push(&mut self, value: T) {
         if self.len == self.capacity {
@@ -82,7 +82,7 @@ impl<T, const N: usize> List<T, N> {
     /// Returns a pointer to the start of the values.
     #[inline]
     fn start(&self) -> *const T {
-        // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read then only.
+        // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read only then.
         unsafe {
             if self.capacity <= N { (&raw const self.storage.inline).cast() } else { self.storage.allocated.as_ptr() }
         }
@@ -91,7 +91,7 @@ impl<T, const N: usize> List<T, N> {
     /// Returns a mutable pointer to the start of the values.
     #[inline]
     fn start_mut(&mut self) -> *mut T {
-        // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read then only.
+        // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read only then.
         unsafe {
             if self.capacity <= N { (&raw mut self.storage.inline).cast() } else { self.storage.allocated.as_ptr() }
         }

@@ -137,7 +137,8 @@ impl Drop for ScratchFrame {
 /// The memory is uninitialised, aligned to 64 bytes, and not used by any other code until `f` returns.
 ///
 /// # Panics
-/// If the size overflows the address space. In builds with debug assertions, also if `f` writes outside of the memory.
+/// Panics if the size overflows the address space and, in builds with debug assertions, if `f` writes outside of the
+/// memory.
 #[inline]
 pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };

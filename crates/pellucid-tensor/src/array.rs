@@ -16,7 +16,7 @@ pub struct Array {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
-    /// True if a device was chosen for the array, or for an operand of the operation that computed it.
+    /// Whether a device was chosen for the array, or for an operand of the operation that computed it.
     is_pinned: AtomicBool,
     device: Device,
 }
@@ -114,7 +114,7 @@ impl Array {
         self.dtype
     }
 
-    /// Returns shape and dtype, from which a kernel infers those of its outputs.
+    /// Returns shape and dtype, from which a kernel infers the shapes and dtypes of its outputs.
     #[inline]
     pub(crate) fn meta(&self) -> Meta {
         Meta { shape: self.shape().clone(), dtype: self.dtype }

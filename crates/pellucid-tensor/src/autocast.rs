@@ -1,7 +1,7 @@
 //! `autocast`: the mixed precision of a thread (Micikevicius et al. 2018).
 //!
-//! Matrix products are computed in half precision. It halves the memory traffic and is many times as fast on devices
-//! with units for it. Operations that sum or amplify are computed in `f32`. Parameters keep their dtype: a product
+//! Matrix products are computed in half precision. This halves the memory traffic, and is many times as fast on devices
+//! with hardware support. Operations that sum or amplify are computed in `f32`. Parameters keep their dtype: a product
 //! casts its operands, and the gradient is returned in the parameter's dtype.
 
 use crate::scope_stack::{ScopeStack, SettingScope};
@@ -12,7 +12,7 @@ thread_local! {
     static AUTOCAST_DTYPE: ScopeStack<Option<DType>> = const { ScopeStack::new(None) };
 }
 
-/// Guard that ends an autocast dtype of the thread when it is dropped. The dtype is that of the last guard that exists.
+/// Guard that ends an autocast dtype of the thread when it is dropped. The last existing guard determines the dtype.
 #[must_use = "mixed precision lasts as long as the guard: let _guard = autocast(DType::BF16);"]
 pub struct Autocast {
     scope: SettingScope<Option<DType>>,
@@ -28,7 +28,7 @@ impl Drop for Autocast {
 
 /// Enables mixed precision until the guard is dropped: operations cast their operands by their
 /// [`autocast_policy`](crate::autocast_policy), to `half` (`bf16` or `f16`) or to `f32`. Enable it for the forward pass
-/// and the loss. A backward pass computes in the dtypes of its forward pass, also outside of the guard. With `f16`,
+/// and the loss. A backward pass computes in the dtypes of its forward pass, even outside of the guard. With `f16`,
 /// scale the loss, so that small gradients are not rounded to 0.
 ///
 /// ```
@@ -47,7 +47,7 @@ impl Drop for Autocast {
 /// ```
 ///
 /// # Panics
-/// If `half` is neither `f16` nor `bf16`.
+/// Panics if `half` is neither `f16` nor `bf16`.
 #[doc(alias = "amp")]
 #[track_caller]
 pub fn autocast(half: DType) -> Autocast {
@@ -58,7 +58,7 @@ pub fn autocast(half: DType) -> Autocast {
     set_autocast(Some(half))
 }
 
-/// Disables mixed precision until the guard is dropped, inside of an [`autocast`] too.
+/// Disables mixed precision until the guard is dropped, even inside of an [`autocast`].
 pub fn autocast_off() -> Autocast {
     set_autocast(None)
 }

@@ -1,6 +1,6 @@
 //! `Device`: a handle of the hardware that stores arrays and runs kernels.
 //!
-//! A [`Driver`] opens devices by their index. The CPU is always open; a GPU is opened when it is first asked for.
+//! A [`Driver`] opens devices by their index. The CPU is always open; a GPU is opened when it is first requested.
 
 use crate::idle::release_idle_memory;
 use crate::warning::warn;
@@ -132,7 +132,7 @@ impl Device {
     }
 
     /// Returns whether a device of this name (`cpu`, `gpu`, `wgpu:1`) can be used. The drivers of GPUs initialise no
-    /// more than they must to find out; no device is opened.
+    /// more than this check needs; no device is opened.
     ///
     /// ```
     /// use pellucid::Device;
@@ -148,7 +148,7 @@ impl Device {
     }
 
     /// Registers the driver of a backend. Its devices are then found by name, and [`Device::gpu`] finds a driver of
-    /// GPUs; of several it returns the one that was registered first. The guide for contributors has an example.
+    /// GPUs; it returns the driver that was registered first. The guide for contributors has an example.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the name is taken, is `gpu`, or contains a colon.
@@ -180,7 +180,7 @@ impl Device {
         self.backend().name()
     }
 
-    /// Returns the number of the device among those of its driver.
+    /// Returns the number of the device among the devices of its driver.
     pub fn index(&self) -> usize {
         self.open.index
     }
@@ -305,7 +305,7 @@ macro_rules! device_names {
 }
 device_names!(&str, &String, String);
 
-/// Compares the device with a name, which may be that of its driver (`wgpu:0`) or, for the devices of the first
+/// Compares the device with a name, which may be the name of its driver (`wgpu:0`) or, for the devices of the first
 /// available driver of GPUs, `gpu:0`. A name without an index has index 0. No device is opened.
 impl PartialEq<str> for Device {
     fn eq(&self, name: &str) -> bool {

@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
 /// Maximum number of elements that are printed.
-const MOST_SHOWN: usize = 1 << 20;
+const MAX_SHOWN: usize = 1 << 20;
 /// Maximum number of digits after the point, a limit of `std::fmt`.
-const MOST_DIGITS: usize = u16::MAX as usize;
+const MAX_DIGITS: usize = u16::MAX as usize;
 
 /// How tensors are printed. The fields are the arguments of PyTorch's `set_printoptions`.
 ///
@@ -37,7 +37,7 @@ pub struct PrintOptions {
     pub edgeitems: usize,
     /// The maximum number of characters in a line. The default is 78.
     pub linewidth: usize,
-    /// Whether floats are printed with exponents. `None`, the default, does so if digits were hidden otherwise.
+    /// Whether floats are printed with exponents. `None`, the default, prints them if digits would otherwise be hidden.
     pub sci_mode: Option<bool>,
 }
 
@@ -86,7 +86,7 @@ struct Style {
 
 impl Style {
     fn new(mut options: PrintOptions, f: &fmt::Formatter<'_>) -> Style {
-        options.precision = f.precision().unwrap_or(options.precision).min(MOST_DIGITS);
+        options.precision = f.precision().unwrap_or(options.precision).min(MAX_DIGITS);
         if f.precision().is_some() {
             options.sci_mode = options.sci_mode.or(Some(false));
         }
@@ -201,7 +201,7 @@ impl PrintedElements {
         };
         // A tensor of many axes has too many ends to print.
         let ends = |&len: &usize| if short { len.min(both) } else { len };
-        if shape.iter().map(ends).fold(1, usize::saturating_mul) > MOST_SHOWN {
+        if shape.iter().map(ends).fold(1, usize::saturating_mul) > MAX_SHOWN {
             return Err(Error::invalid("print", "too many elements to print"));
         }
         let shown: Vec<_> = shape.iter().map(list).collect();
@@ -260,9 +260,9 @@ fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Formats floats with aligned points. Unless the number of digits after the point is exact, it is that of the longest
-/// shortest-exact text, at most the precision. By default, scientific notation is used if a fixed one would hide
-/// digits.
+/// Formats floats with aligned points. Unless an exact number of digits after the point is requested, the longest
+/// shortest-exact text determines it, up to the precision. By default, scientific notation is used if a fixed one would
+/// hide digits.
 fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
     let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
@@ -279,9 +279,9 @@ fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
         };
         let cut = |text: &str| {
             let (number, exponent) = text.split_once('e').unwrap_or((text, ""));
-            let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+            let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
             let fraction = if style.is_exact { fraction } else { fraction.trim_end_matches('0') };
-            (whole.to_string(), fraction.to_string(), exponent.to_string())
+            (integer.to_string(), fraction.to_string(), exponent.to_string())
         };
         let exact = cut(&shortest);
         if !style.is_exact && exact.1.len() <= precision { exact } else { cut(&rounded) }
@@ -292,10 +292,10 @@ fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
     let text = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
         None if value.is_nan() => "nan".to_string(),
         None => if *value > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Some((whole, fraction, power)) if scientific => {
-            format!("{whole}{point}{fraction:0<digits$}{}", format_exponent(power))
+        Some((integer, fraction, power)) if scientific => {
+            format!("{integer}{point}{fraction:0<digits$}{}", format_exponent(power))
         }
-        Some((whole, fraction, _)) => format!("{whole}{point}{fraction:<digits$}"),
+        Some((integer, fraction, _)) => format!("{integer}{point}{fraction:<digits$}"),
     };
     values.iter().zip(&all).map(text).collect()
 }

@@ -9,7 +9,7 @@ pub(crate) enum ExecutionMode {
     Eager,
     /// A kernel runs when it is submitted, on all devices.
     Immediate,
-    /// As `Immediate`, with a check of every result for NaN.
+    /// Like `Immediate`, but checks every result for NaN.
     NanChecked,
     Lazy,
     Capture,

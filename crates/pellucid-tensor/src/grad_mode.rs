@@ -7,7 +7,7 @@ thread_local! {
     static ENABLED: ScopeStack<bool> = const { ScopeStack::new(true) };
 }
 
-/// Guard that ends a grad mode of the thread when it is dropped. The mode is that of the last guard that exists.
+/// Guard that ends a grad mode of the thread when it is dropped. The last existing guard determines the mode.
 #[must_use = "the mode lasts as long as the guard: let _guard = no_grad();"]
 pub struct GradMode {
     scope: SettingScope<bool>,
@@ -46,7 +46,7 @@ pub fn no_grad() -> GradMode {
     set_grad_enabled(false)
 }
 
-/// Enables recording until the guard is dropped, inside a [`no_grad`] too.
+/// Enables recording until the guard is dropped, even inside a [`no_grad`].
 pub fn enable_grad() -> GradMode {
     set_grad_enabled(true)
 }

@@ -17,8 +17,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 struct WaitingStorages {
     storages: Vec<Weak<Storage>>,
-    /// The length at which the list is examined. It is twice the length after the last time, so a new entry costs
-    /// constant time on average.
+    /// The length at which the list is examined. It is twice the length after the last examination, so a new entry
+    /// costs amortised constant time.
     limit: usize,
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn release_idle_memory() {
     }
 }
 
-/// Releases the memory of a storage if all handles are idle, besides `own` handles of the caller. A later read of it is
-/// an error.
+/// Releases the memory of a storage if all handles are idle except `own` handles of the caller. A later read of the
+/// storage is an error.
 fn release_if_idle(storage: &Arc<Storage>, own: usize) -> bool {
     let is_idle = Arc::strong_count(storage) == storage.idle() as usize + own;
     if is_idle {

@@ -16,7 +16,7 @@
 //! 4. the recording of operations (`autograd/operation.rs`), and the operations that the backward pass calls: formulas
 //!    (`ops/formula`), arithmetic, copies and fills;
 //! 5. the backward pass and [`grad`](grad()) (`autograd/pass.rs`, `autograd/transform.rs`);
-//! 6. the other operations, of which some differentiate their definition by the backward pass;
+//! 6. the other operations, some of which differentiate their definition by the backward pass;
 //! 7. the other function transforms, printing, and capture.
 //!
 //! | module | contents |

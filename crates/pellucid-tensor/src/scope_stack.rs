@@ -5,15 +5,15 @@ use std::cell::Cell;
 /// The number of nested scopes that may end in any order. Deeper ones must end in reverse order.
 const MAX_SCOPES: usize = 64;
 
-/// A setting of a thread. Its value is that of the scope that began last and has not ended, or `base`.
+/// A setting of a thread. Its value is the value of the latest scope that has not ended, or `base`.
 ///
 /// It has no destructor, so it can be used while the thread ends.
 pub(crate) struct ScopeStack<T> {
     base: T,
     current: Cell<T>,
-    /// The scopes that have not ended: when each began, and its value.
+    /// The scopes that have not ended: the start number and the value of each.
     scopes: Cell<[(u64, T); MAX_SCOPES]>,
-    /// A bit for each place of `scopes` that is in use.
+    /// A bit for each entry of `scopes` that is in use.
     live: Cell<u64>,
     /// The number of scopes that have begun.
     begun: Cell<u64>,
@@ -21,9 +21,9 @@ pub(crate) struct ScopeStack<T> {
 
 /// A scope, which its guard ends.
 pub(crate) enum SettingScope<T> {
-    /// The place of the scope.
+    /// The index of the scope.
     Place(usize),
-    /// A scope without a place, and the value before it.
+    /// A scope without an entry, and the value before it.
     Deep(T),
 }
 
@@ -38,7 +38,7 @@ impl<T: Copy> ScopeStack<T> {
         }
     }
 
-    /// Returns the present value.
+    /// Returns the current value.
     #[inline]
     pub(crate) fn get(&self) -> T {
         self.current.get()

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Once;
 
-/// Reports a warning: an event of the crate `tracing` if the program has ever set a subscriber, which can filter it,
-/// else a line on standard error.
+/// Reports a warning: an event of the crate `tracing`, if the program has ever set a subscriber, else a line on
+/// standard error.
 #[cold]
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
     if tracing::dispatcher::has_been_set() {

@@ -72,7 +72,7 @@ fn one_seed_serves_all_threads() {
     drop((ask, answers));
     worker.unwrap().join().unwrap();
 
-    // A seed that another thread sets also restarts this thread's stream, which differs from that of the other thread.
+    // A seed that another thread sets also restarts this thread's stream, which differs from the other thread's.
     let theirs = on_thread("seeder", || {
         manual_seed(11);
         draw()

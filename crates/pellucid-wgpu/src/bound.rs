@@ -21,7 +21,7 @@ pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a S
 pub(crate) struct BoundOperands<'a> {
     /// The checked operands.
     pub(crate) operands: DeviceOperands<'a>,
-    /// The buffers of the inputs, then those of the outputs.
+    /// The buffers of the inputs, then the buffers of the outputs.
     buffers: Vec<&'a WgpuBuffer>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> BoundOperands<'a> {
     /// Checks views and finds their buffers.
     ///
     /// # Errors
-    /// If a view belongs to another device, or see [`DeviceOperands::new`].
+    /// If a view belongs to another device; the errors of [`DeviceOperands::new`].
     pub(crate) fn new(gpu: &Arc<Gpu>, launch: CheckedKernel<'a>) -> Result<BoundOperands<'a>> {
         let (kernel, inputs, outputs) = (launch.kernel(), launch.inputs(), launch.outputs());
         let op = kernel.name();
@@ -43,7 +43,7 @@ impl<'a> BoundOperands<'a> {
         Ok(BoundOperands { operands: DeviceOperands::new(kernel, &operands, inputs.len())?, buffers })
     }
 
-    /// Returns the memory of every operand, in the order of the buffers. Allocates that of outputs that have none.
+    /// Returns the memory of every operand, in the order of the buffers. Allocates memory for outputs that have none.
     ///
     /// # Errors
     /// If an operand that the kernel reads has never been written, or an allocation fails.

@@ -8,7 +8,7 @@ pub struct WgpuCounters {
     /// Dispatches of compute shaders.
     pub dispatches: u64,
     /// Bytes that dispatches read and write: for each dispatch, the bytes of the operands and of the scratch memory
-    /// that it binds. Elements that a shader reads more than once, such as those of the factors of a product, count
+    /// that it binds. Elements that a shader reads more than once, such as elements of the factors of a product, count
     /// once.
     pub bytes: u64,
     /// Submissions of dispatches.

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The largest size of the parameters of a dispatch, and of those that are submitted together, in bytes.
+/// The largest size in bytes of the parameters of a dispatch, and of all parameters that are submitted together.
 pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 
 /// The feature that timestamps need.
@@ -164,7 +164,7 @@ impl Gpu {
         &self.queue
     }
 
-    /// Returns the number of buffers that a dispatch can bind besides its parameters and the status buffer.
+    /// Returns the number of buffers that a dispatch can bind in addition to its parameters and the status buffer.
     pub(crate) fn max_bindings(&self) -> usize {
         self.limits.max_storage_buffers_per_shader_stage.saturating_sub(2) as usize
     }
@@ -275,7 +275,7 @@ impl Gpu {
     /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
     ///
     /// # Errors
-    /// If the graphics API refuses the shader, or with the feature `check-translations` any other one would.
+    /// If the graphics API refuses the shader, or with the feature `check-translations` another graphics API would.
     pub(crate) fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
         let (uses, is_check) = (shader.binding_uses(), shader.is_check);
         let text = shader.finish(self.shader_features());

@@ -31,7 +31,7 @@ impl<'a> DispatchList<'a> {
     }
 
     /// Adds one dispatch of `groups` workgroups. The words 0 and 1 of the parameters are the number of work items and
-    /// 0; the buffers are those of the shader's bindings.
+    /// 0; the buffers are the shader's bindings, in order.
     ///
     /// # Errors
     /// If the shader does not compile, or the dispatch exceeds a limit of the adapter.
@@ -76,7 +76,7 @@ impl<'a> DispatchList<'a> {
         self.gpu.operation_number(op)
     }
 
-    /// Counts the bytes that the dispatches read and write. `operands` are those of the kernel.
+    /// Counts the bytes that the dispatches read and write. `operands` are the operands of the kernel.
     pub(crate) fn count_bytes(&mut self, operands: &DeviceOperands<'_>) {
         let operand_bytes = |buffer: BufferRef| -> usize {
             let bound = operands.all().filter(|array| array.buffer == buffer);

@@ -13,10 +13,10 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WgpuDriver;
 
-/// The graphics APIs in the order of preference. Only those of the operating system are compiled.
+/// The graphics APIs in the order of preference. Only the APIs of the operating system are compiled.
 const APIS: [wgpu::Backends; 3] = [wgpu::Backends::VULKAN, wgpu::Backends::METAL, wgpu::Backends::DX12];
 
-/// Returns the adapters of the first graphics API that has any, hardware first. The list is made once.
+/// Returns the adapters of the first graphics API that has any, hardware first. The list is built once.
 fn adapters() -> &'static [wgpu::Adapter] {
     static ADAPTERS: OnceLock<Vec<wgpu::Adapter>> = OnceLock::new();
     ADAPTERS.get_or_init(|| {
@@ -68,11 +68,11 @@ impl WgpuDriver {
     }
 
     /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds, subgroups
-    /// and conversions of half precision. All results have the same bits as with them. It shows the shaders of adapters
-    /// without the features.
+    /// and conversions of half precision. All results have the same bits as with them. Tests use it to run the shaders
+    /// of adapters without the features.
     ///
     /// # Errors
-    /// As [`open_device`](WgpuDriver::open_device).
+    /// The errors of [`open_device`](WgpuDriver::open_device).
     pub fn open_device_without_features(&self, index: usize) -> Result<Wgpu> {
         Ok(Wgpu::new(self.open_gpu(index)?))
     }

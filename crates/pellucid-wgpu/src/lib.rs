@@ -19,7 +19,7 @@
 //! | `transfer` | copies between host and device; waits |
 //! | `operand` | checks of operands; the buffers that a dispatch binds |
 //! | `bound` | the memory of operands |
-//! | `probe` | properties of an adapter that only a shader shows |
+//! | `probe` | properties of an adapter that only a shader can detect |
 //! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
 //! | `families` | one file for each kernel family: shape to parameters, shader, dispatch |
 //! | `cache` | a map of bounded size |

@@ -74,7 +74,7 @@ pub(crate) struct UncheckedOperand<'a, I> {
 }
 
 impl<'a> DeviceOperands<'a> {
-    /// Checks that the operands of a kernel, of which the first `inputs` are inputs, are in their buffers.
+    /// Checks that the operands of a kernel are in their buffers. The first `inputs` operands are inputs.
     ///
     /// # Errors
     /// If an operand exceeds its buffer.
@@ -115,7 +115,7 @@ impl<I> UncheckedOperand<'_, I> {
         let reason = match is_countable {
             true => format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}"),
             false => format!(
-                "an operand of shape {} has 2^31 elements or more, which shaders do not count; divide it, or run the \
+                "an operand of shape {} has 2^31 elements or more, which shaders cannot address; split it, or run the \
                  operation on the CPU",
                 layout.shape()
             ),
@@ -124,7 +124,7 @@ impl<I> UncheckedOperand<'_, I> {
     }
 }
 
-/// The buffers of a dispatch: each buffer is bound once, also if several operands refer to it.
+/// The buffers of a dispatch: each buffer is bound once, even if several operands refer to it.
 #[derive(Default)]
 pub(crate) struct Bindings {
     /// The buffers in the order of their bindings.

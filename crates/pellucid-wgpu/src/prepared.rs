@@ -1,7 +1,7 @@
 //! Plans prepared for repeated launches.
 //!
-//! All operands are checked, all shaders compiled and all parameters written once. The buffers of a launch are those of
-//! the slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
+//! All operands are checked, all shaders compiled and all parameters written once. A launch uses the buffers of the
+//! slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
 //! Bind groups are kept for the last storages, so a launch with known storages creates nothing.
 //!
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The

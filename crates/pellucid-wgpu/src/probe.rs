@@ -1,4 +1,4 @@
-//! Properties of an adapter that only a shader shows.
+//! Properties of an adapter that only a shader can detect.
 
 use crate::buffer::DeviceMemory;
 use crate::device::{Gpu, lock};
@@ -64,7 +64,7 @@ impl Gpu {
         Ok(stored)
     }
 
-    /// Returns whether `fma` of the adapter rounds once, which a small shader shows.
+    /// Returns whether `fma` of the adapter rounds once, as a small shader tests.
     fn probe_fused_multiply_add(self: &Arc<Gpu>) -> Result<bool> {
         let cases = [(4097, 4097, -8193), (8191, 8193, -67_108_863), (12_345_677, 7_654_321, 1), (3, 5, -15)]
             .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);

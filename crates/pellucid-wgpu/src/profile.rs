@@ -8,8 +8,8 @@ use std::time::Duration;
 const TIMESTAMP_BYTES: usize = wgpu::QUERY_SIZE as usize;
 
 impl Gpu {
-    /// Runs `work` and returns the time between two timestamps of the device: after all earlier work, and after that of
-    /// `work`. Returns `None` if the adapter has no timestamps.
+    /// Runs `work` and returns the time between two timestamps of the device: after all earlier work, and after `work`.
+    /// Returns `None` if the adapter has no timestamps.
     ///
     /// # Errors
     /// The error of `work`, or of the device.

@@ -30,8 +30,8 @@ pub(crate) struct RecordedDispatch {
 }
 
 impl Recorded {
-    /// Creates an empty list. The parameter buffer has twice [`PARAMETER_BYTES`] bytes, so that the window of that size
-    /// that a dispatch binds is within the buffer.
+    /// Creates an empty list. The parameter buffer has twice [`PARAMETER_BYTES`] bytes, so that the window of
+    /// [`PARAMETER_BYTES`] bytes that a dispatch binds is within the buffer.
     pub(crate) fn new(parameters: wgpu::Buffer, headers: HeaderGroups, status_copy: wgpu::Buffer) -> Recorded {
         let (bytes, buffers, dispatches, passed_checks) = Default::default();
         Recorded { parameters, headers, bytes, buffers, dispatches, status_copy, passed_checks }

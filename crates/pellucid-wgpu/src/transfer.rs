@@ -19,17 +19,17 @@ pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
     }
     let is_first = !to.is_allocated();
     let memory = &to.ensure()?;
-    let (whole, rest) = bytes.split_at(bytes.len() / WORD * WORD);
+    let (words, rest) = bytes.split_at(bytes.len() / WORD * WORD);
     let mut last = [0; WORD];
     if !rest.is_empty() && !is_first && bytes.len() < to.bytes() {
-        gpu.read(memory, whole.len()..whole.len() + WORD, |old| last.copy_from_slice(old))?;
+        gpu.read(memory, words.len()..words.len() + WORD, |old| last.copy_from_slice(old))?;
     }
     last[..rest.len()].copy_from_slice(rest);
-    if !whole.is_empty() {
-        gpu.write(memory, 0, whole)?;
+    if !words.is_empty() {
+        gpu.write(memory, 0, words)?;
     }
     if !rest.is_empty() {
-        gpu.write(memory, whole.len(), &last)?;
+        gpu.write(memory, words.len(), &last)?;
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ fn classifier() -> Sequential {
     sequential![Flatten::new(), Linear::new(784, 512), Relu, Dropout::new(0.3), Linear::new(512, 10)]
 }
 
-/// Returns the fraction of images whose highest score is that of the correct digit.
+/// Returns the fraction of images whose highest score belongs to the correct digit.
 fn accuracy(model: &impl Layer, images: &Tensor, labels: &Tensor) -> f64 {
     let _guard = no_grad();
     model.eval();

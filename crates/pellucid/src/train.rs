@@ -29,7 +29,7 @@ impl Progress {
         Progress { bar, start: Instant::now() }
     }
 
-    /// Advances the bar by one step and shows a message behind it.
+    /// Advances the bar by one step and shows a message after it.
     pub fn advance(&self, message: impl std::fmt::Display) {
         // The message is formatted only if the bar is visible.
         if !self.bar.is_hidden() {

@@ -357,7 +357,7 @@ fn batches_cover_the_data_set() {
     assert_eq!((position(&broken), second.len()), ((4, 1), 2));
     let refused = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
     assert!(refused.contains("these are not shuffled; load it into batches with shuffled(seed)"), "{refused}");
-    // A loaded position is that of the next epoch, even if an iterator still exists.
+    // A loaded position applies to the next epoch, even if an iterator still exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();
     let rest: Vec<Vec<i64>> = second.map(|[x, _]| x.to_vec()).collect();

@@ -19,7 +19,7 @@ macro_rules! rows {
     ($($group:ident [$($imports:tt)*] { $($setup:tt)* } $($torch:literal => [$($form:tt)*];)*)*) => {
         const ROWS: &[(&str, &str)] = &[$($(($torch, stringify!($($form)*)),)*)*];
 
-        /// The imports of each group besides the prelude.
+        /// The imports of each group in addition to the prelude.
         const IMPORTS: &[&str] = &[$(stringify!($($imports)*)),*];
 
         $(mod $group {
@@ -379,7 +379,7 @@ rows! {
         let (words, lengths) = (Tensor::from([[0i64, 2], [1, 1]]), Tensor::from([2i64, 2, 1, 1, 1]));
         let (lstm, target) = (Lstm::new(8, 6), Tensor::randn([2, 3, 8], DType::F32));
         let (h, c) = (Tensor::zeros([1, 5, 6], DType::F32), Tensor::zeros([1, 5, 6], DType::F32));
-        let (attention, there) = (MultiheadAttention::new(8, 2), Tensor::from([[true; 5], [false; 5]]));
+        let (attention, visible) = (MultiheadAttention::new(8, 2), Tensor::from([[true; 5], [false; 5]]));
         let none = AttentionMasks::default();
         let (s, packed) = (Tensor::randn([3, 8], DType::F32), pack_padded_sequence(&x, &lengths, false)?);
         let weights = AttentionWeights {
@@ -437,12 +437,12 @@ rows! {
     "nn.LSTMCell(8, 6)" => [LstmCell::new(8, 6)];
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];
     "attention(x, x, x, need_weights=False)" => [attention.attend(&x, &x, &x, none)];
-    "attention(x, x, x, key_padding_mask=~there)" => [attention.attend(&x, &x, &x, AttentionMasks::padding(&there))];
+    "attention(x, x, x, key_padding_mask=~visible)" => [attention.attend(&x, &x, &x, AttentionMasks::padding(&visible))];
     "attention(x, x, x)" => [attention.attend_weighted(&x, &x, &x, none, true)];
     "F.multi_head_attention_forward(x, x, x, 8, 2, ..)" => [multi_head_attention_forward(&x, &x, &x, 2, weights, AttentionForwardOptions::default())?];
     "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default())];
     "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())];
-    "encoder(x, src_key_padding_mask=~there)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default()).forward_masked(&x, AttentionMasks::padding(&there))];
+    "encoder(x, src_key_padding_mask=~visible)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default()).forward_masked(&x, AttentionMasks::padding(&visible))];
     "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())];
     "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
@@ -623,7 +623,7 @@ fn the_page_has_these_rows() {
         .collect();
     let rows: Vec<(String, String)> = ROWS.iter().map(|&(torch, form)| (torch.to_string(), compact(form))).collect();
     for (row, known) in table.iter().zip(&rows) {
-        assert_eq!(row, known, "docs/pytorch.md has another row than this test");
+        assert_eq!(row, known, "docs/pytorch.md and this test have different rows");
     }
     assert_eq!(table.len(), rows.len(), "docs/pytorch.md and this test have different numbers of rows");
 }

@@ -110,7 +110,7 @@ pub fn guarded(x: &Tensor, domain: Domain, random: &mut SplitMix64) -> Result<Te
         Domain::Unit => ops::mul(&ops::sin(x)?, 0.7),
         Domain::Share => ops::add(&ops::mul(&ops::sigmoid(x)?, 0.8)?, 0.1),
         Domain::AboveOne => ops::add(&ops::softplus(x)?, 1.2),
-        Domain::Apart => ops::add(x, Tensor::new(random.apart(x.size()), x.shape().clone())),
+        Domain::Apart => ops::add(x, Tensor::new(random.separated(x.size()), x.shape().clone())),
     }
 }
 
@@ -123,7 +123,7 @@ pub fn values(shape: &[usize], domain: Domain, random: &mut SplitMix64) -> Vec<f
         Domain::Unit => (-0.8, 0.8),
         Domain::Share => (0.15, 0.85),
         Domain::AboveOne => (1.3, 2.5),
-        Domain::Apart => return random.apart(n),
+        Domain::Apart => return random.separated(n),
     };
     (0..n).map(|_| random.between(low, high)).collect()
 }

@@ -131,7 +131,7 @@ impl<'a> Evaluator<'a> {
     /// Begins a segment: loads the uniform inputs and executes the instructions that run once.
     ///
     /// # Safety
-    /// - *Frame*: `frame` was made by [`Evaluator::frame`] of this evaluator, and its scratch is still valid.
+    /// - *Frame*: `frame` was created by [`Evaluator::frame`] of this evaluator, and its scratch is still valid.
     /// - *Operands*: `bases[k]` is the address of the first element of input `k` in the segment, whose elements over
     ///   the axes of the evaluator are aligned to their size and valid for reads.
     pub(crate) unsafe fn begin_segment(&self, frame: &mut TileFrame, bases: &[*mut u8]) {

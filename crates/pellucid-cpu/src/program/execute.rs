@@ -37,7 +37,7 @@ impl ScheduledInstr {
     /// Computes `n` results, the first of which has index `first` in its row.
     ///
     /// # Safety
-    /// - *Operands*: every operand of the loop is valid for reads of `n` values if its granularity is that of the
+    /// - *Operands*: every operand of the loop is valid for reads of `n` values if it has the granularity of the
     ///   result, else of one value.
     /// - *Result*: `into` is valid for writes of `n` values, aligned to 8 bytes for row indices.
     /// - *Aliasing*: `into` overlaps an operand only if both addresses and both element sizes are equal.
@@ -59,7 +59,7 @@ impl ScheduledInstr {
         }
     }
 
-    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` is the result.
+    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` means the result.
     #[inline]
     fn row_stride(&self, k: usize, len: usize) -> usize {
         let (size, granularity) = self.layouts[k];
@@ -99,7 +99,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
     );
     // SAFETY: by this function's contract, every slot has an address (*Slots*; unused operands refer to slot 0). A
     // chain is within the phase that is executed, so `split_at_unchecked` is in bounds. The addresses of row `row` are
-    // those of *Slots*, advanced by `row` rows of the operand's granularity, which are within its values.
+    // the addresses of *Slots*, advanced by `row` rows of the operand's granularity, which are within its values.
     // `broadcast_rows` writes `rows · len` values to the scratch (*Scratch*). *Aliasing*, *Streaming* and *Reductions*
     // are also clauses of the called functions.
     unsafe {
@@ -213,24 +213,30 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Exte
         for instr in chain {
             let op = instr.fused.unwrap_unchecked();
             let into = if op.is_stored { address(instr.into) } else { std::ptr::null_mut() };
-            let mut far = tile.stream && op.can_stream;
-            if far && first_streamed.is_null() {
+            let mut non_temporal = tile.stream && op.can_stream;
+            if non_temporal && first_streamed.is_null() {
                 first_streamed = into;
             }
-            far &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
+            non_temporal &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
             let begin = op.begin.map_or(std::ptr::null(), |slot| address(slot).cast_const());
             push(FusedOperands {
                 begin,
-                act: op.instr,
+                instr: op.instr,
                 with: op.operands.map(|slot| address(slot).cast_const()),
                 into,
-                far,
+                non_temporal,
             });
         }
         let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
-        if let Some((act, factor)) = reduction.and_then(|r| r.product) {
+        if let Some((instr, factor)) = reduction.and_then(|r| r.product) {
             let with = [address(factor).cast_const(); 2];
-            push(FusedOperands { begin: std::ptr::null(), act, with, into: std::ptr::null_mut(), far: false });
+            push(FusedOperands {
+                begin: std::ptr::null(),
+                instr,
+                with,
+                into: std::ptr::null_mut(),
+                non_temporal: false,
+            });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
         if reduction.is_none() && (!first.by_row || tile.rows == 1) {
@@ -255,10 +261,11 @@ unsafe fn run_chain_by_rows(
     addresses: &[*mut u8],
     tile: &Extent<'_>,
 ) {
-    // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are those of
-    // the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the reduction with
-    // this index, and its result slot is valid for `tile.rows` values (*Reductions*). The values after the first `done`
-    // of a row are those of *Slots*; a row is no longer than a chunk (*Reductions*), and `lanes` holds sixteen values.
+    // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are the
+    // links of the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the
+    // reduction with this index, and its result slot is valid for `tile.rows` values (*Reductions*). The values after
+    // the first `done` of a row belong to *Slots*; a row is no longer than a chunk (*Reductions*), and `lanes` holds
+    // sixteen values.
     unsafe {
         let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
         let size = chain[0].size();

@@ -21,10 +21,10 @@ pub(crate) const SHORT: usize = 32;
 /// The number of short rows that are reduced together.
 const ROWS_TOGETHER: usize = 64;
 
-/// The number of columns whose lanes are combined together, chosen such that the intermediate results stay in L1.
+/// The number of columns whose lanes are combined together, chosen so that the intermediate results stay in L1.
 const STRIP: usize = 512;
 
-/// Contiguous values to reduce: the values at `values` or, with `factors`, their products with the values there.
+/// Contiguous values to reduce: the values at `values` or, with `factors`, their products with the values at `factors`.
 #[derive(Clone, Copy)]
 pub(crate) struct FoldValues {
     /// The address of the values, or of the first factors.
@@ -123,8 +123,8 @@ impl FoldKernel {
     /// - *Products*: `from` has factors only if the operation is a sum.
     #[inline]
     unsafe fn accumulate(&self, lanes: *mut u8, from: FoldValues, n: usize, first: bool) {
-        // SAFETY: the loops are those of this processor's instruction set; the caller guarantees *Lanes* and *Values*
-        // (this function's contract) for the values and for the factors.
+        // SAFETY: the loops are compiled for this processor's instruction set; the caller guarantees *Lanes* and
+        // *Values* (this function's contract) for the values and for the factors.
         unsafe {
             match (from.factors, self.loops.accumulate_products) {
                 (Some(factors), Some(products)) => products(lanes, from.values, factors, n, first),

@@ -199,7 +199,7 @@ pub(crate) fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Optio
         (Opcode::MulAdd, 0 | 1, [false, false]) => FusedInstr::MulOneAddOne,
         (Opcode::MulAdd, _, [true, true]) => FusedInstr::AddTileTile,
         (Opcode::MulAdd, _, [true, false]) => FusedInstr::AddTileOne,
-        // The schedule has swapped the factors such that a single value is the second factor; both are single values
+        // The schedule has swapped the factors so that a single value is the second factor; both are single values
         // here.
         (Opcode::MulAdd, _, [false, _]) => return None,
     })

@@ -22,7 +22,7 @@ pub(crate) enum RowLength {
     Short,
     /// Rows that are reduced one by one. One call of an elementwise loop computes several rows.
     Medium,
-    /// Rows of which each has its own loop calls.
+    /// Rows that each have their own loop calls.
     Long,
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct Phase {
 
 /// A program in execution order, with a buffer for every value.
 pub(crate) struct KernelSchedule {
-    /// The instructions on uniform values, which run once, and those of all phases.
+    /// The instructions on uniform values, which run once, and the instructions of all phases.
     pub(crate) instrs: Vec<ScheduledInstr>,
     /// The number of instructions on uniform values.
     pub(crate) uniform: usize,

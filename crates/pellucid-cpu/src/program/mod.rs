@@ -50,7 +50,7 @@ mod slot;
 mod tests;
 mod transpose;
 
-pub(crate) use copy::{copy, copy_turned};
+pub(crate) use copy::{copy, copy_axis_last};
 pub(crate) use map::batch::run_dense_maps;
 pub(crate) use map::dense::{dense, dense_batch};
 pub(crate) use map::dense_operand::DensePtr;

@@ -72,7 +72,7 @@ unsafe fn transpose_as<T: Copy>(
         for j in (0..cols).step_by(side) {
             let width = side.min(cols - j);
             // SAFETY: by this function's contract, the reads are elements `i..i + height` of source rows `j..j + width`
-            // (*Source*). The buffer is valid for `side` × `side` elements and is no part of either matrix. The writes
+            // (*Source*). The buffer is valid for `side` × `side` elements and is not part of either matrix. The writes
             // are elements `j..j + width` of target rows `i..i + height` (*Target*), and `width` rows of the block are
             // initialised.
             unsafe {

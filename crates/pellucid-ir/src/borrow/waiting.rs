@@ -1,19 +1,18 @@
 //! The order of threads that wait for borrow words.
 //!
-//! A kernel that finds a word taken joins a list. Of two kernels that need one word, and of which at least one writes
-//! it, the one that is earlier in the list is first; a kernel that does not wait yet comes after all of them. A kernel
-//! joins at the end, but a writer goes before readers that wait, before each of them at most [`OVERTAKINGS`] times. So
-//! no series of readers can hold up a writer, nor a series of writers a reader, and readers between two writers run at
-//! once.
+//! A kernel that finds a word taken joins a list. If two kernels need one word and at least one writes it, the kernel
+//! that is earlier in the list runs first. A kernel that does not wait yet comes after all of them. A kernel joins at
+//! the end, but a writer overtakes waiting readers, each of them at most [`OVERTAKINGS`] times. So no series of readers
+//! can hold up a writer, nor a series of writers a reader, and readers between two writers run concurrently.
 //!
 //! A thread that trains a model returns to its words again and again. If all readers ran as soon as a write ends, the
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
-//! The words of a writer that had to wait thus stay *reserved* for its thread: until it writes them again, only
-//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again
-//! and no reader has come, or does not return while a reader sleeps [`Atomics::PATIENCE`] times.
+//! The words of a writer that had to wait therefore stay *reserved* for its thread: until it writes them again, only
+//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again and no
+//! reader has arrived, or when a reader has slept [`Atomics::PATIENCE`] times without a write.
 //!
-//! The list is empty while no kernel waits, which an acquisition finds out by one load of a mask of the words in the
-//! list. A thread that holds words already does not join the list, since a kernel of the list may wait for these words.
+//! The list is empty while no kernel waits. An acquisition detects this by one load of a mask of the words in the list.
+//! A thread that holds words already does not join the list, because a kernel in the list may wait for these words.
 
 use super::{Atomics, BorrowWord, try_all, wake_waiters};
 use std::cmp::Ordering;
@@ -22,11 +21,11 @@ use std::time::Duration;
 
 /// The words of a kernel, and whether it writes each.
 pub(super) trait Words<'w, A: Atomics + 'w>: Copy {
-    /// Calls `f` with one word after the other until it returns false. Returns true if it returned true for all.
+    /// Calls `f` with each word in turn until it returns false. Returns true if it returned true for all.
     fn all(self, f: impl FnMut(&'w BorrowWord<A>, bool) -> bool) -> bool;
 }
 
-/// The words of a kernel: for each its address, and whether the kernel writes it. Ascending by address, each once.
+/// The words of a kernel: the address of each, and whether the kernel writes it. Addresses ascend and are unique.
 type Claims = Vec<(usize, bool)>;
 
 /// The kernels that wait, in the order in which they run, and the reserved words.
@@ -133,8 +132,8 @@ impl WaitList {
         self.tickets
     }
 
-    /// Removes a kernel that has acquired its words. The words that it writes are reserved, and the readers that wait
-    /// longest are admitted.
+    /// Removes a kernel that has acquired its words. The words that it writes are reserved, and the readers that have
+    /// waited longest are admitted.
     pub(super) fn leave(&mut self, ticket: u64) {
         let own = self.position(ticket);
         let Waiter { mut claims, parker: owner, .. } = self.waiters.remove(own);
@@ -163,7 +162,7 @@ impl WaitList {
     }
 }
 
-/// Returns true if both lists contain a word for which `counts` holds, given whether each of both writes it.
+/// Returns true if both lists contain a word for which `counts` holds, given whether each of the two kernels writes it.
 fn overlap(a: &Claims, b: &Claims, counts: impl Fn(bool, bool) -> bool) -> bool {
     let (mut i, mut k) = (0, 0);
     while let (Some(&(one, writes)), Some(&(other, also_writes))) = (a.get(i), b.get(k)) {
@@ -203,7 +202,7 @@ pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl Words<'w, A>) 
     claims.windows(2).all(|pair| pair[0].0 != pair[1].0 || !pair[1].1)
 }
 
-/// Acquires all words, if no kernel of the list comes before, or none.
+/// Acquires all words, or none if a kernel of the list has priority.
 #[cold]
 pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     if !is_next(words) {
@@ -228,7 +227,7 @@ fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
         let mut is_next = !list.conflicts(list.waiters.len(), &claims) && list.reservation(&claims, &parker).is_none();
         let mut own = list.reservations.iter().filter(|it| overlap(&it.claims, &claims, |_, writes| writes));
         if is_next && own.any(|it| it.admissions < ADMITTED) {
-            // Readers came since the last write: the kernel joins the list, which reserves its words again.
+            // Readers have arrived since the last write: the kernel joins the list, which reserves its words again.
             is_next = false;
         } else if is_next {
             list.end_reservations(|it| overlap(&it.claims, &claims, |_, writes| writes));
@@ -239,7 +238,7 @@ fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     })
 }
 
-/// Acquires all words: tries as soon as it is the kernel's turn, and again when a word was released.
+/// Acquires all words: tries as soon as it is the kernel's turn, and again when a word is released.
 #[cold]
 pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     if A::held() > 0 {
@@ -260,7 +259,7 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     let (mut reserved, mut sleeps) = (None, 0);
     for attempt in 0.. {
         // The list is locked during an attempt: no other kernel of the list finds a word taken by an attempt that
-        // fails, so that such an attempt wakes none.
+        // fails, so such an attempt wakes no kernel.
         let is_acquired = A::with_waiters(|list| {
             if sleeps >= A::PATIENCE {
                 list.end_reservations(|it| Some(it.ticket) == reserved);
@@ -306,11 +305,11 @@ pub(super) fn wake<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
         }
         list.recycle(claims);
     });
-    // A thread may lose its core to one that it wakes. It has released the list then.
+    // A thread may lose its core to one that it wakes. By then it has released the list.
     woken.iter().for_each(|parker| parker.unpark());
 }
 
-/// The number of writers that may go before a reader that waits longer.
+/// The number of writers that may overtake a waiting reader.
 const OVERTAKINGS: usize = 3;
 
 /// The number of readers that may read reserved words between two writes.

@@ -26,16 +26,15 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     let help = match (has_rate(missing), has_rate(unexpected)) {
         _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
         (true, _) => "it is not a state dict of this kind of optimizer",
-        (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
+        (_, true) => "it is the state dict of another kind of optimizer: load it into such an optimizer",
         _ if names.all(|name| is_of_optimizer(name)) => {
-            "it is another optimizer's: make the optimizer of the kind that was saved, with the same options, over the \
-             same parameters under the same names"
+            "it belongs to another optimizer: create the kind of optimizer that was saved, with the same options and parameters under the same names"
         }
         _ if missing.is_empty() && unexpected.is_empty() => {
-            "make the model with the sizes of the file, or remove these entries from the state dict and use \
+            "create the model with the sizes in the file, or remove these entries from the state dict and use \
              load_matching()"
         }
-        _ if unexpected.is_empty() => "load_matching() keeps the present values of missing names",
+        _ if unexpected.is_empty() => "load_matching() keeps the current values of missing names",
         _ if missing.is_empty() => "load_matching() ignores unexpected names",
         _ => match prefix(missing, unexpected) {
             Some(prefix) => {
@@ -47,7 +46,7 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     help.into()
 }
 
-/// Returns what all unexpected names have before a missing name, if it is the same: the prefix of a wrapper.
+/// Returns the prefix that all unexpected names add to a missing name, if there is one: the prefix of a wrapper.
 fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
     let first = missing.first()?;
     let prefix = unexpected.iter().find_map(|name| name.strip_suffix(first.as_str()))?;
@@ -88,7 +87,10 @@ mod tests {
     #[test]
     fn the_help_fits_the_mismatch() {
         let shapes = text(&[], &[], &["0.weight"]);
-        assert!(shapes.contains("make the model with the sizes of the file") && !shapes.contains("rename"), "{shapes}");
+        assert!(
+            shapes.contains("create the model with the sizes in the file") && !shapes.contains("rename"),
+            "{shapes}"
+        );
         let renamed = text(&["0.weight"], &["fc.weight"], &["1.weight"]);
         assert!(renamed.contains("rename_keys()"), "{renamed}");
         let checkpoint = ["generator", "model.0.weight", "optimizer.groups.0.lr", "step"];
@@ -106,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_state_dict_of_another_optimizer_is_recognised() {
-        let another = "another optimizer's";
+        let another = "belongs to another optimizer";
         assert!(text(&["state.0.momentum"], &["state.0.mean", "state.0.variance"], &[]).contains(another));
         assert!(text(&[], &["groups.1.lr", "state.0.step"], &[]).contains(another));
         assert!(text(&[], &[], &["state.head.weight.mean"]).contains(another));

@@ -27,7 +27,7 @@ thread_local! {
     static SERIAL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A guard that removes the current builder, also if the text of the formula panics.
+/// A guard that removes the current builder, even if the text of the formula panics.
 struct BuilderGuard;
 
 impl Drop for BuilderGuard {
@@ -71,13 +71,13 @@ impl Builder {
         std::mem::replace(self, Builder::empty())
     }
 
-    /// Calls `act` with the builder of the formula under construction on this thread.
+    /// Calls `f` with the builder of the formula under construction on this thread.
     ///
     /// # Panics
-    /// If no formula is under construction on this thread.
+    /// Panics if no formula is under construction on this thread.
     #[track_caller]
-    pub(super) fn with<R>(act: impl FnOnce(&mut Builder) -> R) -> R {
-        let result = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(act));
+    pub(super) fn with<R>(f: impl FnOnce(&mut Builder) -> R) -> R {
+        let result = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(f));
         result.expect("an Expr can be used only while its formula is built, inside formula! or Formula::new")
     }
 

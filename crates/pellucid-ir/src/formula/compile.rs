@@ -5,7 +5,7 @@ use super::Formula;
 use super::graph::{FormulaNode, Literal, NodeId, NodeInfo, ValueKind};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};
-use super::program::{InstructionOperand, Load, MOST_STEPS, Op, Program, Store, Uniform, UniformSource};
+use super::program::{InstructionOperand, Load, MAX_STEPS, Op, Program, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
@@ -74,15 +74,15 @@ impl Formula {
     /// Returns the program whose number inputs and outputs are `dtype`, indices `i64` and masks `bool`.
     ///
     /// # Errors
-    /// As [`Formula::program`].
+    /// The errors of [`Formula::program`].
     #[inline]
     pub fn uniform_program(&self, dtype: DType) -> Result<&Arc<Program>> {
         let place = &self.inner.programs.uniform[dtype as usize];
         if let Some(known) = place.get() {
             return Ok(known);
         }
-        let made = Arc::new(compile(self, &Signature::uniform(self, dtype))?);
-        Ok(place.get_or_init(|| made))
+        let program = Arc::new(compile(self, &Signature::uniform(self, dtype))?);
+        Ok(place.get_or_init(|| program))
     }
 }
 
@@ -123,13 +123,13 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     let inputs = signature.inputs.iter().enumerate().map(load).collect();
     let allocated = registers::allocate(&lowering.draft, outputs);
     let steps = allocated.steps.len();
-    if steps > MOST_STEPS {
+    if steps > MAX_STEPS {
         let what = match inner.order {
             0 => String::from("the formula"),
             order => format!("its derivative of order {order}"),
         };
         let reason = format!(
-            "{what} has {steps} instructions; a kernel can have {MOST_STEPS}. Split the formula into several operations"
+            "{what} has {steps} instructions; a kernel can have {MAX_STEPS}. Split the formula into several operations"
         );
         return Err(Error::invalid(inner.name, reason));
     }
@@ -137,7 +137,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     Ok(Program::new(inner.name, inputs, lowering.uniforms, allocated.steps, registers, allocated.outputs))
 }
 
-/// Returns the nodes in the order of their computation: the operands of the first row reductions, those reductions, the
+/// Returns the nodes in the order of their computation: the operands of the first row reductions, these reductions, the
 /// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
 /// row.
 fn schedule(formula: &Formula) -> Vec<NodeId> {

@@ -11,7 +11,7 @@
 use super::builder::Builder;
 use super::expr::Expr;
 use super::gradient::{Gradient, GradientRequest};
-use super::graph::{FormulaNode, MOST, NodeId, ValueKind};
+use super::graph::{FormulaNode, MAX_OPERANDS, NodeId, ValueKind};
 use super::primitive::{Binary, RowOp, Unary};
 use super::save;
 use super::{Declared, Formula};
@@ -74,26 +74,26 @@ const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
 /// Returns 2x·y − 2/√π, for large x by its asymptotic series, since the terms cancel.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
-    let is_far = x.gt(8.0);
-    let far = is_far.select(x, 8.0);
-    let u = 0.5 / (far * far);
+    let is_large = x.gt(8.0);
+    let large = is_large.select(x, 8.0);
+    let u = 0.5 / (large * large);
     // The sum of −(−u)ᵏ·1·3·..·(2k − 1); the term after the last is below the rounding error of `f64`.
     let factor = |k: u32| (1..=k).map(|i| f64::from(2 * i - 1)).product::<f64>();
     let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |rest, k| factor(k) - u * rest);
-    is_far.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
+    is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
 /// Returns 2x·y − 2/√π, from x = 2 on by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
 ///
-/// There the slope is −2/√π / (1 + 2x·f₂), whose terms are positive: no derivative of it cancels.
+/// In this range the result is −2/√π / (1 + 2x·f₂), whose terms are positive: none of its derivatives cancels.
 fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
     const LEVELS: u32 = 42;
-    let is_far = x.gt(2.0);
-    let far = is_far.select(x, 2.0);
+    let is_large = x.gt(2.0);
+    let large = is_large.select(x, 2.0);
     // The omitted part f satisfies f ≈ x + LEVELS/2/f.
-    let rest = 0.5 * (far + (far * far + f64::from(2 * LEVELS)).sqrt());
-    let fraction = (2..LEVELS).rev().fold(rest, |f, k| far + 0.5 * f64::from(k) / f);
-    is_far.select(-FRAC_2_SQRT_PI / (1 + 2 * far * fraction), 2 * x * y - FRAC_2_SQRT_PI)
+    let rest = 0.5 * (large + (large * large + f64::from(2 * LEVELS)).sqrt());
+    let fraction = (2..LEVELS).rev().fold(rest, |f, k| large + 0.5 * f64::from(k) / f);
+    is_large.select(-FRAC_2_SQRT_PI / (1 + 2 * large * fraction), 2 * x * y - FRAC_2_SQRT_PI)
 }
 
 /// Returns true while a derivative is built that is differentiated again.
@@ -133,7 +133,7 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
     // The selected operand gets the whole gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
-    // The same function of the neighbouring orders.
+    // The same function, of the neighbouring orders.
     let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));
     match op {
         Add => both(g, g),
@@ -151,8 +151,8 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         Zeta => [None, Some(-(g * a * Expr::binary(Zeta, a + 1, b)))],
         Igamma => [None, Some(g * gamma_density(a, b))],
         Igammac => [None, Some(-(g * gamma_density(a, b)))],
-        // The derivative combines the functions of the neighbouring orders; for a scaled function it also contains the
-        // derivative of the scale.
+        // The derivative combines the functions of the neighbouring orders and, for a scaled function, the derivative
+        // of the scale.
         BesselJ => [None, Some(g * (0.5 * (below() - above())))],
         BesselY => {
             // At 0, the function of the higher order is infinite of a higher order.
@@ -181,12 +181,12 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
 }
 
 /// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not
-/// overflow: its derivatives at 0 exist, unlike those of the logarithm.
+/// overflow: its derivatives at 0 exist, unlike the logarithm's.
 fn gamma_density(a: Expr, b: Expr) -> Expr {
-    let is_near = b.lt(1);
-    let (near, far) = (is_near.select(b, 1), is_near.select(1, b));
-    let power = near.pow(a - 1) * (-near - a.lgamma()).exp();
-    is_near.select(power, ((a - 1) * far.ln() - far - a.lgamma()).exp())
+    let is_small = b.lt(1);
+    let (small, large) = (is_small.select(b, 1), is_small.select(1, b));
+    let power = small.pow(a - 1) * (-small - a.lgamma()).exp();
+    is_small.select(power, ((a - 1) * large.ln() - large - a.lgamma()).exp())
 }
 
 /// Returns g·b·aᵇ⁻¹, and 0 for b = 0 if a is 0 or NaN.
@@ -194,8 +194,8 @@ fn pow_base(a: Expr, b: Expr, g: Expr) -> Option<Expr> {
     if let Some(n) = constant(b) {
         return Some(g * (n * a.pow(n - 1.0)));
     }
-    // If b varies, the zero for b = 0 must not be a constant where the power is differentiable: its derivative by b is
-    // 1/a there. The unselected power has a harmless exponent: 0·0⁻² would be NaN in the next derivative.
+    // If b varies, the zero for b = 0 must not be a constant where the power is differentiable, with derivative 1/a by
+    // b. The unselected power has a harmless exponent: 0·0⁻² would be NaN in the next derivative.
     let is_regular = if reads_input(b) { b.ne(0) | a.abs().gt(0) } else { b.ne(0) };
     let n = is_regular.select(b, 1);
     Some(is_regular.select(g * (n * a.pow(n - 1)), 0))
@@ -281,8 +281,8 @@ impl Formula {
     #[track_caller]
     fn differentiate_as(&self, request: GradientRequest, present: u64, refined: bool) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
-        let beyond = (n..=MOST).any(|i| request.output_of(i).is_some());
-        assert!(!beyond, "formula `{name}`: a requested gradient must be that of one of its {n} inputs");
+        let beyond = (n..=MAX_OPERANDS).any(|i| request.output_of(i).is_some());
+        assert!(!beyond, "formula `{name}`: a requested gradient must be with respect to one of its {n} inputs");
         let (builder, (forward, roots)) =
             Builder::run(self.derivative_inputs(), || self.sweep(request, present, refined));
         save::gradient(self, request, &builder, &forward, &roots)

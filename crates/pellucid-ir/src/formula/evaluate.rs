@@ -13,14 +13,14 @@ impl Formula {
     /// without rows is evaluated element by element.
     ///
     /// # Panics
-    /// If the lengths do not fit, or inputs or parameters are missing.
+    /// Panics if the lengths do not fit, or inputs or parameters are missing.
     #[track_caller]
     pub fn evaluate(&self, inputs: &[&[f64]], params: &[f64]) -> Vec<Vec<f64>> {
         let per_element = self.inner.inputs.iter().zip(inputs).find(|(input, _)| !input.per_row);
         self.evaluate_row(inputs, params, per_element.map_or(1, |(_, values)| values.len()))
     }
 
-    /// Evaluates a row of `elements` elements, also if only per-row inputs exist, as for the gradient of Σx.
+    /// Evaluates a row of `elements` elements, even if all inputs are per row, as in the gradient of Σx.
     #[track_caller]
     pub fn evaluate_row(&self, inputs: &[&[f64]], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
         let inner = &*self.inner;

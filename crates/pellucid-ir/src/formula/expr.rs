@@ -273,7 +273,7 @@ macro_rules! binary_methods {
 super::real::each_binary!(binary_methods);
 super::real::each_comparison!(binary_methods);
 binary_methods! {
-    /// a − b·⌊a / b⌋, the sign of b (as Python's `%`, unlike Rust's).
+    /// a − b·⌊a / b⌋, with the sign of b (like Python's `%`, unlike Rust's).
     rem => Rem;
     /// a · 2ᵇ on integers.
     shl => Shl;

@@ -47,7 +47,7 @@ impl GradientRequest {
     /// Also requests the gradient of `input`, added into `output`.
     ///
     /// # Panics
-    /// For an input beyond the 16th or an output beyond the 15th.
+    /// Panics for an input beyond the 16th or an output beyond the 15th.
     #[inline]
     #[must_use]
     pub fn with(self, input: usize, output: usize) -> GradientRequest {
@@ -134,7 +134,7 @@ impl Formula {
     /// Returns the gradient with respect to the requested inputs, given the incoming gradients of all outputs.
     ///
     /// # Panics
-    /// If the formula does not have a requested input.
+    /// Panics if the formula does not have a requested input.
     #[track_caller]
     #[inline]
     pub fn gradient(&self, request: GradientRequest) -> &Gradient {
@@ -142,7 +142,7 @@ impl Formula {
     }
 
     /// Returns the gradient if some incoming gradients are missing and count as zero. Bit j of `present` is set if the
-    /// incoming gradient of output j is present; those of outputs beyond the 64th are always present.
+    /// incoming gradient of output j is present; incoming gradients of outputs beyond the 64th are always present.
     #[track_caller]
     #[inline]
     pub fn gradient_given(&self, request: GradientRequest, present: u64) -> &Gradient {
@@ -175,7 +175,7 @@ impl Formula {
     /// ```
     ///
     /// # Panics
-    /// If a bit refers to no output, or to an output that is not a number.
+    /// Panics if a bit refers to no output, or to an output that is not a number.
     #[track_caller]
     pub fn adding(&self, outputs: u64) -> &Formula {
         let sums = &self.inner.sums;
@@ -203,14 +203,14 @@ impl Formula {
         let formula = Formula::new(inner.name, &inputs, inner.param_names.len(), |inputs, params| {
             let (inputs, sums) = inputs.split_at(own);
             let mut sums = sums.iter();
-            let mut whole = |(k, y)| {
+            let mut add_sum = |(k, y)| {
                 if added(k) {
                     *sums.next().expect("each added output must have its own additional input") + y
                 } else {
                     y
                 }
             };
-            self.call(inputs, params).into_iter().enumerate().map(&mut whole).collect()
+            self.call(inputs, params).into_iter().enumerate().map(&mut add_sum).collect()
         });
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         formula.with_names(&names, &inner.param_names.iter().map(String::as_str).collect::<Vec<_>>())

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use std::hash::{Hash, Hasher};
 
 /// The maximal number of inputs, parameters or outputs of a formula.
-pub(super) const MOST: usize = 255;
+pub(super) const MAX_OPERANDS: usize = 255;
 
 /// The kind of a value of a formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

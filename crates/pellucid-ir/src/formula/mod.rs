@@ -74,7 +74,7 @@ use builder::Builder;
 use compile::Programs;
 use expr::NameRole;
 use gradient::{Gradients, Sums};
-use graph::MOST;
+use graph::MAX_OPERANDS;
 use memo::Memo;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -172,7 +172,7 @@ impl Formula {
     /// Creates a formula. `body` writes the outputs in terms of the inputs and `params` parameters.
     ///
     /// # Panics
-    /// If an expression is invalid (see [`Expr`]), or with more than 255 inputs, parameters or outputs.
+    /// Panics if an expression is invalid (see [`Expr`]), or with more than 255 inputs, parameters or outputs.
     #[track_caller]
     pub fn new(
         name: &'static str,
@@ -187,8 +187,8 @@ impl Formula {
     #[track_caller]
     fn written(name: &'static str, inputs: &[Input], params: usize, body: &mut dyn FormulaBody) -> Formula {
         assert!(
-            inputs.len() <= MOST && params <= MOST,
-            "formula `{name}`: a formula must have at most {MOST} inputs and at most {MOST} parameters"
+            inputs.len() <= MAX_OPERANDS && params <= MAX_OPERANDS,
+            "formula `{name}`: a formula must have at most {MAX_OPERANDS} inputs and at most {MAX_OPERANDS} parameters"
         );
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaf_expressions(inputs.len(), params);
@@ -197,7 +197,7 @@ impl Formula {
             let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
-        assert!(roots.len() <= MOST, "formula `{name}`: a formula must have at most {MOST} outputs");
+        assert!(roots.len() <= MAX_OPERANDS, "formula `{name}`: a formula must have at most {MAX_OPERANDS} outputs");
         let (graph, roots) = builder.graph.extract(&roots, &|_| None);
         let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
         let output = |&node| {
@@ -237,8 +237,8 @@ impl Formula {
         Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
     }
 
-    /// Leaks the formula, so that its handles and those of its gradients need no reference count. For formulas in a
-    /// `static`.
+    /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. Used for
+    /// formulas in a `static`.
     #[must_use]
     pub fn eternal(self) -> Formula {
         match self.inner {
@@ -266,7 +266,7 @@ impl Formula {
     /// in terms of inputs, parameters, outputs and incoming gradients.
     ///
     /// # Panics
-    /// If the input is not a number, or an expression of the derivative is invalid.
+    /// Panics if the input is not a number, or an expression of the derivative is invalid.
     #[track_caller]
     #[must_use]
     pub fn with_derivative(
@@ -287,7 +287,7 @@ impl Formula {
             "formula `{name}`: the derivative line must be for an input that is a number"
         );
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
-        let refined = (n + 2 * m < MOST).then_some(Input::MASK);
+        let refined = (n + 2 * m < MAX_OPERANDS).then_some(Input::MASK);
         let leaves: Vec<Input> = self.derivative_inputs().into_iter().chain(refined).collect();
         let (builder, root) = Builder::run(leaves.clone(), || {
             let (all, params) = leaf_expressions(leaves.len(), inner.param_names.len());
@@ -311,7 +311,7 @@ impl Formula {
         let gradients = self.inner.outputs.iter().map(|o| Input { kind: ValueKind::Number, per_row: o.per_row });
         let all: Vec<Input> = self.inner.inputs.iter().copied().chain(outputs).chain(gradients).collect();
         assert!(
-            all.len() <= MOST,
+            all.len() <= MAX_OPERANDS,
             "formula `{}`: the formula has too many inputs and outputs to be differentiated",
             self.name()
         );
@@ -428,7 +428,7 @@ impl Formula {
     }
 
     /// The maximal total of inputs, outputs and incoming gradients of a formula that can be differentiated.
-    pub const MOST_DIFFERENTIABLE: usize = MOST;
+    pub const MOST_DIFFERENTIABLE: usize = MAX_OPERANDS;
 
     /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are
     /// different.

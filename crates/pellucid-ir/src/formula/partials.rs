@@ -23,7 +23,7 @@ use super::builder::Builder;
 use super::differentiate::{operand_adjoints, symmetric_product};
 use super::expr::Expr;
 use super::gradient::{Gradient, GradientInput, GradientRequest};
-use super::graph::{FormulaNode, Graph, Input, MOST, NodeId, Output, ValueKind};
+use super::graph::{FormulaNode, Graph, Input, MAX_OPERANDS, NodeId, Output, ValueKind};
 use super::save::derivative_name;
 use crate::error::{Error, Result};
 use smallvec::{SmallVec, smallvec};
@@ -31,7 +31,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The maximal total number of nodes of all partial derivatives of one formula.
-const MOST_NODES: usize = 400_000;
+const MAX_NODES: usize = 400_000;
 
 /// The variables with respect to which a formula is differentiated. Each is one input, or several inputs that are the
 /// same tensor.
@@ -56,11 +56,11 @@ impl Variables {
 
     /// Returns the variable of an input, if it is one.
     pub fn variable_of(self, input: usize) -> Option<usize> {
-        let apart = || {
+        let separate = || {
             let below = self.apart & ((1u64 << input) - 1);
             (self.apart >> input & 1 == 1).then(|| self.together.outputs() + below.count_ones() as usize)
         };
-        self.together.output_of(input).or_else(|| if input < 64 { apart() } else { None })
+        self.together.output_of(input).or_else(|| if input < 64 { separate() } else { None })
     }
 
     /// Returns the first input of every variable, in order.
@@ -109,7 +109,7 @@ pub struct Term {
 
 /// Sums of products of cotangents with partial derivatives, as a formula.
 pub struct Contraction {
-    /// The formula; its inputs are those of `reads`, then all cotangents.
+    /// The formula; its inputs are the values of `reads`, then all cotangents.
     pub formula: Formula,
     /// The inputs and outputs of the differentiated formula that it reads, ascending.
     pub reads: Vec<GradientInput>,
@@ -161,8 +161,8 @@ impl Partials {
         let leaves = formula.derivative_inputs()[..n + m].to_vec();
         // For each variable, the gradient formula and its output that is the derivative.
         let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
-        let apart = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
-        let sources: Vec<(GradientRequest, usize)> = together.chain(apart).collect();
+        let separate = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
+        let sources: Vec<(GradientRequest, usize)> = together.chain(separate).collect();
         let mut reads = BTreeSet::new();
         let (builder, (first, refined)) = Builder::run(leaves.clone(), || {
             let leaf = |i: usize| Builder::emit(&mut |b| b.node(FormulaNode::Input(i as u8)));
@@ -289,17 +289,17 @@ impl Partials {
             let root = tower.partial(self.name, &term.partial)?;
             roots.push(root.expect("the caller must omit terms whose derivative is zero"));
         }
-        let made = Arc::new(self.write(&tower.builder.graph, terms, &roots, cotangents)?);
-        tower.contractions.insert(key, made.clone());
-        Ok(made)
+        let contraction = Arc::new(self.write(&tower.builder.graph, terms, &roots, cotangents)?);
+        tower.contractions.insert(key, contraction.clone());
+        Ok(contraction)
     }
 
     fn write(&self, graph: &Graph, terms: &[Term], roots: &[NodeId], cotangents: usize) -> Result<Contraction> {
         let leaves = leaves_of(graph, roots);
         let order = terms.iter().map(|t| t.partial.by.len()).max().unwrap_or(0);
-        if leaves.len() + cotangents > MOST {
+        if leaves.len() + cotangents > MAX_OPERANDS {
             let reason = format!(
-                "a derivative of order {order} reads {} tensors and {cotangents} gradients; a formula can read {MOST}",
+                "a derivative of order {order} reads {} tensors and {cotangents} gradients; a formula can read {MAX_OPERANDS}",
                 leaves.len()
             );
             return Err(Error::invalid(self.name, reason));
@@ -422,9 +422,9 @@ impl Tower {
                 None => None,
             };
             let nodes = self.builder.graph.len();
-            if nodes > MOST_NODES {
+            if nodes > MAX_NODES {
                 let reason = format!(
-                    "the derivatives up to order {order} have {nodes} nodes, more than {MOST_NODES}; \
+                    "the derivatives up to order {order} have {nodes} nodes, more than {MAX_NODES}; \
                      split the formula into several operations"
                 );
                 return Err(Error::invalid(name, reason));
@@ -442,7 +442,7 @@ impl Tower {
     /// Returns the tangent of a node with respect to one variable; `None` if it is zero.
     fn tangent(&mut self, root: NodeId, variable: u8) -> Option<NodeId> {
         // Collects the nodes whose tangent is not yet derived, in ascending order of their ids: the id of an operand is
-        // lower than that of a node that uses it.
+        // lower than the id of a node that uses it.
         let mut waiting = BTreeSet::new();
         let mut stack = vec![root];
         while let Some(id) = stack.pop() {

@@ -108,7 +108,7 @@ pub enum Binary {
     Div,
     /// ⌊a / b⌋; an integer divided by zero is 0, the smallest by −1 wraps.
     FloorDiv,
-    /// a − b·⌊a / b⌋, the sign of b (as Python's `%`); an integer modulo zero is 0.
+    /// a − b·⌊a / b⌋, with the sign of b (like Python's `%`); an integer modulo zero is 0.
     Rem,
     /// aᵇ; for integers by repeated multiplication, wrapping, and 0 for negative b unless |a| = 1.
     Pow,
@@ -120,7 +120,7 @@ pub enum Binary {
     Min,
     /// a with the sign of b.
     Copysign,
-    /// a·2ᵇ on floats, also where 2ᵇ overflows or underflows.
+    /// a·2ᵇ on floats, even where 2ᵇ overflows or underflows.
     Ldexp,
     /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (a whole number ≥ 0), x = b.
     Polygamma,
@@ -132,13 +132,13 @@ pub enum Binary {
     Igammac,
     /// The Bessel function of the first kind of whole order a, J_a(b).
     BesselJ,
-    /// The Bessel function of the second kind of whole order a, Y_a(b).
+    /// The Bessel function of the second kind of integer order a, Y_a(b).
     BesselY,
     /// The modified Bessel function of the first kind of whole order a, I_a(b).
     BesselI,
     /// e^(−|b|)·I_a(b)
     BesselIe,
-    /// The modified Bessel function of the second kind of whole order a, K_a(b).
+    /// The modified Bessel function of the second kind of integer order a, K_a(b).
     BesselK,
     /// eᵇ·K_a(b)
     BesselKe,
@@ -320,7 +320,7 @@ impl Binary {
         matches!(self, Div | Atan2 | Copysign | Ldexp) || self.is_special()
     }
 
-    /// Returns true for functions of a parameter a, in which they are not differentiated, and a number b.
+    /// Returns true for functions of a parameter a and a number b that are differentiated with respect to b only.
     pub const fn is_special(self) -> bool {
         use Binary::*;
         match self {

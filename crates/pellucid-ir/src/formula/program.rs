@@ -34,7 +34,7 @@ pub struct Program {
 }
 
 /// The maximal number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
-pub(super) const MOST_STEPS: usize = 60_000;
+pub(super) const MAX_STEPS: usize = 60_000;
 
 /// The number of backend kinds that can cache their own form of a program in it.
 const BACKENDS: usize = 3;

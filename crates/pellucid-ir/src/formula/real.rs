@@ -123,7 +123,7 @@ macro_rules! each_binary {
             min => Min;
             /// a with the sign of b.
             copysign => Copysign;
-            /// a·2ᵇ, also where 2ᵇ overflows or underflows.
+            /// a·2ᵇ, even where 2ᵇ overflows or underflows.
             ldexp => Ldexp;
             /// ⌊a / b⌋
             floor_div => FloorDiv;

@@ -84,7 +84,7 @@ fn operands(step: &DraftStep) -> impl Iterator<Item = usize> {
     step.args.iter().filter_map(|arg| if let Value::Step(s) = *arg { Some(s) } else { None })
 }
 
-/// Returns the number of instructions that read the result of the instruction before.
+/// Returns the number of instructions that read the result of the previous instruction.
 fn links(draft: &Draft, order: &[usize]) -> usize {
     order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
 }
@@ -125,8 +125,8 @@ fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
 /// Assigns a register to every value of the instructions in `order`. Values with overlapping lifetimes get different
 /// registers.
 ///
-/// A result gets its register before those of its operands become free, so it never shares one with
-/// them. Numbers beyond 16 bits wrap here: the caller checks the number of instructions.
+/// A result gets its register before the registers of its operands become free, so it never shares one with them.
+/// Numbers beyond 16 bits wrap here: the caller checks the number of instructions.
 fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
     let mut last_read = vec![0; draft.steps.len()];
     for &i in order {

@@ -12,8 +12,8 @@ use super::{Formula, FormulaData};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// The number of outputs of which all subsets are tried; further outputs are always read.
-const MOST_CHOICES: usize = 4;
+/// The number of outputs whose subsets are all tried; further outputs are always read.
+const MAX_CHOICES: usize = 4;
 
 /// Builds the gradient formula with outputs `roots`, from a builder that also contains the nodes of the formula.
 pub(super) fn gradient(
@@ -34,7 +34,7 @@ pub(super) fn gradient(
         useful.then_some((node, n + j))
     });
     let mentioned: Vec<(NodeId, usize)> = mentioned.collect();
-    let (tried, always) = mentioned.split_at(mentioned.len().min(MOST_CHOICES));
+    let (tried, always) = mentioned.split_at(mentioned.len().min(MAX_CHOICES));
     let choices = (0..1usize << tried.len()).map(|set| {
         let chosen = tried.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
         chosen.chain(always.iter().copied()).collect::<Vec<_>>()
@@ -139,7 +139,7 @@ pub(super) fn derivative_name(name: &'static str) -> &'static str {
     match names.get(primed.as_str()) {
         Some(known) => known,
         None => {
-            // Programs store names as `&'static str`; the number of leaked names is bounded by that of formulas.
+            // Programs store names as `&'static str`; the number of leaked names is bounded by the number of formulas.
             let name: &'static str = primed.leak();
             names.insert(name);
             name

@@ -102,7 +102,7 @@ fn sin_pi(x: f64) -> f64 {
     (PI * if y.abs() > 0.5 { 1f64.copysign(y) - y } else { y }).sin()
 }
 
-/// Returns a·2ᵇ. The products with integer powers of two are exact, but for the last one.
+/// Returns a·2ᵇ. The products with integer powers of two are exact, except the last one.
 fn ldexp(a: f64, b: f64) -> f64 {
     let b = b.clamp(-3000.0, 3000.0);
     libm::scalbn(a, b.floor() as i32) * (b - b.floor()).exp2()
@@ -129,8 +129,8 @@ fn floor_div(a: f64, b: f64) -> f64 {
         return quotient + m;
     }
     let below = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
-    let whole = ((a - m) / b).round_ties_even() - below;
-    if whole == 0.0 { whole.copysign(quotient) } else { whole }
+    let rounded = ((a - m) / b).round_ties_even() - below;
+    if rounded == 0.0 { rounded.copysign(quotient) } else { rounded }
 }
 
 /// Evaluates a primitive of two 64-bit integers.
@@ -145,8 +145,8 @@ fn bool_to_f64(b: bool) -> f64 {
     b as u8 as f64
 }
 
-/// The y with erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's
-/// method on erfc, whose argument 1 − |x| is exact where erf is flat.
+/// Returns the y with erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method on erfc,
+/// whose argument 1 − |x| is exact where erf is flat.
 fn erfinv(x: f64) -> f64 {
     let q = 1.0 - x.abs();
     if x == 0.0 || q.is_nan() || q <= 0.0 {
@@ -220,7 +220,7 @@ fn ndtr(x: f64) -> f64 {
     if (-40.0..-1.0).contains(&x) { corrected } else { 0.5 * libm::erfc(t) }
 }
 
-/// The y with Φ(y) = x: Newton's method on ln Φ, which is concave, from the left.
+/// Returns the y with Φ(y) = x: Newton's method on ln Φ, which is concave, from the left.
 fn ndtri(x: f64) -> f64 {
     match x {
         0.0 => return f64::NEG_INFINITY,

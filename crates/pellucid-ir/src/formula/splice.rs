@@ -3,9 +3,9 @@
 //! A value that one program stores and the next one loads is rounded to the dtype in which it would have been stored.
 //! The spliced program therefore computes the same bits as the separate programs.
 
-use super::graph::MOST;
+use super::graph::MAX_OPERANDS;
 use super::primitive::{Binary, Unary};
-use super::program::{InstructionOperand, Load, MOST_STEPS, Op, Program, Step, Store, Uniform, UniformSource};
+use super::program::{InstructionOperand, Load, MAX_STEPS, Op, Program, Step, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::kernel::Params;
@@ -89,7 +89,7 @@ impl Splice {
         for (load, source) in program.inputs.iter().zip(inputs) {
             values.push(match *source {
                 SpliceOperand::Array(array) => self.input(array, *load),
-                SpliceOperand::Value(made) => self.reload(made, load)?,
+                SpliceOperand::Value(value) => self.reload(value, load)?,
             });
         }
         let mut uniforms = Vec::with_capacity(program.uniforms.len());
@@ -130,11 +130,11 @@ impl Splice {
                 }
             }
         }
-        let made = |store: &Store| {
+        let output = |store: &Store| {
             let value = value_of(store.value, &registers, &rows);
             SplicedValue { value, compute: store.compute, storage: store.storage, per_row: store.per_row }
         };
-        Ok(program.outputs.iter().map(made).collect())
+        Ok(program.outputs.iter().map(output).collect())
     }
 
     /// Returns the program that stores these values, in order; the reason if it would exceed a limit.
@@ -152,7 +152,7 @@ impl Splice {
         };
         let allocated = registers::allocate(&self.draft, outputs.iter().map(store).collect());
         let largest = [self.loads.len(), self.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
-        if largest.into_iter().any(|n| n > MOST) || allocated.steps.len() > MOST_STEPS {
+        if largest.into_iter().any(|n| n > MAX_OPERANDS) || allocated.steps.len() > MAX_STEPS {
             return Err("the fused program would have too many operands or instructions");
         }
         let (arrays, loads) = self.loads.into_iter().unzip();
@@ -208,28 +208,28 @@ impl Splice {
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    /// Returns the value of `made` after storing it and loading it as `load`; the reason if no instruction can compute
-    /// that.
-    fn reload(&mut self, made: SplicedValue, load: &Load) -> Result<Value, &'static str> {
-        if load.per_row && !made.per_row {
+    /// Returns the value of `stored` after storing it and loading it as `load`; the reason if no instruction can
+    /// compute it.
+    fn reload(&mut self, stored: SplicedValue, load: &Load) -> Result<Value, &'static str> {
+        if load.per_row && !stored.per_row {
             return Err("a per-row input would be computed for every element");
         }
-        let (from, to) = (made.compute, load.compute);
-        let exact = from.storage() == made.storage;
-        let halves = from.is_float() && made.storage.is_float();
+        let (from, to) = (stored.compute, load.compute);
+        let exact = from.storage() == stored.storage;
+        let halves = from.is_float() && stored.storage.is_float();
         if !exact && !halves {
             return Err("an integer would wrap when it is stored in between");
         }
         // The compute type of the value.
-        let (mut value, mut at) = (made.value, from);
+        let (mut value, mut at) = (stored.value, from);
         let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (at == to, value) {
             (true, _) => Ok(value),
             // A uniform must be rounded once, from full width.
             (_, Value::Uniform(_)) => Err("a uniform value would be read in a compute type that differs from its own"),
             _ => Ok(splice.step(Op::Convert(to), std::mem::replace(&mut at, to), &[value])),
         };
-        if !exact && made.storage.size() < from.size() {
-            value = match made.storage {
+        if !exact && stored.storage.size() < from.size() {
+            value = match stored.storage {
                 DType::F32 => convert(self, value, Compute::F32)?,
                 half if half.compute() == from => self.step(Op::Round(half), from, &[value]),
                 _ => return Err("a 64-bit value would be stored in a 16-bit float"),
@@ -266,8 +266,8 @@ impl Program {
         Program::new(self.name, inputs, self.uniforms.clone(), self.steps.clone(), registers, outputs)
     }
 
-    /// Returns the program that converts one input from `from` to `to` as a copy does: it loads the value in the
-    /// compute type of `from` and rounds it once.
+    /// Returns the program that converts one input from `from` to `to` like a copy: it loads the value in the compute
+    /// type of `from` and rounds it once.
     pub fn cast(from: DType, to: DType) -> Program {
         let compute = from.compute();
         let load = Load { storage: from, compute, per_row: false };

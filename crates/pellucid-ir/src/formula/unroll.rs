@@ -25,7 +25,7 @@ pub enum Leaf {
 
 /// An elementwise formula with one output, and its inputs.
 pub struct UnrolledValue {
-    /// The formula. Its parameters are those of the row formula, then the number of elements of a row.
+    /// The formula. Its parameters are the parameters of the row formula, then the number of elements of a row.
     pub formula: Formula,
     /// The source of each input.
     pub leaves: Vec<Leaf>,
@@ -60,7 +60,7 @@ impl Formula {
             let (order, wide) = (self.order() + 1, wide.0);
             let reason = format!(
                 "its derivative of order {order} combines {wide} inputs and reductions in one expression; \
-                 {MOST_LEAVES} can be differentiated: split the formula into several operations"
+                 {MAX_LEAVES} can be differentiated: split the formula into several operations"
             );
             Error::invalid(self.name(), reason)
         })
@@ -68,7 +68,7 @@ impl Formula {
 }
 
 /// The maximal number of values that one part may read.
-const MOST_LEAVES: usize = 64;
+const MAX_LEAVES: usize = 64;
 
 /// A part reads too many values.
 #[derive(Clone, Copy)]
@@ -104,7 +104,7 @@ fn unroll(formula: &Formula) -> std::result::Result<Unrolled, TooWide> {
             Some(FormulaNode::Input(number(leaf, graph.node_info(id).kind) as u8))
         });
         let (leaves, inputs) = read.into_inner();
-        if leaves.len() > MOST_LEAVES {
+        if leaves.len() > MAX_LEAVES {
             return Err(TooWide(leaves.len()));
         }
         let formula = Formula::new(formula.name(), &inputs, formula.params() + 1, |inputs, params| {

@@ -44,12 +44,11 @@ impl ConvPart {
 ///
 /// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
 /// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`, and the output
-/// may have dtype `f32`, which is then not rounded. The order of accumulation
-/// depends on the shapes alone: channels, then taps, in blocks of a fixed length. Where the shapes make it faster,
-/// Winograd convolution is used (Winograd 1980; Lavin and Gray 2016). It is also exact for small integers, but its
-/// rounding errors are relative to the largest elements near a window, not only those in it. An input that is not
-/// finite affects only its own windows: if there is one, or the Winograd transform overflows, the whole call runs
-/// without it.
+/// may have dtype `f32`, which is then not rounded. The order of accumulation depends on the shapes alone: channels,
+/// then taps, in blocks of a fixed length. If it is faster for these shapes, Winograd convolution is used (Winograd
+/// 1980; Lavin and Gray 2016). It is also exact for small integers, but its rounding errors are relative to the largest
+/// elements near a window, not only those in it. An input that is not finite affects only its own windows: if there is
+/// one, or the Winograd transform overflows, the whole call runs without Winograd convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
     /// The geometry of the window w over x.

@@ -17,7 +17,7 @@ use smallvec::smallvec;
 /// or infinite, all factors are NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factorization {
-    /// A = L·Lᵀ for symmetric positive definite A, of which only the lower triangle is read.
+    /// A = L·Lᵀ for symmetric positive definite A. Only the lower triangle is read.
     ///
     /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not
     /// positive. L is NaN in the second case.
@@ -36,7 +36,7 @@ pub enum Factorization {
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
     },
-    /// P·A·Pᵀ = L·D·Lᵀ for symmetric A, of which only the lower triangle is read; D has 1×1 and 2×2 blocks.
+    /// P·A·Pᵀ = L·D·Lᵀ for symmetric A. Only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
     /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
     /// above,
@@ -56,7 +56,7 @@ pub enum Factorization {
     ///
     /// Outputs: S; with vectors U, S and Vᵀ.
     Svd(SvdVectors),
-    /// A = V·diag(w)·Vᵀ for symmetric A, of which only the lower triangle is read; w ascending.
+    /// A = V·diag(w)·Vᵀ for symmetric A. Only the lower triangle is read; w is ascending.
     ///
     /// Outputs: w, and, with vectors, V.
     Eigh {

@@ -17,7 +17,7 @@ pub trait Family {
     /// The name of the family in printed plans.
     const FAMILY: &'static str;
 
-    /// Returns the name of the program or factorisation, or that of the family if there is none.
+    /// Returns the name of the program or factorisation, or the name of the family if there is none.
     #[inline]
     fn name(&self) -> &'static str {
         Self::FAMILY

@@ -154,7 +154,7 @@ impl Kernel {
         with_family!(self, family => family_name(family))
     }
 
-    /// Returns the name of the program or factorisation, or that of the family if there is none.
+    /// Returns the name of the program or factorisation, or the name of the family if there is none.
     #[inline]
     pub fn name(&self) -> &'static str {
         with_family!(self, family => family.name())
@@ -189,9 +189,10 @@ impl Kernel {
 
     #[cold]
     fn too_few_operands(&self, inputs: usize, outputs: usize) -> Error {
-        let FamilyInfo { inputs: needed, outputs: made, .. } = self.info();
-        let reason =
-            format!("the kernel needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
+        let FamilyInfo { inputs: needed, outputs: needed_outputs, .. } = self.info();
+        let reason = format!(
+            "the kernel needs at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
+        );
         Error::invalid(self.name(), reason)
     }
 

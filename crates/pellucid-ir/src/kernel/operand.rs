@@ -71,7 +71,7 @@ pub(super) fn check_dtypes<O: KernelOperand>(program: &Program, inputs: &[O], ou
     if fits { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
 }
 
-/// Returns the error for operands whose dtypes differ from those of the program.
+/// Returns the error for operands whose dtypes differ from the program's.
 #[cold]
 pub(super) fn dtype_error<O: KernelOperand>(program: &Program, inputs: &[O], outputs: &[O]) -> Error {
     let expected: Vec<DType> =

@@ -10,7 +10,7 @@ use crate::shape::Shape;
 pub enum PoolPart {
     /// The largest elements and their positions, from x.
     Maximum,
-    /// The gradient of x, from that of the largest elements and their positions.
+    /// The gradient of x, from the gradient of the largest elements and their positions.
     Gradient,
 }
 

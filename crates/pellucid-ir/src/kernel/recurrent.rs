@@ -9,8 +9,8 @@ use smallvec::smallvec;
 
 /// The equations of one time step, from the input contribution x and the previous state h to the next state h′.
 ///
-/// Gates are blocks of H elements: xᵦ is the input contribution to block b, hᵦ = (W·h)ᵦ that of the state, βᵦ the
-/// bias, and σ the logistic function.
+/// Gates are blocks of H elements: xᵦ is the input contribution to block b, hᵦ = (W·h)ᵦ the contribution of the state,
+/// βᵦ the bias, and σ the logistic function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RnnMode {
     /// h′ = tanh(x + W·h + β) (Elman 1990).
@@ -58,22 +58,22 @@ pub enum RecurrentPart {
 /// It is a family of its own because one time step is too short for separate kernels. The weights are packed once for
 /// all time steps and stay in the cache.
 ///
-/// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](RnnMode::blocks)
-/// and [`gates`](RnnMode::gates). Arrays are `f32` or `f64`; outputs are contiguous.
+/// H is the width of a cell, P the width of a state (H, unless projected), B and G the cell's
+/// [`blocks`](RnnMode::blocks) and [`gates`](RnnMode::gates). Arrays are `f32` or `f64`; outputs are contiguous.
 ///
 /// **States**: the inputs are the input contribution to the gates x `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]` and the
-/// initial state `[N, P]`; for [`RnnMode::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those,
-/// `i64 [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`RnnMode::Gru`]), which may
-/// have the storage and layout of x; all states `[T + 1, N, P]`; and for [`RnnMode::Lstm`] all c `[T + 1, N, H]`. Time
-/// step t computes state t + 1 from state t, or, in `reverse`, state t from state t + 1. A time step at or beyond the
-/// length of its sequence copies the state; its gate activations are unspecified.
+/// initial state `[N, P]`; for [`RnnMode::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; and optionally the
+/// lengths, `i64 [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`RnnMode::Gru`]),
+/// which may have the storage and layout of x; all states `[T + 1, N, P]`; and for [`RnnMode::Lstm`] all c
+/// `[T + 1, N, H]`. Time step t computes state t + 1 from state t, or, in `reverse`, state t from state t + 1. A time
+/// step at or beyond the length of its sequence copies the state; its gate activations are unspecified.
 ///
 /// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
 /// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
 /// `[N, P]`; for [`RnnMode::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
-/// gradients of x + β `[T, N, B·H]` (that of u in the last block of [`RnnMode::Gru`]), of the initial state and of the
-/// initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a sequence
-/// ignore the gradients of their states and have gradient 0.
+/// gradients of x + β `[T, N, B·H]` (the gradient of u in the last block of [`RnnMode::Gru`]), of the initial state and
+/// of the initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a
+/// sequence ignore the gradients of their states and have gradient 0.
 ///
 /// W·h is accumulated as by [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
 /// depends on the shapes alone.

@@ -62,7 +62,7 @@ pub struct Reduce {
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
-    /// A program that is applied to each result, its first input. That has the accumulator's type, or `i64` for
+    /// A program that is applied to each result. Its first input is the result, of the accumulator's type, or `i64` for
     /// indices. The other inputs are further inputs of the kernel. Every output is an output of the kernel.
     pub finish: Option<Arc<Program>>,
     /// The run-time parameters of `finish`.
@@ -72,12 +72,12 @@ pub struct Reduce {
 }
 
 impl Reduce {
-    /// Returns the finishing program if it has other inputs than the result of the reduction, or several outputs.
+    /// Returns the finishing program if it has inputs other than the result of the reduction, or several outputs.
     pub fn wide_finish(&self) -> Option<&Arc<Program>> {
         self.finish.as_ref().filter(|program| program.inputs.len() > 1 || program.outputs.len() > 1)
     }
 
-    /// Returns the dtypes of the inputs, those of `finish` last.
+    /// Returns the dtypes of the inputs; the inputs of `finish` are last.
     pub fn input_dtypes(&self) -> impl Iterator<Item = DType> {
         let others = self.finish.iter().flat_map(|program| program.inputs.iter().skip(1));
         self.program.inputs.iter().chain(others).map(|load| load.storage)

@@ -46,8 +46,9 @@ impl Family for Sort {
             && *y.shape() == shape.with_axis(axis, k)
             && positions.shape() == y.shape();
         if !fits {
-            let rule =
-                format!("values and positions must have length k = {k} along axis {axis}, at most that of the input");
+            let rule = format!(
+                "values and positions must have length k = {k} along axis {axis}, and k must be at most the input's length"
+            );
             return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], rule));
         }
         if y.dtype() != x.dtype() || positions.dtype() != DType::I64 {

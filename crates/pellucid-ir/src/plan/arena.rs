@@ -93,8 +93,8 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     allocations
 }
 
-/// Calls `touch` with the slot and the index of the launch for every use of a slot. The operands of setup are used from
-/// the first launch to the end, outputs at the end.
+/// Calls `touch` with the slot and the index of the launch, for every use of a slot. The operands of setup are used
+/// from the first launch to the end, outputs at the end.
 pub(super) fn visit_uses(plan: &Plan, mut touch: impl FnMut(Slot, usize)) {
     let end = plan.launches.len();
     for operand in plan.setup.iter().flat_map(Launch::operands) {
@@ -114,15 +114,16 @@ fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<
     let at: HashMap<Slot, usize> = allocations.iter().enumerate().map(|(k, a)| (a.slot, k)).collect();
     for (k, launch) in launches.iter().enumerate() {
         for out in &launch.outputs {
-            let Some(&made) = at.get(&out.slot) else { continue };
-            if allocations[made].first != k || allocations[made].bytes != out.bytes() || block[made] != made {
+            let Some(&output) = at.get(&out.slot) else { continue };
+            if allocations[output].first != k || allocations[output].bytes != out.bytes() || block[output] != output {
                 continue;
             }
-            let whole = |x: &SlotView| x.layout == out.layout && x.dtype == out.dtype && x.layout.is_contiguous();
+            let equals_output =
+                |x: &SlotView| x.layout == out.layout && x.dtype == out.dtype && x.layout.is_contiguous();
             let ended = launch.inputs.iter().enumerate().find_map(|(index, x)| {
                 let &from = at.get(&x.slot)?;
                 let allocation = &allocations[from];
-                let alone = |o: &SlotView| o.slot != x.slot || whole(o);
+                let alone = |o: &SlotView| o.slot != x.slot || equals_output(o);
                 let ends = allocation.last == k && allocation.bytes == x.bytes() && allocation.first < k;
                 // No other output of this launch overwrites the input, and all views of it equal the output's view.
                 let free = launch
@@ -134,10 +135,11 @@ fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<
                     .iter()
                     .enumerate()
                     .all(|(i, o)| alone(o) && (o.slot != x.slot || launch.kernel.info().reads.is_elementwise(i)));
-                (ends && whole(x) && free && all && launch.kernel.info().reads.is_elementwise(index)).then_some(from)
+                (ends && equals_output(x) && free && all && launch.kernel.info().reads.is_elementwise(index))
+                    .then_some(from)
             });
             if let Some(from) = ended {
-                block[made] = block[from];
+                block[output] = block[from];
             }
         }
     }

@@ -4,7 +4,7 @@ use super::{Launch, Plan, Slot, SlotRole};
 
 /// Moves every launch that depends on constants alone to [`Plan::setup`].
 ///
-/// A kernel is a function of its operands, so a random number generator, whose state the program changes, is no
+/// A kernel is a function of its operands, so a random number generator, whose state the program changes, is not a
 /// constant. A fill (a launch without inputs) stays: writing it costs as little as reading it, and a fill that is fused
 /// with its reader needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
@@ -12,7 +12,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
     let own = |slot| plan.role(slot) == SlotRole::Own;
     let mut constant: Vec<bool> =
         launches.iter().map(|l| !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))).collect();
-    // The launches that write each slot, and those that read or write it.
+    // The launches that write each slot, and the launches that read or write it.
     let [mut writers, mut touching] = [(); 2].map(|()| vec![Vec::new(); plan.slots.len()]);
     for (k, launch) in launches.iter().enumerate() {
         launch.outputs.iter().for_each(|o| writers[o.slot].push(k));

@@ -37,10 +37,11 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     // Several launches may write the source: a fill and a scatter onto it, or one launch for each part.
     let maker = users.first().copied().unwrap_or(k);
     let launches = &plan.launches;
-    let made = launches[maker].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
+    let is_written_first =
+        launches[maker].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
     let typed =
         users.iter().flat_map(|&u| launches[u].operands()).all(|o| o.slot != from.slot || o.dtype == from.dtype);
-    if !fits || !made || !typed || maker >= k {
+    if !fits || !is_written_first || !typed || maker >= k {
         return false;
     }
     let last = users.iter().copied().max().unwrap_or(k);

@@ -11,8 +11,8 @@
 //! | reduction | map, copy | reduction with the map applied to its result |
 //! | matrix product | map, copy | matrix product, with the map as its epilogue |
 //!
-//! Two fusions are for [launch-bound](Plan::is_launch_bound) plans only: a map on the result of a reduction that has
-//! other operands too, and a map with one element, whose value is then computed for each element of the consumer.
+//! Two fusions are for [launch-bound](Plan::is_launch_bound) plans only: a map with other operands on the result of a
+//! reduction, and a map with one element, whose value is then computed for each element of the consumer.
 //!
 //! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
 //! launches read it too, the fused kernel stores it as an additional output.
@@ -26,11 +26,11 @@ use crate::shape::{Layout, Shape};
 use std::sync::Arc;
 
 /// The maximal number of inputs of a fused kernel.
-const MOST_INPUTS: usize = 16;
+const MAX_INPUTS: usize = 16;
 /// The maximal number of outputs of a fused kernel.
-const MOST_OUTPUTS: usize = 8;
+const MAX_OUTPUTS: usize = 8;
 /// The maximal number of instructions of a fused program.
-const MOST_STEPS: usize = 192;
+const MAX_STEPS: usize = 192;
 /// The number of instructions for which a function such as tanh counts in a launch-bound plan. Such a device compiles a
 /// kernel with the text of every function, so the functions determine the time of compilation. A `Row` kernel contains
 /// a function once for each pass over the row that follows: one for each later reduction, and one for the outputs.
@@ -122,7 +122,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     let (maker, mut reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
     let finish = finish_that_reads(b, a);
     if finish.is_some() {
-        reader.space = reader.made.clone();
+        reader.space = reader.result.clone();
     }
     // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
     // epilogue is no faster than a separate kernel.
@@ -157,9 +157,9 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
         (Kernel::MatMul(product), _) => fuse_epilogue(product, a, &maker, b, &reader, &stored)?,
         _ => fuse_elementwise(a, &maker, b, &reader, &stored)?,
     };
-    if launch.inputs.len() > MOST_INPUTS
-        || launch.outputs.len() > MOST_OUTPUTS
-        || instruction_count(&launch.kernel, plan.is_launch_bound) > MOST_STEPS
+    if launch.inputs.len() > MAX_INPUTS
+        || launch.outputs.len() > MAX_OUTPUTS
+        || instruction_count(&launch.kernel, plan.is_launch_bound) > MAX_STEPS
     {
         return Err(Some("the fused kernel would have too many operands or instructions"));
     }
@@ -179,7 +179,7 @@ struct LifetimeCosts {
     up: usize,
     /// Bytes that are live for longer if the fused launch takes the position of the consumer.
     down: usize,
-    /// Bytes that need no memory any more.
+    /// Bytes that no longer need memory.
     saved: usize,
 }
 
@@ -194,8 +194,8 @@ impl LifetimeCosts {
             new && own && plan.users(o.slot).next_back().is_some_and(|last| last < j)
         };
         let down = a.inputs.iter().filter(&mut ends).map(|o| plan.slots[o.slot]).sum();
-        let made = |o: &&SlotView| plan.role(o.slot) == SlotRole::Own && plan.users(o.slot).next() == Some(j);
-        let up = b.outputs.iter().filter(made).map(|o| plan.slots[o.slot]).sum();
+        let is_new = |o: &&SlotView| plan.role(o.slot) == SlotRole::Own && plan.users(o.slot).next() == Some(j);
+        let up = b.outputs.iter().filter(is_new).map(|o| plan.slots[o.slot]).sum();
         let saved = a.outputs.iter().zip(stored).filter(|(_, s)| !**s).map(|(o, _)| plan.slots[o.slot]).sum();
         LifetimeCosts { up, down, saved }
     }
@@ -223,7 +223,7 @@ fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
 struct FusionSide {
     space: Shape,
     /// The shape of the result.
-    made: Shape,
+    result: Shape,
     inputs: Vec<SlotView>,
     outputs: Vec<SlotView>,
     /// Whether all operands are elementwise, so that the index space may be reshaped.
@@ -236,7 +236,7 @@ impl FusionSide {
     fn from_launch(launch: &Launch) -> Option<FusionSide> {
         let (inputs, outputs) = (launch.inputs.clone(), launch.outputs.clone());
         let first = outputs.first()?.layout.shape().clone();
-        let (space, made) = match &launch.kernel {
+        let (space, result) = match &launch.kernel {
             Kernel::Map(_) | Kernel::Copy | Kernel::MatMul(_) => (first.clone(), first),
             Kernel::Row(_) => {
                 (broadcast_shape(inputs.iter().chain(&outputs))?, broadcast_shape(inputs.iter().chain(&outputs))?)
@@ -245,7 +245,7 @@ impl FusionSide {
             _ => return None,
         };
         let free = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
-        Some(FusionSide { space, made, inputs, outputs, free, repeated: false })
+        Some(FusionSide { space, result, inputs, outputs, free, repeated: false })
     }
 
     /// Returns the same launch over an index space of another shape.
@@ -256,7 +256,7 @@ impl FusionSide {
         };
         let all = |list: &[SlotView]| list.iter().map(cut).collect::<Option<Vec<_>>>();
         let (inputs, outputs) = (all(&self.inputs)?, all(&self.outputs)?);
-        Some(FusionSide { space: space.clone(), made: space.clone(), inputs, outputs, ..*self })
+        Some(FusionSide { space: space.clone(), result: space.clone(), inputs, outputs, ..*self })
     }
 
     /// Returns a launch with one element as a launch that computes it for each element of `space`.
@@ -265,7 +265,7 @@ impl FusionSide {
         let spread = |o: &SlotView| Some(SlotView { layout: single(o)?.layout.broadcast_to(space)?, ..o.clone() });
         Some(FusionSide {
             space: space.clone(),
-            made: space.clone(),
+            result: space.clone(),
             inputs: self.inputs.iter().map(single).collect::<Option<_>>()?,
             outputs: self.outputs.iter().map(spread).collect::<Option<_>>()?,
             free: self.free,
@@ -286,15 +286,15 @@ fn align_spaces(
     reader: FusionSide,
     repeats: bool,
 ) -> Result<(FusionSide, FusionSide), FusionRefusal> {
-    if maker.made == reader.space {
+    if maker.result == reader.space {
         return Ok((maker, reader));
     }
-    if maker.made.size() != reader.space.size() {
-        let repeated = (repeats && maker.free && maker.made.size() == 1).then(|| maker.repeated_over(&reader.space));
+    if maker.result.size() != reader.space.size() {
+        let repeated = (repeats && maker.free && maker.result.size() == 1).then(|| maker.repeated_over(&reader.space));
         return Ok((repeated.flatten().ok_or(None)?, reader));
     }
     if reader.free
-        && let Some(cut) = reader.over(&maker.made)
+        && let Some(cut) = reader.over(&maker.result)
     {
         return Ok((maker, cut));
     }
@@ -347,12 +347,12 @@ fn sources(
     inputs: &[SlotView],
     space: &Shape,
     maker: &FusionSide,
-    made: &[SplicedValue],
+    produced: &[SplicedValue],
     arrays: &mut FusedArrays,
 ) -> Result<Vec<SpliceOperand>, FusionRefusal> {
     let source = |x: &SlotView| {
         if let Some(k) = maker.outputs.iter().position(|o| same_view(o, x, space)) {
-            return Ok(SpliceOperand::Value(made[k]));
+            return Ok(SpliceOperand::Value(produced[k]));
         }
         if maker.outputs.iter().any(|o| o.slot == x.slot) {
             return Err(Some("the consumer reads the result in another layout"));
@@ -389,17 +389,17 @@ fn splice_producer(
     splice.part(&program, &params, &inputs).map_err(Some)
 }
 
-/// Returns the outputs of the fused kernel: all of the consumer, then those of the producer that are stored.
+/// Returns the outputs of the fused kernel: all outputs of the consumer, then the stored outputs of the producer.
 fn outputs(
     maker: &FusionSide,
-    made: &[SplicedValue],
+    produced: &[SplicedValue],
     stored: &[bool],
     reader: &FusionSide,
     read: Vec<SplicedValue>,
 ) -> (Vec<SlotView>, Vec<SplicedValue>) {
     let mut operands = reader.outputs.clone();
     let mut values = read;
-    for ((o, m), _) in maker.outputs.iter().zip(made).zip(stored).filter(|(_, s)| **s) {
+    for ((o, m), _) in maker.outputs.iter().zip(produced).zip(stored).filter(|(_, s)| **s) {
         operands.push(o.clone());
         values.push(*m);
     }
@@ -423,11 +423,11 @@ fn fuse_elementwise(
     }
     let rows = axes(a).or(axes(b));
     let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
-    let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
-    let inputs = sources(&reader.inputs, &reader.space, maker, &made, &mut arrays)?;
+    let produced = splice_producer(&mut splice, a, maker, &mut arrays)?;
+    let inputs = sources(&reader.inputs, &reader.space, maker, &produced, &mut arrays)?;
     let (program, params) = program_of(b).ok_or(None)?;
     let read = splice.part(&program, &params, &inputs).map_err(Some)?;
-    let (outputs, values) = outputs(maker, &made, stored, reader, read);
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
     let spliced = splice.finish("fused", &values).map_err(Some)?;
     let inputs = arrays.select(&spliced);
     let (program, params) = (Arc::new(spliced.program), spliced.params);
@@ -457,14 +457,14 @@ fn fuse_into_reduction(
         return Err(Some("other launches read the value too, and a reduction stores only its result"));
     }
     let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
-    // The value has one element for each result if the reduced axes have length 1. The finishing program, which is a
-    // program of its own, cannot read it from registers of the reduction.
+    // The value has one element for each result if the reduced axes have length 1. The finishing program is separate
+    // and cannot read it from registers of the reduction.
     if finishing.iter().any(|x| a.writes(x.slot)) {
         return Err(Some("the finish of the reduction reads the value too, and a reduction stores only its result"));
     }
     let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
-    let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
-    let inputs = sources(reduced, &reader.space, maker, &made, &mut arrays)?;
+    let produced = splice_producer(&mut splice, a, maker, &mut arrays)?;
+    let inputs = sources(reduced, &reader.space, maker, &produced, &mut arrays)?;
     let read = splice.part(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
     let spliced = splice.finish("fused", &read).map_err(Some)?;
     let mut inputs = arrays.select(&spliced);
@@ -520,9 +520,9 @@ impl ResultProgram {
         (program, params): (&Arc<Program>, &Params),
         reader: &FusionSide,
         maker: &FusionSide,
-        made: &[SplicedValue],
+        produced: &[SplicedValue],
     ) -> Result<Vec<SplicedValue>, FusionRefusal> {
-        let inputs = sources(&reader.inputs, &reader.space, maker, made, &mut self.arrays)?;
+        let inputs = sources(&reader.inputs, &reader.space, maker, produced, &mut self.arrays)?;
         self.splice.part(program, params, &inputs).map_err(Some)
     }
 
@@ -569,17 +569,17 @@ fn fuse_into_finish(
     map_of(a)?;
     let mut fused = ResultProgram::new(&reader.outputs[0]);
     fused.splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
-    let made = splice_producer(&mut fused.splice, a, maker, &mut fused.arrays)?;
+    let produced = splice_producer(&mut fused.splice, a, maker, &mut fused.arrays)?;
     let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
     let mut inputs = vec![SpliceOperand::Array(0)];
-    inputs.extend(sources(finishing, &reader.space, maker, &made, &mut fused.arrays)?);
+    inputs.extend(sources(finishing, &reader.space, maker, &produced, &mut fused.arrays)?);
     let read = fused.splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
-    let (outputs, values) = outputs(maker, &made, stored, reader, read);
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
     let (spliced, others) = fused.finish(&values)?;
     Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
 }
 
-/// Fuses a map on the result of a reduction into the reduction. `wide` allows other operands than that result.
+/// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
 fn fuse_finish(
     reduce: &Reduce,
     a: &Launch,
@@ -599,9 +599,9 @@ fn fuse_finish(
     let result = fused.splice.load_as(0, load, reduce.output);
     let (reduced, finishing) = maker.inputs.split_at(reduce.program.inputs.len());
     let applied = reduce.finish.as_ref().map(|finish| (finish, &reduce.finish_params));
-    let made = fused.add_applied(applied, result, finishing)?;
-    let read = fused.add_reader((&program, &params), reader, maker, &made)?;
-    let (outputs, values) = outputs(maker, &made, stored, reader, read);
+    let produced = fused.add_applied(applied, result, finishing)?;
+    let read = fused.add_reader((&program, &params), reader, maker, &produced)?;
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
     let (spliced, others) = fused.finish(&values)?;
     let is_result_alone = others.is_empty() && outputs.len() == 1;
     if !(wide || is_result_alone) {
@@ -622,11 +622,11 @@ fn fuse_epilogue(
     let (program, params) = map_of(b)?;
     let (layout, dtype) = (Layout::contiguous(maker.space.clone()), product.product_dtype(a.inputs[0].dtype));
     let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
-    let whole = fused.splice.load(0, dtype);
+    let product_value = fused.splice.load(0, dtype);
     let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));
-    let made = fused.add_applied(applied, whole, &maker.inputs[2..])?;
-    let read = fused.add_reader((&program, &params), reader, maker, &made)?;
-    let (outputs, values) = outputs(maker, &made, stored, reader, read);
+    let produced = fused.add_applied(applied, product_value, &maker.inputs[2..])?;
+    let read = fused.add_reader((&program, &params), reader, maker, &produced)?;
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
     let (spliced, others) = fused.finish(&values)?;
     let inputs = a.inputs[..2].iter().cloned().chain(others).collect();
     let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });

@@ -114,8 +114,8 @@ pub struct Plan {
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then also fused where
-    /// the fused kernel is no faster than both.
+    /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then fused even if the
+    /// fused kernel is no faster than both.
     pub is_launch_bound: bool,
     /// True if a backend may keep the right factors of matrix products in a faster layout, in memory of their size,
     /// when the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
@@ -129,7 +129,7 @@ pub struct Plan {
 pub struct PassReport {
     /// The number of recorded kernels.
     pub recorded: usize,
-    /// Slots that need no memory any more, each with the reason.
+    /// Slots that no longer need memory, each with the reason.
     pub elided: Vec<(Slot, Elision)>,
     /// Kernels that were not fused: the producer, the consumer, and the reason.
     pub unfused: Vec<(&'static str, &'static str, &'static str)>,
@@ -261,8 +261,8 @@ impl Launch {
 }
 
 impl Plan {
-    /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: that of the
-    /// launch, or of the one that writes the largest buffer of the arena; in the setup, that of the launch.
+    /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: the launch, or the
+    /// launch that writes the largest buffer of the arena. In the setup, it is the launch.
     #[cold]
     pub fn named(&self, is_setup: bool, launch: usize, mut error: Error) -> Error {
         let launches = if is_setup { &self.setup } else { &self.launches };
@@ -290,8 +290,8 @@ impl Plan {
     pub fn copy_first(&mut self, from: Slot, to: Slot, bytes: usize) {
         let operands = self.launches.iter_mut().flat_map(Launch::operands_mut).chain(&mut self.outputs);
         operands.filter(|o| o.slot == from).for_each(|o| o.slot = to);
-        let whole = |slot| SlotView { slot, layout: Layout::contiguous([bytes].into()), dtype: DType::U8 };
-        self.launches.insert(0, Launch::new(Kernel::Copy, vec![whole(from)], vec![whole(to)]));
+        let all_bytes = |slot| SlotView { slot, layout: Layout::contiguous([bytes].into()), dtype: DType::U8 };
+        self.launches.insert(0, Launch::new(Kernel::Copy, vec![all_bytes(from)], vec![all_bytes(to)]));
     }
 
     /// Returns the number of arithmetic operations of one run.
@@ -314,7 +314,7 @@ impl Plan {
         (0..self.launches.len()).filter(move |&k| self.launches[k].touches(slot))
     }
 
-    /// Adds the slots of `before` that no launch touches any more to the elided ones, with the reason `why`.
+    /// Adds the slots of `before` that no launch touches now to the elided ones, with the reason `why`.
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
             let known = self.report.elided.iter().any(|(s, _)| *s == slot);
@@ -332,8 +332,10 @@ impl Plan {
                 let (was, is) = (a.signature(), b.signature());
                 return Some(match (was == is, a.kernel == b.kernel) {
                     (false, _) => format!("kernel {i} is {is} instead of {was}"),
-                    (true, false) => format!("kernel {i}, {is}, has other host values or another formula"),
-                    (true, true) => format!("kernel {i}, {is}, reads or writes other tensors or other parts of them"),
+                    (true, false) => format!("kernel {i}, {is}, has different host values or a different formula"),
+                    (true, true) => {
+                        format!("kernel {i}, {is}, reads or writes different tensors or different parts of them")
+                    }
                 });
             }
         }

@@ -185,15 +185,15 @@ fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
     let write = |late: bool| {
         let mut w = PlanBuilder::default();
         let (x, grad) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [8]));
-        let whole = w.slot(SlotRole::Own, [8]);
-        let part = |offset| SlotView { layout: Layout::contiguous_from([4].into(), offset), ..whole.clone() };
+        let buffer = w.slot(SlotRole::Own, [8]);
+        let part = |offset| SlotView { layout: Layout::contiguous_from([4].into(), offset), ..buffer.clone() };
         w.launch(map(exp()), &[&x], &[&part(0)]);
         w.launch(map(formula!(|x| x.sin())), &[&x], &[&part(4)]);
-        w.launch(Kernel::Copy, &[&whole], &[&grad]);
+        w.launch(Kernel::Copy, &[&buffer], &[&grad]);
         if late {
             w.launch(map(exp()), &[&x], &[&part(4)]);
         }
-        let y = w.map(exp(), &[&whole]);
+        let y = w.map(exp(), &[&buffer]);
         w.plan.outputs.push(y);
         w.after(&["copies"])
     };
@@ -491,13 +491,13 @@ fn arena_shares_memory_only_between_disjoint_lifetimes() {
     for (i, a) in arena.allocations.iter().enumerate() {
         assert!(a.offset.is_multiple_of(64) && a.offset + a.bytes <= arena.bytes);
         for b in &arena.allocations[i + 1..] {
-            let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+            let is_disjoint = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
             let (early, late) = if a.first < b.first { (a, b) } else { (b, a) };
             // A map writes one buffer in place over the other.
             let handed =
                 early.last == late.first && families(&plan)[late.first] == "map" && early.offset == late.offset;
             assert!(
-                apart || early.last < late.first || handed,
+                is_disjoint || early.last < late.first || handed,
                 "two live buffers must not share memory: {a:?} and {b:?}"
             );
         }

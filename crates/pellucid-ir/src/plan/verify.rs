@@ -3,7 +3,7 @@
 //! | rule | statement |
 //! | --- | --- |
 //! | operands | An operand is within its slot, and the families accept the operands of their kernels. No launch writes memory that the plan only reads. |
-//! | overlap | An output overlaps another operand only in a manner that the kernel allows. |
+//! | overlap | An output overlaps another operand only as the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
 //! | results | A pass removes no write to memory that is visible outside of the plan. |
 //! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The largest number of elements of a strided operand whose bytes are examined one by one. A larger operand counts as
 /// all bytes of its extent.
-const MOST_ELEMENTS: usize = 1 << 12;
+const MAX_ELEMENTS: usize = 1 << 12;
 
 impl Plan {
     /// Panics if the plan violates a rule of this file. `before` is the plan before `pass`.
@@ -64,14 +64,14 @@ impl Plan {
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
 
-    /// Describes a slot that is visible outside of the plan, and that launches of `before` write, but none of this
-    /// plan.
+    /// Describes a slot that is visible outside of the plan, and that launches of `before` write but no launch of this
+    /// plan writes.
     fn lost_result(&self, before: &Plan) -> Option<String> {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
         // The arena pass gives outputs another slot, and rule `order` covers them.
         let own = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Own;
-        (0..before.slots.len()).filter(own).find(is_lost).map(|slot| format!("no launch writes slot {slot} any more"))
+        (0..before.slots.len()).filter(own).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
     }
 
     /// Describes two buffers of the arena that share memory while both are live. `before` has the slots of the buffers.
@@ -155,7 +155,7 @@ impl WrittenMemory {
         if !written.intersects(&extent(&from.layout, from.dtype)) {
             return Some(fault);
         }
-        if from.layout.shape().size() > MOST_ELEMENTS {
+        if from.layout.shape().size() > MAX_ELEMENTS {
             self.add(to);
             return None;
         }
@@ -199,13 +199,13 @@ fn extent(layout: &Layout, dtype: DType) -> Range<usize> {
     extent.start.unsigned_abs() * size..extent.end.unsigned_abs() * size
 }
 
-/// Returns the bytes of the elements of an operand; those between its elements too if it has many.
+/// Returns the bytes of the elements of an operand; the bytes between its elements too if it has many.
 fn byte_ranges(operand: &SlotView) -> impl Iterator<Item = Range<usize>> + '_ {
     let (layout, size) = (&operand.layout, operand.dtype.size());
-    let is_whole = layout.is_contiguous() || layout.shape().size() > MOST_ELEMENTS;
-    let whole = is_whole.then(|| extent(layout, operand.dtype));
+    let is_whole = layout.is_contiguous() || layout.shape().size() > MAX_ELEMENTS;
+    let all_bytes = is_whole.then(|| extent(layout, operand.dtype));
     let elements = (!is_whole).then(|| layout.positions().map(move |at| at * size..(at + 1) * size));
-    whole.into_iter().chain(elements.into_iter().flatten())
+    all_bytes.into_iter().chain(elements.into_iter().flatten())
 }
 
 /// A set of bytes: disjoint ranges that do not touch each other, in ascending order.
@@ -258,7 +258,7 @@ mod tests {
 
     #[track_caller]
     fn assert_fault(plan: &Plan, text: &str) {
-        let fault = plan.fault().expect("the plan must have a fault");
+        let fault = plan.fault().expect("the plan must be invalid");
         assert!(fault.contains(text), "{fault}");
     }
 
@@ -331,8 +331,8 @@ mod tests {
         let mut longer = before.clone();
         longer.outputs.push(part(1, 0, 4));
         assert!(after.arena_fault(&arena, &longer).is_some_and(|fault| fault.contains("share memory")));
-        let apart = |(k, a): (usize, &BufferAllocation)| BufferAllocation { offset: 64 * k, ..*a };
-        let allocations = arena.allocations.iter().enumerate().map(apart).collect();
+        let disjoint = |(k, a): (usize, &BufferAllocation)| BufferAllocation { offset: 64 * k, ..*a };
+        let allocations = arena.allocations.iter().enumerate().map(disjoint).collect();
         assert_eq!(after.arena_fault(&Arena { allocations, ..arena }, &longer), None);
     }
 

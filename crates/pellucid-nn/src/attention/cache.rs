@@ -29,7 +29,7 @@ pub struct KvCache {
     /// The number of cached elements, `i64 []`.
     length: Tensor,
     /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
-    there: Option<Tensor>,
+    visible: Option<Tensor>,
 }
 
 impl KvCache {
@@ -41,10 +41,10 @@ impl KvCache {
     #[panicking_form]
     pub fn try_new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> Result<KvCache> {
         let buffer = || ops::zeros([batch, heads, capacity, width], dtype);
-        Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, there: None })
+        Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, visible: None })
     }
 
-    /// Sets a padding mask for prompts of one padded length n: `there`, bool `[N, n]`, is false at padding, which is
+    /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
     /// never attended to. Prompts must be padded on the left; decoded elements then directly follow them.
     ///
     /// ```
@@ -53,8 +53,8 @@ impl KvCache {
     /// let _off = no_grad();
     /// let attention = MultiheadAttention::new(8, 2);
     /// let prompts = Tensor::randn([2, 3, 8], DType::F32);
-    /// let there = Tensor::from([[true, true, true], [false, false, true]]);
-    /// let cache = attention.cache(2, 16).padded(&there);
+    /// let visible = Tensor::from([[true, true, true], [false, false, true]]);
+    /// let cache = attention.cache(2, 16).padded(&visible);
     /// let y = attention.forward_cached(&prompts, &cache);
     /// let alone = attention.forward(&prompts.i((1.., 2..)));
     /// assert!((y.i((1.., 2..)) - alone).abs().max(..).item::<f32>() < 1e-6);
@@ -65,19 +65,19 @@ impl KvCache {
     /// [`Error::ShapeMismatch`] for another batch size or n above the capacity; [`Error::DTypeMismatch`] unless the
     /// mask is boolean.
     #[panicking_form]
-    pub fn try_padded(self, there: &Tensor) -> Result<KvCache> {
+    pub fn try_padded(self, visible: &Tensor) -> Result<KvCache> {
         let batch = self.keys.shape()[0];
-        if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
+        if visible.rank() != 2 || visible.shape()[0] != batch || visible.shape()[1] > self.capacity() {
             let help = "the mask must have shape [N, n], with N the batch size and n at most the capacity of the cache";
-            return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], help));
+            return Err(Error::shapes("kv_cache", [visible.shape(), self.keys.shape()], help));
         }
-        if there.dtype() != DType::Bool {
-            return Err(Error::dtypes("kv_cache", [there.dtype()], "a padding mask must be boolean; use ne(0)"));
+        if visible.dtype() != DType::Bool {
+            return Err(Error::dtypes("kv_cache", [visible.dtype()], "a padding mask must be boolean; use ne(0)"));
         }
-        let later = ops::ones([batch, self.capacity() - there.shape()[1]], DType::Bool)?;
-        let all = ops::concatenate(&[there, &later], 1)?;
-        let there = ops::reshape(&all, [batch, 1, 1, self.capacity()])?;
-        Ok(KvCache { there: Some(there), ..self })
+        let later = ops::ones([batch, self.capacity() - visible.shape()[1]], DType::Bool)?;
+        let all = ops::concatenate(&[visible, &later], 1)?;
+        let visible = ops::reshape(&all, [batch, 1, 1, self.capacity()])?;
+        Ok(KvCache { visible: Some(visible), ..self })
     }
 
     /// Returns the maximum number of elements.
@@ -93,7 +93,7 @@ impl KvCache {
     /// Removes all elements; the [padding mask](KvCache::padded) stays.
     ///
     /// # Errors
-    /// Those of [`ops::copy_`], if the buffers cannot be written.
+    /// The errors of [`ops::copy_`], if the buffers cannot be written.
     #[panicking_form]
     pub fn try_clear(&self) -> Result<()> {
         // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
@@ -117,7 +117,7 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
-        // Under `autocast`, keys and values have half precision, also if the cache has another dtype.
+        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype.
         let own = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),
@@ -128,7 +128,7 @@ impl KvCache {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
                 let help =
-                    "batch size, heads and width must be those of the cache, and the length at most its capacity";
+                    "batch size, heads and width must match the cache, and the length must not exceed its capacity";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
@@ -142,8 +142,7 @@ impl KvCache {
         let full = |error: Error| match error {
             Error::IndexOutOfBounds { .. } => {
                 let reason = format!(
-                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or make \
-                     a cache of a larger capacity",
+                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or create a cache with a larger capacity",
                     self.capacity()
                 );
                 Error::invalid(op, reason)
@@ -155,8 +154,8 @@ impl KvCache {
         ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
         let number = Tensor::arange(0, self.capacity() as i64, 1);
         let mut seen = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
-        if let Some(there) = &self.there {
-            seen = ops::logical_and(&seen, there)?;
+        if let Some(visible) = &self.visible {
+            seen = ops::logical_and(&seen, visible)?;
         }
         Ok([self.keys.clone(), self.values.clone(), seen])
     }

@@ -30,8 +30,8 @@ impl InProj {
     }
 }
 
-/// The weights of [`multi_head_attention_forward`], with PyTorch's layouts. E is the width of queries, D = E/H that of
-/// a head, and G the number of key-value heads.
+/// The weights of [`multi_head_attention_forward`], with PyTorch's layouts. E is the width of queries, D = E/H the
+/// width of a head, and G the number of key-value heads.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionWeights<'a> {
     /// The projections of queries, keys and values.
@@ -62,7 +62,7 @@ pub struct AttentionForwardOptions<'a> {
     pub zero_attn: bool,
     /// Whether to return the attention weights.
     pub need_weights: bool,
-    /// Whether the returned weights are those of each head instead of their mean.
+    /// Whether to return the weights of each head instead of their mean.
     pub per_head_weights: bool,
 }
 
@@ -378,13 +378,13 @@ fn join_heads(found: &Tensor) -> Result<Tensor> {
     ops::flatten(&ops::transpose(found, -3, -2)?, -2, -1)
 }
 
-/// Returns an error if the last axis of an input does not have the length that the weights were made for.
-fn check_width(name: &str, x: &Tensor, made_for: usize) -> Result<()> {
+/// Returns an error if the last axis of an input does not have the length that the weights expect.
+fn check_width(name: &str, x: &Tensor, expected: usize) -> Result<()> {
     match x.shape().last() {
-        Some(&given) if given != made_for => {
+        Some(&given) if given != expected => {
             let help = format!(
-                "the last axis of the {name} has length {given}, but the layer was made for {made_for}; make the layer for \
-                 {given}, or give the {name} a last axis of length {made_for}"
+                "the last axis of the {name} has length {given}, but the layer expects {expected}; create the layer for \
+                 {given}, or give the {name} a last axis of length {expected}"
             );
             Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], help))
         }

@@ -19,8 +19,8 @@ pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 /// let attention = MultiheadAttention::new(8, 2);
 /// let x = Tensor::randn([2, 3, 8], DType::F32);
 /// // The second sequence has two elements; the third is padding.
-/// let there = Tensor::from([[true, true, true], [true, true, false]]);
-/// let y = attention.attend(&x, &x, &x, AttentionMasks { key_padding: Some(&there), ..AttentionMasks::causal() });
+/// let visible = Tensor::from([[true, true, true], [true, true, false]]);
+/// let y = attention.attend(&x, &x, &x, AttentionMasks { key_padding: Some(&visible), ..AttentionMasks::causal() });
 /// assert_eq!(y.shape().dims(), [2, 3, 8]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,10 +41,10 @@ impl<'a> AttentionMasks<'a> {
         AttentionMasks { causal: true, ..AttentionMasks::default() }
     }
 
-    /// Returns a padding mask: every query sees the keys where `there`, `[.., S]`, is true.
+    /// Returns a padding mask: every query sees the keys where `visible`, `[.., S]`, is true.
     #[doc(alias = "key_padding_mask")]
-    pub fn padding(there: &'a Tensor) -> AttentionMasks<'a> {
-        AttentionMasks { key_padding: Some(there), ..AttentionMasks::default() }
+    pub fn padding(visible: &'a Tensor) -> AttentionMasks<'a> {
+        AttentionMasks { key_padding: Some(visible), ..AttentionMasks::default() }
     }
 
     /// Checks the dtype of the padding mask, and the shapes of the masks for queries `[.., L, E]` and keys `[.., S,
@@ -70,7 +70,7 @@ impl<'a> AttentionMasks<'a> {
                     if is_transposed {
                         "; transpose it?"
                     } else {
-                        "; reshape() it, or make it from the lengths of the keys"
+                        "; reshape() it, or create it from the lengths of the keys"
                     }
                 );
                 return Err(Error::shapes(op, [query.shape(), key.shape(), padding.shape()], help));
@@ -94,7 +94,7 @@ impl<'a> AttentionMasks<'a> {
         Ok(())
     }
 
-    /// Combines all masks except `causal` to one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
+    /// Combines all masks except `causal` into one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
     pub(super) fn joint(&self, dtype: DType) -> Result<Option<Tensor>> {
         let usable = |mask: &Tensor| match mask.dtype() {
             DType::Bool => Ok(mask.clone()),
@@ -105,7 +105,7 @@ impl<'a> AttentionMasks<'a> {
                 "an attention mask must be boolean or have a float dtype; use to_dtype()",
             )),
         };
-        let padding = self.key_padding.map(|there| ops::unsqueeze(&ops::unsqueeze(there, -2)?, -2));
+        let padding = self.key_padding.map(|visible| ops::unsqueeze(&ops::unsqueeze(visible, -2)?, -2));
         combine_masks(self.mask.map(usable).transpose()?, padding.transpose()?, dtype)
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn extend_mask(
 /// [`AttentionMasks::causal`] has the same effect without a tensor.
 ///
 /// # Panics
-/// With the errors of [`try_causal_mask`].
+/// Panics if [`try_causal_mask`] returns an error.
 #[track_caller]
 pub fn causal_mask(length: usize) -> Tensor {
     unwrap(try_causal_mask(length))

@@ -171,7 +171,7 @@ impl MultiheadAttention {
     /// Computes multi-head attention of queries, keys and values.
     ///
     /// # Panics
-    /// With the errors of [`try_attend`](MultiheadAttention::try_attend).
+    /// Panics if [`try_attend`](MultiheadAttention::try_attend) returns an error.
     #[track_caller]
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
         unwrap(self.try_attend(query, key, value, masks))
@@ -197,7 +197,7 @@ impl MultiheadAttention {
     /// `[.., L, S]`. Unlike in [`try_attend`](MultiheadAttention::try_attend), all weights are stored in memory.
     ///
     /// # Errors
-    /// Those of [`try_attend`](MultiheadAttention::try_attend).
+    /// The errors of [`try_attend`](MultiheadAttention::try_attend).
     #[doc(alias = "need_weights")]
     #[panicking_form]
     pub fn try_attend_weighted(
@@ -218,7 +218,7 @@ impl MultiheadAttention {
     /// adds them to the cache. In any split into calls, the result is causal attention over the whole sequence.
     ///
     /// # Panics
-    /// With the errors of [`try_forward_cached`](MultiheadAttention::try_forward_cached).
+    /// Panics if [`try_forward_cached`](MultiheadAttention::try_forward_cached) returns an error.
     #[track_caller]
     pub fn forward_cached(&self, x: &Tensor, cache: &KvCache) -> Tensor {
         unwrap(self.try_forward_cached(x, cache))
@@ -244,8 +244,8 @@ impl MultiheadAttention {
         })
     }
 
-    /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the
-    /// layer's, or that of [`autocast`](pellucid_tensor::autocast) if it is on.
+    /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the dtype
+    /// of [`autocast`](pellucid_tensor::autocast) if it is on, else the layer's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -112,13 +112,12 @@ pub trait Model<X = Tensor>: Module {
     /// Returns the logits for a batch.
     ///
     /// # Errors
-    /// Those of the layers that reject their input.
+    /// The errors of the layers that reject their input.
     fn run(&self, x: &X) -> Result<Tensor>;
 }
 
-/// A batch of several tensors. Implement it for your own batch types: a borrowed model (`&M`, `&mut M`), a boxed or a
-/// shared one (`Box<M>`, `Arc<M>`) of such a batch is then a model too. (For single tensors this follows from
-/// [`Layer`].)
+/// A batch of several tensors. Implement it for your own batch types: pointers to a model of such a batch (`&M`,
+/// `&mut M`, `Box<M>`, `Arc<M>`) are then models too. (For single tensors this follows from [`Layer`].)
 ///
 /// ```
 /// use pellucid::nn::graph::{GraphTrainer, Model};
@@ -228,7 +227,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelWithBatch<P, X> {
     }
 }
 
-/// Returns an error if a tensor is pinned to another device than `device`.
+/// Returns an error if a tensor is pinned to a device other than `device`.
 pub(super) fn check_device(op: &'static str, device: Device, tensor: &Tensor) -> Result<()> {
     if tensor.is_free() || tensor.device() == device {
         return Ok(());
@@ -254,7 +253,7 @@ fn detached(_: &str, tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.detach())
 }
 
-/// Returns the tensor, or its copy on `device` if it is free and elsewhere. A captured step could not copy it.
+/// Returns the tensor, or its copy on `device` if it is free and on another device. A captured step could not copy it.
 pub(super) fn placed_on(device: Device, tensor: &Tensor) -> Result<Tensor> {
     if tensor.is_free() && tensor.device() != device { tensor.try_to(device) } else { Ok(tensor.clone()) }
 }

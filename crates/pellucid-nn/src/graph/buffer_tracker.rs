@@ -27,9 +27,9 @@ impl BufferTracker {
     pub(super) fn track_call(&self, layer: usize, call: &LayerCall<'_>) {
         let y = call.y.storage_id();
         self.seen().insert(BufferRole::Output(layer), vec![y]);
-        let mut made = storages_written_since(call.before);
-        made.retain(|id| *id != y);
-        self.seen().insert(BufferRole::Work(layer), made);
+        let mut written = storages_written_since(call.before);
+        written.retain(|id| *id != y);
+        self.seen().insert(BufferRole::Work(layer), written);
         self.track_gradient(call.x, BufferRole::InputGradient(layer));
     }
 

@@ -21,7 +21,8 @@ pub(super) fn trained_parameters(model: &dyn ModuleParts, loss: &dyn StepLoss) -
     trained
 }
 
-/// Gives an optimizer without parameters those of model and loss that require a gradient. Returns true if it did.
+/// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
+/// did.
 pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
     if !optimizer.parameters().is_empty() {
         return Ok(false);
@@ -65,14 +66,14 @@ impl FrozenParameters {
         }
         let help = match (own.is_empty(), given) {
             (true, 0) => {
-                "the optimizer has no parameters: build() lazy layers, then make it with the model's parameters()"
+                "the optimizer has no parameters: build() lazy layers, then create it with the model's parameters()"
                     .into()
             }
             (true, _) => format!(
                 "the {given} parameters of the optimizer belong to another model, or were replaced in this model: make \
                  the optimizer with the parameters() of this model"
             ),
-            _ => "make the optimizer with all parameters() of the model, freeze() the others, or set \
+            _ => "create the optimizer with all parameters() of the model, freeze() the others, or set \
                   allow_untrained_parameters if other optimizers update them"
                 .into(),
         };
@@ -85,13 +86,13 @@ impl FrozenParameters {
             return Ok(());
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
-        let help = "these parameters were frozen when the step was recorded: make the optimizer with these parameters \
+        let help = "these parameters were frozen when the step was recorded: create the optimizer with these parameters \
                     (frozen parameters are skipped) and compile again, or set allow_untrained_parameters";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }
 
-/// Returns an error if none of these parameters, which are those of the optimizer, has a gradient.
+/// Returns an error if none of these parameters of the optimizer has a gradient.
 pub(super) fn check_gradients(op: &'static str, updated: &[Parameter]) -> Result<()> {
     if updated.iter().any(|p| p.requires_grad() && p.grad().is_some()) {
         return Ok(());

@@ -52,10 +52,11 @@ impl<'f> ForwardPass<'f> {
         let parts: &dyn ModuleParts = &*model;
         parts.supports_capture()?;
         let planned = &plan.loss.logits_gradient;
-        let (made, _) = trace_calls(parts, &mut || model.logits())?;
-        if (made.shape(), made.dtype()) != (planned.shape(), planned.dtype()) {
-            let help = "shape or dtype of the model's logits differs from that in the plan; make a plan of this model";
-            return Err(Error::shapes(op, [made.shape(), planned.shape()], help));
+        let (traced, _) = trace_calls(parts, &mut || model.logits())?;
+        if (traced.shape(), traced.dtype()) != (planned.shape(), planned.dtype()) {
+            let help =
+                "shape or dtype of the model's logits differs from that in the plan; create a plan of this model";
+            return Err(Error::shapes(op, [traced.shape(), planned.shape()], help));
         }
         let logits = zeros_on(device, planned.shape(), planned.dtype())?;
         let (value, _) = trace_calls(parts, &mut || loss.value(&logits, &targets))?;

@@ -47,11 +47,11 @@ fn sorted(indices: HashMap<TensorId, usize>) -> Vec<usize> {
 impl StepPlan {
     /// Stores the gradient of every parameter that the optimizer updates in the plan's buffer.
     ///
-    /// A recorded step writes the gradient there and the optimizer reads it there. Between launches [`Tensor::grad`]
-    /// returns it. Parameters that cannot be bound are reported and stay unchanged.
+    /// A recorded step writes the gradient into this buffer, and the optimizer reads it from there. Between launches
+    /// [`Tensor::grad`] returns it. Parameters that cannot be bound are reported and stay unchanged.
     ///
     /// # Errors
-    /// Those of [`PlannedBuffer::pin`]; then no parameter is bound.
+    /// The errors of [`PlannedBuffer::pin`]; then no parameter is bound.
     pub fn bind_gradients(
         &self,
         model: &(impl Module + ?Sized),

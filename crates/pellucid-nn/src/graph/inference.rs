@@ -21,10 +21,10 @@ const INFERENCE: &str = "inference";
 ///
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
 /// and no gradients are computed. A batch of n rows runs on the smallest compiled size of at least n rows, and a batch
-/// that is larger than all compiled sizes is split, which may change last bits. Parameters and buffers are those of the
-/// model: a write in place, such as an optimizer's update, is seen by the next launch. After a parameter was replaced,
-/// the model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or removed,
-/// the forward pass is recorded again.
+/// that is larger than all compiled sizes is split, which may change last bits. Parameters and buffers are shared with
+/// the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was replaced, the
+/// model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the
+/// forward pass is recorded again.
 ///
 /// The model may be owned or borrowed: `&M` and `Arc<M>` are models too. [`fork`](InferenceModel::fork) returns another
 /// inference model of the same weights, for another thread.
@@ -98,7 +98,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///     }
     /// }
     ///
-    /// let encoder = Encoder(Embedding::new(50, 8), TransformerEncoder::new(1, 8, 2, 16, TransformerOptions::default()));
+    /// let layers = TransformerEncoder::new(1, 8, 2, 16, TransformerOptions::default());
+    /// let encoder = Encoder(Embedding::new(50, 8), layers);
     /// let mut inference = InferenceModel::new(encoder, &[1, 4])?.with_lengths(&[8, 16])?;
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));
     /// assert_eq!(inference.run(&(ids, mask))?.shape().dims(), [3, 10, 8]); // runs on [4, 16]
@@ -157,11 +158,11 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         self.passes.stats()
     }
 
-    /// Records the forward pass for all compiled sizes and lengths. The names, dtypes and other axes of the inputs are
-    /// those of `like`; its values are not used. Without this call, a shape is recorded when a batch first needs it.
+    /// Records the forward pass for all compiled sizes and lengths. `like` determines the names, dtypes and other axes
+    /// of the inputs; its values are not used. Without this call, a shape is recorded when a batch first needs it.
     ///
     /// # Errors
-    /// Those of [`run`](InferenceModel::run).
+    /// The errors of [`run`](InferenceModel::run).
     pub fn compile_for(&mut self, like: &X) -> Result<()> {
         let model = &self.model;
         self.passes.compile(like, &|| ModelOfInputs::bind(model.clone(), like))
@@ -170,8 +171,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// Returns the model's output for a batch of any number of rows: `[N, ..]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that differ from the first batch in another
-    /// axis than the batch and the length, for inputs of different numbers of rows, for a sequence that is longer than
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that differ from the first batch in an axis
+    /// other than the batch and the length, for inputs of different numbers of rows, for a sequence that is longer than
     /// all compiled lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch
     /// without rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
@@ -184,7 +185,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a batch of another shape, which [`run`](InferenceModel::run) pads;
-    /// [`Error::DeviceUnavailable`] on a device without capture; those of [`run`](InferenceModel::run).
+    /// [`Error::DeviceUnavailable`] on a device without capture; the errors of [`run`](InferenceModel::run).
     pub fn launch(&mut self, x: &X) -> Result<Outputs<'_>> {
         let model = &self.model;
         self.passes.launch(x, &|| ModelOfInputs::bind(model.clone(), x))
@@ -232,7 +233,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelOf
 impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ForwardOfInputs for ModelOfInputs<P, X> {
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let mut inputs = inputs.iter();
-        let missing = || Error::invalid(INFERENCE, "the batch has more inputs than in the recording");
+        let missing = || Error::invalid(INFERENCE, "the batch has more inputs than the recorded one");
         self.model.run(&self.structure.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
 }
@@ -255,7 +256,7 @@ struct ForwardPasses<'f> {
     stats: CacheStats,
 }
 
-/// An input: its name, its shape, of which axis 0 and the length may differ, and its dtype.
+/// An input: its name, its shape (axis 0 and the length may differ), and its dtype.
 struct ExpectedInput {
     name: String,
     shape: Shape,
@@ -452,7 +453,7 @@ impl<'f> ForwardPasses<'f> {
             let (own, shape) = (&expected.shape, x.shape());
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
             let help = format!(
-                "the model was compiled for `{name}` of shape {own}, of which only {axes} may differ; compile another model"
+                "the model was compiled for `{name}` of shape {own}, in which only {axes} may differ; compile another model"
             );
             return Err(Error::shapes(INFERENCE, [shape, own], help));
         }
@@ -491,7 +492,7 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Drops the recordings if the model has other tensors, or is on another device, than at recording.
+    /// Drops the recordings if tensors of the model were replaced, or moved to another device, since recording.
     fn keep_current(&mut self, bind: BindForward<'_, 'f>) -> Result<()> {
         let is_current = |kept: &KeptPasses<'f>| kept.state.check().is_ok();
         if !self.kept.as_ref().is_some_and(is_current) {
@@ -558,7 +559,7 @@ impl<'f> ForwardPasses<'f> {
 }
 
 impl<'f> KeptPasses<'f> {
-    /// Records the forward pass for a shape; of the inputs, only the other axes and the dtypes are used.
+    /// Records the forward pass for a shape; only the other axes and the dtypes of the inputs are used.
     fn record(&mut self, fill: FilledShape, inputs: &[Tensor]) -> Result<()> {
         let output = self.traced_shape(fill, inputs)?;
         if self.recorded.is_empty() {

@@ -1,6 +1,6 @@
 //! The names of an earlier framework for recorded training steps.
 //!
-//! Programs that were written for it find its functions, types and fields here. Everything is a thin shell over
+//! Programs that were written for it find its functions, types and fields here. Everything is a thin wrapper around
 //! [`graph`](super), whose names new programs use:
 //!
 //! | here | in [`graph`](super) |
@@ -12,7 +12,7 @@
 //! | [`collect_params_from_plan`] | [`StepPlan::gradient`], [`PlannedBuffer::pin`](super::plan::PlannedBuffer::pin) |
 //! | [`record_step_graph`], [`record_step_graph_with`] | [`RecordedStep::training`] |
 //! | [`record_eval_graph`] | [`RecordedStep::evaluation`] |
-//! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`]; [`EagerStep`](super::EagerStep), also from a closure |
+//! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`]; [`EagerStep`](super::EagerStep), which a closure can create |
 //! | [`TrainGraph`], of an exec by `TrainGraph::from(exec)`; `x_buf`, `y_buf`, `exec` | [`TrainingStep`] and its fields ([`TrainGraphNames`]) |
 //! | a loss that falls, and Σ Δθ·g < 0 | [`GraphTrainer::check_step`](super::GraphTrainer::check_step) |
 //! | [`Sequential::compile`], [`CompileOptions`] | [`GraphTrainer`](super::GraphTrainer) |
@@ -148,11 +148,11 @@ impl<'f> TrainGraphNames<'f> for TrainGraph<'f> {
     }
 }
 
-/// Returns the plan of a step with this model for inputs of these shapes and dtypes; see [`StepPlan::new`]. Without a
-/// loss, it is the softmax cross-entropy; without `lt_bytes`, a matrix product has 8 MiB of scratch.
+/// Returns the plan of a step with this model for inputs of these shapes and dtypes; see [`StepPlan::new`]. The default
+/// loss is the softmax cross-entropy; by default, a matrix product has 8 MiB of scratch.
 ///
 /// # Errors
-/// Those of [`StepPlan::new`].
+/// The errors of [`StepPlan::new`].
 pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     model: &M,
     inputs: &X,
@@ -184,7 +184,7 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// ```
 ///
 /// # Errors
-/// Those of [`make_plan`].
+/// The errors of [`make_plan`].
 pub fn make_plan_for_sequential<L: Layer + ?Sized>(
     model: &L,
     input_shape: &[usize],
@@ -201,7 +201,7 @@ pub fn make_plan_for_sequential<L: Layer + ?Sized>(
 /// tensor.
 ///
 /// # Errors
-/// Those of [`Buf::pin`].
+/// The errors of [`Buf::pin`].
 pub fn collect_params_from_plan(
     model: &(impl Module + ?Sized),
     plan: &CapturePlan,
@@ -214,7 +214,7 @@ pub fn collect_params_from_plan(
 /// [`StepPlan::bind_gradients`].
 ///
 /// # Errors
-/// Those of [`StepPlan::bind_gradients`].
+/// The errors of [`StepPlan::bind_gradients`].
 pub fn try_rebind_grads(
     model: &(impl Module + ?Sized),
     optimizer: &(impl Optimizer + ?Sized),
@@ -250,7 +250,7 @@ pub fn try_rebind_grads(
 /// ```
 ///
 /// # Errors
-/// Those of [`RecordedStep::training`].
+/// The errors of [`RecordedStep::training`].
 pub fn record_step_graph<'f, X, M, L, Kind>(
     model: &'f M,
     loss: &'f L,
@@ -273,7 +273,7 @@ where
 /// Records a training step as [`record_step_graph`] does, with options; see [`RecordedStep::training`].
 ///
 /// # Errors
-/// Those of [`RecordedStep::training`].
+/// The errors of [`RecordedStep::training`].
 pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
     model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
     loss: impl Deref<Target: Loss> + Send + Sync + 'f,
@@ -289,7 +289,7 @@ pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
 /// Records an evaluation on the contents of `x_buf` and `y_buf`; see [`RecordedStep::evaluation`].
 ///
 /// # Errors
-/// Those of [`RecordedStep::evaluation`].
+/// The errors of [`RecordedStep::evaluation`].
 pub fn record_eval_graph<'f, X: Batch + 'f>(
     model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
     loss: impl Deref<Target: Loss> + Send + Sync + 'f,
@@ -301,7 +301,7 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     RecordedStep::evaluation(model, loss, plan, x_buf, y_buf, stream)
 }
 
-/// The arguments of [`Sequential::compile`] besides the model.
+/// The arguments of [`Sequential::compile`] other than the model.
 pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     /// The loss to minimise.
     pub loss: &'f L,
@@ -332,7 +332,7 @@ impl<'f, L: ?Sized, O: ?Sized> CompileOptions<'f, L, O> {
 
 impl Sequential {
     /// Records a training step for inputs of this shape; see [`graph`](super). Lazy layers are built, and an optimizer
-    /// without parameters gets those of the model.
+    /// without parameters gets the parameters of the model.
     ///
     /// ```
     /// use pellucid::nn::graph::mirror::CompileOptions;
@@ -356,7 +356,7 @@ impl Sequential {
     /// # Errors
     /// [`Error::Layer`] names a layer that rejects its input, whose output shape depends on values, or that cannot be
     /// captured; [`Error::UntrainedParameters`] names parameters that require a gradient and do not belong to the
-    /// optimizer, unless [`CompileOptions::allow_untrained_parameters`] is set; those of [`record_step_graph`]. On
+    /// optimizer, unless [`CompileOptions::allow_untrained_parameters`] is set; the errors of [`record_step_graph`]. On
     /// error, parameters, gradients and optimizer are unchanged.
     ///
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer

@@ -16,7 +16,7 @@
 //! | check | [`Module::supports_capture`](crate::Module::supports_capture) | names a layer that cannot be captured |
 //! | plan | [`StepPlan::new`] | lists the buffers of a step, from shapes alone |
 //! | bind | [`StepPlan::bind_gradients`] | stores gradients in the plan's buffers |
-//! | record | [`RecordedStep::training`], [`RecordedStep::evaluation`] | runs no kernel, changes no value, draws no number |
+//! | record | [`RecordedStep::training`], [`RecordedStep::evaluation`] | runs no kernel, changes no value, draws no random number |
 //!
 //! [`GraphTrainer`] runs all stages at the first step:
 //!
@@ -37,8 +37,8 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 //!
-//! Recording fills an optimizer that was made without parameters with those of the model. An optimizer that leaves out
-//! a parameter that requires a gradient causes [`Error::UntrainedParameters`].
+//! Recording adds the parameters of the model to an optimizer without parameters. An optimizer that leaves out a
+//! parameter that requires a gradient causes [`Error::UntrainedParameters`].
 //! [`GraphTrainer::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
 //! optimizer.
 //!

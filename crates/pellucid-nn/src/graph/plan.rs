@@ -224,8 +224,8 @@ pub struct StepPlan {
     pub input_shape: Shape,
     /// Names, shapes and dtypes of all inputs.
     pub inputs: Vec<(String, Shape, DType)>,
-    /// The buffers of the layers that the model calls, in the order of the calls. Parameters of no such layer follow at
-    /// the end, in an entry for the model itself.
+    /// The buffers of the layers that the model calls, in the order of the calls. Parameters that belong to none of
+    /// these layers follow at the end, in an entry for the model itself.
     pub layers: Vec<LayerBuffers>,
     /// The buffers of the loss.
     pub loss: LossBuffers,
@@ -236,12 +236,12 @@ pub struct StepPlan {
 
 /// Returns the buffers of the layers that the model calls directly, and of the model if it has parameters of its own.
 fn layer_buffers(
-    class: &str,
+    type_name: &str,
     calls: &[TracedCall],
     parameters: Vec<(String, Parameter)>,
     logits: &PlannedBuffer,
 ) -> Vec<LayerBuffers> {
-    // If the model is a layer, the first call is that of the model itself, and its layers are called one level deeper.
+    // If the model is a layer, the first call is the model itself, and its layers are called one level deeper.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
     let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
     let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
@@ -276,7 +276,7 @@ fn layer_buffers(
     }
     if !own.is_empty() {
         layers.push(LayerBuffers {
-            name: format!("L{}:{class}", layers.len()),
+            name: format!("L{}:{type_name}", layers.len()),
             path: String::new(),
             call: None,
             output: logits.clone(),
@@ -324,27 +324,27 @@ impl StepPlan {
             let _on = enable_grad();
             model.logits()
         };
-        // The first run builds lazy layers, which have no parameters and no names before.
+        // The first run builds lazy layers, which have neither parameters nor names before it.
         trace_calls(model, &mut run)?;
         let (logits, calls) = trace_calls(model, &mut run)?;
         let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
         let parts: &dyn ModuleParts = model;
         let named: Vec<(String, Parameter)> =
             parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
-        let class = parts.modules().first().map_or("model", |(_, info)| info.class());
+        let type_name = parts.modules().first().map_or("model", |(_, info)| info.class());
         let inputs = model.batch().named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype()));
         let inputs: Vec<_> = inputs.collect();
         let logits_gradient = PlannedBuffer::new(logits, dtype, device);
         Ok(StepPlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
-            layers: layer_buffers(class, &calls, named, &logits_gradient),
+            layers: layer_buffers(type_name, &calls, named, &logits_gradient),
             loss: LossBuffers { logits_gradient, target: loss.target(logits, dtype)? },
             max_scratch: DEFAULT_MAX_SCRATCH,
         })
     }
 
-    /// Returns the device of the step: that of the logits.
+    /// Returns the device of the step, which is the device of the logits.
     pub(super) fn device(&self) -> Device {
         self.loss.logits_gradient.device
     }

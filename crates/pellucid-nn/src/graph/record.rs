@@ -108,7 +108,7 @@ impl<'f> RecordedStep<'f> {
     /// in evaluation mode, as after [`Module::eval`](crate::Module::eval); afterwards the model's mode is restored.
     ///
     /// # Errors
-    /// Those of [`training`](RecordedStep::training).
+    /// The errors of [`training`](RecordedStep::training).
     pub fn evaluation<X: Batch + 'f>(
         model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
         loss: impl Deref<Target: Loss> + Send + Sync + 'f,
@@ -310,10 +310,10 @@ impl<'f> RecordedStep<'f> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an evaluation, for a step that accumulates gradients, and for one that keeps no
-    /// gradients, see [`StepPlan::bind_gradients`]; those of [`launch`](RecordedStep::launch).
+    /// gradients, see [`StepPlan::bind_gradients`]; the errors of [`launch`](RecordedStep::launch).
     pub fn check_step(&mut self) -> Result<StepCheck> {
         let Some(training) = self.bound.training.as_ref().filter(|_| self.update.is_none()) else {
-            let help = "an evaluation does not update, nor does every launch of a step that accumulates gradients; check \
+            let help = "an evaluation never updates, and a step that accumulates gradients does not update in every launch; check \
                         a training step with accumulate = 1";
             return Err(Error::invalid("check_step", help));
         };
@@ -335,12 +335,13 @@ impl<'f> RecordedStep<'f> {
         BoundGradients::current(&*self.bound.computation.model, update.optimizer.parameters(), &self.plan)
     }
 
-    /// Returns how often the step was recorded, and the number of kept recordings, with those of a separate update.
+    /// Returns how often the step was recorded, and the number of kept recordings, including recordings of a separate
+    /// update.
     pub(super) fn recordings(&self) -> (u64, usize) {
         let runners = std::iter::once(&self.pass).chain(self.update.as_ref().map(|update| &update.run));
         runners
             .map(StepRunner::recordings)
-            .fold((0, 0), |(made, held), stats| (made + stats.misses + 1, held + stats.held))
+            .fold((0, 0), |(recorded, held), stats| (recorded + stats.misses + 1, held + stats.held))
     }
 
     /// Returns the model with its inputs, and the loss with its targets.

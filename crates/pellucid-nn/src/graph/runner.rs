@@ -91,7 +91,7 @@ impl<'f> EagerStep<'f> {
     /// Runs the step.
     ///
     /// # Errors
-    /// Those of its operations.
+    /// The errors of its operations.
     pub fn launch(&mut self) -> Result<()> {
         let _on = enable_grad();
         (self.step.get_mut().unwrap_or_else(PoisonError::into_inner))()

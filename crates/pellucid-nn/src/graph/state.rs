@@ -41,7 +41,7 @@ impl<'f> ModelState<'f> {
         self.known.iter().map(Tensor::dtype).ne(self.dtypes.iter().copied())
     }
 
-    /// Returns an error if the model holds another tensor than at recording.
+    /// Returns an error if a tensor of the model was replaced since recording.
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
         self.each(&mut |name, tensor| {

@@ -65,13 +65,13 @@ impl<'f> KeptStep<'f> {
 
     /// Returns how often the step and its evaluation were recorded, and the number of their kept recordings.
     fn recordings(&self) -> (u64, usize) {
-        let (made, held) = self.buffers().recorded.recordings();
+        let (recorded, held) = self.buffers().recorded.recordings();
         match &self.recording {
             KeptRecording::Training(_, Some(evaluation)) => {
                 let (of_evaluation, more) = evaluation.recordings();
-                (made + of_evaluation, held + more)
+                (recorded + of_evaluation, held + more)
             }
-            _ => (made, held),
+            _ => (recorded, held),
         }
     }
 
@@ -238,10 +238,10 @@ impl<'f> StepCache<'f> {
 
     /// Launches the current step by `launch`, and counts a hit if its recording was kept.
     fn counted<R>(&mut self, is_kept: bool, launch: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
-        let made = |cache: &Self| cache.kept.last().map(|kept| kept.recordings().0);
-        let before = made(self);
+        let recordings = |cache: &Self| cache.kept.last().map(|kept| kept.recordings().0);
+        let before = recordings(self);
         let result = launch(self);
-        match is_kept && made(self) == before {
+        match is_kept && recordings(self) == before {
             true => self.stats.hits += 1,
             false => self.stats.misses += 1,
         }

@@ -78,7 +78,7 @@ impl Timer {
     /// Waits for all launched work, then starts the interval. A second call starts a new interval.
     ///
     /// # Errors
-    /// Those of [`Stream::synchronize`].
+    /// The errors of [`Stream::synchronize`].
     pub fn start(&mut self) -> Result<()> {
         self.stream.synchronize()?;
         (self.start, self.elapsed) = (Some(Instant::now()), None);
@@ -89,8 +89,8 @@ impl Timer {
     /// same length.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] before [`start`](Timer::start); those of [`Stream::synchronize`], after which the
-    /// interval is still open.
+    /// [`Error::InvalidArgument`] before [`start`](Timer::start); the errors of [`Stream::synchronize`], after which
+    /// the interval is still open.
     pub fn stop(&mut self) -> Result<f64> {
         let Some(start) = self.start else {
             return Err(Error::invalid("Timer", "the interval has no beginning; call start() before stop()"));

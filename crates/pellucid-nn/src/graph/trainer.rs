@@ -25,9 +25,9 @@ use std::sync::Arc;
 /// Between launches, [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
 ///
 /// A trainer is `Send`: it may move to another thread between steps, and a service may hold it in a
-/// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so the
-/// results are those of a trainer that does not move. [Autocast](pellucid_tensor::autocast) is a mode of the thread,
-/// and does not move with the trainer.
+/// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so a
+/// move does not change the results. [Autocast](pellucid_tensor::autocast) is a mode of the thread, and does not move
+/// with the trainer.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};
@@ -183,7 +183,7 @@ where
     /// [`step`](GraphTrainer::step) needs it. The values are not used. Steps for other shapes are kept.
     ///
     /// # Errors
-    /// Those of [`Sequential::compile`](crate::Sequential::compile).
+    /// The errors of [`Sequential::compile`](crate::Sequential::compile).
     pub fn compile_for(&mut self, inputs: &X) -> Result<&mut TrainingStep<'f>> {
         let model = ModelWithBatch::with_buffers(self.model.clone(), inputs)?;
         self.steps.compile(model, None)
@@ -194,18 +194,18 @@ where
     ///
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
-    /// have shape and dtype of `y`.
+    /// have the shape and dtype of `y`.
     ///
     /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
     /// batch are: a class number of targets on another device, or a predicted probability outside [0, 1], makes the
-    /// loss NaN, and the update makes the parameters NaN, where an eager loss returns an error.
+    /// loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
     ///
     /// # Errors
-    /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of
+    /// The errors of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; the errors of
     /// [`TrainingStep::set_batch`] and of [`TrainingStep::launch`]. A batch whose shapes, dtypes or targets the model
-    /// or the loss rejects changes nothing. Where the launch finds an index out of bounds, as that of an
-    /// [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of the layers before
-    /// it, such as [`BatchNorm`](crate::BatchNorm), have been updated.
+    /// or the loss rejects changes nothing. If the launch finds an index out of bounds, for example in an
+    /// [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of earlier layers,
+    /// such as [`BatchNorm`](crate::BatchNorm), have been updated.
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
         let model = &self.model;
         self.steps.step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
@@ -215,7 +215,7 @@ where
     /// from a recorded evaluation ([`RecordedStep::evaluation`](super::RecordedStep::evaluation)).
     ///
     /// # Errors
-    /// Those of [`step`](GraphTrainer::step).
+    /// The errors of [`step`](GraphTrainer::step).
     pub fn one_step(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         self.step(x, y)?;
         self.steps.evaluate_buffers()
@@ -236,7 +236,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// Those of [`step`](GraphTrainer::step) and of [`RecordedStep::check_step`](super::RecordedStep::check_step).
+    /// The errors of [`step`](GraphTrainer::step) and of [`RecordedStep::check_step`](super::RecordedStep::check_step).
     pub fn check_step(&mut self, x: &X, y: &Tensor) -> Result<StepCheck> {
         let model = &self.model;
         self.steps.check_step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
@@ -246,7 +246,7 @@ where
     /// new shapes records an evaluation.
     ///
     /// # Errors
-    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; those of
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; the errors of
     /// [`RecordedStep::evaluation`](super::RecordedStep::evaluation).
     pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         let model = &self.model;
@@ -259,7 +259,7 @@ impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, 
     /// before the first [`step`](GraphTrainer::step) needs it.
     ///
     /// # Errors
-    /// Those of [`Sequential::compile`](crate::Sequential::compile).
+    /// The errors of [`Sequential::compile`](crate::Sequential::compile).
     pub fn compile(&mut self, input_shape: &[usize]) -> Result<&mut TrainingStep<'f>> {
         let inputs = ops::zeros(input_shape, self.model.input_dtype())?;
         self.compile_for(&inputs)

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 
 /// A recorded training step over fixed buffers of its own.
 ///
-/// [`GraphTrainer`](super::GraphTrainer) and [`Sequential::compile`](crate::Sequential::compile) make it.
+/// [`GraphTrainer`](super::GraphTrainer) and [`Sequential::compile`](crate::Sequential::compile) create it.
 pub struct TrainingStep<'f> {
     /// The input buffers, in order: x `[B, K]`, for example.
     pub inputs: Vec<Tensor>,
@@ -80,8 +80,8 @@ pub(super) const SET_BATCH: &str = "set_batch";
 
 impl<'f> TrainingStep<'f> {
     /// Builds, checks and plans the model, fills the optimizer, binds the gradients and records. `shared` are gradient
-    /// buffers to use, by name. `first` is the batch of the first launch, if it is known: it is checked before
-    /// anything changes, and determines the targets of a loss that does not.
+    /// buffers to use, by name. `first` is the batch of the first launch, if it is known: it is checked before anything
+    /// changes, and determines the targets of a loss that does not define them.
     pub(super) fn compile(
         setup: TrainingSetup<'f>,
         shared: &HashMap<String, Tensor>,
@@ -162,7 +162,7 @@ impl<'f> TrainingStep<'f> {
     /// Executes the step on the batch in the buffers.
     ///
     /// # Errors
-    /// Those of [`RecordedStep::launch`].
+    /// The errors of [`RecordedStep::launch`].
     pub fn launch(&mut self) -> Result<()> {
         self.recorded.launch()
     }
@@ -170,7 +170,7 @@ impl<'f> TrainingStep<'f> {
     /// Checks the step on the batch in the buffers; see [`RecordedStep::check_step`].
     ///
     /// # Errors
-    /// Those of [`RecordedStep::check_step`].
+    /// The errors of [`RecordedStep::check_step`].
     pub fn check_step(&mut self) -> Result<StepCheck> {
         self.recorded.check_step()
     }
@@ -190,8 +190,8 @@ impl<'f> TrainingStep<'f> {
     }
 }
 
-/// Makes a training step of a recording, which keeps its buffers: those that were passed when it was recorded, on the
-/// device of the step.
+/// Creates a training step from a recording. It keeps the buffers that were passed at recording, on the device of the
+/// step.
 impl<'f> From<RecordedStep<'f>> for TrainingStep<'f> {
     fn from(recorded: RecordedStep<'f>) -> TrainingStep<'f> {
         let gradients = recorded.bound_gradients();

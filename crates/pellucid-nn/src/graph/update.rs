@@ -76,7 +76,7 @@ impl UpdateResult for Result<()> {
     }
 }
 
-/// The optimizer of a step, or the closure in its place.
+/// The optimizer, or the closure, that updates the parameters of a step.
 #[derive(Clone)]
 pub enum StepOptimizer<'f> {
     /// An optimizer.
@@ -107,7 +107,7 @@ impl StepOptimizer<'_> {
         }
     }
 
-    /// Returns the state of the optimizer by name; that of a closure is unknown.
+    /// Returns the state of the optimizer by name; the state of a closure is unknown.
     pub(super) fn state(&self) -> Vec<(String, Tensor)> {
         match self {
             StepOptimizer::Optimizer(optimizer) => optimizer.state(),
@@ -153,7 +153,7 @@ impl StepUpdate<'_> {
         }
     }
 
-    /// Returns all tensors that an update changes besides parameters and gradients.
+    /// Returns all tensors that an update changes, except parameters and gradients.
     pub(super) fn state(&self) -> Vec<Tensor> {
         let own = self.optimizer.state().into_iter();
         own.chain(self.scaler.iter().flat_map(|(scaler, _)| scaler.values())).map(|(_, tensor)| tensor).collect()

@@ -46,7 +46,7 @@ pub fn default_dtype() -> DType {
 /// ```
 ///
 /// # Panics
-/// If the dtype is not a float.
+/// Panics if the dtype is not a float.
 #[doc(alias = "set_default_dtype")]
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
@@ -106,7 +106,7 @@ macro_rules! schemes {
         $(#[$doc])*
         ///
         /// # Panics
-        #[doc = concat!("With the errors of [`", stringify!($try_name), "`].")]
+        #[doc = concat!("Panics if [`", stringify!($try_name), "`] returns an error.")]
         #[track_caller]
         pub fn $name(shape: impl Into<Shape>, $($argument: $type),*) -> Parameter {
             unwrap($try_name(shape, $($argument),*))
@@ -126,7 +126,7 @@ macro_rules! schemes {
         #[doc = concat!("Refills a parameter in place with values as [`", stringify!($name), "`] draws them.")]
         ///
         /// # Panics
-        #[doc = concat!("With the errors of [`", stringify!($try_refill), "`].")]
+        #[doc = concat!("Panics if [`", stringify!($try_refill), "`] returns an error.")]
         #[track_caller]
         pub fn $refill(parameter: &Tensor, $($argument: $type),*) {
             unwrap($try_refill(parameter, $($argument),*));
@@ -135,7 +135,7 @@ macro_rules! schemes {
         #[doc = concat!("Refills a parameter as [`", stringify!($refill), "`] does, or returns its error.")]
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($try_name), "`];")]
+        #[doc = concat!("The errors of [`", stringify!($try_name), "`];")]
         /// [`Error::InPlaceOnTracked`](pellucid_tensor::Error::InPlaceOnTracked) for a tensor that is not a leaf.
         #[track_caller]
         pub fn $try_refill(parameter: &Tensor, $($argument: $type),*) -> Result<()> {
@@ -160,7 +160,7 @@ schemes! {
     uniform, try_uniform; uniform_, try_uniform_(low: f64, high: f64);
     /// Normal with this mean and standard deviation.
     normal, try_normal; normal_, try_normal_(mean: f64, std: f64);
-    /// Normal, truncated to [low, high]; mean and standard deviation are those of the distribution before truncation.
+    /// Normal, truncated to [low, high]; mean and standard deviation refer to the distribution before truncation.
     trunc_normal, try_trunc_normal; trunc_normal_, try_trunc_normal_(mean: f64, std: f64, low: f64, high: f64);
     /// Uniform with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
     xavier_uniform, try_xavier_uniform; xavier_uniform_, try_xavier_uniform_(gain: f64);

@@ -120,7 +120,7 @@ with_numbers! {
     } => softplus_beta;
     /// x clamped to [low, high].
     Hardtanh {
-        /// The least value.
+        /// The smallest value.
         low: f64 = -1.0,
         /// The greatest value.
         high: f64 = 1.0

@@ -107,7 +107,7 @@ impl<const N: usize> BatchNorm<N> {
         BatchNorm { weight: None, bias: None, ..self }
     }
 
-    /// Removes the running statistics: evaluation uses those of the batch too.
+    /// Removes the running statistics: evaluation then also uses the statistics of the batch.
     pub fn without_running_statistics(self) -> BatchNorm<N> {
         BatchNorm { running_mean: None, running_var: None, num_batches_tracked: None, ..self }
     }

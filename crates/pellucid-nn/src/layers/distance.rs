@@ -24,7 +24,7 @@ impl CosineSimilarity {
     /// Returns the cosines; a and b broadcast.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](CosineSimilarity::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](CosineSimilarity::try_forward) at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();
@@ -34,7 +34,7 @@ impl CosineSimilarity {
     /// Returns the cosines, or an error.
     ///
     /// # Errors
-    /// Those of [`ops::cosine_similarity`].
+    /// The errors of [`ops::cosine_similarity`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || ops::cosine_similarity(a, b, self.axis, self.eps))
     }
@@ -62,7 +62,7 @@ impl PairwiseDistance {
     /// Returns the distances; a and b broadcast.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](PairwiseDistance::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](PairwiseDistance::try_forward) at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();
@@ -72,7 +72,7 @@ impl PairwiseDistance {
     /// Returns the distances, or an error.
     ///
     /// # Errors
-    /// Those of [`ops::pairwise_distance`].
+    /// The errors of [`ops::pairwise_distance`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || ops::pairwise_distance(a, b, self.p, self.eps, self.keepdims))
     }

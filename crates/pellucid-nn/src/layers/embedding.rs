@@ -169,7 +169,7 @@ impl EmbeddingBag {
     /// of a matrix is a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
     ///
     /// # Errors
-    /// Those of [`ops::embedding_bag`].
+    /// The errors of [`ops::embedding_bag`].
     #[panicking_form]
     pub fn try_bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
         weights.map_or(Ok(()), |weights| check_input_dtype("embedding_bag", weights, &self.weight))?;

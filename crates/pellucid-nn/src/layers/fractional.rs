@@ -87,7 +87,7 @@ impl<const N: usize> FractionalMaxPool<N> {
     /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes.
     ///
     /// # Errors
-    /// Those of [`ops::fractional_max_pool2d`].
+    /// The errors of [`ops::fractional_max_pool2d`].
     #[panicking_form]
     pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         const { assert!(N == 2 || N == 3, "the number of spatial axes must be 2 or 3") };

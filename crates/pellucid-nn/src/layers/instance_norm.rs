@@ -101,9 +101,9 @@ impl<const N: usize> Layer for InstanceNorm<N> {
         let layer = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]);
         let given = channels::<N>(op, x.shape())?;
         if given != self.channels {
-            let made_for = self.channels;
+            let expected = self.channels;
             let help =
-                format!("the input has {given} channels, but the layer was made for {made_for}: {layer}::new({given})");
+                format!("the input has {given} channels, but the layer expects {expected}: {layer}::new({given})");
             return Err(Error::shapes(op, [x.shape()], help));
         }
         check_optional_dtype(op, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;

@@ -59,7 +59,7 @@ pub(super) fn bound(inputs: usize) -> f64 {
 fn wrong_width(input: &Shape, weight: &Shape) -> Error {
     let (outputs, inputs) = (weight[0], weight[1]);
     let given = input[input.rank() - 1];
-    let wrong = format!("the last axis of the input has length {given}, but the layer was made for {inputs}");
+    let wrong = format!("the last axis of the input has length {given}, but the layer expects {inputs}");
     let product = |axes: &[usize]| {
         let factors = axes.iter().map(usize::to_string).collect::<Vec<_>>().join("·");
         (axes.iter().fold(1usize, |size, &len| size.saturating_mul(len)), factors)
@@ -75,12 +75,12 @@ fn wrong_width(input: &Shape, weight: &Shape) -> Error {
         )
     } else if input.rank() > 3 {
         format!(
-            "{wrong}; after convolutions or pooling put Flatten::new() before this layer, and make it with \
+            "{wrong}; after convolutions or pooling put Flatten::new() before this layer, and create it with \
              Linear::new({size}, {outputs}), as {factors} = {size}"
         )
     } else {
         format!(
-            "{wrong}; make the layer with Linear::new({given}, {outputs}), or give the input a last axis of length \
+            "{wrong}; create the layer with Linear::new({given}, {outputs}), or give the input a last axis of length \
              {inputs}"
         )
     };
@@ -139,7 +139,7 @@ impl Bilinear {
     /// Returns the output for two inputs, whose leading axes broadcast.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](Bilinear::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](Bilinear::try_forward) at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();

@@ -65,7 +65,7 @@ impl Layer for LayerNorm {
     }
 }
 
-/// Returns an error if the last axes of x do not have the shape that the layer was made for.
+/// Returns an error if the last axes of x do not have the shape that the layer expects.
 fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> Result<()> {
     if x.shape().ends_with(shape) {
         return Ok(());
@@ -73,9 +73,9 @@ fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> 
     let help = match x.rank().checked_sub(shape.rank()) {
         Some(lead) if shape.rank() > 0 => {
             let given = Shape::from(&x.shape()[lead..]);
-            format!("the last axes of the input are {given}, but the layer was made for {shape}: {layer}::new({given})")
+            format!("the last axes of the input are {given}, but the layer expects {shape}: {layer}::new({given})")
         }
-        _ => format!("the input must have the last axes {shape}, for which the layer was made"),
+        _ => format!("the input must have the last axes {shape}, as the layer expects"),
     };
     Err(Error::shapes(op, [x.shape()], help))
 }

@@ -21,7 +21,7 @@ pub trait Weighted: Layer {
     /// Returns the layer's output with another weight.
     ///
     /// # Errors
-    /// Those of [`Layer::compute`].
+    /// The errors of [`Layer::compute`].
     fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor>;
 }
 
@@ -59,8 +59,8 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
 /// Weight normalisation (Salimans & Kingma 2016): the weight of the layer is w = g·v/‖v‖, with separately trained
 /// lengths g and directions v. There is one length for every slice along the first axis.
 ///
-/// Initially w is the layer's own weight. Parameters have the names of PyTorch's `parametrizations.weight_norm`:
-/// g is `parametrizations.weight.original0`, `[n, 1, ..]`, and v is `parametrizations.weight.original1`.
+/// Initially w is the layer's own weight. Parameter names follow PyTorch's `parametrizations.weight_norm`: g is
+/// `parametrizations.weight.original0`, `[n, 1, ..]`, and v is `parametrizations.weight.original1`.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Linear, Module, WeightNorm};
@@ -136,7 +136,7 @@ display_as_tree! {
 /// divided by an estimate of its largest singular value σ. The map then has Lipschitz constant about 1.
 ///
 /// σ = uᵀ·W·v. Every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by iterations of the power
-/// method; gradients treat both as constants. Names are those of PyTorch's `parametrizations.spectral_norm`:
+/// method; gradients treat both as constants. Names follow PyTorch's `parametrizations.spectral_norm`:
 /// `parametrizations.weight.original`, and the buffers `parametrizations.weight.0._u` and
 /// `parametrizations.weight.0._v`.
 ///

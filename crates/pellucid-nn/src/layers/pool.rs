@@ -1,4 +1,4 @@
-//! Pooling: the maximum, the mean or the p-norm of windows, of a given size or in a given number.
+//! Pooling: the maximum, the mean or the p-norm of windows, given by their size or by their number.
 
 use super::spatial::{DEFAULT_IS_ONE, DEFAULT_IS_SIZE, ONE_ELEMENT, PerAxis, by_axes, positive};
 use crate::layer::Layer;
@@ -48,8 +48,8 @@ macro_rules! windows {
 windows! {
     /// Max pooling: the maximum of every window.
     ///
-    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with
-    /// [`ceil`](MaxPool::ceil).
+    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with [`ceil`](MaxPool::ceil),
+    /// the quotient is rounded up.
     ///
     /// ```
     /// use pellucid::nn::{Layer, MaxPool2d};
@@ -58,9 +58,10 @@ windows! {
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     MaxPool: MaxPool1d, MaxPool2d, MaxPool3d {}
-    /// Average pooling: the mean of every window. Padding counts as zeros. Lengths are those of [`MaxPool`].
+    /// Average pooling: the mean of every window. Padding counts as zeros. Output lengths are computed as for
+    /// [`MaxPool`].
     AvgPool: AvgPool1d, AvgPool2d, AvgPool3d { divisor: AvgPoolDivisor }
-    /// Power-average pooling: (Σ xᵖ)^(1/p) over every window. Lengths are those of [`MaxPool`].
+    /// Power-average pooling: (Σ xᵖ)^(1/p) over every window. Output lengths are computed as for [`MaxPool`].
     LpPool: LpPool1d, LpPool2d, LpPool3d { p: f64 }
 }
 
@@ -99,7 +100,7 @@ impl<const N: usize> MaxPool<N> {
     /// [`MaxUnpool`](crate::MaxUnpool) needs.
     ///
     /// # Errors
-    /// Those of [`ops::max_pool2d`].
+    /// The errors of [`ops::max_pool2d`].
     #[panicking_form]
     pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         by_axes::<_, N>([ops::max_pool1d, ops::max_pool2d, ops::max_pool3d])(x, self.pool.clone())
@@ -238,7 +239,7 @@ impl<const N: usize> AdaptiveMaxPool<N> {
     /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes.
     ///
     /// # Errors
-    /// Those of [`ops::adaptive_max_pool2d`].
+    /// The errors of [`ops::adaptive_max_pool2d`].
     #[panicking_form]
     pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let pool = by_axes::<_, N>([ops::adaptive_max_pool1d, ops::adaptive_max_pool2d, ops::adaptive_max_pool3d]);

@@ -56,7 +56,7 @@ pub struct Unflatten {
 }
 
 impl Unflatten {
-    /// Creates a layer that splits an axis into these lengths, of which one may be −1.
+    /// Creates a layer that splits an axis into these lengths; one may be −1.
     pub fn new(axis: isize, lengths: impl Into<Vec<isize>>) -> Unflatten {
         Unflatten { axis, lengths: lengths.into() }
     }

@@ -73,7 +73,7 @@ pub(super) fn check_channels(
     match (x.shape().get(1), values) {
         (Some(&given), Some(values)) if given != values.size() => {
             let help = format!(
-                "the input has {given} channels on axis 1, but the layer was made for {}: {}",
+                "the input has {given} channels on axis 1, but the layer expects {}: {}",
                 values.size(),
                 make(given)
             );

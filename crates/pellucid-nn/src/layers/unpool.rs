@@ -60,7 +60,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// Places the elements of x at their `indices`, with the spatial lengths (L − 1)·stride − 2·padding + size.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](MaxUnpool::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](MaxUnpool::try_forward) at the caller's line.
     #[track_caller]
     pub fn forward(&self, x: &Tensor, indices: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();
@@ -70,7 +70,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// Returns the result of [`forward`](MaxUnpool::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`ops::max_unpool2d`].
+    /// The errors of [`ops::max_unpool2d`].
     pub fn try_forward(&self, x: &Tensor, indices: &Tensor) -> Result<Tensor> {
         channels::<N>("max_unpool", x.shape())?;
         let mut dims = [0; N];
@@ -92,7 +92,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// Places the elements with other spatial lengths, since several lengths are pooled to the same one.
     ///
     /// # Errors
-    /// Those of [`ops::max_unpool2d`].
+    /// The errors of [`ops::max_unpool2d`].
     #[panicking_form]
     pub fn try_forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
         let unpool = by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d]);

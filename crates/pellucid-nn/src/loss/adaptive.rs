@@ -1,4 +1,4 @@
-//! The adaptive softmax, a loss for very many classes of which few are frequent.
+//! The adaptive softmax, a loss for very many classes, few of them frequent.
 
 use super::{Loss, loss_pointer};
 use crate::call;
@@ -80,7 +80,7 @@ impl AdaptiveLogSoftmaxWithLoss {
     /// Returns the logarithms of the probabilities of all classes, `[.., classes]`.
     ///
     /// # Errors
-    /// Those of [`ops::linear`].
+    /// The errors of [`ops::linear`].
     #[panicking_form]
     pub fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let head = ops::log_softmax(&self.head.try_forward(x)?, -1)?;
@@ -97,7 +97,7 @@ impl AdaptiveLogSoftmaxWithLoss {
     /// Returns the class of the highest probability, `[..]`.
     ///
     /// # Errors
-    /// Those of [`try_log_prob`](AdaptiveLogSoftmaxWithLoss::try_log_prob).
+    /// The errors of [`try_log_prob`](AdaptiveLogSoftmaxWithLoss::try_log_prob).
     #[panicking_form]
     pub fn try_predict(&self, x: &Tensor) -> Result<Tensor> {
         self.try_log_prob(x).and_then(|logs| ops::argmax(&logs, -1))

@@ -75,7 +75,7 @@ pub trait Loss: Send + Sync {
     /// devices, where the values are not read, such a value makes the loss and its gradient NaN.
     ///
     /// # Errors
-    /// Those of the operations if shapes or dtypes do not match.
+    /// The errors of the operations if shapes or dtypes do not match.
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
 
     /// Returns the kind of targets; `None` if the loss does not define it, see [`with_targets`](Loss::with_targets).
@@ -111,7 +111,7 @@ pub trait Loss: Send + Sync {
     /// Returns the loss.
     ///
     /// # Panics
-    /// With the error of [`try_forward`](Loss::try_forward), at the caller's line.
+    /// Panics with the error of [`try_forward`](Loss::try_forward) at the caller's line.
     #[track_caller]
     fn forward(&self, logits: &Tensor, y: &Tensor) -> Tensor {
         let _call = pellucid_tensor::note_call_location();
@@ -123,7 +123,7 @@ pub trait Loss: Send + Sync {
     /// logits is unchanged; continue with `logits.backward_with(BackwardOptions { gradient: Some(d_logits), .. })`.
     ///
     /// # Errors
-    /// Those of [`try_forward`](Loss::try_forward).
+    /// The errors of [`try_forward`](Loss::try_forward).
     fn try_forward_with_grad(&self, logits: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)> {
         let logits = tracked_leaf(logits);
         let (loss, [d_logits]) = with_gradients([&logits], || self.try_forward(&logits, y))?;
@@ -133,7 +133,7 @@ pub trait Loss: Send + Sync {
     /// Returns the loss and its gradient, as [`try_forward_with_grad`](Loss::try_forward_with_grad) does.
     ///
     /// # Panics
-    /// With the error of [`try_forward_with_grad`](Self::try_forward_with_grad), at the caller's line.
+    /// Panics with the error of [`try_forward_with_grad`](Self::try_forward_with_grad) at the caller's line.
     #[track_caller]
     fn forward_with_grad(&self, logits: &Tensor, y: &Tensor) -> (Tensor, Tensor) {
         unwrap(self.try_forward_with_grad(logits, y))
@@ -150,7 +150,7 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
 /// Returns the values as a new leaf that requires a gradient.
 fn tracked_leaf(x: &Tensor) -> Tensor {
     let x = x.detach();
-    // The loss returns an error for other dtypes than floats.
+    // The loss returns an error for dtypes other than floats.
     if x.dtype().is_float() { x.requires_grad_(true) } else { x }
 }
 
@@ -195,7 +195,7 @@ macro_rules! declared {
         #[doc = concat!("Computes the mean of [`", stringify!($name), "`] with default options, a 0-d tensor.")]
         ///
         /// # Panics
-        #[doc = concat!("With the errors of [`", stringify!($name), "`].")]
+        #[doc = concat!("Panics if [`", stringify!($name), "`] returns an error.")]
         #[track_caller]
         pub fn $function($($input: &Tensor),*) -> Tensor {
             $name::default().forward($($input),*)
@@ -230,8 +230,8 @@ macro_rules! losses {
     )*};
 }
 
-/// Implements `Loss` for a pointer to a loss. (Blanket implementations for `&L` and `Box<L>` would overlap with that of
-/// functions.)
+/// Implements `Loss` for a pointer to a loss. (Blanket implementations for `&L` and `Box<L>` would overlap with the
+/// implementation for functions.)
 macro_rules! loss_pointer {
     ([$($generics:tt)*] $pointer:ty) => {
         impl<$($generics)*> Loss for $pointer {
@@ -275,7 +275,7 @@ macro_rules! methods_of_many {
             /// Returns the loss.
             ///
             /// # Errors
-            /// Those of the operation of [`ops`] that has the name of the loss.
+            /// The errors of the operation of the same name in [`ops`].
             pub fn try_forward(&self, $($input: &Tensor),*) -> Result<Tensor> {
                 let $loss = self;
                 crate::call::call($loss, &[$($input),*], || $body)
@@ -284,7 +284,7 @@ macro_rules! methods_of_many {
             /// Returns the loss.
             ///
             /// # Panics
-            /// With the error of [`try_forward`](Self::try_forward), at the caller's line.
+            /// Panics with the error of [`try_forward`](Self::try_forward) at the caller's line.
             #[track_caller]
             pub fn forward(&self, $($input: &Tensor),*) -> Tensor {
                 let _call = pellucid_tensor::note_call_location();
@@ -295,7 +295,7 @@ macro_rules! methods_of_many {
             /// [`Loss::try_forward_with_grad`](crate::loss::Loss::try_forward_with_grad).
             ///
             /// # Errors
-            /// Those of [`try_forward`](Self::try_forward).
+            /// The errors of [`try_forward`](Self::try_forward).
             pub fn try_forward_with_grad(
                 &self,
                 $($input: &Tensor),*
@@ -307,7 +307,7 @@ macro_rules! methods_of_many {
             /// Returns the loss and its gradients, as [`try_forward_with_grad`](Self::try_forward_with_grad) does.
             ///
             /// # Panics
-            /// With the error of [`try_forward_with_grad`](Self::try_forward_with_grad), at the caller's line.
+            /// Panics with the error of [`try_forward_with_grad`](Self::try_forward_with_grad) at the caller's line.
             #[track_caller]
             pub fn forward_with_grad(
                 &self,

@@ -38,8 +38,8 @@ pub enum GradKind {
 /// ```
 ///
 /// # Errors
-/// Those of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient is
-/// zero or NaN, and for a loss that is neither a sum nor a mean; [`Error::ReadInCapture`] while a step is captured.
+/// The errors of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient
+/// is zero or NaN, and for a loss that is neither a sum nor a mean; [`Error::ReadInCapture`] while a step is captured.
 #[track_caller]
 pub fn infer_grad_scale(
     loss: &(impl Loss + ?Sized),
@@ -49,11 +49,7 @@ pub fn infer_grad_scale(
 ) -> Result<(f64, GradKind)> {
     let op = "infer_grad_scale";
     let Some(&batch) = x.shape().first() else {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            "x must have at least one axis; the first axis is that of the samples",
-        ));
+        return Err(Error::shapes(op, [x.shape()], "x must have at least one axis; the first axis is the batch axis"));
     };
     let logits = {
         let _kept = SavedState::of(model)?;
@@ -64,8 +60,8 @@ pub fn infer_grad_scale(
         let times = |t: &Tensor| ops::concatenate(&vec![t; copies], 0);
         let (_, gradient) = loss.try_forward_with_grad(&times(&logits)?, &times(y)?)?;
         // Adds the gradients of both copies of a sample.
-        let apart = ops::unflatten(&ops::to_dtype(&gradient, DType::F64)?, 0, [copies as isize, -1])?;
-        ops::sum(&apart, 0)
+        let per_copy = ops::unflatten(&ops::to_dtype(&gradient, DType::F64)?, 0, [copies as isize, -1])?;
+        ops::sum(&per_copy, 0)
     };
     let (once, twice) = (gradient(1)?, gradient(2)?);
     let product = |a: &Tensor| ops::sum(&ops::mul(a, &once)?, ..);
@@ -106,7 +102,7 @@ impl Drop for SavedState {
             }
             let before = Tensor::try_from_bytes(bytes, tensor.dtype(), tensor.shape())
                 .expect("the saved bytes must fit the dtype and shape of the tensor");
-            ops::copy_(tensor, &before).expect("copying the former values into a state tensor must succeed");
+            ops::copy_(tensor, &before).expect("copying the previous values into a state tensor must succeed");
         }
     }
 }

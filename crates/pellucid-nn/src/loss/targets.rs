@@ -33,7 +33,7 @@ impl Targets {
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The loss itself refuses targets of another shape, and its error comes before one of values.
+        // The loss itself refuses targets of another shape. This error precedes an error about values.
         if !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }

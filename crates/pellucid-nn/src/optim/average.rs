@@ -79,7 +79,7 @@ impl AveragedModel {
             self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p))
         {
             let help = format!(
-                "the parameter `{name}` was converted; make the averages after the model is converted with to_dtype_()"
+                "the parameter `{name}` was converted; create the averages after converting the model with to_dtype_()"
             );
             return Err(Error::dtypes("averaged_model", [a.dtype(), p.dtype()], help));
         }
@@ -154,7 +154,7 @@ impl AveragedModel {
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.
     ///
     /// # Errors
-    /// Those of [`Module::try_state_dict`].
+    /// The errors of [`Module::try_state_dict`].
     #[panicking_form]
     pub fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.values())
@@ -221,7 +221,7 @@ fn average_dtype(parameter: &Parameter) -> DType {
 /// ```
 ///
 /// # Errors
-/// Those of the model; statistics of earlier batches are kept.
+/// The errors of the model; statistics of earlier batches are kept.
 pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item = Tensor>) -> Result<()> {
     let norms = batch_norms(model);
     if norms.is_empty() {

@@ -33,7 +33,7 @@ pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor>
 /// Clips gradients as [`clip_grad_norm`] does, with options.
 ///
 /// # Errors
-/// Those of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm is not finite and `error_if_nonfinite` is
+/// The errors of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm is not finite and `error_if_nonfinite` is
 /// set; then no gradient is changed.
 #[track_caller]
 pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNormOptions) -> Result<Tensor> {
@@ -88,7 +88,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     }
 }
 
-/// Returns the gradients that an optimizer uses: those of frozen parameters are excluded.
+/// Returns the gradients that an optimizer uses; gradients of frozen parameters are excluded.
 pub(super) fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor> {
     parameters.iter().filter(|p| p.requires_grad()).filter_map(|p| p.grad())
 }

@@ -50,7 +50,7 @@ impl Clocks {
         all.try_for_each(|all| move_free(all, device))
     }
 
-    /// Makes the counters and rates of parameter `i` views of the clocks where these are now.
+    /// Makes the counters and rates of parameter `i` views of the clocks at their current location.
     pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
         self.numbers.iter().zip(counters).for_each(|((_, all), (_, own))| own.follow_(all));
         self.rates.iter().zip(rates).for_each(|(all, own)| own.follow_(all));

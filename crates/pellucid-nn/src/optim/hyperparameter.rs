@@ -67,7 +67,7 @@ impl Hyperparameter {
     /// Returns the number.
     ///
     /// # Panics
-    /// With the errors of [`Hyperparameter::try_get`].
+    /// Panics if [`Hyperparameter::try_get`] returns an error.
     #[track_caller]
     pub fn get(&self) -> f64 {
         unwrap(self.try_get())
@@ -88,7 +88,7 @@ impl Hyperparameter {
     /// Sets the number; replays of a captured step use it. Inside a captured step, the write is a part of the step.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; those of [`ops::copy_`].
+    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; the errors of [`ops::copy_`].
     #[panicking_form]
     pub fn try_set(&self, value: f64) -> Result<()> {
         check_range(value, (self.conversion)(value), self.stored.dtype())?;
@@ -97,7 +97,7 @@ impl Hyperparameter {
         Ok(())
     }
 
-    /// Sets the number to that of `other`, whose tensor may have another dtype.
+    /// Copies the number of `other`, whose tensor may have another dtype.
     pub(super) fn copy_from(&self, other: &Hyperparameter) -> Result<()> {
         ops::copy_(&self.stored, &other.stored)?;
         self.set.store(other.set.load(Ordering::Relaxed), Ordering::Relaxed);

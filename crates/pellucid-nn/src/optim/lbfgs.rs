@@ -142,8 +142,8 @@ impl Lbfgs {
         let parameters = self.parameters.clone();
         let own = parameters[0].dtype();
         if let Some(before) = progress.memory.as_ref().map(|memory| memory.gradient.dtype()).filter(|&b| b != own) {
-            let help = "the parameters were converted after a step; make the optimizer after the model is \
-                        converted with to_dtype_()";
+            let help = "the parameters were converted after a step; create the optimizer after \
+                        converting the model with to_dtype_()";
             return Err(Error::dtypes("lbfgs", [before, own], help));
         }
         let mut evaluate = || -> Result<(f64, Tensor)> {
@@ -325,7 +325,7 @@ impl Optimizer for Lbfgs {
     fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
         Err(Error::invalid(
             "lbfgs",
-            "L-BFGS cannot add parameters, because its history depends on the existing ones; make another optimizer",
+            "L-BFGS cannot add parameters, because its history depends on the existing ones; create another optimizer",
         ))
     }
 

@@ -100,14 +100,14 @@ pub trait Optimizer: Send + Sync {
     /// [`Optimizer::set_group_lr`] checks the value that it sets; [`Hyperparameter::set`] does not.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if there is no such group.
     fn group_rate(&self, group: usize) -> &Hyperparameter;
 
     /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or
     /// was created without.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if there is no such group.
     fn momentum(&self, group: usize) -> Option<f64>;
 
     /// Sets the momentum of a group in place; replays of a captured step use it.
@@ -118,26 +118,26 @@ pub trait Optimizer: Send + Sync {
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
 
     /// Returns all state by name: learning rates, step counts, running means. `groups.0.lr` is the learning rate of
-    /// the first group. `state.head.weight.mean` is the state `mean` of the parameter `head.weight`;
-    /// `state.0.mean` is that of the first parameter if it has no name.
+    /// the first group. `state.head.weight.mean` is the state `mean` of the parameter `head.weight`; `state.0.mean`
+    /// belongs to the first parameter if it has no name.
     fn state(&self) -> Vec<(String, Tensor)>;
 
     /// Adds parameters to the last group.
     ///
     /// # Errors
-    /// Those of creating the optimizer; then no parameter is added.
+    /// The errors of the constructor; then no parameter is added.
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
 
     /// Adds parameters with these names to an optimizer without parameters. A [compiled](crate::graph) step calls it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the optimizer has parameters or several groups, or is of a kind that cannot be
-    /// filled; those of creating the optimizer. On error nothing is changed.
+    /// filled; the errors of the constructor. On error nothing is changed.
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         let _ = parameters;
         Err(Error::invalid(
             "fill",
-            "parameters cannot be added to this optimizer; make the optimizer with the model's parameters()",
+            "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()",
         ))
     }
 
@@ -159,11 +159,11 @@ pub trait Optimizer: Send + Sync {
     /// [`Error::DTypeMismatch`] if its dtype is not a float.
     fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
 
-    /// Runs one step with gradients multiplied by `scale`, a 0-d tensor. Where `skip`, a 0-d boolean tensor, is true,
+    /// Runs one step with gradients multiplied by `scale`, a 0-d tensor. If `skip`, a 0-d boolean tensor, is true,
     /// nothing changes; the device decides this.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_step`].
+    /// The errors of [`Optimizer::try_step`].
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
     /// Updates every parameter that has a gradient, and its state, in place. If no parameter has a gradient, but a
@@ -180,7 +180,7 @@ pub trait Optimizer: Send + Sync {
     /// Runs [`Optimizer::try_step`].
     ///
     /// # Panics
-    /// With the error of [`Optimizer::try_step`].
+    /// Panics if [`Optimizer::try_step`] returns an error.
     #[track_caller]
     fn step(&self) {
         unwrap(self.try_step());
@@ -190,11 +190,11 @@ pub trait Optimizer: Send + Sync {
     /// cleared before each call of the closure. [`Lbfgs`] calls it several times, all others once. Returns the first
     /// loss.
     ///
-    /// While its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
+    /// Panics while its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`],
-    /// [`Error::NotAScalar`]; [`Error::InvalidArgument`] if no parameter has a gradient after the closure.
+    /// The errors of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`], [`Error::NotAScalar`];
+    /// [`Error::InvalidArgument`] if no parameter has a gradient after the closure.
     #[track_caller]
     fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         self.zero_grad();
@@ -207,7 +207,7 @@ pub trait Optimizer: Send + Sync {
     /// Runs [`Optimizer::try_step_with`].
     ///
     /// # Panics
-    /// With the error of [`Optimizer::try_step_with`].
+    /// Panics if [`Optimizer::try_step_with`] returns an error.
     #[track_caller]
     fn step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> f64 {
         unwrap(self.try_step_with(closure))
@@ -224,7 +224,7 @@ pub trait Optimizer: Send + Sync {
     /// gradients, which keep their memory.
     ///
     /// # Errors
-    /// Those of [`ops::copy_`] for a gradient that is a broadcast view or part of a recorded computation.
+    /// The errors of [`ops::copy_`] for a gradient that is a broadcast view or part of a recorded computation.
     #[panicking_form]
     fn try_zero_grad_with(&self, set_to_none: bool) -> Result<()> {
         if set_to_none {
@@ -279,7 +279,7 @@ pub trait Optimizer: Send + Sync {
     /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if there is no such group.
     #[track_caller]
     fn group_lr_tensor(&self, group: usize) -> &Tensor {
         self.group_rate(group).tensor()
@@ -289,7 +289,7 @@ pub trait Optimizer: Send + Sync {
     /// shortest decimal number that rounds to its value, see [`Hyperparameter`].
     ///
     /// # Panics
-    /// While a step is captured, since values cannot be read then.
+    /// Panics while a step is captured, since values cannot be read then.
     #[track_caller]
     fn lr(&self) -> f64 {
         self.group_lr(0)
@@ -298,7 +298,7 @@ pub trait Optimizer: Send + Sync {
     /// Returns the learning rate of a group; see [`Optimizer::lr`].
     ///
     /// # Panics
-    /// Those of [`Optimizer::lr`], and if there is no such group.
+    /// Panics if there is no such group, or while a step is captured.
     #[doc(alias = "param_groups")]
     #[track_caller]
     fn group_lr(&self, group: usize) -> f64 {
@@ -332,7 +332,7 @@ pub trait Optimizer: Send + Sync {
     /// Sets the momentum of a group.
     ///
     /// # Panics
-    /// With the errors of [`Optimizer::try_set_momentum`].
+    /// Panics if [`Optimizer::try_set_momentum`] returns an error.
     #[track_caller]
     fn set_momentum(&self, group: usize, momentum: f64) {
         unwrap(self.try_set_momentum(group, momentum));
@@ -341,7 +341,7 @@ pub trait Optimizer: Send + Sync {
     /// Returns a snapshot of [`Optimizer::state`], from which training resumes exactly.
     ///
     /// # Errors
-    /// Those of [`Module::try_state_dict`](crate::Module::try_state_dict).
+    /// The errors of [`Module::try_state_dict`](crate::Module::try_state_dict).
     #[panicking_form]
     fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.state())
@@ -350,7 +350,7 @@ pub trait Optimizer: Send + Sync {
     /// Checks a snapshot without changing the optimizer. [`StateLoad::commit`] of the result loads it.
     ///
     /// # Errors
-    /// Those of [`Optimizer::load_state_dict`].
+    /// The errors of [`Optimizer::load_state_dict`].
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         check_rates(self.groups(), state)?;
         StateLoad::new(&self.state(), state)
@@ -367,7 +367,7 @@ pub trait Optimizer: Send + Sync {
     }
 }
 
-/// The state is that of [`Optimizer::state`].
+/// The state of [`Optimizer::state`].
 impl Stateful for dyn Optimizer + '_ {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(Optimizer::state(self))

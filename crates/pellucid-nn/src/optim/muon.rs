@@ -59,7 +59,7 @@ pub enum MuonLr {
     /// The factor √max(1, rows/columns) (Jordan et al. 2024).
     #[default]
     Original,
-    /// The factor 0.2·√max(rows, columns), for which learning rate and decay match those of AdamW (Liu et al. 2025).
+    /// The factor 0.2·√max(rows, columns), with which AdamW's learning rate and decay can be used (Liu et al. 2025).
     MatchRmsAdamW,
     /// The factor √(rows/columns) (Bernstein 2025).
     SpectralUnclamped,

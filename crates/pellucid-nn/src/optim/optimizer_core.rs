@@ -39,7 +39,7 @@ struct OptimizerContents {
 /// The data of one parameter in an optimizer.
 struct ParameterData {
     name: String,
-    /// The dtype of the parameter when it was added, which determines that of the state.
+    /// The dtype of the parameter when it was added, which determines the dtype of the state.
     dtype: DType,
     group: usize,
     /// The counters of the parameter in the clocks of its group.
@@ -142,7 +142,7 @@ impl OptimizerCore {
         let contents = self.contents.get();
         let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
-            let reason = "the optimizer has no parameters; make it with the model's parameters(), or compile a step";
+            let reason = "the optimizer has no parameters; create it with the model's parameters(), or compile a step";
             return Err(Error::invalid(self.name(), reason));
         }
         // A frozen parameter may still have an old gradient, which is ignored.
@@ -155,7 +155,7 @@ impl OptimizerCore {
                 return Err(Error::invalid(self.name(), reason));
             }
             let reason = "no parameter of the optimizer has a gradient, so the step would change nothing; call \
-                          backward() on the loss after zero_grad() and before the step, make the optimizer with the \
+                          backward() on the loss after zero_grad() and before the step, create the optimizer with the \
                           parameters() of the model that computes the loss, and unfreeze() the parameters to train";
             return Err(Error::invalid(self.name(), reason));
         }
@@ -269,14 +269,14 @@ impl OptimizerContents {
             return Ok(());
         };
         let help = format!(
-            "the parameter `{name}` was {dtype} when it was added and was then converted; make the optimizer after the \
-             model is converted with to_dtype_()"
+            "the parameter `{name}` was {dtype} when it was added and was then converted; create the optimizer after \
+             converting the model with to_dtype_()"
         );
         Err(Error::dtypes(self.name, [*dtype, parameter.dtype()], help))
     }
 
-    /// Moves the state of every parameter to the parameter's device, and the state of a group to that of its first
-    /// parameter.
+    /// Moves the state of every parameter to the parameter's device, and the state of a group to the device of its
+    /// first parameter.
     fn follow_parameters(&self) -> Result<()> {
         let OptimizerContents { parameters, members, groups, .. } = self;
         let stays = |(member, parameter): (&ParameterData, &Parameter)| {
@@ -365,17 +365,17 @@ impl ParameterGroup {
         Ok(new)
     }
 
-    /// Sets the learning rate and the momentum to those of `other`, a group with the same rule.
+    /// Copies the learning rate and the momentum of `other`, a group with the same rule.
     fn copy_hyperparameters(&self, other: &ParameterGroup) -> Result<()> {
         self.hyperparameters().zip(other.hyperparameters()).try_for_each(|((_, new), (_, old))| new.copy_from(old))
     }
 
-    /// Returns the inputs of a tick besides the clock: η, and the momentum's tensor.
+    /// Returns the inputs of a tick other than the clock: η, and the momentum's tensor.
     fn tick_inputs(&self) -> impl Iterator<Item = &Tensor> {
         self.hyperparameters().map(|(_, number)| number.tensor())
     }
 
-    /// Returns the inputs of the update of parameter `i` of these clocks besides the gradient.
+    /// Returns the inputs of the update of parameter `i` of these clocks other than the gradient.
     fn rates(&self, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
         // The rates of the tick, or η without a tick; then the momentum's tensor.
@@ -468,7 +468,7 @@ impl Optimizer for OptimizerCore {
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
             let reason = "the optimizer has no parameters yet, so no state can be loaded; compile the step that \
-                          adds them first, or make the optimizer with the model's parameters()";
+                          adds them first, or create the optimizer with the model's parameters()";
             return Err(Error::invalid(self.name(), reason));
         }
         super::check_rates(self.groups(), state)?;
@@ -502,7 +502,7 @@ impl Optimizer for OptimizerCore {
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         self.update(scale, skip)?;
-        // Deferred kernels run once in every step, so that the plan of a step can be used again in the next one.
+        // Deferred kernels run once in every step, so that the next step can reuse the plan.
         flush()
     }
 }

@@ -4,7 +4,7 @@ use super::adam::{adam_state, correction, update_moments};
 use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
-/// RAdam, rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but with the step
+/// RAdam, rectified Adam (Liu et al. 2020): like [`Adam`](super::Adam), but with the step
 ///
 /// p ← p − η·m̂·rₜ / ((√v + ε) / √(1 − β₂ᵗ))  if ρₜ > 5, else  p ← p − η·m̂,
 ///

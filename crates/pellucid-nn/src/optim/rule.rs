@@ -134,12 +134,12 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// Updates a parameter and its state.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
 }
 
-/// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. The methods are those
-/// of the rule.
+/// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. It has the
+/// methods of the rule.
 pub(super) trait DynRule: Send + Sync {
     fn lr(&self) -> f64;
     fn momentum(&self) -> Option<Momentum>;
@@ -243,7 +243,7 @@ impl<'a> UpdateContext<'a> {
     /// Returns the parameter, in the dtype of its state.
     ///
     /// # Errors
-    /// Those of [`ops::update`].
+    /// The errors of [`ops::update`].
     pub fn parameter(&self) -> Result<&Tensor> {
         if self.half.is_some() {
             // The parameter may have been written since its `f32` copy.
@@ -276,12 +276,12 @@ impl<'a> UpdateContext<'a> {
         }
     }
 
-    /// Queues the whole update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to
-    /// (p, state..). It runs together with those of other parameters at the end of the step, so it must be the last
+    /// Queues the whole update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to (p,
+    /// state..). It runs together with the updates of other parameters at the end of the step, so it must be the last
     /// call of a rule.
     ///
     /// # Errors
-    /// Those of [`ops::update_many`].
+    /// The errors of [`ops::update_many`].
     pub fn fused(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
         let around = StepModifiers {
             half: self.half.map(Tensor::dtype),
@@ -300,7 +300,7 @@ impl<'a> UpdateContext<'a> {
     /// Overwrites the parameter with a formula of (p, inputs..; params).
     ///
     /// # Errors
-    /// Those of [`ops::update`].
+    /// The errors of [`ops::update`].
     pub fn write(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
         let around =
             StepModifiers { half: self.half.map(Tensor::dtype), skip: self.skip.is_some(), ..Default::default() };
@@ -312,7 +312,7 @@ impl<'a> UpdateContext<'a> {
     /// Overwrites states with a formula of (states.., inputs..; params).
     ///
     /// # Errors
-    /// Those of [`ops::update`].
+    /// The errors of [`ops::update`].
     pub fn keep(
         &self,
         formula: &'static Formula,

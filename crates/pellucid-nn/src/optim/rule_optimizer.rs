@@ -21,7 +21,7 @@ use std::marker::PhantomData;
 /// is added later, or was frozen, starts at its own step 1. The clocks of parameters that were added together are one
 /// vector and advance in one kernel; their updates are launched together as well.
 ///
-/// The first [compiled](crate::graph) step fills an optimizer without parameters with those of the model:
+/// The first [compiled](crate::graph) step adds the parameters of the model to an optimizer without parameters:
 ///
 /// ```
 /// use pellucid::nn::graph::GraphTrainer;
@@ -54,7 +54,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// returns them; its state dict uses the names.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
+    /// The errors of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
     #[panicking_form]
     pub fn try_from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
         RuleOptimizer::of_group(parameters, options)
@@ -83,7 +83,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] if there is no group.
+    /// The errors of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] if there is no group.
     #[panicking_form]
     pub fn try_with_groups(groups: Vec<(Vec<Parameter>, R)>) -> Result<RuleOptimizer<R>> {
         let mut first = 0;
@@ -98,15 +98,15 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Creates an optimizer of several groups of named parameters, as [`with_groups`](RuleOptimizer::with_groups) does.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::from_named`], and [`Error::InvalidArgument`] if there is no group.
+    /// The errors of [`RuleOptimizer::from_named`], and [`Error::InvalidArgument`] if there is no group.
     #[panicking_form]
     pub fn try_with_named_groups(groups: Vec<(Vec<(String, Parameter)>, R)>) -> Result<RuleOptimizer<R>> {
         if groups.is_empty() {
             return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
         }
-        let mut made = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
-        groups.into_iter().try_for_each(|(parameters, options)| made.try_add_named_group(parameters, options))?;
-        Ok(made)
+        let mut optimizer = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
+        groups.into_iter().try_for_each(|(parameters, options)| optimizer.try_add_named_group(parameters, options))?;
+        Ok(optimizer)
     }
 
     /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are the
@@ -123,7 +123,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::from_named`].
+    /// The errors of [`RuleOptimizer::from_named`].
     #[panicking_form]
     pub fn try_exempting(
         parameters: Vec<(String, Parameter)>,
@@ -147,7 +147,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Adds a group of parameters with its own options.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::new`]; then no parameter is added.
+    /// The errors of [`RuleOptimizer::new`]; then no parameter is added.
     #[doc(alias = "add_param_group")]
     #[panicking_form]
     pub fn try_add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
@@ -158,7 +158,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Adds a group of named parameters with its own options.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
+    /// The errors of [`RuleOptimizer::from_named`]; then no parameter is added.
     #[panicking_form]
     pub fn try_add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         let checked = options.check();
@@ -168,7 +168,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Adds named parameters to the last group.
     ///
     /// # Errors
-    /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
+    /// The errors of [`RuleOptimizer::from_named`]; then no parameter is added.
     #[panicking_form]
     pub fn try_add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.core.add_named(parameters)
@@ -177,7 +177,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Returns the options of a group.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if there is no such group.
     #[track_caller]
     pub fn options(&self, group: usize) -> &R {
         self.core.rule(group).options().downcast_ref().expect("every group must have the rule of the optimizer")
@@ -190,7 +190,7 @@ impl<R: Rule> RuleOptimizer<R> {
     }
 }
 
-/// Implements the methods of [`Optimizer`] by those of the core, which are compiled once.
+/// Implements the methods of [`Optimizer`] by forwarding to the core, which is compiled once.
 macro_rules! forwarded_to_core {
     ($(#[$attribute:meta])? fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?; $($rest:tt)*) => {
         $(#[$attribute])?

@@ -37,9 +37,10 @@ impl Default for GradScalerOptions {
 /// (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so
 /// a captured step may contain them.
 ///
-/// A step of training calls [`scale`](GradScaler::scale), then for each optimizer once [`step`](GradScaler::step) or
-/// [`unscale`](GradScaler::unscale), and then [`update`](GradScaler::update). Another order is an error. The order
-/// is no longer checked once a captured step has used the scaler, because launches do not call these methods.
+/// A step of training calls [`scale`](GradScaler::scale), then [`step`](GradScaler::step) or
+/// [`unscale`](GradScaler::unscale) once for each optimizer, and then [`update`](GradScaler::update). Another order is
+/// an error. The order is no longer checked once a captured step has used the scaler, because launches do not call
+/// these methods.
 ///
 /// ```
 /// use pellucid::nn::Parameter;
@@ -138,7 +139,7 @@ impl GradScaler {
     /// is not finite, parameters, state and step counts stay unchanged.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_step`]; [`Error::InvalidArgument`] if no loss was scaled since the last
+    /// The errors of [`Optimizer::try_step`]; [`Error::InvalidArgument`] if no loss was scaled since the last
     /// [`update`](GradScaler::update), or if `step` or `unscale` of this optimizer was called since then.
     pub fn step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let _guard = no_grad();
@@ -170,7 +171,7 @@ impl GradScaler {
     /// Adjusts the scale for the next steps; call it once after the steps of all optimizers.
     ///
     /// # Errors
-    /// Those of [`ops::update`]; [`Error::InvalidArgument`] without a [`step`](GradScaler::step) or
+    /// The errors of [`ops::update`]; [`Error::InvalidArgument`] without a [`step`](GradScaler::step) or
     /// [`unscale`](GradScaler::unscale) since the last update.
     pub fn update(&self) -> Result<()> {
         let _guard = no_grad();
@@ -199,7 +200,7 @@ impl GradScaler {
     /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker` and `found_inf`.
     ///
     /// # Errors
-    /// Those of [`Module::try_state_dict`](crate::Module::try_state_dict).
+    /// The errors of [`Module::try_state_dict`](crate::Module::try_state_dict).
     #[panicking_form]
     pub fn try_state_dict(&self) -> Result<StateDict> {
         state::snapshot(&self.values())
@@ -282,12 +283,12 @@ impl GradScaler {
     }
 }
 
-/// Returns the address of a parameter list, which identifies its optimizer also behind a box.
+/// Returns the address of a parameter list, which identifies its optimizer even behind a box.
 fn address(parameters: &[Parameter]) -> usize {
     parameters.as_ptr().addr()
 }
 
-/// The state is that of [`GradScaler::state_dict`].
+/// The state of [`GradScaler::state_dict`].
 impl Stateful for GradScaler {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())
@@ -308,7 +309,7 @@ impl Unscaled {
     /// Runs the step with the unscaled gradients; if one of them was not finite, nothing changes.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_step`].
+    /// The errors of [`Optimizer::try_step`].
     pub fn step(self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         optimizer.try_step_scaled(None, Some(&self.found_inf))
     }

@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 /// The modifiers of an update.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct StepModifiers {
-    /// The dtype of the half-precision parameter of which the first target is the `f32` copy. It is the last target.
+    /// The dtype of the half-precision parameter, which is the last target; the first target is its `f32` copy.
     pub(super) half: Option<DType>,
     /// Whether the gradient is negated.
     pub(super) flip: bool,

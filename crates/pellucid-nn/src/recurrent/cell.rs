@@ -103,10 +103,10 @@ impl<K: RecurrentKind> RecurrentCell<K> {
         RecurrentCell { cell: K::CELL, weights, kind: PhantomData }
     }
 
-    /// Returns the next state; without a state, from zeros.
+    /// Returns the next state. By default, the initial state is zero.
     ///
     /// # Panics
-    /// With the errors of [`try_forward`](RecurrentCell::try_forward).
+    /// Panics if [`try_forward`](RecurrentCell::try_forward) returns an error.
     #[track_caller]
     pub fn forward(&self, x: &Tensor, state: Option<&K::State>) -> K::State {
         let _call = pellucid_tensor::note_call_location();
@@ -116,7 +116,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// Returns the result of [`forward`](RecurrentCell::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
+    /// The errors of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
         let (h, c) = call_with_states(self, x, states, || {

@@ -145,7 +145,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// zeros.
     ///
     /// # Errors
-    /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or
+    /// The errors of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or
     /// [`ops::lstm`](pellucid_tensor::ops::lstm).
     #[panicking_form]
     pub fn try_run(&self, x: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
@@ -157,7 +157,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// are 0.
     ///
     /// # Errors
-    /// Those of [`try_run`](RecurrentNetwork::try_run), and for lengths that are no integers `[N]` of at most T.
+    /// The errors of [`try_run`](RecurrentNetwork::try_run); also an error for lengths that are not integers `[N]` of
+    /// at most T.
     #[panicking_form]
     pub fn try_run_padded(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
         self.run_sequences(x, state, Some(lengths))
@@ -167,7 +168,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// [`try_run_padded`](RecurrentNetwork::try_run_padded). The option `batch_first` has no effect.
     ///
     /// # Errors
-    /// Those of [`try_run_padded`](RecurrentNetwork::try_run_padded).
+    /// The errors of [`try_run_padded`](RecurrentNetwork::try_run_padded).
     #[panicking_form]
     pub fn try_run_packed(&self, x: &PackedSequence, state: Option<&K::State>) -> Result<(PackedSequence, K::State)> {
         let PackedSequence { padded, lengths } = x;

@@ -3,7 +3,7 @@
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 
 /// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Also returns the
-/// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence. The list has tensors or references.
+/// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence. The list contains tensors or references.
 ///
 /// ```
 /// use pellucid::nn::{pad_sequence, unpad_sequence};
@@ -91,8 +91,8 @@ pub struct PackedSequence {
     pub lengths: Tensor,
 }
 
-/// Packs sequences `[Tᵢ, ..]`, in any order of their lengths. Gradients flow to each sequence. The list has tensors or
-/// references.
+/// Packs sequences `[Tᵢ, ..]`, in any order of their lengths. Gradients flow to each sequence. The list contains
+/// tensors or references.
 ///
 /// ```
 /// use pellucid::nn::{Gru, pack_sequence, pad_packed_sequence, unpack_sequence};
@@ -108,7 +108,7 @@ pub struct PackedSequence {
 /// ```
 ///
 /// # Errors
-/// Those of [`pad_sequence`].
+/// The errors of [`pad_sequence`].
 pub fn pack_sequence<T: AsRef<Tensor>>(sequences: &[T]) -> Result<PackedSequence> {
     let (padded, lengths) = pad_sequence(sequences, false, 0)?;
     Ok(PackedSequence { padded, lengths })
@@ -135,7 +135,7 @@ pub fn pack_padded_sequence(x: &Tensor, lengths: &Tensor, batch_first: bool) -> 
 }
 
 /// Returns packed sequences as one tensor `[T, N, ..]` (or `[N, T, ..]`) that has `value` beyond the length of each
-/// sequence, and their lengths. T is that of the packed tensor.
+/// sequence, and their lengths. T is the length of the packed tensor.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a value that the dtype cannot represent; [`Error::ShapeMismatch`] if the lengths do
@@ -158,7 +158,8 @@ pub fn pad_packed_sequence(
 /// Returns the sequences of a packed tensor, as views.
 ///
 /// # Errors
-/// Those of [`unpad_sequence`]; [`Error::ReadInCapture`] in a captured step, because the shapes depend on the lengths.
+/// The errors of [`unpad_sequence`]; [`Error::ReadInCapture`] in a captured step, because the shapes depend on the
+/// lengths.
 pub fn unpack_sequence(packed: &PackedSequence) -> Result<Vec<Tensor>> {
     let lengths: Vec<usize> = packed.lengths.try_to_vec()?;
     unpad_sequence(&packed.padded, &lengths, false)

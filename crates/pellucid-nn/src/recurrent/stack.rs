@@ -101,10 +101,10 @@ impl RecurrentStack {
         states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
-        let class = self.cell.classes()[0];
+        let type_name = self.cell.classes()[0];
         self.weights[0].check_dtypes(self.cell.name(), x, states)?;
         if x.rank() == 2 || x.rank() == 3 {
-            self.weights[0].check_features(self.cell, class, x)?;
+            self.weights[0].check_features(self.cell, type_name, x)?;
             self.check_states(x, states)?;
         }
         if x.rank() == 2 {

@@ -55,13 +55,13 @@ impl LayerWeights {
     }
 
     /// Returns an error if the last axis of x does not have the length for which the layer was made.
-    pub(super) fn check_features(&self, cell: CellKind, class: &str, x: &Tensor) -> Result<()> {
-        let (given, made_for) = (x.shape().last().copied().unwrap_or(0), self.weight_ih.shape()[1]);
-        if given == made_for {
+    pub(super) fn check_features(&self, cell: CellKind, type_name: &str, x: &Tensor) -> Result<()> {
+        let (given, expected) = (x.shape().last().copied().unwrap_or(0), self.weight_ih.shape()[1]);
+        if given == expected {
             return Ok(());
         }
         let help = format!(
-            "the input has {given} features on its last axis, but the layer was made for {made_for}: {class} with \
+            "the input has {given} features on its last axis, but the layer expects {expected}: {type_name} with \
              {given} input and {} hidden features",
             self.hidden(cell)
         );

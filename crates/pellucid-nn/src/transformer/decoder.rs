@@ -56,7 +56,7 @@ impl TransformerDecoderLayer {
     /// positions apply to self-attention only.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with`].
     #[panicking_form]
     pub fn try_new(
         width: usize,
@@ -79,7 +79,7 @@ impl TransformerDecoderLayer {
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Panics
-    /// With the errors of [`try_forward`](TransformerDecoderLayer::try_forward).
+    /// Panics if [`try_forward`](TransformerDecoderLayer::try_forward) returns an error.
     #[track_caller]
     pub fn forward(
         &self,
@@ -95,7 +95,7 @@ impl TransformerDecoderLayer {
     /// Returns the result of [`forward`](TransformerDecoderLayer::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_attend`].
     pub fn try_forward(
         &self,
         target: &Tensor,
@@ -112,7 +112,7 @@ impl TransformerDecoderLayer {
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Panics
-    /// With the errors of [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached).
+    /// Panics if [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached) returns an error.
     #[track_caller]
     pub fn forward_cached(
         &self,
@@ -127,7 +127,7 @@ impl TransformerDecoderLayer {
     /// Returns the result of [`forward_cached`](TransformerDecoderLayer::forward_cached), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_forward_cached`].
+    /// The errors of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(
         &self,
         target: &Tensor,
@@ -172,7 +172,7 @@ impl TransformerDecoder {
     /// Creates layers as [`TransformerDecoderLayer::new`] does, without a norm at the end.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with`].
     #[panicking_form]
     pub fn try_new(
         layers: usize,
@@ -185,7 +185,7 @@ impl TransformerDecoder {
         Ok(TransformerDecoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
     }
 
-    /// Adds a norm at the end, as layers with `norm_first` need.
+    /// Adds a norm at the end, which layers with `norm_first` need.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -198,7 +198,7 @@ impl TransformerDecoder {
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Panics
-    /// With the errors of [`try_forward`](TransformerDecoder::try_forward).
+    /// Panics if [`try_forward`](TransformerDecoder::try_forward) returns an error.
     #[track_caller]
     pub fn forward(
         &self,
@@ -214,7 +214,7 @@ impl TransformerDecoder {
     /// Returns the result of [`forward`](TransformerDecoder::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_attend`].
     pub fn try_forward(
         &self,
         target: &Tensor,
@@ -241,7 +241,7 @@ impl TransformerDecoder {
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Panics
-    /// With the errors of [`try_forward_cached`](TransformerDecoder::try_forward_cached).
+    /// Panics if [`try_forward_cached`](TransformerDecoder::try_forward_cached) returns an error.
     #[track_caller]
     pub fn forward_cached(
         &self,
@@ -256,8 +256,8 @@ impl TransformerDecoder {
     /// Returns the result of [`forward_cached`](TransformerDecoder::forward_cached), or its error.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the number of caches is wrong; those of
-    /// [`MultiheadAttention::try_forward_cached`].
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the number of caches is wrong; the errors
+    /// of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(
         &self,
         target: &Tensor,

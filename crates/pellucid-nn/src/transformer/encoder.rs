@@ -51,7 +51,7 @@ impl TransformerEncoderLayer {
     /// Creates a layer of this width, with this many heads and `hidden` features between its two linear layers.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with`].
     #[panicking_form]
     pub fn try_new(
         width: usize,
@@ -72,7 +72,7 @@ impl TransformerEncoderLayer {
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with masks.
     ///
     /// # Panics
-    /// With the errors of [`try_forward_masked`](TransformerEncoderLayer::try_forward_masked).
+    /// Panics if [`try_forward_masked`](TransformerEncoderLayer::try_forward_masked) returns an error.
     #[track_caller]
     pub fn forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
         unwrap(self.try_forward_masked(x, masks))
@@ -81,7 +81,7 @@ impl TransformerEncoderLayer {
     /// Returns the result of [`forward_masked`](TransformerEncoderLayer::forward_masked), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
@@ -90,7 +90,7 @@ impl TransformerEncoderLayer {
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Panics
-    /// With the errors of [`MultiheadAttention::try_forward_cached`].
+    /// Panics if [`MultiheadAttention::try_forward_cached`] returns an error.
     #[track_caller]
     pub fn forward_cached(&self, x: &Tensor, cache: &KvCache) -> Tensor {
         unwrap(self.try_forward_cached(x, cache))
@@ -99,7 +99,7 @@ impl TransformerEncoderLayer {
     /// Returns the result of [`forward_cached`](TransformerEncoderLayer::forward_cached), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_forward_cached`].
+    /// The errors of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_cached(x, cache)))
     }
@@ -134,7 +134,7 @@ impl TransformerEncoder {
     /// Creates layers as [`TransformerEncoderLayer::new`] does, without a norm at the end.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with`].
     #[panicking_form]
     pub fn try_new(
         layers: usize,
@@ -147,7 +147,7 @@ impl TransformerEncoder {
         Ok(TransformerEncoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
     }
 
-    /// Adds a norm at the end, as layers with `norm_first` need.
+    /// Adds a norm at the end, which layers with `norm_first` need.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -160,7 +160,7 @@ impl TransformerEncoder {
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with the same masks in every layer.
     ///
     /// # Panics
-    /// With the errors of [`try_forward_masked`](TransformerEncoder::try_forward_masked).
+    /// Panics if [`try_forward_masked`](TransformerEncoder::try_forward_masked) returns an error.
     #[track_caller]
     pub fn forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
         unwrap(self.try_forward_masked(x, masks))
@@ -169,7 +169,7 @@ impl TransformerEncoder {
     /// Returns the result of [`forward_masked`](TransformerEncoder::forward_masked), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || {
             let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
@@ -213,7 +213,7 @@ impl TransformerEncoder {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`try_forward_cached`](TransformerEncoder::try_forward_cached).
+    /// Panics if [`try_forward_cached`](TransformerEncoder::try_forward_cached) returns an error.
     #[track_caller]
     pub fn forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Tensor {
         unwrap(self.try_forward_cached(x, caches))
@@ -222,7 +222,7 @@ impl TransformerEncoder {
     /// Returns the result of [`forward_cached`](TransformerEncoder::forward_cached), or its error.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the number of caches is wrong; those of
+    /// [`Error::InvalidArgument`] if the number of caches is wrong; the errors of
     /// [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
         call::call(self, &[x], || {
@@ -240,7 +240,7 @@ pub(super) fn zip_caches<'a, L>(
     caches: &'a [KvCache],
 ) -> Result<Vec<(&'a L, &'a KvCache)>> {
     if layers.len() != caches.len() {
-        let reason = format!("got {} caches for {} layers; make them with caches()", caches.len(), layers.len());
+        let reason = format!("got {} caches for {} layers; create them with caches()", caches.len(), layers.len());
         return Err(Error::invalid(op, reason));
     }
     Ok(layers.iter().zip(caches).collect())

@@ -109,7 +109,7 @@ impl Transformer {
     /// the two linear layers of a layer. All matrices are initialised uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with`].
     #[panicking_form]
     pub fn try_new(
         width: usize,
@@ -131,7 +131,7 @@ impl Transformer {
     /// maps to the memory. `memory_masks` hide elements of the memory from the decoder.
     ///
     /// # Panics
-    /// With the errors of [`try_forward`](Transformer::try_forward).
+    /// Panics if [`try_forward`](Transformer::try_forward) returns an error.
     #[track_caller]
     pub fn forward(
         &self,
@@ -148,7 +148,7 @@ impl Transformer {
     /// Returns the result of [`forward`](Transformer::forward), or its error.
     ///
     /// # Errors
-    /// Those of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_attend`].
     pub fn try_forward(
         &self,
         source: &Tensor,

@@ -55,7 +55,7 @@ fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
 fn removed_gradients_are_restored() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
-        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
         let mut step = step_of(&model, &loss, &optimizer, stream);
         by_hand(&other, &hand, 0);
@@ -83,7 +83,7 @@ fn removed_gradients_are_restored() {
 #[test]
 fn rebound_gradients_are_written_to_their_tensors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+    let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
     let mut step = step_of(&model, &loss, &optimizer, None);
     by_hand(&other, &hand, 0);
@@ -105,7 +105,7 @@ fn rebound_gradients_are_written_to_their_tensors() {
 fn accumulated_gradients_that_are_removed_or_rebound() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
-        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
         try_rebind_grads(&model, &optimizer, &plan).unwrap();
@@ -155,7 +155,7 @@ fn zeros(model: &Sequential) -> Vec<Tensor> {
 #[test]
 fn loaded_or_moved_parameters_are_the_same_tensors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, other) = (made(&KINDS[0]), mlp());
+    let (model, other) = (built(&KINDS[0]), mlp());
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
     let mut step = step_of(&model, &loss, &optimizer, None);
     model.load_state_dict(&other.state_dict()).unwrap();
@@ -172,7 +172,7 @@ fn loaded_or_moved_parameters_are_the_same_tensors() {
 fn parameters_frozen_between_launches_are_unchanged() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
-        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
         let mut step = step_of(&model, &loss, &optimizer, stream);
         by_hand(&other, &hand, 0);

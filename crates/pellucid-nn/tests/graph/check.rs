@@ -16,7 +16,7 @@ fn a_check_measures_a_step_and_restores_the_state() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
-            let model = made(kind);
+            let model = built(kind);
             let adamw = AdamW::try_new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }).unwrap();
             let scaler = Arc::new(GradScaler::try_new(Default::default()).unwrap());
             let options = StepOptions { stream, scaler: Some(scaler.clone()), ..Default::default() };

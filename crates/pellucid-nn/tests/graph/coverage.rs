@@ -33,7 +33,7 @@ fn untrained<T>(result: Result<T>) -> Vec<String> {
 #[test]
 fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
     for stream in streams() {
-        let (model, other) = (lazy(), made(&("lazy", lazy, &[BATCH, 6])));
+        let (model, other) = (lazy(), built(&("lazy", lazy, &[BATCH, 6])));
         let (empty, hand) = (adamw(vec![]), adamw(other.parameters()));
         empty.set_lr(0.02);
         hand.set_lr(0.02);
@@ -333,7 +333,7 @@ fn steps_with_a_closure_use_no_old_gradients() {
         loss.backward();
         loss
     };
-    // The closure does not clear the gradients; the steps are those of fresh gradients 2·p.
+    // The closure does not clear the gradients; the steps use fresh gradients 2·p.
     let optimizer = optim::Sgd::try_new(vec![p.clone()], SgdOptions { lr: 0.25, ..Default::default() }).unwrap();
     for _ in 0..2 {
         optimizer.step_with(&mut { loss });

@@ -13,7 +13,7 @@ fn nested() -> Sequential {
 }
 
 fn two_models() -> [Sequential; 2] {
-    [(); 2].map(|()| made(&("nested", nested, &[BATCH, 6])))
+    [(); 2].map(|()| built(&("nested", nested, &[BATCH, 6])))
 }
 
 /// A registered hook, which is removed when the value is dropped.
@@ -53,7 +53,7 @@ const BACKWARD: [(&str, Register); 2] = [
 /// Calls `launch` without hooks, and with each of the hooks on both models. `launch` compares a launch of the first
 /// model with the eager computation of the second, and returns how often the step was recorded again. Hooks of the
 /// second model do not count, and a removed hook leads back to the first recording.
-fn check(models: &[Sequential; 2], hooks: &[(&str, Register)], mut launch: impl FnMut(&str) -> u64) {
+fn check_hooks(models: &[Sequential; 2], hooks: &[(&str, Register)], mut launch: impl FnMut(&str) -> u64) {
     let [own, other] = models;
     for seed in 0..4 {
         assert_eq!(launch(&format!("without hooks, launch {seed}")), 0);
@@ -72,7 +72,7 @@ fn check(models: &[Sequential; 2], hooks: &[(&str, Register)], mut launch: impl 
     }
     // One of two hooks is removed before the other.
     let recorded = hooks.len() as u64;
-    let launch = &mut |counts: u64| assert_eq!(launch("two hooks, of which one is removed"), recorded + counts);
+    let launch = &mut |counts: u64| assert_eq!(launch("two hooks, one of them removed"), recorded + counts);
     let first = [forward(own, "0", 0.5), forward(other, "0", 0.5)];
     launch(1);
     {
@@ -103,7 +103,7 @@ fn a_trainer_follows_changes_of_hooks() {
     let hand = sgd(other, 0.1, 0.9);
     let mut trainer = GraphTrainer::new(own, CrossEntropyLoss::default(), sgd(own, 0.1, 0.9));
     let mut seed = 0;
-    check(&models, &[&FORWARD[..], &BACKWARD[..]].concat(), |what| {
+    check_hooks(&models, &[&FORWARD[..], &BACKWARD[..]].concat(), |what| {
         seed += 1;
         let batch = batch(&[BATCH, 6], seed);
         trainer.step(&batch.0, &batch.1).unwrap();
@@ -123,7 +123,7 @@ fn a_recorded_step_follows_changes_of_hooks() {
     let (x, y) = batch(&[BATCH, 6], 0);
     let plan = StepPlan::new(own, &x, LossKind::SoftmaxCrossEntropy).unwrap();
     let mut step = RecordedStep::training(own, &loss, &optimizer, &plan, &x, &y, StepOptions::default()).unwrap();
-    check(&models, &[&FORWARD[..], &BACKWARD[..]].concat(), |what| {
+    check_hooks(&models, &[&FORWARD[..], &BACKWARD[..]].concat(), |what| {
         step.launch().unwrap();
         eager_step(other, &hand, &(x.clone(), y.clone()));
         assert_eq!(bits(own.state_dict()), bits(other.state_dict()), "{what}");
@@ -138,7 +138,7 @@ fn an_evaluation_follows_changes_of_hooks() {
     let [own, other] = &models;
     let mut trainer = GraphTrainer::new(own, CrossEntropyLoss::default(), sgd(own, 0.1, 0.9));
     let (x, y) = batch(&[BATCH, 6], 0);
-    check(&models, &FORWARD, |what| {
+    check_hooks(&models, &FORWARD, |what| {
         let expected = loss::cross_entropy(&other.forward(&x), &y).item::<f32>();
         assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected, "{what}");
         trainer.cache().misses - 1
@@ -152,7 +152,7 @@ fn inference_follows_changes_of_hooks() {
     let [own, other] = &models;
     let mut inference = InferenceModel::new(own, &[BATCH]).unwrap();
     let x = batch(&[BATCH, 6], 0).0;
-    check(&models, &FORWARD, |what| {
+    check_hooks(&models, &FORWARD, |what| {
         let _off = no_grad();
         let expected = other.forward(&x).to_vec::<f32>();
         assert_eq!(inference.run(&x).unwrap().to_vec::<f32>(), expected, "{what}");
@@ -168,7 +168,7 @@ fn a_captured_call_follows_changes_of_hooks() {
     let [own, other] = &models;
     let x = batch(&[BATCH, 6], 0).0;
     let mut step = capture(|inputs| own.forward(&inputs[0]), &[&x]).unwrap();
-    check(&models, &FORWARD, |what| {
+    check_hooks(&models, &FORWARD, |what| {
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), other.forward(&x).to_vec::<f32>(), "{what}");
         step.cache().misses
     });
@@ -183,7 +183,7 @@ fn a_captured_functional_call_follows_changes_of_hooks() {
     let x = batch(&[BATCH, 6], 0).0;
     let call = |x: &Tensor| functional_call(own, &own.state_dict(), |model| model.forward(x)).unwrap();
     let mut step = capture(|inputs| call(&inputs[0]), &[&x]).unwrap();
-    check(&models, &FORWARD, |what| {
+    check_hooks(&models, &FORWARD, |what| {
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), other.forward(&x).to_vec::<f32>(), "{what}");
         step.cache().misses
     });

@@ -40,12 +40,12 @@ fn counts(stats: CacheStats) -> (u64, u64, usize) {
 fn a_batch_runs_on_the_smallest_compiled_size() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
-        let model = made(kind);
+        let model = built(kind);
         let mut inference = InferenceModel::new(&model, &[8, 1, 4, 4]).unwrap();
-        let (whole, _) = batch(kind.2, 1);
+        let (samples, _) = batch(kind.2, 1);
         let state = bits(model.state_dict());
         for rows in (1..=BATCH).rev() {
-            let x = whole.narrow(0, 0, rows);
+            let x = samples.narrow(0, 0, rows);
             let y = inference.run(&x).unwrap();
             let size = if rows == 1 { 1 } else { rows.next_multiple_of(4) };
             let expected = eager(&model, &with_rows(&x, size), true).narrow(0, 0, rows);
@@ -62,7 +62,7 @@ fn a_batch_runs_on_the_smallest_compiled_size() {
 #[test]
 fn a_batch_above_all_sizes_is_split() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = made(&KINDS[0]);
+    let model = built(&KINDS[0]);
     model.eval();
     let mut inference = InferenceModel::new(&model, &[2, 8]).unwrap();
     inference.compile_for(&Tensor::zeros([1, 6], DType::F32)).unwrap();
@@ -81,7 +81,7 @@ fn a_batch_above_all_sizes_is_split() {
 #[test]
 fn updates_in_place_are_seen_and_replaced_parameters_recorded_again() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = made(&KINDS[1]);
+    let model = built(&KINDS[1]);
     let mut inference = InferenceModel::new(&model, &[BATCH]).unwrap();
     let optimizer = sgd(&model, 0.1, 0.9);
     for seed in 0..3 {
@@ -215,7 +215,7 @@ fn refused<'f, M: Model<X> + 'f, X: Batch + 'f>(inference: &mut InferenceModel<'
 #[test]
 fn batches_that_do_not_fit_are_refused() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = made(&KINDS[0]);
+    let model = built(&KINDS[0]);
     for sizes in [&[][..], &[2, 0]] {
         let inference: Result<InferenceModel<'_, _>> = InferenceModel::new(&model, sizes);
         assert!(matches!(inference.err(), Some(Error::InvalidArgument { .. })));
@@ -263,7 +263,7 @@ fn batches_that_do_not_fit_are_refused() {
 #[test]
 fn a_launch_returns_the_stored_output() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = made(&KINDS[2]);
+    let model = built(&KINDS[2]);
     let mut inference = InferenceModel::new(&model, &[2, BATCH]).unwrap();
     // An input that requires a gradient is detached.
     let x = batch(KINDS[2].2, 4).0.requires_grad_(true);

@@ -5,7 +5,7 @@ use pellucid_nn::optim::{Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Device, Result, Tensor, manual_seed, ops};
 
-/// The mean over the axis 1.
+/// The mean over axis 1.
 #[derive(Clone, Module)]
 pub(crate) struct Mean;
 
@@ -15,7 +15,7 @@ impl Layer for Mean {
     }
 }
 
-/// The last element along the axis 1.
+/// The last element along axis 1.
 #[derive(Clone, Module)]
 pub(crate) struct Last;
 
@@ -64,7 +64,7 @@ pub(crate) const KINDS: [Kind; 4] = [
 ];
 
 /// Creates and builds a model of this kind.
-pub(crate) fn made((_, make, shape): &Kind) -> Sequential {
+pub(crate) fn built((_, make, shape): &Kind) -> Sequential {
     manual_seed(3);
     let model = make();
     model.build(shape).unwrap();

@@ -17,7 +17,7 @@ fn shape(buf: Option<&Buf>) -> Option<Vec<usize>> {
 #[test]
 fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = made(&KINDS[1]);
+    let model = built(&KINDS[1]);
     let plan = make_plan_for_sequential(&model, &[8, 2, 5, 5], LossKind::SoftmaxCrossEntropy, 1 << 20).unwrap();
     let names: Vec<&str> = plan.layers.iter().map(|layer| layer.name.as_str()).collect();
     let expected = ["L0:Conv2d", "L1:BatchNorm2d", "L2:Relu", "L3:Dropout", "L4:Flatten", "L5:Linear"];
@@ -232,7 +232,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
         ("tied", sequential![Tied { words, table }], vec![BATCH, 5]),
         ("gru", sequential![Gru::with(6, 8, both), Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
     ];
-    models.extend(KINDS.iter().map(|kind| (kind.0, made(kind), kind.2.to_vec())));
+    models.extend(KINDS.iter().map(|kind| (kind.0, built(kind), kind.2.to_vec())));
     let loss = CrossEntropyLoss::default();
     for (name, model, shape) in &models {
         let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
@@ -344,7 +344,7 @@ fn a_recording_locates_every_buffer() {
     };
     let loss = CrossEntropyLoss::default();
     for kind in &KINDS {
-        let model = made(kind);
+        let model = built(kind);
         let optimizer = sgd(&model, 0.1, 0.9);
         let options = CompileOptions::new(&loss, &optimizer);
         check(kind.0, model.compile(kind.2, options).unwrap().recorded.plan());
@@ -382,7 +382,7 @@ fn a_plan_prints_and_adds_up() {
 #[test]
 fn planning_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = made(&KINDS[1]);
+    let model = built(&KINDS[1]);
     let before = bits(model.state_dict());
     manual_seed(9);
     let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();

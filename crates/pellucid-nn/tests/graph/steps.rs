@@ -23,7 +23,7 @@ fn compiled<'f>(
 fn recording_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
-        let (model, loss) = (made(kind), CrossEntropyLoss::default());
+        let (model, loss) = (built(kind), CrossEntropyLoss::default());
         let optimizer = sgd(&model, 0.1, 0.9);
         let state = || (bits(model.state_dict()), bits(optimizer.state_dict()));
         let before = state();
@@ -48,7 +48,7 @@ fn a_step_reduces_the_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
-            let (model, loss) = (made(kind), CrossEntropyLoss::default());
+            let (model, loss) = (built(kind), CrossEntropyLoss::default());
             let optimizer = sgd(&model, 0.05, 0.0);
             let mut step = compiled(&model, &loss, &optimizer, kind.2, stream);
             let (x, y) = batch(kind.2, 1);
@@ -83,7 +83,7 @@ fn launches_equal_eager_steps() {
     const STEPS: u64 = 5;
     for kind in &KINDS {
         let run = |how: Option<Option<Stream>>| {
-            let (model, loss) = (made(kind), CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() });
+            let (model, loss) = (built(kind), CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() });
             let optimizer = AdamW::try_new(model.parameters(), AdamWOptions::default()).unwrap();
             let batches: Vec<_> = (0..STEPS).map(|i| batch(kind.2, 10 + i)).collect();
             let mut step = how.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
@@ -124,7 +124,7 @@ fn launches_equal_eager_steps_in_every_precision() {
         [(DType::F64, None), (DType::F16, None), (DType::BF16, None), (DType::F32, Some(DType::BF16))].into_iter();
     for (kind, (dtype, half)) in KINDS.iter().flat_map(|kind| precisions.clone().map(move |p| (kind, p))) {
         let run = |stream: Option<Option<Stream>>| {
-            let model = init::in_dtype(dtype, || made(kind));
+            let model = init::in_dtype(dtype, || built(kind));
             let (loss, optimizer) = (CrossEntropyLoss::default(), adamw(&model));
             let _half = half.map(autocast);
             let mut step = stream.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
@@ -238,9 +238,9 @@ fn each_launch_starts_without_gradients() {
 fn gradients_accumulate_over_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
-        let (model, whole) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (model, other_model) = (built(&KINDS[0]), built(&KINDS[0]));
         let (loss, shape) = (CrossEntropyLoss::default(), [BATCH / 2, 6]);
-        let (optimizer, other) = (sgd(&model, 0.1, 0.9), sgd(&whole, 0.1, 0.9));
+        let (optimizer, other) = (sgd(&model, 0.1, 0.9), sgd(&other_model, 0.1, 0.9));
         let plan = make_plan_for_sequential(&model, &shape, LossKind::SoftmaxCrossEntropy, 0).unwrap();
         let (x_buf, y_buf) = (Tensor::zeros(shape, DType::F32), Tensor::zeros([BATCH / 2], DType::I64));
         let options = StepOptions { stream, accumulate: 2, ..Default::default() };
@@ -261,9 +261,9 @@ fn gradients_accumulate_over_launches() {
                 exec.launch().unwrap();
             }
             other.zero_grad();
-            loss.forward(&whole.forward(&x), &y).backward();
+            loss.forward(&other_model.forward(&x), &y).backward();
             other.step();
-            for (p, q) in model.parameters().iter().zip(whole.parameters()) {
+            for (p, q) in model.parameters().iter().zip(other_model.parameters()) {
                 let (p, q) = (p.to_vec::<f32>(), q.to_vec::<f32>());
                 assert!(p.iter().zip(q).all(|(p, q)| (p - q).abs() < 1e-6));
             }

@@ -18,7 +18,7 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
-            let model = made(kind);
+            let model = built(kind);
             let optimizer = sgd(&model, 0.05, 0.9);
             let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer)
                 .with_options(StepOptions { stream, ..Default::default() });
@@ -72,7 +72,7 @@ fn evaluating_restores_the_modes() {
 fn the_first_step_of_each_shape_records() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
-        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let empty = Sgd::try_new(vec![], SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() }).unwrap();
         let hand = sgd(&other, 0.1, 0.9);
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
@@ -97,8 +97,8 @@ fn the_first_step_of_each_shape_records() {
             assert_eq!(trainer.loss().unwrap(), value.item::<f32>());
             assert_eq!(trainer.logits().unwrap().to_vec::<f32>(), logits.to_vec::<f32>());
             // An evaluation of other shapes records as well, and does not change the results of the last step.
-            let whole = batch(&[BATCH, 6], seed as u64);
-            trainer.evaluate(&whole.0, &whole.1).unwrap();
+            let full_batch = batch(&[BATCH, 6], seed as u64);
+            trainer.evaluate(&full_batch.0, &full_batch.1).unwrap();
             assert_eq!(trainer.loss_tensor().unwrap().item::<f32>(), value.item::<f32>());
             buffers.push(model.parameters()[0].grad().unwrap());
         }
@@ -132,7 +132,7 @@ fn recordings_for_modes_are_counted() {
 fn an_evaluation_needs_no_training_step() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
-        let model = made(&("norm", || sequential![Linear::new(6, 4), BatchNorm1d::new(4)], &[BATCH, 6]));
+        let model = built(&("norm", || sequential![Linear::new(6, 4), BatchNorm1d::new(4)], &[BATCH, 6]));
         let empty = Sgd::try_new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
             .with_options(StepOptions { stream, ..Default::default() });
@@ -243,7 +243,7 @@ fn max_scratch_is_an_option() {
 #[test]
 fn a_trainer_keeps_a_limited_number_of_recordings() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+    let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
     let optimizer = sgd(&model, 0.1, 0.9);
     let trainer: GraphTrainer<'_, _, _, _> = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
     assert!(matches!(trainer.try_recordings(0).err(), Some(Error::InvalidArgument { .. })));
@@ -313,7 +313,7 @@ fn gradients_are_clipped_before_the_update() {
 fn mixed_precision_with_a_scaled_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for (stream, accumulate) in streams().into_iter().flat_map(|s| [(s.clone(), 1), (s, 2)]) {
-        let (model, other) = (made(&KINDS[0]), made(&KINDS[0]));
+        let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let adam = |model: &Sequential| Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
         let options = GradScalerOptions { init_scale: 256.0, growth_interval: 2, ..Default::default() };
         let (scaler, eager) = (Arc::new(GradScaler::try_new(options).unwrap()), GradScaler::try_new(options).unwrap());
@@ -439,7 +439,7 @@ fn a_timer_measures_a_closed_interval() {
     assert_eq!((timer.ms().unwrap(), timer.stop().unwrap()), (measured, measured));
 }
 
-/// The launches of all recordings count towards an update, whatever the shape of their batch, also after a recording
+/// The launches of all recordings count towards an update, whatever the shape of their batch, even after a recording
 /// was dropped.
 #[test]
 fn gradients_accumulate_over_batches_of_different_sizes() {
@@ -657,6 +657,6 @@ fn training_continues_after_unfreezing() {
     train(&model, &mut || trainer.step(&x, &y).unwrap());
     for ((name, a), b) in eager.named_parameters().into_iter().zip(model.parameters()) {
         let close = a.to_vec::<f32>().iter().zip(b.to_vec::<f32>()).all(|(a, b)| (a - b).abs() <= 1e-6);
-        assert!(close, "{name} differs from that of eager training");
+        assert!(close, "{name} differs from eager training");
     }
 }

@@ -1,4 +1,4 @@
-//! Closures as the update of a step, and steps that are made of a recording.
+//! Closures as the update of a step, and steps that are created from a recording.
 
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;
@@ -17,7 +17,7 @@ fn a_closure_is_the_update_of_a_step() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for stream in streams() {
         let run = |kind: usize| {
-            let (model, loss) = (made(&KINDS[0]), CrossEntropyLoss::default());
+            let (model, loss) = (built(&KINDS[0]), CrossEntropyLoss::default());
             let adam = Adam::try_new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
             let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
             try_rebind_grads(&model, &adam, &plan).unwrap();

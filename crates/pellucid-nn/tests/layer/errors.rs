@@ -55,8 +55,8 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let rows = Embedding::new(10, 3);
     let attention = MultiheadAttention::new(8, 4);
-    let (x, there) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
-    let attend = |there: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(there));
+    let (x, visible) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
+    let attend = |visible: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(visible));
     let mask = Tensor::ones([2, 5, 5], DType::Bool);
     let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
     let lstm = Lstm::new(8, 4);
@@ -65,7 +65,7 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let refused: [(Result<Tensor>, &str); 28] = [
         (
             Linear::new(100, 4).try_forward(&zeros(&[2, 4, 6, 6])),
-            "Flatten::new() before this layer, and make it with Linear::new(144, 4), as 4·6·6 = 144",
+            "Flatten::new() before this layer, and create it with Linear::new(144, 4), as 4·6·6 = 144",
         ),
         (
             Linear::new(96, 4).try_forward(&zeros(&[4, 3, 8])),
@@ -81,7 +81,7 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
             "1 spatial axis, or [B, C]; add the batch axis by unsqueeze(0)",
         ),
         (lstm.try_run(&doubles(&[4, 2, 8]), None).map(|y| y.0), "lstm: dtypes f64 and f32"),
-        (attention.try_forward(&zeros(&[2, 5, 6])), "the layer was made for 8; make the layer for 6"),
+        (attention.try_forward(&zeros(&[2, 5, 6])), "the layer expects 8; create the layer for 6"),
         (attention.try_attend(&x, &zeros(&[2, 5, 7]), &x, AttentionMasks::default()), "axis of the key has length 7"),
         (Linear::new(8, 4).try_forward(&zeros(&[2, 6])), "Linear::new(6, 4)"),
         (Linear::new(24, 4).try_forward(&zeros(&[2, 4, 2, 3])), "4·2·3 = 24: put Flatten::new() before this layer"),
@@ -90,12 +90,12 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
         (Conv2d::new(3, 4, 3).try_forward(&zeros(&[2, 28, 28, 3])), "permute([0, 3, 1, 2])"),
         (Conv2d::new(1, 4, 5).try_forward(&zeros(&[2, 1, 4, 4])), "add padding, or make the kernel smaller"),
         (MaxPool2d::new(5).try_forward(&zeros(&[2, 1, 4, 3])), "spatial shape [4, 3]"),
-        (BatchNorm2d::new(8).try_forward(&zeros(&[2, 3, 4, 4])), "made for 8: BatchNorm2d::new(3)"),
+        (BatchNorm2d::new(8).try_forward(&zeros(&[2, 3, 4, 4])), "expects 8: BatchNorm2d::new(3)"),
         (BatchNorm1d::new(8).try_forward(&zeros(&[1, 8])), "eval()"),
         (LayerNorm::new(8).try_forward(&zeros(&[2, 7])), "LayerNorm::new([7])"),
         (rows.try_forward(&Tensor::from([10i64])), "indices must be in 0..10"),
         (rows.try_forward(&Tensor::from([1i64, -1])), "index -1 is out of bounds"),
-        (attend(&there), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
+        (attend(&visible), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
         (attend(&zeros(&[2, 5])), "to_dtype(DType::Bool)"),
         (attention.try_attend(&x, &x, &x, masks), "unsqueeze(-3)"),
         (lstm.try_run(&zeros(&[4, 2, 7]), None).map(|y| y.0), "7 features"),
@@ -202,7 +202,7 @@ fn parameters_beyond_the_memory_name_the_layer_and_the_shape() {
     }
 }
 
-/// The error of a layer of sequences begins with the name of the layer, also where one of its operations fails.
+/// The error of a layer of sequences begins with the name of the layer, even if one of its operations fails.
 #[test]
 fn errors_of_sequence_layers_name_the_layer() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);

@@ -99,7 +99,7 @@ fn modules_of_several_inputs_run_hooks() {
         model.loss(&target, &memory);
         assert_eq!(seen.lock().unwrap().len(), shapes.len(), "{name}: the hook must not run after its removal");
     }
-    // A hook's result replaces the output, also of a loss.
+    // A hook's result replaces the output, even of a loss.
     let _guard = hook::on_call(&model, "loss", |_, y| Some(y * 0.0)).unwrap();
     assert_eq!(model.loss.forward(&target, &(&target * 2.0)).item::<f32>(), 0.0);
     // A hook of one module does not run in another module of the same type.

@@ -1,4 +1,4 @@
-//! Methods of every layer besides computing: build, shapes, capture, hooks, freezing, summaries.
+//! Methods of every layer other than the computation: build, shapes, capture, hooks, freezing, summaries.
 
 mod building;
 mod errors;

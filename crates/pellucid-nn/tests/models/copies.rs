@@ -81,7 +81,7 @@ fn derived_models_and_all_containers_are_copied() {
     assert_eq!(names(&target), names(&agent));
     let (own, other) = (agent.state_dict(), target.state_dict());
     assert!(own.iter().all(|(name, value)| bytes(value) == bytes(&other[name])));
-    // A target network follows by a load of the whole state.
+    // Loading the state of the agent updates the target network.
     let _off = no_grad();
     ops::copy_(&agent.tied.weight, &Tensor::ones([1, 2], DType::F32)).unwrap();
     assert_ne!(bytes(&target.tied.weight), bytes(&agent.tied.weight));
@@ -138,11 +138,11 @@ fn lazy_layers_are_copied_before_and_after_the_build() {
 #[test]
 fn views_of_one_storage_and_captured_steps_are_refused() {
     let values = Tensor::ones([4], DType::F32);
-    let (whole, part) = (Parameter::new(values.clone()), Parameter::new(values.narrow(0, 0, 2)));
-    let text = error_text((whole.clone(), part).deep_copy().map(|_| ()));
+    let (full, part) = (Parameter::new(values.clone()), Parameter::new(values.narrow(0, 0, 2)));
+    let text = error_text((full.clone(), part).deep_copy().map(|_| ()));
     assert!(text.contains("deep_copy") && text.contains("view"), "{text}");
     // Two parameters of the same elements share them in the copy too.
-    let (a, b) = (whole, Parameter::new(values)).deep_copy().unwrap();
+    let (a, b) = (full, Parameter::new(values)).deep_copy().unwrap();
     assert_ne!(a.id(), b.id());
     assert_eq!(a.storage_id(), b.storage_id());
     let model = Linear::new(1, 1);

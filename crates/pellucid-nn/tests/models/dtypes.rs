@@ -1,4 +1,4 @@
-//! Inputs of another dtype than a layer's parameters, and models that are converted.
+//! Inputs whose dtype differs from a layer's parameters, and models that are converted.
 
 use crate::{bytes, error_text};
 use pellucid_nn::loss::{Loss, MseLoss};

@@ -18,7 +18,7 @@ fn doubled(model: &impl Module) -> StateDict {
 }
 
 /// Checks that a functional call equals a call of a model whose parameters have the values, with the same gradients.
-fn check<M: Module + Clone>(model: &M, run: impl Fn(&M) -> Tensor) {
+fn check_functional_call<M: Module + Clone>(model: &M, run: impl Fn(&M) -> Tensor) {
     model.eval();
     let before = model.state_dict();
     let other = model.deep_copy().unwrap();
@@ -49,24 +49,26 @@ fn check<M: Module + Clone>(model: &M, run: impl Fn(&M) -> Tensor) {
 fn layers_of_every_kind_use_the_given_tensors() {
     manual_seed(3);
     let x = Tensor::randn([4, 6], DType::F32);
-    check(&Linear::new(6, 3), |layer| layer.forward(&x));
-    check(&sequential![Linear::new(6, 6), BatchNorm1d::new(6), Prelu::new(), LayerNorm::new(6)], |m| m.forward(&x));
-    check(&WeightNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
-    check(&SpectralNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
-    check(&RnnCell::new(6, 5), |cell| cell.forward(&x, None));
-    check(&If::new(Linear::new(6, 3), Linear::new(6, 3)), |layer| layer.forward(&x));
+    check_functional_call(&Linear::new(6, 3), |layer| layer.forward(&x));
+    check_functional_call(&sequential![Linear::new(6, 6), BatchNorm1d::new(6), Prelu::new(), LayerNorm::new(6)], |m| {
+        m.forward(&x)
+    });
+    check_functional_call(&WeightNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
+    check_functional_call(&SpectralNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
+    check_functional_call(&RnnCell::new(6, 5), |cell| cell.forward(&x, None));
+    check_functional_call(&If::new(Linear::new(6, 3), Linear::new(6, 3)), |layer| layer.forward(&x));
     let sequence = Tensor::randn([5, 2, 6], DType::F32);
-    check(&Gru::new(6, 4), |layer| layer.forward(&sequence));
-    check(&Lstm::new(6, 4), |layer| layer.forward(&sequence));
-    check(&MultiheadAttention::new(6, 2), |layer| layer.forward(&sequence));
-    check(&Conv1d::new(2, 3, 3), |layer| layer.forward(&sequence));
-    check(&Embedding::new(7, 3), |layer| layer.forward(&Tensor::from([1i64, 5, 0])));
+    check_functional_call(&Gru::new(6, 4), |layer| layer.forward(&sequence));
+    check_functional_call(&Lstm::new(6, 4), |layer| layer.forward(&sequence));
+    check_functional_call(&MultiheadAttention::new(6, 2), |layer| layer.forward(&sequence));
+    check_functional_call(&Conv1d::new(2, 3, 3), |layer| layer.forward(&sequence));
+    check_functional_call(&Embedding::new(7, 3), |layer| layer.forward(&Tensor::from([1i64, 5, 0])));
     let transformer = Transformer::new(6, 2, [1, 1], 8, TransformerOptions::default());
     let none = AttentionMasks::default();
-    check(&transformer, |model| model.forward(&sequence, &sequence, none, none, none));
+    check_functional_call(&transformer, |model| model.forward(&sequence, &sequence, none, none, none));
     let lazy = sequential![Linear::lazy(4), Tanh, Linear::lazy(2)];
     lazy.build(&[1, 6]).unwrap();
-    check(&lazy, |model| model.forward(&x));
+    check_functional_call(&lazy, |model| model.forward(&x));
 }
 
 #[derive(Clone, Module)]
@@ -90,7 +92,7 @@ impl Tied {
 fn a_shared_parameter_is_replaced_everywhere() {
     manual_seed(5);
     let (model, x) = (Tied::new(), Tensor::randn([2, 3], DType::F32));
-    check(&model, |model| model.forward(&x));
+    check_functional_call(&model, |model| model.forward(&x));
     let w = Tensor::eye(3, DType::F32);
     let named = |names: &[&str]| names.iter().map(|name| (name.to_string(), w.clone())).collect::<StateDict>();
     let expected = x.tanh().to_vec::<f32>();
@@ -169,7 +171,7 @@ fn hooks_and_modes_of_the_model_apply() {
     assert_eq!(calls.load(Ordering::Relaxed), 2);
     drop(guard);
     assert_ne!(run(), [1.0, 1.0]);
-    // A mode that is set inside is that of the model.
+    // A mode that is set inside applies to the model.
     functional_call(&model, &given, |model| model.train()).unwrap();
     assert_eq!(run(), [0.0, 0.0]);
 }

@@ -121,7 +121,7 @@ fn given_running_statistics_are_updated_instead_of_those_of_the_model() {
     for (name, buffer) in &buffers {
         assert_eq!(buffer.to_bytes(), tensors[name].to_bytes(), "{name} after the same update");
     }
-    // Without given buffers, those of the model are updated.
+    // Without given buffers, the model's own are updated.
     functional_call(&model, &own_tensors(&model), |model| model.forward(x)).unwrap();
     assert_eq!(model.named_buffers()[2].1.item::<i64>(), 2);
     // In evaluation they are only read; the mode is shared with the model.

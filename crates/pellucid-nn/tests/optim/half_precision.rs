@@ -90,7 +90,7 @@ fn every_optimizer_keeps_written_weights() {
                 let _guard = no_grad();
                 optimizer.parameters().iter().for_each(|p| p.copy_(&Tensor::full(p.shape(), 64.0, p.dtype())));
             };
-            let far = |what: &str| {
+            let distances = |what: &str| {
                 let moved = flat(optimizer.parameters()).iter().any(|value| (value - 64.0).abs() > 32.0);
                 assert!(!moved, "{kind}.{case}, {what}: the step does not start from the written weights");
             };
@@ -98,12 +98,12 @@ fn every_optimizer_keeps_written_weights() {
             optimizer.step();
             write();
             optimizer.step();
-            far("eager");
+            distances("eager");
             let mut step = capture(|_: &[Tensor]| optimizer.try_step(), &[]).unwrap();
             step.launch(&[]).unwrap();
             write();
             step.launch(&[]).unwrap();
-            far("captured");
+            distances("captured");
         }
     }
 }

@@ -19,7 +19,7 @@ fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
 }
 
 /// Returns all bytes of parameters, optimizer state and averages after some steps.
-fn run(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bool) -> Vec<Vec<u8>> {
+fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bool) -> Vec<Vec<u8>> {
     let optimizer = make(parameters(matrices, dtype), case);
     let average = AveragedModel::new(&optimizer.parameters().to_vec(), Average::Exponential(0.9));
     let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer);
@@ -57,9 +57,9 @@ fn all_kinds_replay_bit_equal() {
     for (kind, cases, make) in KINDS.iter().copied() {
         for case in 0..cases {
             for dtype in [DType::F32, DType::BF16] {
-                let eager = run(make, case, kind == "muon", dtype, false);
+                let eager = run_steps(make, case, kind == "muon", dtype, false);
                 assert_eq!(
-                    run(make, case, kind == "muon", dtype, true),
+                    run_steps(make, case, kind == "muon", dtype, true),
                     eager,
                     "{kind}.{case} in {dtype}: the captured steps differ from the eager steps"
                 );

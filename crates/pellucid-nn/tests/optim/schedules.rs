@@ -318,7 +318,7 @@ fn a_scheduler_belongs_to_its_optimizer_and_its_state_to_its_schedule() {
     let (optimizer, other) = (two_groups(), two_groups());
     let mut scheduler = Scheduler::new(StepLr { step_size: 1, gamma: 0.1 }, &optimizer);
     let refused = catch_unwind(AssertUnwindSafe(|| scheduler.step(&other))).unwrap_err();
-    assert!(refused.downcast_ref::<String>().unwrap().contains("make a scheduler for each optimizer"));
+    assert!(refused.downcast_ref::<String>().unwrap().contains("create a scheduler for each optimizer"));
     assert_eq!((scheduler.epoch(), other.group_lr(0)), (0, optimizer.group_lr(0)));
 
     let mut state = scheduler.state_dict();
@@ -351,7 +351,7 @@ fn a_plateau_schedule_belongs_to_its_first_optimizer() {
     let mut schedule = ReduceLrOnPlateau::new(options);
     schedule.step(1.0, &optimizer);
     let refused = catch_unwind(AssertUnwindSafe(|| schedule.step(2.0, &other))).unwrap_err();
-    assert!(refused.downcast_ref::<String>().unwrap().contains("make a scheduler for each optimizer"));
+    assert!(refused.downcast_ref::<String>().unwrap().contains("create a scheduler for each optimizer"));
     assert_eq!(other.group_lr(0), two_groups().group_lr(0));
     schedule.step(2.0, &optimizer);
     assert!(optimizer.group_lr(0) < other.group_lr(0));

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The layers that are not in the table, because they have two inputs or PyTorch lacks them, with their tests.
-const BESIDES_THE_TABLE: [(&str, fn()); 7] = [
+const OUTSIDE_THE_TABLE: [(&str, fn()); 7] = [
     ("Bilinear", layers_of_two_inputs_match_pytorch),
     ("CosineSimilarity", layers_of_two_inputs_match_pytorch),
     ("PairwiseDistance", layers_of_two_inputs_match_pytorch),
@@ -67,7 +67,7 @@ fn the_table_has_every_layer_of_the_reference() {
 fn every_layer_has_a_row() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
-    let mut tested: BTreeSet<&str> = BESIDES_THE_TABLE.iter().map(|(name, _)| *name).collect();
+    let mut tested: BTreeSet<&str> = OUTSIDE_THE_TABLE.iter().map(|(name, _)| *name).collect();
     for (name, layer) in layers() {
         layer.build(Reference::new(&file, name).get("x").shape()).unwrap();
         tested.insert(class(&*layer));

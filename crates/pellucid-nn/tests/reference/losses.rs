@@ -27,7 +27,7 @@ impl Run {
 }
 
 /// A loss of x and y.
-fn of<L: Loss>(make: impl Fn(Reduction, &Reference<'_>) -> L + 'static) -> Run {
+fn run_of<L: Loss>(make: impl Fn(Reduction, &Reference<'_>) -> L + 'static) -> Run {
     Run::new::<L>(move |reduction, inputs| {
         let (loss, gradient) = make(reduction, inputs).forward_with_grad(inputs.get("x"), inputs.get("y"));
         (loss, vec![gradient])
@@ -59,7 +59,7 @@ fn ctc_of(loss: CtcLoss) -> Run {
 }
 
 /// The losses with tests of their own: they have parameters.
-const BESIDES_THE_TABLE: [(&str, fn()); 2] = [
+const OUTSIDE_THE_TABLE: [(&str, fn()); 2] = [
     ("AdaptiveLogSoftmaxWithLoss", an_adaptive_softmax_matches_pytorch),
     ("LinearCrossEntropyLoss", a_projected_cross_entropy_matches_pytorch),
 ];
@@ -94,42 +94,42 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
     });
     let x: &[&str] = &["x"];
     let mut table = vec![
-        ("l1", "plain", x, of(|reduction, _| L1Loss { reduction })),
-        ("mse", "plain", x, of(|reduction, _| MseLoss { reduction })),
-        ("smooth_l1", "plain", x, of(|reduction, _| SmoothL1Loss { reduction, ..Default::default() })),
-        ("smooth_l1", "beta", x, of(|reduction, _| SmoothL1Loss { beta: 0.4, reduction })),
-        ("huber", "plain", x, of(|reduction, _| HuberLoss { reduction, ..Default::default() })),
-        ("huber", "delta", x, of(|reduction, _| HuberLoss { delta: 0.4, reduction })),
-        ("kl_div", "plain", x, of(|reduction, _| KlDivLoss { reduction, ..Default::default() })),
-        ("kl_div", "batch", x, of(|reduction, _| KlDivLoss { batch_mean: true, reduction, ..Default::default() })),
-        ("kl_div_log", "plain", x, of(|reduction, _| KlDivLoss { log_target: true, reduction, ..Default::default() })),
-        ("poisson_nll", "plain", x, of(|reduction, _| PoissonNllLoss { reduction, ..Default::default() })),
-        ("poisson_nll", "full", x, of(|reduction, _| PoissonNllLoss { full: true, reduction, ..Default::default() })),
-        ("poisson_nll", "rate", x, of(|reduction, _| PoissonNllLoss { log_input: false, eps: 1e-3, reduction, ..Default::default() })),
+        ("l1", "plain", x, run_of(|reduction, _| L1Loss { reduction })),
+        ("mse", "plain", x, run_of(|reduction, _| MseLoss { reduction })),
+        ("smooth_l1", "plain", x, run_of(|reduction, _| SmoothL1Loss { reduction, ..Default::default() })),
+        ("smooth_l1", "beta", x, run_of(|reduction, _| SmoothL1Loss { beta: 0.4, reduction })),
+        ("huber", "plain", x, run_of(|reduction, _| HuberLoss { reduction, ..Default::default() })),
+        ("huber", "delta", x, run_of(|reduction, _| HuberLoss { delta: 0.4, reduction })),
+        ("kl_div", "plain", x, run_of(|reduction, _| KlDivLoss { reduction, ..Default::default() })),
+        ("kl_div", "batch", x, run_of(|reduction, _| KlDivLoss { batch_mean: true, reduction, ..Default::default() })),
+        ("kl_div_log", "plain", x, run_of(|reduction, _| KlDivLoss { log_target: true, reduction, ..Default::default() })),
+        ("poisson_nll", "plain", x, run_of(|reduction, _| PoissonNllLoss { reduction, ..Default::default() })),
+        ("poisson_nll", "full", x, run_of(|reduction, _| PoissonNllLoss { full: true, reduction, ..Default::default() })),
+        ("poisson_nll", "rate", x, run_of(|reduction, _| PoissonNllLoss { log_input: false, eps: 1e-3, reduction, ..Default::default() })),
         ("gaussian_nll", "plain", &["x", "variance"], gaussian(false, 1e-6)),
         ("gaussian_nll", "full", &["x", "variance"], gaussian(true, 0.3)),
         ("gaussian_nll_rows", "plain", &["x", "variance"], gaussian(false, 1e-6)),
         ("gaussian_nll_rows", "full", &["x", "variance"], gaussian(true, 0.3)),
-        ("cross_entropy_soft", "plain", x, of(|reduction, _| CrossEntropyLoss { reduction, ..Default::default() })),
-        ("cross_entropy_soft", "smoothing", x, of(|reduction, _| CrossEntropyLoss { label_smoothing: 0.2, reduction, ..Default::default() })),
-        ("cross_entropy_soft", "weight", x, of(move |reduction, i| CrossEntropyLoss { weight: weight(i), reduction, ..Default::default() })),
-        ("nll", "plain", x, of(|reduction, _| NllLoss { reduction, ..Default::default() })),
-        ("nll", "weight", x, of(move |reduction, i| NllLoss { weight: weight(i), reduction, ..Default::default() })),
-        ("nll", "ignore", x, of(|reduction, _| NllLoss { ignore_index: Some(1), reduction, ..Default::default() })),
-        ("binary_cross_entropy", "plain", x, of(|reduction, _| BceLoss { reduction, ..Default::default() })),
-        ("binary_cross_entropy", "weight", x, of(move |reduction, i| BceLoss { weight: weight(i), reduction })),
-        ("binary_cross_entropy_with_logits", "plain", x, of(|reduction, _| BceWithLogitsLoss { reduction, ..Default::default() })),
-        ("binary_cross_entropy_with_logits", "weight", x, of(move |reduction, i| {
+        ("cross_entropy_soft", "plain", x, run_of(|reduction, _| CrossEntropyLoss { reduction, ..Default::default() })),
+        ("cross_entropy_soft", "smoothing", x, run_of(|reduction, _| CrossEntropyLoss { label_smoothing: 0.2, reduction, ..Default::default() })),
+        ("cross_entropy_soft", "weight", x, run_of(move |reduction, i| CrossEntropyLoss { weight: weight(i), reduction, ..Default::default() })),
+        ("nll", "plain", x, run_of(|reduction, _| NllLoss { reduction, ..Default::default() })),
+        ("nll", "weight", x, run_of(move |reduction, i| NllLoss { weight: weight(i), reduction, ..Default::default() })),
+        ("nll", "ignore", x, run_of(|reduction, _| NllLoss { ignore_index: Some(1), reduction, ..Default::default() })),
+        ("binary_cross_entropy", "plain", x, run_of(|reduction, _| BceLoss { reduction, ..Default::default() })),
+        ("binary_cross_entropy", "weight", x, run_of(move |reduction, i| BceLoss { weight: weight(i), reduction })),
+        ("binary_cross_entropy_with_logits", "plain", x, run_of(|reduction, _| BceWithLogitsLoss { reduction, ..Default::default() })),
+        ("binary_cross_entropy_with_logits", "weight", x, run_of(move |reduction, i| {
             BceWithLogitsLoss { weight: weight(i), pos_weight: Some(i.get("pos_weight").clone()), reduction }
         })),
-        ("hinge_embedding", "plain", x, of(|reduction, _| HingeEmbeddingLoss { reduction, ..Default::default() })),
-        ("hinge_embedding", "margin", x, of(|reduction, _| HingeEmbeddingLoss { margin: 0.3, reduction })),
-        ("soft_margin", "plain", x, of(|reduction, _| SoftMarginLoss { reduction })),
-        ("multi_margin", "plain", x, of(|reduction, _| MultiMarginLoss { reduction, ..Default::default() })),
-        ("multi_margin", "all", x, of(move |reduction, i| MultiMarginLoss { p: 2.0, margin: 0.7, weight: weight(i), reduction })),
-        ("multilabel_margin", "plain", x, of(|reduction, _| MultiLabelMarginLoss { reduction })),
-        ("multilabel_soft_margin", "plain", x, of(|reduction, _| MultiLabelSoftMarginLoss { reduction, ..Default::default() })),
-        ("multilabel_soft_margin", "weight", x, of(move |reduction, i| MultiLabelSoftMarginLoss { weight: weight(i), reduction })),
+        ("hinge_embedding", "plain", x, run_of(|reduction, _| HingeEmbeddingLoss { reduction, ..Default::default() })),
+        ("hinge_embedding", "margin", x, run_of(|reduction, _| HingeEmbeddingLoss { margin: 0.3, reduction })),
+        ("soft_margin", "plain", x, run_of(|reduction, _| SoftMarginLoss { reduction })),
+        ("multi_margin", "plain", x, run_of(|reduction, _| MultiMarginLoss { reduction, ..Default::default() })),
+        ("multi_margin", "all", x, run_of(move |reduction, i| MultiMarginLoss { p: 2.0, margin: 0.7, weight: weight(i), reduction })),
+        ("multilabel_margin", "plain", x, run_of(|reduction, _| MultiLabelMarginLoss { reduction })),
+        ("multilabel_soft_margin", "plain", x, run_of(|reduction, _| MultiLabelSoftMarginLoss { reduction, ..Default::default() })),
+        ("multilabel_soft_margin", "weight", x, run_of(move |reduction, i| MultiLabelSoftMarginLoss { weight: weight(i), reduction })),
         ("margin_ranking", "plain", &["a", "b"], ranking(0.0)),
         ("margin_ranking", "margin", &["a", "b"], ranking(0.5)),
         ("cosine_embedding", "plain", &["a", "b"], cosine(0.0)),
@@ -145,11 +145,11 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
     ];
     for name in ["cross_entropy", "cross_entropy_image"] {
         let plain = |reduction| CrossEntropyLoss { reduction, ..Default::default() };
-        table.push((name, "plain", x, of(move |r, _| plain(r))));
-        table.push((name, "smoothing", x, of(move |r, _| CrossEntropyLoss { label_smoothing: 0.2, ..plain(r) })));
-        table.push((name, "weight", x, of(move |r, i| CrossEntropyLoss { weight: weight(i), ..plain(r) })));
-        table.push((name, "ignore", x, of(move |r, _| CrossEntropyLoss { ignore_index: Some(1), ..plain(r) })));
-        table.push((name, "all", x, of(move |r, i| {
+        table.push((name, "plain", x, run_of(move |r, _| plain(r))));
+        table.push((name, "smoothing", x, run_of(move |r, _| CrossEntropyLoss { label_smoothing: 0.2, ..plain(r) })));
+        table.push((name, "weight", x, run_of(move |r, i| CrossEntropyLoss { weight: weight(i), ..plain(r) })));
+        table.push((name, "ignore", x, run_of(move |r, _| CrossEntropyLoss { ignore_index: Some(1), ..plain(r) })));
+        table.push((name, "all", x, run_of(move |r, i| {
             CrossEntropyLoss { weight: weight(i), ignore_index: Some(1), label_smoothing: 0.2, ..plain(r) }
         })));
     }
@@ -158,7 +158,7 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
 
 #[test]
 fn every_loss_has_a_row() {
-    let mut tested: BTreeSet<&str> = BESIDES_THE_TABLE.iter().map(|(name, _)| *name).collect();
+    let mut tested: BTreeSet<&str> = OUTSIDE_THE_TABLE.iter().map(|(name, _)| *name).collect();
     tested.extend(table().iter().map(|(.., run)| run.class));
     let untested: Vec<_> = LOSSES.iter().filter(|name| !tested.contains(*name)).collect();
     assert!(untested.is_empty(), "add these losses to reference.py and losses.rs in tests/reference: {untested:?}");
@@ -397,7 +397,7 @@ fn different_shapes_and_integers_are_refused() {
     assert!(matches!(MseLoss::default().try_forward_with_grad(&integers, &integers), Err(Error::DTypeMismatch { .. })));
 }
 
-/// Errors of shapes come before those of values, whose remedy would be wrong: batches of sequences with the classes
+/// Errors of shapes come before errors of values, whose remedy would be wrong: batches of sequences with the classes
 /// last.
 #[test]
 fn shapes_are_checked_before_values() {

@@ -1,4 +1,4 @@
-//! Layers of two inputs, and methods of layers besides `forward`.
+//! Layers of two inputs, and methods of layers other than `forward`.
 
 use crate::file::{Reference, cosines, file, near};
 use pellucid_nn::*;

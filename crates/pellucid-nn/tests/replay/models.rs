@@ -1,6 +1,6 @@
 //! Trainings of several kinds: N eager steps and N replayed steps compute the same bits.
 
-use crate::training::{TrainingCase, Way, classes, run, same, wave};
+use crate::training::{TrainingCase, Way, classes, run_training, same, wave};
 use pellucid_cpu::with_threads;
 use pellucid_nn::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, Average, AveragedModel, CosineSchedule, GradScaler, GradScalerOptions,
@@ -260,7 +260,7 @@ fn lstm_by_adam_in_f64() {
 fn mixed_precision_with_scale_and_average() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     same(mixed, DType::F32, 60);
-    let state = run(mixed, DType::F32, 1, 60, Way::Replayed).state;
+    let state = run_training(mixed, DType::F32, 1, 60, Way::Replayed).state;
     let number = |name: &str| {
         let bytes = &state.iter().find(|(own, _)| own.ends_with(name)).unwrap().1;
         f32::from_ne_bytes(bytes[..].try_into().unwrap())
@@ -281,9 +281,9 @@ fn wide(dtype: DType) -> TrainingCase {
 #[test]
 fn neither_threads_nor_replay_change_a_bit() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let alone = with_threads(1, || run(wide, DType::F32, 1, 12, Way::Eager));
+    let alone = with_threads(1, || run_training(wide, DType::F32, 1, 12, Way::Eager));
     for (threads, way) in [(1, Way::Replayed), (2, Way::Eager), (2, Way::Replayed), (3, Way::Disturbed)] {
-        let other = with_threads(threads, || run(wide, DType::F32, 1, 12, way));
+        let other = with_threads(threads, || run_training(wide, DType::F32, 1, 12, way));
         other.assert_is(&alone, &format!("{way:?} on {threads} threads"));
     }
 }

@@ -64,7 +64,13 @@ fn state_of(trainings: &[TrainingCase]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Runs several trainings side by side, one launch of each in turn.
-pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, launches: usize, way: Way) -> Seen {
+pub(crate) fn run_training(
+    make: fn(DType) -> TrainingCase,
+    dtype: DType,
+    count: usize,
+    launches: usize,
+    way: Way,
+) -> Seen {
     manual_seed(42);
     let trainings: Vec<TrainingCase> = (0..count).map(|_| make(dtype)).collect();
     let bytes = |loss: Tensor| loss.to_bytes();
@@ -106,17 +112,17 @@ pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, l
 
 /// Checks that all modes give the same results, and that losses change from step to step.
 pub(crate) fn same(make: fn(DType) -> TrainingCase, dtype: DType, launches: usize) {
-    let eager = run(make, dtype, 1, launches, Way::Eager);
+    let eager = run_training(make, dtype, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
     assert!(
         distinct.len() * 3 > launches,
         "more than a third of the losses must differ, but only {} of {launches} do",
         distinct.len()
     );
-    run(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "replayed among other tensors");
-    run(make, dtype, 1, launches, Way::Lazy).assert_is(&eager, "run lazily");
-    run(make, dtype, 2, launches, Way::Replayed)
-        .assert_is(&run(make, dtype, 2, launches, Way::Eager), "two trainings replayed in turn");
+    run_training(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "replayed among other tensors");
+    run_training(make, dtype, 1, launches, Way::Lazy).assert_is(&eager, "run lazily");
+    run_training(make, dtype, 2, launches, Way::Replayed)
+        .assert_is(&run_training(make, dtype, 2, launches, Way::Eager), "two trainings replayed in turn");
 }
 
 /// Sine values that differ from launch to launch.

@@ -52,7 +52,7 @@ fn pool() -> &'static ThreadPool {
     SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_of(setting().unwrap_or(0))))
 }
 
-/// Returns the number of threads that run a kernel which this thread launches.
+/// Returns the number of threads that run a kernel of this thread.
 #[inline]
 pub fn count() -> usize {
     pool().threads()
@@ -74,7 +74,7 @@ pub const GRAIN: usize = 64 << 10;
 /// after all calls have returned.
 ///
 /// # Panics
-/// If a call of `work` panics, with the payload of that panic.
+/// Panics if a call of `work` panics, with the payload of that panic.
 pub fn parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sync) {
     pool().run(count, chunk, &work);
 }
@@ -85,7 +85,7 @@ pub fn parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sy
 /// An error that one of the calls returned. The other calls may have been skipped.
 ///
 /// # Panics
-/// If a call of `work` panics, with the payload of that panic.
+/// Panics if a call of `work` panics, with the payload of that panic.
 pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
     let failed: OnceLock<Error> = OnceLock::new();
     parallel_for(count, chunk, |worker, i| {
@@ -100,7 +100,8 @@ pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) 
 
 /// Runs `work` over `0..total`, split into ranges of at least `grain` indices.
 ///
-/// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
+/// Panics if there is only one range, it runs on the calling thread. The result must not depend on how the indices are
+/// split.
 #[inline]
 pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);

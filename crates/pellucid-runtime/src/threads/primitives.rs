@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A set of synchronisation primitives: those of the standard library or of a model checker.
+/// A set of synchronisation primitives, of the standard library or of a model checker.
 pub(super) trait Primitives: Sized + 'static {
     /// The number of polls of a thread before it sleeps.
     const SPINS: usize;

@@ -6,11 +6,11 @@
 //! not wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread
 //! of the pool, which would have to be woken and waited for.
 //!
-//! The helpers serve one job at a time. A job that arrives meanwhile, from another thread or from within a task, runs
-//! on its own thread alone.
+//! The helpers serve one job at a time. A job that arrives in the meantime, from another thread or from within a task,
+//! runs on its own thread alone.
 //!
-//! The protocol is generic over its atomics, locks and condition variables. The tests run it with those of a model
-//! checker, which explores every interleaving of a few threads.
+//! The protocol is generic over its atomics, locks and condition variables. The tests run it with the primitives of a
+//! model checker, which explores every interleaving of a few threads.
 
 use super::primitives::{AtomicCounter, AtomicFlag, Primitives, StdPrimitives};
 use std::any::Any;
@@ -101,7 +101,8 @@ impl<P: Primitives> PoolJob<P> {
 impl ThreadPool {
     /// Starts a pool of `threads` threads, including the calling thread. Each helper calls `initialize` first.
     ///
-    /// If the system refuses to start a thread, the pool consists of those that it did start. A pool is never dropped.
+    /// If the system refuses to start a thread, the pool consists of the threads that did start. A pool is never
+    /// dropped.
     pub(super) fn new(threads: usize, initialize: fn()) -> &'static ThreadPool {
         let (ready, ready_helpers) = mpsc::channel();
         for number in 1..threads {
@@ -112,7 +113,7 @@ impl ThreadPool {
                 let _ = ready.send(start);
                 drop(ready);
                 if let Ok(pool) = pool.recv() {
-                    // A loop within a task uses the thread count of this pool, not that of the default pool.
+                    // A loop within a task uses the thread count of this pool, not the count of the default pool.
                     super::SELECTED.set(Some(pool));
                     pool.serve_jobs(|| true);
                 }
@@ -159,7 +160,7 @@ impl<P: Primitives> ThreadPool<P> {
     /// after the other.
     ///
     /// # Panics
-    /// If a call of `work` panics, with the payload of that panic, after all helpers have left the job.
+    /// Panics if a call of `work` panics, with the payload of that panic, after all helpers have left the job.
     pub(super) fn run(&self, count: usize, chunk: usize, work: TaskFn<'_>) {
         let chunk = chunk.max(1);
         let max_helpers = count.div_ceil(chunk).min(self.threads).saturating_sub(1);
@@ -236,7 +237,7 @@ impl<P: Primitives> ThreadPool<P> {
         (0..sleepers).for_each(|_| P::notify_one(&self.job_published));
         let caller_result = catch_unwind(AssertUnwindSafe(|| caller_work(&job)));
         self.lock().job = None;
-        // No helper can join from here on. Those that joined must leave.
+        // No helper can join from here on. The helpers that joined must leave.
         for _ in 0..P::SPINS {
             if self.active_helpers.load(Ordering::Acquire) == 0 {
                 break;

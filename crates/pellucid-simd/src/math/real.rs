@@ -135,7 +135,7 @@ pub trait Real:
     fn ndtr(self) -> Self;
     /// Returns Φ⁻¹ x, the inverse of the standard normal distribution function.
     fn ndtri(self) -> Self;
-    /// Returns self·2ᵇ, also if 2ᵇ overflows or underflows.
+    /// Returns self·2ᵇ, even if 2ᵇ overflows or underflows.
     fn ldexp(self, b: Self) -> Self;
     /// Returns selfᵇ.
     fn pow(self, b: Self) -> Self;

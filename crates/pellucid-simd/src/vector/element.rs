@@ -12,8 +12,8 @@ pub(super) mod sealed {
 ///
 /// Half precision has no vector type. Kernels convert `f16` and `bf16` to `f32` and round the result once.
 pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
-    /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers, and for floats on other
-    /// targets than x86-64.
+    /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers, and for floats on targets
+    /// other than x86-64.
     type Vector256: Vector<Scalar = Self>;
 
     /// The 512-bit vector type, or the 256-bit vector type if [`HAS_VECTOR512`](Element::HAS_VECTOR512) is false.

@@ -29,7 +29,7 @@ use crate::math::Real;
 ///
 /// # Safety of the methods
 ///
-/// The contract of every method consists of those of the following clauses that apply to its arguments.
+/// The contract of every method consists of the following clauses that apply to its arguments.
 ///
 /// - *Instruction set*: the methods are `#[inline(always)]`. The caller inlines them into a function that has the
 ///   instruction set of the vector type enabled, on a processor that supports it.
@@ -143,7 +143,7 @@ pub unsafe trait Vector: Copy {
 ///
 /// # Safety of the methods
 ///
-/// The clauses *instruction set*, *pointer validity* and *mask* are those of [`Vector`].
+/// The clauses *instruction set*, *pointer validity* and *mask* are defined in [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
     /// Whether the instruction set has a fused multiply-add. Without one, every multiply-add is a call of the C
     /// library; kernels then call scalar functions for each lane instead of inlining them.

@@ -5,7 +5,7 @@ use crate::math::Real;
 
 /// The number of lanes of the vectors of [`Portable`](crate::Portable).
 ///
-/// On x86-64, portable code runs only on processors without AVX2. There the multiply-add is a call of the C library
+/// On x86-64, portable code runs only on processors without AVX2. On these, a multiply-add is a call of the C library
 /// for each lane, so wider vectors would make the code longer and not faster.
 pub(crate) const PORTABLE_LANES: usize = if HAS_FMA { 8 } else { 4 };
 

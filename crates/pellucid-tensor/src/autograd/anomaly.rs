@@ -115,8 +115,8 @@ fn caller_frame() -> Option<String> {
 fn is_library_file(file: &str) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     // The backtrace shows paths below the working directory relative to it.
-    let whole = std::path::absolute(file).unwrap_or_else(|_| file.into());
-    let own = crates.and_then(|crates| whole.strip_prefix(crates).ok());
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let own = crates.and_then(|crates| absolute.strip_prefix(crates).ok());
     // A frame without line tables has the source of a C library, if any.
     !file.contains(".rs:")
         || file.contains("/rustc/")

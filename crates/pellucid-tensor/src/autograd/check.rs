@@ -36,7 +36,7 @@ impl Default for GradCheckOptions {
 ///
 /// # Errors
 /// [`Error::GradCheck`] names the first entry that differs; [`Error::DTypeMismatch`] for an input that is not `f64`;
-/// those of `f`.
+/// the errors of `f`.
 pub fn gradcheck(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -48,13 +48,13 @@ pub fn gradcheck(
 /// Checks the gradient of `f` by [`gradcheck`], as a function of the inputs and of the incoming gradients.
 ///
 /// # Errors
-/// Those of [`gradcheck`].
+/// The errors of [`gradcheck`].
 pub fn gradgradcheck(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
     check: GradCheckOptions,
 ) -> Result<()> {
-    // The inputs are tracked because `f` may itself compute gradients.
+    // The inputs are tracked, because `f` may compute gradients itself.
     let outputs = {
         let _on = enable_grad();
         f(&inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect::<Vec<_>>())?

@@ -37,9 +37,9 @@ use std::sync::{Arc, Weak};
 /// ```
 ///
 /// # Errors
-/// Those of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs, if f
-/// writes a tracked value into a tensor from outside while an input is a result of another operation, or if a result is
-/// not of a float dtype.
+/// The errors of f; [`Error::InvalidArgument`] if f's results depend on a tracked tensor that is not among the inputs,
+/// if f writes a tracked value into a tensor from outside while an input is a result of another operation, or if a
+/// result is not of a float dtype.
 pub fn checkpoint(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     inputs: &[&Tensor],
@@ -66,7 +66,7 @@ type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 enum InputRole {
     /// The input requires no gradient.
     Untracked,
-    /// A result of an operation, which f receives as a leaf of the same values.
+    /// A result of an operation, which f receives as a leaf with the same values.
     Result,
     /// A leaf, which f may also capture.
     Own(Weak<TensorInner>),
@@ -82,12 +82,12 @@ impl InputRole {
     }
 }
 
-/// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
+/// The operation Fₖ, whose inputs are the inputs of f followed by the incoming gradients of F₀, F₁, ..
 struct Recomputation {
     f: Arc<Function>,
     /// The thread's random generator in the forward pass.
     generator: Generator,
-    /// The states of the generator from before f ran for the first time, on the devices on which f draws.
+    /// The states of the generator before the first run of f, on the devices on which f draws.
     drawn_from: StateRecord,
     leaves: Vec<InputRole>,
     /// The number of inputs of each of F₀, F₁, .. Fₖ.

@@ -48,7 +48,8 @@ impl InPlaceWrite {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, if the
-    /// tensor moved to another device after views of it were made, or if it is a view that was made under `no_grad`.
+    /// tensor moved to another device after views of it were created, or if it is a view that was created under
+    /// `no_grad`.
     pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<InPlaceWrite> {
         let base = target.view_base().clone();
         if base.is_opaque() {
@@ -69,7 +70,7 @@ impl InPlaceWrite {
         }
         if base.is_untracked_view() && is_shared(target, view) {
             let reason = format!(
-                "the target of shape {} is a view that was made under no_grad(), and the tensor whose memory it shares \
+                "the target of shape {} is a view that was created under no_grad(), and the tensor whose memory it shares \
                  would get no gradient; make the view outside of no_grad(), or detach() it to separate its history",
                 target.shape()
             );
@@ -80,18 +81,18 @@ impl InPlaceWrite {
     }
 
     /// Records the write after its kernel was submitted. The history of the base value becomes a node with
-    /// `derivative`, whose inputs are the base value before (unless all of it is overwritten), the source, and an
-    /// optional index.
+    /// `derivative`, whose inputs are the base value before the write (unless all of it is overwritten), the source,
+    /// and an optional index.
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
         let InPlaceWrite { base, region, .. } = self;
-        let whole = index.is_none() && region.shape().size() >= base.size();
+        let covers_base = index.is_none() && region.shape().size() >= base.size();
         // The edge is read before the lock is taken: the read takes the same lock if the source is a view of the base.
         let source = source.edge();
         let old = {
             let mut edge = base.lock_edge();
             base.convert_to_base_value(&mut edge, target.device());
             note_history(&base, &edge);
-            let before = if whole { Edge::None } else { edge.clone() };
+            let before = if covers_base { Edge::None } else { edge.clone() };
             let edges = if index.is_some() { smallvec![before, source, Edge::None] } else { smallvec![before, source] };
             let node = base.node(edges, target.device(), index, derivative);
             note_forward_location(|| Some(node.clone()));

@@ -20,7 +20,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`](super::grad); [`Error::DTypeMismatch`] if x is not a float.
+/// The errors of `f` and of [`grad`](super::grad); [`Error::DTypeMismatch`] if x is not a float.
 pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     jacobian_as("jacobian", f, x)
 }
@@ -61,7 +61,7 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`](super::grad); [`Error::NotAScalar`] if f's value has more than one element;
+/// The errors of `f` and of [`grad`](super::grad); [`Error::NotAScalar`] if f's value has more than one element;
 /// [`Error::DTypeMismatch`] if x is not a float.
 pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let mut value = None;

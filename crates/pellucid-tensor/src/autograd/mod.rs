@@ -6,7 +6,7 @@
 //!
 //! The graph is a part of the tensor module (`tensor/graph`): a tensor owns its node; a node owns the nodes of its
 //! inputs, and has weak references to the gradient slots of leaves and to its own outputs. It saves arrays, never
-//! tensors. So there are no reference cycles, also with `create_graph`. Building, traversing and dropping a graph do
+//! tensors. So there are no reference cycles, even with `create_graph`. Building, traversing and dropping a graph do
 //! not recurse.
 //!
 //! A recorded write in place (`in_place.rs`) replaces the history that a tensor and its views share

@@ -25,7 +25,7 @@ pub(super) struct NodeInputs {
 }
 
 impl NodeInputs {
-    /// Finds the inputs that need a gradient: those for which `is_needed` returns true, without leaves whose last
+    /// Finds the inputs that need a gradient: `is_needed` returns true for them, and they are not leaves whose last
     /// handle was dropped.
     #[inline]
     pub(super) fn new(node: &GraphNode, is_needed: impl Fn(&Edge) -> bool) -> NodeInputs {
@@ -48,7 +48,7 @@ impl NodeInputs {
 }
 
 /// Returns the name of a freed node for an error. Many operations, such as `sum`, end in a reshape that removes axes of
-/// length 1; the name is then that of the node before the reshape, if it is freed too.
+/// length 1; the name is then the name of the node before the reshape, if that node is freed too.
 #[cold]
 fn freed_name(node: &GraphNode) -> &'static str {
     let name = node.derivative().name();
@@ -138,7 +138,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless there is one incoming gradient for each output; [`Error::ShapeMismatch`] if
-    /// one has another shape than its output; [`Error::DeviceMismatch`] if one is pinned to another device;
+    /// the shape of one differs from its output; [`Error::DeviceMismatch`] if one is pinned to another device;
     /// [`Error::GraphFreed`] if a backward pass has freed the saved values; [`Error::SavedValueModified`].
     pub fn backward(&self, grad_outputs: &[Option<&Tensor>]) -> Result<Vec<Option<Tensor>>> {
         let (node, name) = (&self.0, self.name());

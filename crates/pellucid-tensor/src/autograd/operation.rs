@@ -110,7 +110,7 @@ impl<O: Operation> Derivative for O {
 /// A result is tracked if its dtype is a float, any input requires a gradient, and grad mode is on.
 ///
 /// # Errors
-/// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient;
+/// The errors of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient;
 /// [`Error::InvalidArgument`] if `forward` returns no output.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     apply_object(&mut Some(op), inputs)
@@ -119,7 +119,7 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
 /// Applies an operation that has one output.
 ///
 /// # Errors
-/// Those of [`apply`]; [`Error::InvalidArgument`] if `forward` returns several outputs.
+/// The errors of [`apply`]; [`Error::InvalidArgument`] if `forward` returns several outputs.
 pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply_one_object(&mut Some(op), inputs)
 }
@@ -281,9 +281,9 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     }
 }
 
-/// Runs `forward` on inputs of which at least one is tracked, with recording off, and gives the results a node.
-/// `arrays` are the elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely
-/// owned temporary. `node` creates the node of the results.
+/// Runs `forward` with recording off, and gives the results a node. At least one input is tracked. `arrays` are the
+/// elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely owned temporary.
+/// `node` creates the node of the results.
 #[inline]
 pub(crate) fn record<W>(
     what: W,
@@ -314,8 +314,8 @@ pub(crate) fn record<W>(
     Ok(results)
 }
 
-/// Gives computed outputs a node with these edges, of which at least one is tracked. The saved values need not belong
-/// to the tensors of the edges.
+/// Gives computed outputs a node with these edges; at least one is tracked. The saved values need not belong to the
+/// tensors of the edges.
 pub(crate) fn record_outputs<D: Derivative>(
     edges: SmallVec<[Edge; 2]>,
     outputs: Arrays,

@@ -69,7 +69,7 @@ impl Tensor {
     /// starts with ones of this tensor's shape, or with the gradient of [`Tensor::set_grad`], and frees the graph.
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_backward`].
+    /// Panics if [`Tensor::try_backward`] returns an error.
     #[track_caller]
     pub fn backward(&self) {
         panic::unwrap(self.try_backward());
@@ -78,7 +78,7 @@ impl Tensor {
     /// Runs [`Tensor::backward`] with options.
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_backward_with`].
+    /// Panics if [`Tensor::try_backward_with`] returns an error.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) {
         panic::unwrap(self.try_backward_with(options));
@@ -87,7 +87,7 @@ impl Tensor {
     /// Runs [`Tensor::backward`] and returns errors as values.
     ///
     /// # Errors
-    /// Those of [`Tensor::try_backward_with`].
+    /// The errors of [`Tensor::try_backward_with`].
     pub fn try_backward(&self) -> Result<()> {
         backward(self, BackwardOptions::default())
     }
@@ -241,8 +241,8 @@ impl<'a> BackwardPass<'a> {
     /// Runs the backward computation of one node and adds the results to the gradients of its producers.
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
         let mut inputs = NodeInputs::new(node, |edge| self.is_needed(edge));
-        // The node computes a target and leads to no other one. It is no part of the graph of this pass: a later pass
-        // may start from the target.
+        // The node computes a target and leads to no other target. It is not part of the graph of this pass: a later
+        // pass may start from the target.
         if self.targets.is_some() && !inputs.any {
             return Ok(());
         }
@@ -393,7 +393,7 @@ impl<'a> BackwardPass<'a> {
             }
             return Ok(());
         }
-        // A recorded gradient is differentiable with respect to all leaves, also if it is constant.
+        // A recorded gradient is differentiable with respect to all leaves, even if it is constant.
         let edges: Vec<Edge> = match options.create_graph {
             true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
             false => Vec::new(),

@@ -17,7 +17,7 @@ use crate::ops::fill::zeros_like;
 use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 
-/// The remedy if a function has more than one value.
+/// The help text of the error for a function with more than one value.
 pub(super) const REDUCE_THE_VALUE: &str = "reduce the value of the function, for example with sum(..)";
 
 /// Options of [`grad`].
@@ -42,7 +42,7 @@ pub struct GradOptions {
 /// derivatives on the path are zero.
 ///
 /// With `create_graph`, a gradient that requires no gradient is recorded as a function of the inputs with derivative
-/// zero. For example, the second derivative of x² is 2, and its third derivative is 0 and no error. A gradient that
+/// zero. For example, the second derivative of x² is 2, and its third derivative is 0, not an error. A gradient that
 /// depends on other tensors only is the result of their operations, and may not reach the input: the gradient of W·x by
 /// the vector x is Wᵀ·g, and its gradient by x is an error without `allow_unused`.
 ///
@@ -74,11 +74,10 @@ pub struct GradOptions {
 /// ```
 ///
 /// # Errors
-/// [`Error::UnusedInput`] and [`Error::NotTracked`] for an input that is not used and an output that requires no
-/// gradient, unless `allow_unused`; [`Error::NotTracked`] for an input that requires no gradient;
-/// [`Error::GraphFreed`]; [`Error::ShapeMismatch`] for an incoming gradient of another shape than its output;
-/// [`Error::InvalidArgument`] for more incoming gradients than outputs. An unused input or output is found before the
-/// graph is used.
+/// [`Error::UnusedInput`] and [`Error::NotTracked`] for an unused input and for an output that requires no gradient,
+/// unless `allow_unused`; [`Error::NotTracked`] for an input that requires no gradient; [`Error::GraphFreed`];
+/// [`Error::ShapeMismatch`] for an incoming gradient whose shape differs from its output; [`Error::InvalidArgument`]
+/// for more incoming gradients than outputs. An unused input or output is found before the graph is used.
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     if options.grad_outputs.len() > outputs.len() {
         let reason = format!(
@@ -109,7 +108,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Re
 /// ```
 ///
 /// # Errors
-/// Those of [`grad`].
+/// The errors of [`grad`].
 pub fn grad_one(output: &Tensor, input: &Tensor, options: GradOptions) -> Result<Tensor> {
     grad(&[output], &[input], options).map(|mut gradients| gradients.swap_remove(0))
 }
@@ -164,7 +163,7 @@ fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Re
         true => Ok(()),
         false => Err(Error::invalid(
             op,
-            format!("needs one vector for each {what}: {count}, got {vectors}; zeros_like() makes one of zeros"),
+            format!("needs one vector for each {what}: {count}, got {vectors}; zeros_like() creates one of zeros"),
         )),
     }
 }
@@ -193,12 +192,12 @@ fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Ite
     }
 }
 
-/// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one. An input
-/// that is not a float is an error of `op`.
-pub(super) fn track_inputs(op: &'static str, linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+/// Returns tracked tensors of the same values. With `keeps_history`, gradients flow on to inputs that require one. An
+/// input that is not a float is an error of `op`.
+pub(super) fn track_inputs(op: &'static str, keeps_history: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     check_floats(op, "input", inputs.iter().copied())?;
     let fresh = |t: &&Tensor| {
-        if linked && t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) }
+        if keeps_history && t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };
     inputs.iter().map(fresh).collect()
 }
@@ -207,8 +206,8 @@ pub(super) fn track_inputs(op: &'static str, linked: bool, inputs: &[&Tensor]) -
 /// input. There is one vector for each output. An input on which no output depends gets zeros.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors; [`Error::DTypeMismatch`] for
-/// an input that is not a float.
+/// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors;
+/// [`Error::DTypeMismatch`] for an input that is not a float.
 pub fn vjp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -238,11 +237,11 @@ fn vector_jacobian_products(
 /// Computes a Jacobian-vector product: (f(inputs), J·v), by the vjp of the vjp. There is one tangent for each input.
 ///
 /// The vjp is linear in its vector u, vjp(u) = uᵀJ, and its own vjp with v is J·v. So operations need no forward-mode
-/// rule. An output that does not depend on the inputs has the product zero.
+/// rule. The product is zero for an output that does not depend on the inputs.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents; [`Error::DTypeMismatch`]
-/// for an input or output that is not a float.
+/// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents;
+/// [`Error::DTypeMismatch`] for an input or output that is not a float.
 pub fn jvp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -276,7 +275,7 @@ pub fn jvp(
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
+/// The errors of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
 /// [`Error::InvalidArgument`] unless there is one vector for each input; [`Error::DTypeMismatch`] for an input that is
 /// not a float.
 pub fn hvp(

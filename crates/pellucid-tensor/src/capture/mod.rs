@@ -34,8 +34,9 @@ pub struct CaptureOptions {
     /// first.
     pub recordings: usize,
     /// True if the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
-    /// and `f64` in inference, at the first launch. This takes as much memory as the weights, which all recordings
-    /// share. A launch after a write to a weight packs it again, so a step between updates becomes slower.
+    /// and `f64` in inference, at the first launch. The packed weights take as much memory as the weights, and all
+    /// recordings share them. A launch after a write to a weight packs it again, so a step between updates becomes
+    /// slower.
     pub pack_weights: bool,
 }
 
@@ -87,11 +88,11 @@ pub enum Placement {
 ///
 /// # Threads
 /// A step is `Send`: it may move to another thread between launches, and a service may hold it in a
-/// [`Mutex`](std::sync::Mutex). Grad mode and autocast are those of the thread that launches. Random numbers continue
-/// the stream of the thread that recorded the step first, so the results are those of a step that does not move. While
-/// a step is recorded, other threads may use and change gradients and write tensors of the step. They see the gradients
-/// from before the step, and their changes count as changes between two launches. [`capture_local`] accepts closures
-/// that are not `Send`.
+/// [`Mutex`](std::sync::Mutex). The launching thread determines grad mode and autocast. Random numbers continue the
+/// stream of the thread that recorded the step first, so a move does not change the results. While a step is recorded,
+/// other threads may use and change gradients and write tensors of the step. They see the gradients from before the
+/// step, and their changes count as changes between two launches. [`capture_local`] accepts closures that are not
+/// `Send`.
 ///
 /// A step has one arena, so it runs one launch at a time. To launch on several threads at once, capture a step for each
 /// of them. The steps share all tensors that they only read, such as weights:
@@ -161,8 +162,8 @@ struct Recordings {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The step may return a [`Result`], so that `?` can be used in it. Its error is that of `capture`, or of the launch
-/// that records the step again:
+/// The step may return a [`Result`], so that `?` can be used in it. `capture`, or the launch that records the step
+/// again, returns this error:
 ///
 /// ```
 /// use pellucid::{Tensor, capture, ops};
@@ -201,7 +202,7 @@ pub fn capture<'f, O: IntoOutputs>(
 /// ```
 ///
 /// # Errors
-/// Those of [`capture`]; [`Error::InvalidArgument`] if `options.recordings` is 0.
+/// The errors of [`capture`]; [`Error::InvalidArgument`] if `options.recordings` is 0.
 pub fn capture_with<'f, O: IntoOutputs>(
     options: CaptureOptions,
     mut step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -230,7 +231,7 @@ pub fn capture_with<'f, O: IntoOutputs>(
 /// ```
 ///
 /// # Errors
-/// Those of [`capture`].
+/// The errors of [`capture`].
 pub fn capture_local<'f, O: IntoOutputs>(
     step: impl FnMut(&[Tensor]) -> O + 'f,
     inputs: &[&Tensor],
@@ -241,7 +242,7 @@ pub fn capture_local<'f, O: IntoOutputs>(
 /// Records a step as [`capture_local`] does, with options.
 ///
 /// # Errors
-/// Those of [`capture_with`].
+/// The errors of [`capture_with`].
 pub fn capture_local_with<'f, O: IntoOutputs>(
     options: CaptureOptions,
     mut step: impl FnMut(&[Tensor]) -> O + 'f,
@@ -257,19 +258,19 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for another number of inputs, or for an input on another device than the tensors that
-    /// the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the step writes
-    /// before its last read of the input; the error of a kernel that refuses a value, such as an index out of bounds:
-    /// kernels before it have then written. The step is recorded again, with the errors of [`capture`], if shapes,
-    /// dtypes or devices differ, if gradients have other storage, or if the closure uses other tensors than before. A
-    /// tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
+    /// [`Error::InputMismatch`] for a different number of inputs, or for an input on a different device than the
+    /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the
+    /// step writes before its last read of the input; the error of a kernel that refuses a value, such as an index out
+    /// of bounds: kernels before it have then written. The step is recorded again, with the errors of [`capture`], if
+    /// shapes, dtypes or devices differ, if gradients have other storage, or if the closure uses different tensors than
+    /// before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
     /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }
 
     /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step
-    /// are those of the first recording: a launch notices whether they were replaced.
+    /// are taken from the first recording: a launch detects whether they were replaced.
     ///
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
@@ -316,7 +317,7 @@ impl Recordings {
         if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
-        // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced ones.
+        // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced tensors.
         engine::flush()?;
         self.stream.refresh();
         let at = self.find_or_record(step, inputs)?;
@@ -334,8 +335,8 @@ impl Recordings {
     }
 
     fn verify(&mut self, step: StepFn<'_>, at: usize) -> Result<()> {
-        // A gradient that was replaced since the recording, maybe by another thread, is no host value. The next launch
-        // records the step again.
+        // A gradient that was replaced since the recording, perhaps by another thread, is not a host value. The next
+        // launch records the step again.
         let (key, entries) = (self.kept[at].key(), self.kept[at].entry_gradients().clone());
         let again = self.compiled(step, key, entries, CaptureOptions::unchanged())?;
         match self.kept[at].difference(&again) {
@@ -383,8 +384,8 @@ impl Recordings {
         self.record(step, inputs).map_err(|error| self.with_moved_input(inputs, error))
     }
 
-    /// Returns the error of a new recording. If it concerns the devices of tensors, and an input is on another device
-    /// than before, the error names the input and both devices.
+    /// Returns the error of a new recording. If it concerns the devices of tensors, and the device of an input has
+    /// changed, the error names the input and both devices.
     fn with_moved_input(&self, inputs: &[&Tensor], error: Error) -> Error {
         if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { help: COMPUTED_ELSEWHERE, .. }) {
             return error;

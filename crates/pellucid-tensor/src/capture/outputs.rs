@@ -78,7 +78,7 @@ impl Outputs<'_> {
     /// Returns the shape of output `index`.
     ///
     /// # Panics
-    /// If there is no such output.
+    /// Panics if there is no such output.
     pub fn shape(&self, index: usize) -> &Shape {
         self.arrays[index].shape()
     }

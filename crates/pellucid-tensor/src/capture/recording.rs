@@ -9,10 +9,10 @@ use pellucid_ir::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Runs `f` with its kernels recorded, not run, and returns its result and the recording. `f` reads and changes
-/// gradients that no other thread sees; a slot starts with its gradient in `entries`, or else with its present one. The
-/// third value lists the slots that `f` uses, with their gradients before the step, or is the error that the step would
-/// leave a slot in another state. Tensors that `f` creates have no values outside of launches.
+/// Runs `f` so that its kernels are recorded instead of run, and returns its result and the recording. `f` reads and
+/// changes gradients that no other thread sees; a slot starts with its gradient in `entries`, or else with its present
+/// one. The third value lists the slots that `f` uses, with their gradients before the step, or is the error that the
+/// step would leave a slot in another state. Tensors that `f` creates have no values outside of launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(super) fn record_closure<R>(
@@ -41,7 +41,7 @@ pub(super) fn record_closure<R>(
     }
 }
 
-/// True if the arrays are different parts of one storage.
+/// Returns true if the arrays are different parts of one storage.
 fn is_moved(before: &Array, after: &Array) -> bool {
     before.shares_storage(after) && before.layout() != after.layout()
 }

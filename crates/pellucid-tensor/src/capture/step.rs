@@ -38,7 +38,7 @@ impl StepKey {
         self.metas.len()
     }
 
-    /// Returns the index of the first input that is on another device than in this key, and the device of the key.
+    /// Returns the index of the first input whose device differs from this key, and the device of the key.
     pub(super) fn moved_input(&self, inputs: &[&Tensor]) -> Option<(usize, Device)> {
         let mut devices = self.metas.iter().map(|(_, device)| *device).zip(inputs).enumerate();
         devices.find(|(_, (device, t))| *device != t.device()).map(|(index, (device, _))| (index, device))
@@ -127,8 +127,8 @@ pub(super) struct CompiledStep {
     outputs: Vec<Array>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,
-    /// Slots of outside storages that have handles other than those of recorded steps. A slot that loses these handles
-    /// was replaced by the closure.
+    /// Slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
+    /// replaced by the closure.
     outside_slots: Vec<usize>,
     /// What the closure reads on the host.
     dependencies: HostDependencies,
@@ -174,7 +174,7 @@ impl CompiledStep {
         2 + outputs as u32
     }
 
-    /// Returns true if a storage has handles other than those of recorded steps.
+    /// Returns true if a storage has handles that belong to no recorded step.
     fn has_outside_handles(&self, slot: usize) -> bool {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
@@ -314,7 +314,7 @@ impl CompiledStep {
         self.dependencies.all_unchanged()
     }
 
-    /// Returns false if a host flag that the closure has read never has that value again.
+    /// Returns false if a host flag that the closure has read can never have that value again.
     pub(super) fn can_match_again(&self) -> bool {
         self.dependencies.can_match_again()
     }
@@ -382,7 +382,7 @@ impl CompiledStep {
     }
 
     /// Returns true while the gradients of the step have the same storages, and all outside tensors still have handles
-    /// other than those of recorded steps.
+    /// that belong to no recorded step.
     pub(super) fn has_current_bindings(&self) -> bool {
         let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), &entry.gradient) {
             (Some(now), Some(then)) => {
@@ -515,7 +515,7 @@ fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
     is_written
 }
 
-/// Returns the error for a step that writes into one of its inputs.
+/// Returns the error for a step that writes to one of its inputs.
 fn input_written_error(input: usize, shape: &Shape) -> Error {
     let reason = format!(
         "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; \
@@ -524,8 +524,8 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
     Error::invalid("capture", reason)
 }
 
-/// Returns the device on which most kernels of a recording run: that of the first kernel with inputs whose
-/// result is not a constant. A step of constants alone has the device of its outputs.
+/// Returns the device on which most kernels of a recording run: the device of the first kernel that has inputs and
+/// whose result is not a constant. For a step of constants alone, it is the device of its outputs.
 fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();
@@ -533,8 +533,8 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
 }
 
-/// Returns true if a kernel on another device than the step computes no output of the step and writes no outside
-/// tensor. Kernels of the step cannot read its results. It is the scalar operand of a call that was refused, or
+/// Returns true if a kernel that is not on the step's device computes no output of the step and writes no outside
+/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a refused call, or
 /// computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
     let is_needed = |array: &Array| {

@@ -39,8 +39,8 @@ impl std::ops::Sub for KernelWork {
 
 /// Runs `f` without running any kernel, and returns its result with the work of its kernels.
 ///
-/// Shapes and dtypes are those of a real run. Tensors that `f` creates have no values, also afterwards. Parameters,
-/// gradients, statistics and generators do not change.
+/// Shapes and dtypes are the same as in a real run. Tensors that `f` creates never have values. Parameters, gradients,
+/// statistics and generators do not change.
 ///
 /// ```
 /// use pellucid::{DType, Tensor, trace};
@@ -53,8 +53,8 @@ impl std::ops::Sub for KernelWork {
 /// ```
 ///
 /// # Errors
-/// Those of `f`, whether returned or raised by a panicking method; [`Error::ReadInCapture`] if `f` reads a value, or if
-/// a shape depends on one; [`Error::InvalidArgument`] inside a captured step or another trace.
+/// The errors of `f`, whether returned or raised by a panicking method; [`Error::ReadInCapture`] if `f` reads a value,
+/// or if a shape depends on one; [`Error::InvalidArgument`] inside a captured step or another trace.
 pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
     if is_capturing() {
         return Err(Error::invalid("trace", "trace() cannot be used inside a captured step or another trace"));
@@ -66,7 +66,7 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
 /// Returns a tensor on `device` without elements, as the input of a traced function.
 ///
 /// # Errors
-/// Those of an allocation, for a shape that is too large.
+/// The errors of an allocation, for a shape that is too large.
 #[doc(hidden)]
 pub fn placeholder(device: Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     Ok(Tensor::from(Array::new(device, dtype, shape.into())?).pinned())
@@ -88,13 +88,13 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
         let own = recording.id;
         let since = own_kernels(recording).skip(kernels as usize).flat_map(|k| &k.outputs);
         let new = since.filter(|a| a.storage().pending() == own).map(|a| StorageId::of(a.storage()));
-        let mut made: Vec<StorageId> = Vec::new();
+        let mut written: Vec<StorageId> = Vec::new();
         new.for_each(|id| {
-            if !made.contains(&id) {
-                made.push(id);
+            if !written.contains(&id) {
+                written.push(id);
             }
         });
-        made
+        written
     })
 }
 

@@ -42,7 +42,8 @@ pub(super) fn run_kernels(
     let plan = Plan { slots, roles, launches, is_launch_bound: device.is_deferred(), ..Plan::default() };
     let roles = plan.roles.clone();
     let outcome = run_plan(device, plan, &storages).or_else(|failed| {
-        // A list of which no kernel has run is run as in eager mode, so that the kernels before the failing one run.
+        // If no kernel of a list has run, the list is run as in eager mode, so that the kernels before the failing one
+        // run.
         if failed.complete.is_some() || matches!(failed.error, Error::DeviceUnavailable { .. }) {
             return Err(failed);
         }
@@ -75,7 +76,7 @@ struct RunFailure {
 }
 
 impl RunFailure {
-    /// Returns the failure of a run of which no launch has run.
+    /// Returns the failure of a run before its first launch.
     fn before_all(error: Error) -> Box<RunFailure> {
         Box::new(RunFailure { error, complete: None })
     }
@@ -166,14 +167,14 @@ impl NumberedKernels {
     }
 }
 
-/// Returns whether kernels write a storage that has other handles than theirs.
+/// Returns whether kernels write a storage that also has handles outside of the kernels.
 pub(super) fn has_needed_results(kernels: &[RecordedKernel]) -> bool {
     let NumberedKernels { handles, launches, .. } = NumberedKernels::new(kernels);
     launches.iter().flat_map(|launch| &launch.outputs).any(|out| handles[out.slot] > 0)
 }
 
-/// Removes the launches that write no needed slot: one with handles, or one that a needed launch uses. All operands of
-/// a launch that stays are needed: also its outputs, of which it may write a part.
+/// Removes the launches that write no needed slot. A slot is needed if it has handles, or if a needed launch uses it. A
+/// launch needs all its operands, including its outputs, since it may write only a part of an output.
 fn remove_unneeded(launches: &mut Vec<Launch>, handles: &[usize]) {
     let mut needed: Vec<bool> = handles.iter().map(|&handles| handles > 0).collect();
     let mut keep: Vec<bool> = vec![false; launches.len()];

@@ -43,7 +43,7 @@ fn warn_once(device: Device, op: &'static str) {
     }
 }
 
-/// Runs a kernel on the CPU: copies the storages of all operands to the CPU, and those of the outputs back.
+/// Runs a kernel on the CPU: copies the storages of all operands to the CPU, and the storages of the outputs back.
 fn run_on_cpu(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
     let cpu = Device::cpu();
     // Views of one storage must be views of one copy.
@@ -90,7 +90,7 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 /// Compiles a plan for repeated launches on a device. Launches that the backend does not compile run one by one.
 ///
 /// # Errors
-/// Those of [`pellucid_ir::backend::Backend::prepare`].
+/// The errors of [`pellucid_ir::backend::Backend::prepare`].
 pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
     let native =
         |launch: &Launch| device.is_cpu() || is_native(device, &launch.kernel, &launch.inputs, &launch.outputs);

@@ -1,4 +1,4 @@
-//! `HookList`: registered hooks, with the host flags by which a recording depends on them.
+//! `HookList`: registered hooks, and the host flags that make a recording depend on them.
 
 use super::host_flag::HostFlag;
 use std::sync::OnceLock;

@@ -1,8 +1,9 @@
 //! Tensors that a captured step computes on the CPU from fills and host values alone, for use on its device.
 //!
-//! Operations create tensors of host values (indices, fills), and compute with them before they meet an operand on a
-//! device. Eagerly these kernels run on the CPU, and the result is copied. A captured step has one device: the kernels
-//! run once, while the step is recorded, and their result is a constant of the step, with the bits of eager execution.
+//! Operations create tensors of host values (indices, fills), and compute with them before they are combined with an
+//! operand on a device. Eagerly these kernels run on the CPU, and the result is copied. A captured step has one device:
+//! the kernels run once, while the step is recorded, and their result is a constant of the step, with the bits of eager
+//! execution.
 
 use super::recording::{HostConstant, Recording};
 use super::{Operands, eager, list, record_constant, record_source, submit};
@@ -60,8 +61,8 @@ impl Recording {
         Some(sources)
     }
 
-    /// Returns the kernel that alone writes an array, whole, and whose value is the same on every device: a fill, or a
-    /// copy of host values.
+    /// Returns the only kernel that writes an array, if it writes the whole array with a value that is the same on
+    /// every device: a fill, or a copy of host values.
     fn exact_source(&self, array: &Array, sources: &[usize]) -> Option<usize> {
         let &[k] = sources else { return None };
         let kernel = &self.kernels[k];
@@ -75,8 +76,8 @@ impl Recording {
     }
 }
 
-/// Returns an array that a captured step computes on the CPU from fills and host values alone, on another device.
-/// `upload` copies a value there.
+/// Returns a copy on another device of an array that a captured step computes on the CPU from fills and host values
+/// alone. `upload` copies a value to the device.
 ///
 /// Returns `None`, with the recording unchanged, for any other array.
 pub(super) fn host_constant_on(

@@ -11,8 +11,8 @@ static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
 /// The last value of a flag, after which it never changes.
 pub(super) const RETIRED: usize = usize::MAX;
 
-/// Returns the process-wide count of changes of host flags. Values that are read afterwards are those of this count or
-/// later ones.
+/// Returns the process-wide count of changes of host flags. Values that are read afterwards belong to this count or to
+/// a later one.
 #[inline]
 fn flag_changes() -> usize {
     FLAG_CHANGES.load(Ordering::Acquire)
@@ -70,7 +70,8 @@ impl HostDependencies {
         all_match
     }
 
-    /// Returns false if a flag has left the value that the step has read for ever, such as that of a removed hook.
+    /// Returns false if a flag can never again have the value that the step has read, such as the flag of a removed
+    /// hook.
     pub(crate) fn can_match_again(&self) -> bool {
         let is_left = |(flag, value): &(Arc<AtomicUsize>, Option<usize>)| {
             value.is_some_and(|value| value != RETIRED) && flag.load(Ordering::Relaxed) == RETIRED

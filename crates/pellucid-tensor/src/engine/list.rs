@@ -71,14 +71,14 @@ impl Drop for DeviceLists {
 /// The number of lists whose thread has ended.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
-/// Removes the lists of ended threads whose results have no handles any more.
+/// Removes the lists of ended threads whose results no longer have handles.
 fn remove_orphans() {
     if ORPHANS.load(Ordering::Relaxed) == 0 {
         return;
     }
     let is_orphan = |list: &&SharedList| list.is_orphan.load(Ordering::Acquire);
     let orphans: Vec<SharedList> = registry().values().filter(is_orphan).cloned().collect();
-    // A list that is locked runs or is looked at by another thread, which may wait for a list of this thread.
+    // Another thread runs or inspects a locked list, and may wait for a list of this thread.
     let is_unneeded = |list: &&SharedList| match list.recording.try_lock() {
         Ok(recording) => !has_needed_results(&recording.kernels),
         Err(_) => false,
@@ -86,7 +86,7 @@ fn remove_orphans() {
     orphans.iter().filter(|list| !is_flushing(list.id)).filter(is_unneeded).for_each(|list| list.unregister());
 }
 
-/// Lists by id, for threads that read a pending value of another thread's list.
+/// The lists by id, for threads that read a pending value of another thread's list.
 fn registry() -> MutexGuard<'static, HashMap<u64, SharedList>> {
     static LISTS: OnceLock<Mutex<HashMap<u64, SharedList>>> = OnceLock::new();
     lock(LISTS.get_or_init(Default::default))
@@ -148,7 +148,7 @@ impl DeferredList {
         self.run_first(&mut recording, count)
     }
 
-    /// Marks a storage as read by this list. A list that has ended is not a reader any more.
+    /// Marks a storage as read by this list. A list that has ended is no longer a reader.
     fn add_as_reader(&self, storage: &Storage) {
         let readers = storage.readers();
         if readers != self.id {
@@ -176,7 +176,7 @@ impl DeferredList {
     /// nothing.
     ///
     /// # Errors
-    /// The error of an earlier run that was not reported, else that of this one.
+    /// The error of an earlier run that was not reported, else the error of this run.
     fn flush(&self) -> Result<()> {
         if is_flushing(self.id) {
             return Ok(());
@@ -244,7 +244,8 @@ impl DeferredList {
     }
 }
 
-/// Resolves arrays that are pending on a list. A storage that has memory is ready; one without never gets values.
+/// Resolves arrays that are pending on a list. A storage that has memory is ready; a storage without memory never gets
+/// values.
 fn end_pending<'a>(list: u64, arrays: impl IntoIterator<Item = &'a Array>) {
     for storage in arrays.into_iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
         storage.set_pending(if storage.buffer().is_allocated() { READY } else { FAILED });
@@ -459,8 +460,8 @@ fn run_readers(storage: &Storage) {
 /// kept for that thread.
 ///
 /// # Errors
-/// That of a deferred kernel; [`Error::NotComputed`] if a kernel of another thread failed, so that the storage has no
-/// values; [`Error::Poisoned`] if the list has ended, or if it is a captured step that another thread records.
+/// The error of a deferred kernel; [`Error::NotComputed`] if a kernel of another thread failed, so that the storage has
+/// no values; [`Error::Poisoned`] if the list has ended, or if it is a captured step that another thread records.
 pub(super) fn flush_list_of(op: &'static str, storage: &Storage) -> Result<()> {
     let list = registry().get(&storage.pending()).cloned();
     match list {
@@ -477,7 +478,7 @@ pub(super) fn flush_list_of(op: &'static str, storage: &Storage) -> Result<()> {
     }
 }
 
-/// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, also by a panic.
+/// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, even by a panic.
 pub(crate) struct DeferredGuard {
     before: (ExecutionMode, Option<SharedList>),
     list: SharedList,
@@ -513,12 +514,12 @@ impl Drop for DeferredGuard {
 /// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an
 /// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
 /// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
-/// list. The results equal those of eager mode bit for bit.
+/// list. The results are equal to eager mode bit for bit.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///
 /// Other threads see the deferred writes of this one, because a read runs the list first. A write into a tensor that
-/// deferred kernels read runs these first, on whatever thread.
+/// deferred kernels read runs these kernels first, even if another thread deferred them.
 ///
 /// ```
 /// use pellucid::{lazy, Tensor};

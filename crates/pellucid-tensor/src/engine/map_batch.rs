@@ -9,7 +9,7 @@ use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Map, Params};
 use std::sync::Arc;
 
-/// Runs or records a map for every set of operands, of which the first `targets` inputs are overwritten.
+/// Runs or records a map for every set of operands, and overwrites the first `targets` inputs of each set.
 ///
 /// In eager mode the CPU runs all sets as one batch, if all operands are dense and no set writes memory of another
 /// set. Otherwise the sets are submitted one by one.

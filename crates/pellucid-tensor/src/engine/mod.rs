@@ -58,8 +58,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Process-wide count of `requires_grad` changes on tensors used by captured steps.
 static REQUIRES_GRAD_CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a `requires_grad` change of this array's tensor, if a captured step uses the storage. Such a step checks
-/// before its next launch whether its recording is still valid.
+/// Counts a `requires_grad` change of this array's tensor, if a captured step uses the storage. The step checks before
+/// its next launch whether its recording is still valid.
 pub(crate) fn count_requires_grad_change(array: &Array) {
     if array.storage().kept() > 0 {
         REQUIRES_GRAD_CHANGES.fetch_add(1, Ordering::Relaxed);
@@ -91,8 +91,8 @@ fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> R
     Err(Error::invalid(kernel.name(), reason))
 }
 
-/// Returns an error if elements of an output may have one place in memory, since their value would depend on the order
-/// of the writes.
+/// Returns an error if elements of an output may share memory, since their value would depend on the order of the
+/// writes.
 #[cold]
 fn check_distinct(kernel: &Kernel, output: &Array) -> Result<()> {
     if !output.layout().may_repeat() {
@@ -110,8 +110,7 @@ fn check_distinct(kernel: &Kernel, output: &Array) -> Result<()> {
 /// Runs or records one kernel. The operation has checked shapes and dtypes.
 ///
 /// # Errors
-/// Those of the kernel and of the device; [`Error::InvalidArgument`] for an output of which several elements share
-/// memory.
+/// The errors of the kernel and of the device; [`Error::InvalidArgument`] for an output whose elements share memory.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         if !array.layout().is_contiguous() && array.shape().size() > MAX_BROADCAST_SIZE {
@@ -268,7 +267,8 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
-        // The error of the failed kernel is better than one of its results, if this thread has not returned it yet.
+        // If this thread has not returned the error of the failed kernel yet, that error is more helpful than one about
+        // its result.
         FAILED => Err(list::first_unreported().unwrap_or(Error::NotComputed { op })),
         pending if list::is_flushing(pending) => Ok(()),
         _ => list::flush_list_of(op, storage),
@@ -292,7 +292,7 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array],
     }
 }
 
-/// Returns the inputs, with copies of those that an output overlaps in a manner that the kernel does not
+/// Returns the inputs, with copies of the inputs whose overlap with an output the kernel does not
 /// [allow](pellucid_ir::kernel::ReadOrder::allows), or `None` if there are none.
 fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let reads = kernel.info().reads;
@@ -356,7 +356,7 @@ pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -
 ///
 /// # Errors
 /// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
-/// step; [`Error::NotComputed`] for one whose kernel came after a failed one.
+/// step; [`Error::NotComputed`] for a tensor whose kernel follows a failed kernel.
 #[track_caller]
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(
@@ -463,12 +463,12 @@ pub(crate) fn recorded_operands(array: &Array) -> usize {
     list::with_list_for(array.device(), count).unwrap_or(0)
 }
 
-/// Runs `f` in eager mode, also if this thread is in another mode. Devices that defer their kernels still do. Use it
-/// for state that a recording only references, such as parameters that a model creates at its first input. Kernels that
+/// Runs `f` in eager mode, whatever the mode of this thread. Devices that defer their kernels still do. Use it for
+/// state that a recording only references, such as parameters that a model creates at its first input. Kernels that
 /// [`lazy`] has deferred on this thread run first.
 ///
 /// # Panics
-/// With the typed error of a deferred kernel that failed.
+/// Panics with the typed error of a deferred kernel that failed.
 #[track_caller]
 pub fn eager<R>(f: impl FnOnce() -> R) -> R {
     if MODE.get() == ExecutionMode::Lazy {

@@ -50,7 +50,7 @@ impl CachedPlan {
     /// Returns the compiled form of a recorded plan: a cached one, or a new one, which is then cached.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// The errors of the backend.
     pub(super) fn find_or_compile(
         device: Device,
         mut recorded: Plan,
@@ -121,7 +121,7 @@ impl CachedPlan {
         self.bytes
     }
 
-    /// Returns the size of the arena, whose slot follows those of the recorded plan.
+    /// Returns the size of the arena, whose slot follows the slots of the recorded plan.
     pub(super) fn arena_bytes(&self) -> Option<usize> {
         self.arena_bytes
     }
@@ -132,7 +132,8 @@ impl CachedPlan {
     }
 }
 
-/// Replaces every parameter by its number in the list of all parameters, and returns their values. Booleans stay.
+/// Replaces every parameter by its number in the list of all parameters, and returns their values. Booleans are not
+/// replaced.
 fn number_params(launches: &mut [Launch]) -> Vec<Scalar> {
     let mut values = Vec::new();
     for launch in launches {
@@ -163,7 +164,7 @@ fn compile_with(device: Device, plan: &Plan, params: &[Scalar]) -> Result<Arc<dy
     Ok(super::prepare(device, &plan)?.into())
 }
 
-/// Returns the bits of a parameter, by which also NaN equals itself.
+/// Returns the bits of a parameter, so that NaN equals itself.
 fn bits(value: &Scalar) -> (u8, u64) {
     match *value {
         Scalar::Bool(value) => (0, u64::from(value)),

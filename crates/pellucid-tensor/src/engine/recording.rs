@@ -14,7 +14,7 @@ pub(crate) struct RecordedKernel {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
-    /// Whether the result is a constant of a captured step on another device.
+    /// Whether the result is a constant of a captured step that runs on another device.
     pub(crate) is_host_constant: bool,
 }
 
@@ -77,8 +77,8 @@ impl Recording {
         self.written.get(&Arc::as_ptr(array.storage()).addr()).is_some_and(|&last| last > version)
     }
 
-    /// Returns the number of kernels before which the list can be divided so that its end repeats its start, or the
-    /// number of all kernels. A loop then defers kernels in lists of the same structure.
+    /// Returns the number of kernels after which the list can be split so that its end repeats its start, or the number
+    /// of all kernels. A loop then defers kernels in lists of the same structure.
     pub(super) fn repetition(&self) -> usize {
         let count = self.kernels.len();
         let same = |a: &RecordedKernel, b: &RecordedKernel| a.kernel == b.kernel && metas(a).eq(metas(b));

@@ -9,7 +9,7 @@ pub(super) struct SlotWrites(Vec<Writes>);
 #[derive(Clone, Copy, Default)]
 struct Writes {
     /// The first launch that writes all elements of the slot at once.
-    whole: Option<usize>,
+    first_full: Option<usize>,
     /// The last launch that writes the slot.
     last: Option<usize>,
 }
@@ -20,10 +20,10 @@ impl SlotWrites {
         let mut writes = vec![Writes::default(); slots.len()];
         for (k, launch) in launches.iter().enumerate() {
             for out in &launch.outputs {
-                let Writes { whole, last } = &mut writes[out.slot];
+                let Writes { first_full, last } = &mut writes[out.slot];
                 *last = Some(k);
                 if out.bytes() == slots[out.slot] {
-                    whole.get_or_insert(k);
+                    first_full.get_or_insert(k);
                 }
             }
         }
@@ -32,7 +32,7 @@ impl SlotWrites {
 
     /// Returns whether a slot that had no values has them after the launches before `launch`.
     pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
-        let Writes { whole, last } = self.0[slot];
-        whole.or(last).is_some_and(|write| write < launch)
+        let Writes { first_full, last } = self.0[slot];
+        first_full.or(last).is_some_and(|write| write < launch)
     }
 }

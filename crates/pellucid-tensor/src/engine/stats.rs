@@ -7,7 +7,8 @@ use std::cell::Cell;
 pub struct DeferredStats {
     /// Number of lists that ran.
     pub runs: u64,
-    /// Number of recorded kernels in these lists, also of those that were skipped since nothing can read their results.
+    /// Number of recorded kernels in these lists, including kernels that were skipped because nothing can read their
+    /// results.
     pub kernels: u64,
     /// Number of launches that ran.
     pub launches: u64,

@@ -18,8 +18,8 @@ use std::panic::Location;
 /// Reads of at least this many bytes check for available memory first.
 const SMALL_READ: usize = 1 << 20;
 
-/// The help of the error for a tensor that a captured step computes on another device than its own.
-pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on another device than its own; create it on the device of the step, for example \
+/// The help of the error for a tensor that a captured step computes on a device other than its own.
+pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on a device other than its own; create it on the device of the step, for example \
      with zeros_like, or before the step";
 
 impl Array {
@@ -56,7 +56,7 @@ impl Array {
     /// Writes all bytes of a contiguous array that no kernel uses and that may have lost its memory.
     ///
     /// # Errors
-    /// Those of the device; the array then has no values.
+    /// The errors of the device; the array then has no values.
     pub(crate) fn refill(&self, bytes: &[u8]) -> Result<()> {
         release_idle_memory();
         self.storage().set_pending(POISONED);
@@ -70,8 +70,8 @@ impl Array {
     /// recorded.
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`] if a captured step computes the elements, since a step has one device; those of the
-    /// device.
+    /// [`Error::ReadInCapture`] if a captured step computes the elements, since a step has one device; the errors of
+    /// the device.
     #[track_caller]
     pub(crate) fn copy_to_device(&self, device: Device) -> Result<Array> {
         if !is_capturing() {
@@ -182,7 +182,7 @@ impl Array {
     /// Returns the elements in row-major order as values of the host.
     ///
     /// # Errors
-    /// Those of [`Array::to_vec`]; [`Error::InvalidArgument`] for an element that the type `T` cannot represent.
+    /// The errors of [`Array::to_vec`]; [`Error::InvalidArgument`] for an element that the type `T` cannot represent.
     #[track_caller]
     pub(crate) fn read<T: ReadElement>(&self, op: &'static str) -> Result<Vec<T>> {
         T::from_read(self.to_vec(op)?).map_err(|(i, value)| {
@@ -193,8 +193,7 @@ impl Array {
     }
 
     /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`. Contiguous arrays
-    /// of the CPU with this element type are read in parts, without an allocation. Errors are those of
-    /// [`Array::to_vec`].
+    /// of the CPU with this element type are read in parts, without an allocation. Errors are as for [`Array::to_vec`].
     #[track_caller]
     pub(crate) fn find<T: Element + Pod>(&self, op: &'static str, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
         if self.dtype() != T::DTYPE || !self.layout().is_contiguous() || !self.device().is_cpu() {

@@ -12,7 +12,7 @@ pub(crate) fn collect<T: Default, R>(
     initial: T,
     f: impl FnOnce() -> R,
 ) -> (R, T) {
-    /// Guard that restores the outer collection, also when `f` panics.
+    /// Guard that restores the outer collection, even when `f` panics.
     struct OuterCollection<T: 'static>(&'static LocalKey<Collection<T>>, Option<T>);
     impl<T> Drop for OuterCollection<T> {
         fn drop(&mut self) {

@@ -11,15 +11,15 @@ use pellucid_ir::{DType, Element, Error, Result, Shape};
 /// `[[f32; 3]; 2]`, `Vec<Vec<f32>>` or `&[[i64; 4]]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not data of a tensor",
-    note = "a tensor is made of nested arrays, slices or vectors of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
+    note = "a tensor is created from nested arrays, slices or vectors of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
     note = "convert numbers of another type: `usize` by `as i64`"
 )]
 pub trait Nested {
     /// The type of the numbers.
     type Item: Element;
 
-    /// Appends the lengths of the levels, those of the first list at every level. A level without a list has length 0,
-    /// or the length of its type.
+    /// Appends the length of the first list at every level. A level without a list has length 0, or the length of its
+    /// type.
     fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
 
     /// Appends the numbers in row-major order.
@@ -75,7 +75,7 @@ impl<T: Nested> Nested for [T] {
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<T::Item>) -> Result<()> {
         if self.len() != lengths[0] {
             let reason = format!(
-                "lists of one level must have equal lengths, but those at level {level} have lengths {} and {}; pad them",
+                "lists of one level must have equal lengths, but lists at level {level} have lengths {} and {}; pad them",
                 lengths[0],
                 self.len()
             );
@@ -147,7 +147,7 @@ impl<T: Nested> From<T> for Tensor {
     /// vectors: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`, `Tensor::from(vec![vec![1, 2], vec![3, 4]])`.
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_from_nested`].
+    /// Panics if [`Tensor::try_from_nested`] returns an error.
     #[track_caller]
     fn from(nested: T) -> Tensor {
         panic::unwrap(Tensor::try_from_nested(nested))
@@ -157,7 +157,7 @@ impl<T: Nested> From<T> for Tensor {
 /// A conversion of host data into a tensor of a given shape.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not data of a tensor",
-    note = "a tensor is made of an array, a slice or a vector of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
+    note = "a tensor is created from an array, a slice or a vector of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
     note = "convert numbers of another type: `usize` by `as i64`"
 )]
 pub trait IntoTensor {

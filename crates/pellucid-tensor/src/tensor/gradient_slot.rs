@@ -24,7 +24,7 @@ pub(crate) struct GradientSlot {
     /// The device of the tensor after its last move in place.
     moved_to: OnceLock<Mutex<Device>>,
     pub(crate) hooks: Arc<Hooks>,
-    /// The gradient that all threads see, except for those that record a step, see [`RecordedSlot`].
+    /// The gradient that all threads see, except threads that record a step; see [`RecordedSlot`].
     shared: Mutex<SlotGradient>,
 }
 
@@ -76,7 +76,7 @@ impl GradientSlot {
         self.converted.get().is_some()
     }
 
-    /// Stores the dtype of the tensor after a change in place. Tensors of other dtypes than floats have no gradients.
+    /// Stores the dtype of the tensor after a change in place. Only tensors of float dtypes have gradients.
     pub(super) fn set_dtype(&self, dtype: DType) {
         let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
         let Some(index) = floats.iter().position(|&float| float == dtype) else { return };
@@ -105,9 +105,9 @@ impl GradientSlot {
         self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Calls `f` with the gradient that this thread sees. In a captured step, it is that of the step. Otherwise it is
-    /// the gradient of all threads, and the slot is locked during the call. `clears` is true if `f` overwrites the
-    /// gradient without reading it.
+    /// Calls `f` with the gradient that this thread sees. In a captured step, it is the gradient of the step. Otherwise
+    /// it is the gradient of all threads, and the slot is locked during the call. `clears` is true if `f` overwrites
+    /// the gradient without reading it.
     fn with_gradient<R>(self: &Arc<GradientSlot>, clears: bool, f: impl FnOnce(&mut SlotGradient) -> R) -> R {
         if engine::is_capturing()
             && let Some(mut present) = recorded_gradient(self, clears)

@@ -113,7 +113,7 @@ impl Tensor {
         let _ = self.0.view_base.set(base.clone());
     }
 
-    /// Marks this new tensor, if it shares storage with `other`, as a view made under `no_grad`.
+    /// Marks this new tensor, if it shares storage with `other`, as a view created under `no_grad`.
     #[inline]
     pub(crate) fn mark_untracked_view(&self, other: &Tensor) {
         if self.array().shares_storage(other.array()) {
@@ -121,7 +121,7 @@ impl Tensor {
         }
     }
 
-    /// Returns true for a view that was made under `no_grad`.
+    /// Returns true for a view that was created under `no_grad`.
     pub(crate) fn is_untracked_view(&self) -> bool {
         self.0.is_untracked_view.load(Ordering::Relaxed)
     }

@@ -47,8 +47,8 @@ use std::sync::{Arc, OnceLock, Weak};
 ///
 /// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, which shares its elements, history
 /// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of
-/// its views, and of the tensor of which it is a view. `x += y` is no such write: it replaces the handle by that of the
-/// sum.
+/// its views, and of the tensor that it is a view of. `x += y` is not such a write: it replaces the handle by a handle
+/// of the sum.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -108,7 +108,7 @@ pub(crate) struct TensorInner {
     retains_grad: AtomicBool,
     /// True for the base tensor; all other tensors that share `view_base` are views of it.
     is_base: AtomicBool,
-    /// True for a view that was made under `no_grad`.
+    /// True for a view that was created under `no_grad`.
     is_untracked_view: AtomicBool,
     /// Whether an operation may copy the tensor to another device.
     is_free: AtomicBool,
@@ -269,7 +269,7 @@ impl Tensor {
     }
 
     /// Returns true if the elements are stored one after the other in row-major order. If not,
-    /// [`contiguous`](Tensor::contiguous) copies them so.
+    /// [`contiguous`](Tensor::contiguous) copies them to this order.
     ///
     /// ```
     /// use pellucid::{DType, Tensor};
@@ -308,7 +308,7 @@ impl Tensor {
     /// Sets whether this leaf requires a gradient, and returns the handle.
     ///
     /// # Panics
-    /// For a result (use [`Tensor::detach`] first) and for a dtype that is not a float.
+    /// Panics for a result (use [`Tensor::detach`] first) and for a dtype that is not a float.
     #[track_caller]
     pub fn requires_grad_(self, required: bool) -> Tensor {
         panic::unwrap(self.set_requires_grad(required));
@@ -349,7 +349,7 @@ impl Tensor {
     /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
     ///
     /// It is `None` before a backward pass, and for a result: only leaves keep their gradients, and results after
-    /// [`retain_grad`](Tensor::retain_grad). The first such call for a result in a process is reported, to the
+    /// [`retain_grad`](Tensor::retain_grad). The first such call for a result in a process is reported to the
     /// subscriber of `tracing` or on standard error without one.
     pub fn grad(&self) -> Option<Tensor> {
         let gradient = self.0.existing_slot().and_then(|slot| slot.get());
@@ -408,7 +408,7 @@ impl Tensor {
         self.0.existing_slot().filter(|_| !self.is_leaf()).and_then(|slot| slot.preset())
     }
 
-    /// Removes the gradient, also one that was accumulated before the tensor was frozen.
+    /// Removes the gradient, even if it was accumulated before the tensor was frozen.
     pub fn zero_grad(&self) {
         if self.requires_grad() || self.0.existing_slot().is_some() {
             self.0.slot().set(None);
@@ -429,8 +429,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Returns true if backward passes keep the gradient of this tensor if it is a result. Those of leaves are always
-    /// kept.
+    /// Returns true if backward passes keep the gradient of this tensor if it is a result. The gradients of leaves are
+    /// always kept.
     #[inline]
     pub fn retains_grad(&self) -> bool {
         self.0.retains_grad.load(Ordering::Acquire)
@@ -487,7 +487,7 @@ impl Tensor {
         Ok(hooks.add(Arc::new(hook)))
     }
 
-    /// Returns the error for this tensor, `what` in the call of `op`, which requires no gradient.
+    /// Returns the error of `op` for this tensor, which requires no gradient. `what` is its role in the call.
     pub(crate) fn not_tracked(&self, op: &'static str, what: &str) -> Error {
         let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
                     argmax(), comparisons and launches require none, frozen parameters need unfreeze(), and a gradient is \

@@ -121,7 +121,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Makes these elements of another dtype the elements of the tensor, with this gradient; see
+    /// Replaces the elements of the tensor by these, of another dtype, and sets this gradient; see
     /// [`Tensor::to_dtype_`].
     pub(crate) fn set_converted(&self, converted: &Array, gradient: Option<Tensor>) -> Result<()> {
         self.replace_elements(self.device(), converted.dtype(), !self.is_free(), || converted.to_bytes("to_dtype_"))?;
@@ -180,7 +180,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Makes this view a view of `base` where `base` is now, after [`Tensor::to_`] has moved it. The view keeps its
+    /// Makes this view a view of `base` on its present device, after [`Tensor::to_`] has moved it. The view keeps its
     /// layout, and is free if `base` is.
     #[doc(hidden)]
     pub fn follow_(&self, base: &Tensor) {
@@ -209,8 +209,8 @@ impl Tensor {
     /// Returns an error unless the tensor can be moved and converted in place.
     ///
     /// # Errors
-    /// Those of [`Tensor::to_`] and [`Tensor::to_dtype_`] that do not depend on the device and the dtype. They name the
-    /// operation `op`.
+    /// The errors of [`Tensor::to_`] and [`Tensor::to_dtype_`] that do not depend on the device and the dtype. They
+    /// name the operation `op`.
     pub fn check_movable(&self, op: &'static str) -> Result<()> {
         let reason = if !self.is_leaf() {
             "the tensor was computed from other tensors; use to(device) or to_dtype(dtype)"

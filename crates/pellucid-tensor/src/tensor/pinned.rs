@@ -38,13 +38,13 @@ impl Tensor {
         self
     }
 
-    /// Sets the mark of the tensor, and of its array, which kernels of gradients read.
+    /// Sets the mark of the tensor and of its array; kernels of gradients read the mark of the array.
     fn set_free(&self, is_free: bool) {
         self.0.is_free.store(is_free, Ordering::Relaxed);
         self.array().set_pinned(!is_free);
     }
 
-    /// Returns a copy of the elements on `device`, which `copy` makes if there is none of their present version.
+    /// Returns a copy of the elements on `device`, which `copy` creates if there is none of their present version.
     pub(crate) fn device_copy(&self, device: Device, copy: impl FnOnce() -> Result<Array>) -> Result<Array> {
         let version = self.array().storage().version();
         let mut copies = self.0.details().device_copies();

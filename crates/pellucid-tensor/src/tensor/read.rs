@@ -11,7 +11,7 @@ impl Tensor {
     /// Returns the single element, converted to `T`.
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_item`].
+    /// Panics if [`Tensor::try_item`] returns an error.
     #[track_caller]
     pub fn item<T: ReadElement>(&self) -> T {
         panic::unwrap(self.try_item())
@@ -45,7 +45,7 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_to_vec`].
+    /// Panics if [`Tensor::try_to_vec`] returns an error.
     #[doc(alias("tolist", "numpy"))]
     #[track_caller]
     pub fn to_vec<T: ReadElement>(&self) -> Vec<T> {
@@ -75,14 +75,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::try_to_vec`].
+    /// The errors of [`Tensor::try_to_vec`].
     #[track_caller]
     pub fn try_find<T: Element + bytemuck::Pod>(&self, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
         self.array().find("find", is_wanted)
     }
 
     /// Returns true if a read neither waits for a device nor runs kernels: the tensor is on the CPU, its kernels have
-    /// run, and no step is being captured. A layer or loss that checks values does so if this is true.
+    /// run, and no step is being captured. A layer or loss checks values only if this is true.
     pub fn is_readable(&self) -> bool {
         self.device().is_cpu() && !is_capturing() && self.array().storage().pending() == READY
     }
@@ -96,7 +96,7 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_to_vec2`].
+    /// Panics if [`Tensor::try_to_vec2`] returns an error.
     #[doc(alias = "tolist")]
     #[track_caller]
     pub fn to_vec2<T: ReadElement>(&self) -> Vec<Vec<T>> {
@@ -106,7 +106,7 @@ impl Tensor {
     /// Returns the elements of a matrix as a vector of rows, and errors as values.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the tensor has 2 axes; those of [`Tensor::try_to_vec`].
+    /// [`Error::ShapeMismatch`] unless the tensor has 2 axes; the errors of [`Tensor::try_to_vec`].
     #[track_caller]
     pub fn try_to_vec2<T: ReadElement>(&self) -> Result<Vec<Vec<T>>> {
         self.check_rank("to_vec2", 2)?;
@@ -116,7 +116,7 @@ impl Tensor {
     /// Returns the elements of a tensor of 3 axes as nested vectors, converted to `T` as by [`Tensor::to_vec`].
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_to_vec3`].
+    /// Panics if [`Tensor::try_to_vec3`] returns an error.
     #[doc(alias = "tolist")]
     #[track_caller]
     pub fn to_vec3<T: ReadElement>(&self) -> Vec<Vec<Vec<T>>> {
@@ -126,7 +126,7 @@ impl Tensor {
     /// Returns the elements of a tensor of 3 axes as nested vectors, and errors as values.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the tensor has 3 axes; those of [`Tensor::try_to_vec`].
+    /// [`Error::ShapeMismatch`] unless the tensor has 3 axes; the errors of [`Tensor::try_to_vec`].
     #[track_caller]
     pub fn try_to_vec3<T: ReadElement>(&self) -> Result<Vec<Vec<Vec<T>>>> {
         self.check_rank("to_vec3", 3)?;

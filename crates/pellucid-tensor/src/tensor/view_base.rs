@@ -2,7 +2,8 @@
 //!
 //! A *base value* consists of the elements of a base tensor; all other tensors that share the history are views of the
 //! base tensor. A tensor that is older than a recorded write compares its count of writes at its next use, and derives
-//! its history from that of the base value. Therefore, the base and its views can be written and read in any order.
+//! its history from the history of the base value. Therefore, the base and its views can be written and read in any
+//! order.
 
 use super::graph::{Derivative, Edge, GraphNode, OutputMeta, SavedValue};
 use super::{Creator, Tensor, TensorInner};
@@ -23,9 +24,9 @@ pub(crate) struct ViewBase {
     writes: AtomicU64,
     /// An operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
-    /// The base tensor has moved to another device, and its views have not.
+    /// The base tensor has moved to another device, but its views have not.
     is_moved: AtomicBool,
-    /// The base tensor is itself a view that was made under `no_grad`, so its own base would not follow its writes.
+    /// The base tensor is itself a view that was created under `no_grad`, so its own base would not follow its writes.
     is_untracked_view: bool,
     /// The base tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
@@ -86,12 +87,12 @@ impl ViewBase {
         self.is_moved.load(Ordering::Relaxed)
     }
 
-    /// Marks that the base tensor has moved to another device, and not its views. Later recorded writes are errors.
+    /// Marks that the base tensor, but not its views, has moved to another device. Later recorded writes are errors.
     pub(crate) fn set_moved(&self) {
         self.is_moved.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the base tensor is itself a view that was made under `no_grad`.
+    /// Returns true if the base tensor is itself a view that was created under `no_grad`.
     pub(crate) fn is_untracked_view(&self) -> bool {
         self.is_untracked_view
     }
@@ -101,7 +102,7 @@ impl ViewBase {
         self.layout.shape().size()
     }
 
-    /// Marks that an operation which is no view returned memory of this base. Later recorded writes are errors.
+    /// Marks that an operation that is not a view returned memory of this base. Later recorded writes are errors.
     pub(crate) fn set_opaque(&self) {
         self.is_opaque.store(true, Ordering::Relaxed);
     }
@@ -147,7 +148,7 @@ impl ViewBase {
         self.layout.extent().start
     }
 
-    /// Returns the shape of the base value: that of the tensor if it is contiguous, else one axis over its whole
+    /// Returns the shape of the base value: the shape of the tensor if it is contiguous, else one axis over its whole
     /// extent.
     pub(crate) fn shape(&self) -> Shape {
         if self.layout.is_contiguous() { self.layout.shape().clone() } else { [self.layout.extent().len()].into() }
@@ -161,7 +162,7 @@ impl ViewBase {
         offset_layout(layout, -self.start())
     }
 
-    /// Converts the history of the base tensor to that of the base value, before the first write.
+    /// Converts the history of the base tensor to the history of the base value, before the first write.
     pub(crate) fn convert_to_base_value(&self, edge: &mut Edge, device: Device) {
         if !self.is_written() && !self.layout.is_contiguous() && edge.is_tracked() {
             let embedded = AsStridedTranspose { layout: self.relative(&self.layout), shape: self.shape() };
@@ -207,7 +208,7 @@ impl ViewBase {
         (edge.clone(), self.writes())
     }
 
-    /// Restores the history after a recording, of which only the kernels remain.
+    /// Restores the history after a recording; only the kernels of the recording remain.
     pub(crate) fn restore(&self, edge: Edge) {
         let old = {
             let mut held = self.lock_edge();

@@ -356,7 +356,7 @@ fn assert_rounded(what: &str, half: DType, got: &Tensor, exact: &Tensor, noise: 
 }
 
 /// Returns the result and the gradients of all operands.
-fn run(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+fn run_call(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Option<Tensor>>)> {
     let leaves: Vec<Tensor> = operands.iter().map(|t| t.to_dtype(dtype).detach().requires_grad_(true)).collect();
     let y = call(&leaves)?;
     let g: Vec<f64> = (0..y.size()).map(|i| [1.0, -0.5, 0.25, 0.75, -1.0][i % 5]).collect();
@@ -365,14 +365,14 @@ fn run(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Opt
     Ok((y.detach(), leaves.iter().map(|t| t.grad()).collect()))
 }
 
-fn check(table: Vec<(&'static str, Domain, Call)>) {
+fn check_table(table: Vec<(&'static str, Domain, Call)>) {
     for (name, domain, call) in table {
         let sizes: &[f64] = if matches!(domain, Any | Positive) { &[1.0, 300.0, 1.0 / 4096.0] } else { &[1.0] };
         for (half, &size) in [DType::F16, DType::BF16].into_iter().flat_map(|h| sizes.iter().map(move |s| (h, s))) {
             let what = format!("{name} of {half} at {size}");
             let operands = operands(domain, half, size);
-            let (exact, slopes) = run(call, &operands, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
-            let (y, gradients) = run(call, &operands, half).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let (exact, slopes) = run_call(call, &operands, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let (y, gradients) = run_call(call, &operands, half).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert_rounded(&what, half, &y, &exact, 1e-6);
             for (k, (g, slope)) in gradients.iter().zip(&slopes).enumerate() {
                 if let (Some(g), Some(slope)) = (g, slope) {
@@ -391,27 +391,27 @@ fn check(table: Vec<(&'static str, Domain, Call)>) {
 
 #[test]
 fn reductions_round_once() {
-    check(reductions());
+    check_table(reductions());
 }
 
 #[test]
 fn norms_and_distances_round_once() {
-    check(norms());
+    check_table(norms());
 }
 
 #[test]
 fn pools_and_resampled_images_round_once() {
-    check(windows());
+    check_table(windows());
 }
 
 #[test]
 fn products_of_several_factors_round_once() {
-    check(products());
+    check_table(products());
 }
 
 #[test]
 fn losses_round_once() {
-    check(losses());
+    check_table(losses());
 }
 
 /// Sums that overflow half precision although the result does not.
@@ -431,7 +431,7 @@ fn long_sums_stay_finite() {
     assert_eq!(image.adaptive_avg_pool2d(&[Some(1)]).item::<f64>(), 60000.0);
     let means = image.avg_pool2d(PoolOptions::new(20), AvgPoolDivisor::Window).to_vec::<f64>();
     assert!(means.len() == 225 && means.iter().all(|&mean| mean == 60000.0));
-    // The gradient of a mean is 1/N, also where N is outside the range of the dtype.
+    // The gradient of a mean is 1/N, even if N is outside the range of the dtype.
     let leaf = many.detach().requires_grad_(true);
     leaf.mean(..).backward();
     assert_eq!(leaf.grad().unwrap().i(0).item::<f64>(), 1.430511474609375e-5);
@@ -474,9 +474,9 @@ fn quantiles_of_half_precision() {
     assert_eq!(ops::quantile(&x, 0.9999, .., QuantileInterpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
 }
 
-/// The constants of a dtype are those of its conversions: one step further a value rounds, overflows or loses bits.
+/// The constants of a dtype match its conversions: one step further a value rounds, overflows or loses bits.
 #[test]
-fn constants_of_dtypes_are_those_of_the_conversions() {
+fn constants_of_dtypes_match_the_conversions() {
     for dtype in DType::ALL {
         let convert = |x: f64| Tensor::from(x).to_dtype(dtype).item::<f64>();
         let (least, largest) = dtype.range();

@@ -231,7 +231,7 @@ fn with_lead(lead: Digit, digits: [Digit; 3]) -> Vec<Digit> {
 }
 
 /// Returns the matrices of all groups: `len` neighbouring elements along `axis` belong to one group. The first element
-/// is `offset` elements after that of the array.
+/// is `offset` elements after the first element of the array.
 fn tiled<'a>(
     array: &DeviceArray<'a>,
     (axis, len): (usize, usize),

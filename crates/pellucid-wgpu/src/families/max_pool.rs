@@ -106,7 +106,8 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
 }
 
 /// Adds the dispatch that computes the gradient. One invocation computes one element of the output: it adds the
-/// gradients of those windows around the element that selected it. The order is that of the windows, as on the CPU.
+/// gradients of those windows around the element that selected it. The gradients are added in the order of the windows,
+/// as on the CPU.
 fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (g, indices, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
     let (shape, lead) = (out.shape(), out.shape().rank() - 3);
@@ -137,7 +138,7 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     shader.line("let element = thread % params[2];");
     let mut rest = String::from("thread");
     for a in (0..3).rev() {
-        // The windows that contain the element start at most the reach before it, in the padded axis.
+        // The windows that contain the element start at most `reach` elements before it, in the padded axis.
         shader.line(format!("let at{a} = {rest} % {} + {};", axis(a, 0), axis(a, 3)));
         shader.line(format!("let end{a} = min(at{a} / {} + 1u, {});", axis(a, 2), axis(a, 1)));
         rest = shader.define(format!("{rest} / {}", axis(a, 0)));

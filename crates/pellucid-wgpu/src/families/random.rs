@@ -1,7 +1,7 @@
 //! `Random`: random numbers from Philox 4×32-10 (Salmon et al. 2011), with the bits of the CPU.
 //!
-//! One invocation computes one draw of four words and stores the four elements, or two of eight bytes, that they give.
-//! A second dispatch advances the counter.
+//! One invocation computes one draw of four words and stores the resulting four elements, or two elements of eight
+//! bytes. A second dispatch advances the counter.
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
@@ -27,7 +27,7 @@ fn wide(x: f64) -> String {
     format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
 }
 
-/// Returns the number in [0, 1) that the upper 53 bits of the words k and k + 1 are.
+/// Returns the number in [0, 1) whose bits are the upper 53 bits of the words k and k + 1.
 fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
     let high = format!("words[{}]", k + 1);
     let integer = format!("d_from_i64(vec2<u32>((words[{k}] >> 11u) | ({high} << 21u), {high} >> 11u))");
@@ -40,7 +40,7 @@ fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
 /// Returns the names of the elements of one draw, and their type.
 fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType) -> (Vec<String>, Compute) {
     let word = |k: usize| format!("words[{k}]");
-    // The number of bits is that of the significand, so no value is rounded up to 1.
+    // The number of bits equals the precision of the significand, so no value is rounded up to 1.
     let bits = match dtype {
         DType::F16 => 11,
         DType::BF16 => 8,

@@ -379,8 +379,8 @@ impl ReductionLaunch<'_> {
         list.dispatch(self.kernel.program.name, shader, parameters, &buffers, groups)
     }
 
-    /// Adds the lines that finish a result and store it. `positions` are those of the other inputs of the finishing
-    /// program, which are inputs of the kernel from `first` on, and of the outputs.
+    /// Adds the lines that finish a result and store it. `positions` are the positions of the other inputs of the
+    /// finishing program (the kernel's inputs from `first` on) and of the outputs.
     fn store_results(
         &self,
         shader: &mut ShaderBuilder,

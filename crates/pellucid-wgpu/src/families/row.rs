@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 /// The length of the longest row that is not divided.
 const MAX_UNDIVIDED: usize = 1 << 15;
 
-/// The least number of elements of a part of a divided row.
+/// The smallest number of elements of a part of a divided row.
 const MIN_PART: usize = 1 << 13;
 
 /// The largest number of parts of a row of elements without loops.
@@ -97,8 +97,8 @@ impl<'a> RowSteps<'a> {
         (0..self.program.steps.len()).filter(is_reduction).collect()
     }
 
-    /// Returns the word of the partial result of step `k` among those of a part. For the number of steps, this is the
-    /// number of words of a part.
+    /// Returns the word of the partial result of step `k` within a part. For the number of steps, this is the number of
+    /// words of a part.
     fn partial_word(&self, k: usize) -> usize {
         let reductions = self.program.steps[..k].iter().filter(|step| matches!(step.op, Op::Reduce(_)));
         reductions.map(|step| words(step.compute)).sum()
@@ -276,7 +276,7 @@ impl RowShader<'_> {
         }
     }
 
-    /// Adds the lines of the values per row of a level that are not reductions.
+    /// Adds the lines that compute the values per row of a level, except reductions.
     fn compute_row_values(&mut self, level: usize) {
         for k in 0..self.steps.program.steps.len() {
             let is_reduction = matches!(self.steps.step(k).op, Op::Reduce(_));
@@ -438,7 +438,7 @@ impl RowLaunch<'_> {
 }
 
 impl RowShader<'_> {
-    /// Adds the lines of a pass, and those of the reductions that it needs.
+    /// Adds the lines of a pass, and the lines of the reductions that it needs.
     fn add_pass(&mut self, pass: RowPass) {
         let levels = self.steps.levels.iter().copied().max().unwrap_or(0);
         for level in 0..=levels {

@@ -155,7 +155,7 @@ impl ScanLaunch<'_> {
 
 /// The variables of a scan in the text of a shader.
 enum RunningScan {
-    /// A sum or product, with the type of the elements and that of the total.
+    /// A sum or product, with the types of the elements and of the total.
     Total(Accumulator, Compute, Compute),
     Extremum(ScanOp, Compute),
     LogSumExp(Compute),
@@ -228,8 +228,8 @@ impl RunningScan {
         }
     }
 
-    /// Adds the lines that combine the variables with those that [`RunningScan::store`] has stored for the elements
-    /// that follow.
+    /// Adds the lines that combine the variables with the variables that [`RunningScan::store`] has stored for the
+    /// following elements.
     fn combine(&self, shader: &mut ShaderBuilder, binding: usize, at: &str) {
         match self {
             RunningScan::Total(accumulator, _, total) => {

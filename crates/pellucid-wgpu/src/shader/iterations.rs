@@ -2,7 +2,7 @@
 //!
 //! An adapter may end the loops of an invocation after a number of iterations in total, without an error
 //! ([`Gpu::max_iterations`](crate::device::Gpu)). Families therefore divide long loops by the iterations of their
-//! bodies, of which the functions of the library contribute most: a division of 64-bit values is a loop over its bits.
+//! bodies. Functions of the library contribute most of these: a division of 64-bit values is a loop over its bits.
 
 use super::{called, function_text};
 use crate::shader::ShaderFeatures;
@@ -31,7 +31,8 @@ const OF_SERIES: [(&str, usize); 11] = [
     ("f_digamma", 1500),
 ];
 
-/// Returns an estimate of the iterations of all loops that `text` executes, with those of the functions that it calls.
+/// Returns an estimate of the iterations of all loops that `text` executes, including the loops of the functions that
+/// it calls.
 ///
 /// The length of a loop is the constant in its condition, or the number in the comment `at most N iterations`.
 pub(crate) fn iterations(text: &str) -> usize {

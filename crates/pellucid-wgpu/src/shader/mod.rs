@@ -7,7 +7,7 @@
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
 //! | `float` | the arithmetic of a float type as text |
 //! | `access` | loads and stores of packed elements; positions from flat indices |
-//! | `parameters` | the words that a dispatch reads besides its buffers |
+//! | `parameters` | the words that a dispatch reads in addition to its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
 //! | `iterations` | estimates of the iterations of loops |
 //! | `workgroup` | reductions over the invocations of a workgroup |

@@ -1,4 +1,4 @@
-//! [`Parameters`]: the words that a dispatch reads besides its buffers.
+//! [`Parameters`]: the words that a dispatch reads in addition to its buffers.
 
 use pellucid_ir::formula::{Program, UniformSource};
 use pellucid_ir::{Compute, Element, Scalar};
@@ -95,7 +95,7 @@ impl Parameters {
     }
 
     /// Appends the words of every uniform of a program, rounded to its compute type. The run-time parameters of the
-    /// program are those of the kernel from index `first` on.
+    /// program are the parameters of the kernel from index `first` on.
     pub(crate) fn push_uniforms(&mut self, program: &Program, first: usize, row_length: usize) {
         for uniform in &program.uniforms {
             let compute = uniform.compute;

@@ -1,7 +1,7 @@
 //! The instructions of a program as WGSL.
 //!
 //! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
-//! `f64` is the `vec2<u32>` of its bits; its arithmetic is that of integers, so every adapter supports it.
+//! `f64` is the `vec2<u32>` of its bits; its arithmetic uses integers, so every adapter supports it.
 
 use super::iterations::iterations;
 use super::parameters::{parameter_text, words};
@@ -11,7 +11,7 @@ use pellucid_ir::{Compute, DType};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-/// The number of this backend among those that cache a form of their own in a program.
+/// The number of this backend among the backends that cache a form of their own in a program.
 const BACKEND: usize = 1;
 
 /// The properties of a program that are computed once.

@@ -72,7 +72,7 @@ fn results(op: Op, operands: &[&[f32]], result: Compute) -> Option<[Vec<f64>; 2]
 }
 
 /// Asserts that a function is within 4 ULP and prints its errors.
-fn check(name: &str, op: Op, operands: &[&[f32]], exact: impl Fn(usize) -> f64, result: Compute) -> bool {
+fn check_accuracy(name: &str, op: Op, operands: &[&[f32]], exact: impl Fn(usize) -> f64, result: Compute) -> bool {
     let Some([cpu, device]) = results(op, operands, result) else { return false };
     let (mut worst, mut at, mut worst_cpu, mut differing) = (0.0, 0, 0.0f64, 0);
     for i in 0..cpu.len() {
@@ -106,7 +106,7 @@ fn unary_functions_are_within_four_ulp() {
             Unary::Ndtri if x[i] == 0.5 => 0.0,
             _ => formula::evaluate_unary(op, f64::from(x[i])),
         };
-        if op != Unary::Not && check(op.name(), Op::Unary(op), &[&x], exact, result) {
+        if op != Unary::Not && check_accuracy(op.name(), Op::Unary(op), &[&x], exact, result) {
             native.push(op);
         }
     }
@@ -132,7 +132,7 @@ fn binary_functions_are_within_four_ulp() {
     for op in Binary::ALL.into_iter().filter(|op| !op.is_special()) {
         let result = if op.gives_mask() { Compute::Mask } else { Compute::F32 };
         let exact = |i: usize| formula::evaluate_binary(op, f64::from(x[i]), f64::from(y[i]));
-        let is_native = check(op.name(), Op::Binary(op), &[&x, &y], exact, result);
+        let is_native = check_accuracy(op.name(), Op::Binary(op), &[&x, &y], exact, result);
         assert!(is_native || !op.is_real(), "{op:?} must be native");
     }
 }

@@ -10,7 +10,7 @@ use pellucid_ir::{DType, Scalar};
 type HeadSizes = [usize; 7];
 
 /// Runs the forward pass and the gradient on both backends.
-fn check(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Option<DType>, scale: f64) {
+fn check_attention(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Option<DType>, scale: f64) {
     let Some(gpu) = device() else { return };
     let [n, h, g, l, s, e, d] = sizes;
     let mut array = |shape: &[usize], dtype| {
@@ -56,33 +56,33 @@ fn check(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Opti
 fn attention_matches_the_cpu() {
     let rng = &mut Rng(71);
     let f32 = DType::F32;
-    check(rng, [1, 1, 1, 1, 1, 1, 1], f32, false, None, 1.0);
+    check_attention(rng, [1, 1, 1, 1, 1, 1, 1], f32, false, None, 1.0);
     // Blocks of queries and keys, and grouped heads.
-    check(rng, [2, 2, 1, 33, 35, 5, 7], f32, false, None, 0.5);
-    check(rng, [1, 2, 2, 40, 70, 8, 4], f32, true, None, 0.3);
+    check_attention(rng, [2, 2, 1, 33, 35, 5, 7], f32, false, None, 0.5);
+    check_attention(rng, [1, 2, 2, 40, 70, 8, 4], f32, true, None, 0.3);
     // More keys than queries and the reverse, with masks.
-    check(rng, [1, 2, 1, 3, 40, 16, 12], f32, true, Some(DType::Bool), 0.25);
-    check(rng, [1, 1, 1, 34, 3, 9, 3], f32, false, Some(f32), 0.25);
+    check_attention(rng, [1, 2, 1, 3, 40, 16, 12], f32, true, Some(DType::Bool), 0.25);
+    check_attention(rng, [1, 1, 1, 34, 3, 9, 3], f32, false, Some(f32), 0.25);
 }
 
 #[test]
 #[ignore = "a software adapter compiles the shaders of f64 for two minutes"]
 fn attention_of_f64_matches_the_cpu() {
-    check(&mut Rng(75), [1, 2, 1, 2, 34, 3, 33], DType::F64, true, Some(DType::F64), 0.7);
+    check_attention(&mut Rng(75), [1, 2, 1, 2, 34, 3, 33], DType::F64, true, Some(DType::F64), 0.7);
 }
 
 #[test]
 fn attention_of_wide_heads_is_divided() {
     // The widest tile of an output has 128 columns.
-    check(&mut Rng(72), [1, 1, 1, 3, 4, 36, 70], DType::F32, false, None, 0.2);
-    check(&mut Rng(73), [1, 1, 1, 2, 3, 130, 33], DType::F32, false, None, 0.1);
+    check_attention(&mut Rng(72), [1, 1, 1, 3, 4, 36, 70], DType::F32, false, None, 0.2);
+    check_attention(&mut Rng(73), [1, 1, 1, 2, 3, 130, 33], DType::F32, false, None, 0.1);
 }
 
 #[test]
 fn attention_without_keys_or_queries_matches_the_cpu() {
     let rng = &mut Rng(74);
     for sizes in [[1, 1, 1, 2, 0, 3, 2], [1, 1, 1, 0, 2, 3, 2], [0, 1, 1, 2, 2, 3, 2], [1, 1, 1, 2, 2, 0, 2]] {
-        check(rng, sizes, DType::F32, false, None, 1.0);
+        check_attention(rng, sizes, DType::F32, false, None, 1.0);
     }
 }
 

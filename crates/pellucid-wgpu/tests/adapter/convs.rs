@@ -42,7 +42,7 @@ fn case(
     ConvShapes { images, channels, outputs, groups, x, window: Window { size, stride, dilation, before } }
 }
 
-fn check(rng: &mut Rng, case: &ConvShapes, part: ConvPart, dtype: DType, plain: bool) {
+fn check_conv(rng: &mut Rng, case: &ConvShapes, part: ConvPart, dtype: DType, plain: bool) {
     let Some(gpu) = device() else { return };
     let shapes = case.shapes();
     let arrays = shapes.each_ref().map(|shape| {
@@ -88,13 +88,13 @@ fn convolutions_match_the_cpu() {
     ];
     for case in &cases {
         for part in PARTS {
-            check(rng, case, part, DType::F32, false);
-            check(rng, case, part, DType::F32, true);
+            check_conv(rng, case, part, DType::F32, false);
+            check_conv(rng, case, part, DType::F32, true);
         }
     }
     for part in PARTS {
         for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
-            check(rng, &cases[3], part, dtype, false);
+            check_conv(rng, &cases[3], part, dtype, false);
         }
     }
 }
@@ -104,7 +104,7 @@ fn long_sums_of_a_weight_gradient_are_divided() {
     // 2 · 18² positions are three parts.
     let case = case([2, 2, 3, 1], [1, 18, 18], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]);
     for dtype in [DType::F32, DType::F16, DType::I32] {
-        check(&mut Rng(62), &case, ConvPart::Weight, dtype, false);
+        check_conv(&mut Rng(62), &case, ConvPart::Weight, dtype, false);
     }
 }
 

@@ -192,7 +192,7 @@ impl PairedArray {
         T::from_bytes(&self.bytes(gpu)[1])
     }
 
-    /// Asserts that the storages agree, also in the elements that the array does not contain.
+    /// Asserts that the storages agree, even in the elements that the array does not contain.
     #[track_caller]
     pub(crate) fn assert_same(&self, gpu: &Wgpu, tolerance: Tolerance, context: &str) {
         let size = self.dtype.size();
@@ -215,7 +215,7 @@ impl PairedArray {
     }
 }
 
-/// How far a result of the device may be from that of the CPU. NaN equals NaN.
+/// The allowed difference between a result of the device and of the CPU. NaN equals NaN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tolerance {
     /// The same bits. A subnormal `f32` may be flushed to zero.

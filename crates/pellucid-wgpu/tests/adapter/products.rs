@@ -15,7 +15,7 @@ fn epilogue(dtype: DType) -> Arc<Program> {
     p.build(&[(y, Compute::F32, dtype, false), (y, Compute::F32, DType::F32, false)])
 }
 
-fn check(rng: &mut Rng, a: &[usize], b: &[usize], dtype: DType, program: Option<Arc<Program>>) {
+fn check_product(rng: &mut Rng, a: &[usize], b: &[usize], dtype: DType, program: Option<Arc<Program>>) {
     let Some(gpu) = device() else { return };
     let mut array = |shape: &[usize], dtype| {
         let layout = TestLayout::ALL[rng.below(5)];
@@ -63,12 +63,12 @@ fn products_of_all_tiles_match_the_cpu() {
     ];
     for (a, b) in cases {
         for dtype in [DType::F32, DType::I32] {
-            check(rng, a, b, dtype, None);
+            check_product(rng, a, b, dtype, None);
         }
-        check(rng, a, b, DType::F16, Some(epilogue(DType::F16)));
+        check_product(rng, a, b, DType::F16, Some(epilogue(DType::F16)));
     }
-    check(rng, &[2, 600], &[600, 5], DType::F64, None);
-    check(rng, &[2, 520], &[520, 3], DType::I64, None);
+    check_product(rng, &[2, 600], &[600, 5], DType::F64, None);
+    check_product(rng, &[2, 520], &[520, 3], DType::I64, None);
 }
 
 /// A batch is computed in large tiles, one product in small ones.
@@ -133,10 +133,10 @@ fn products_match_the_cpu() {
     ];
     for (a, b) in cases {
         for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::I16, DType::F64] {
-            check(rng, a, b, dtype, None);
+            check_product(rng, a, b, dtype, None);
         }
         for dtype in [DType::F32, DType::BF16] {
-            check(rng, a, b, dtype, Some(epilogue(dtype)));
+            check_product(rng, a, b, dtype, Some(epilogue(dtype)));
         }
     }
 }

@@ -18,7 +18,7 @@ fn copy_from_cpu(gpu: &Wgpu, arrays: &[PairedArray]) {
 }
 
 /// Runs the forward pass and the gradient on both backends.
-fn check(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape, dtype: DType, in_place: bool) {
+fn check_recurrent(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape, dtype: DType, in_place: bool) {
     let Some(gpu) = device() else { return };
     let (gates, blocks, lstm) = (layer.cell.gates() * h, layer.cell.blocks() * h, layer.cell == RnnMode::Lstm);
     let lengths: Vec<i64> = (0..n).map(|k| ((k * 7 + 2) % (t + 1)) as i64).collect();
@@ -87,27 +87,27 @@ const CELLS: [RnnMode; 4] = [RnnMode::Tanh, RnnMode::Relu, RnnMode::Gru, RnnMode
 fn recurrent_layers_match_the_cpu() {
     let rng = &mut Rng(81);
     for (k, cell) in CELLS.into_iter().enumerate() {
-        check(rng, layer(cell, k % 2 == 1, false, false), [3, 3, 5, 5], DType::F32, k % 2 == 0);
-        check(rng, layer(cell, k % 2 == 0, true, false), [4, 9, 9, 9], DType::F32, k % 2 == 1);
-        check(rng, layer(cell, false, true, false), [2, 2, 3, 3], DType::F64, false);
+        check_recurrent(rng, layer(cell, k % 2 == 1, false, false), [3, 3, 5, 5], DType::F32, k % 2 == 0);
+        check_recurrent(rng, layer(cell, k % 2 == 0, true, false), [4, 9, 9, 9], DType::F32, k % 2 == 1);
+        check_recurrent(rng, layer(cell, false, true, false), [2, 2, 3, 3], DType::F64, false);
     }
 }
 
 #[test]
 fn projected_layers_match_the_cpu() {
     let rng = &mut Rng(82);
-    check(rng, layer(RnnMode::Lstm, false, false, true), [3, 2, 6, 4], DType::F32, false);
-    check(rng, layer(RnnMode::Lstm, true, true, true), [3, 4, 5, 7], DType::F32, true);
-    check(rng, layer(RnnMode::Lstm, true, true, true), [2, 2, 2, 3], DType::F64, false);
+    check_recurrent(rng, layer(RnnMode::Lstm, false, false, true), [3, 2, 6, 4], DType::F32, false);
+    check_recurrent(rng, layer(RnnMode::Lstm, true, true, true), [3, 4, 5, 7], DType::F32, true);
+    check_recurrent(rng, layer(RnnMode::Lstm, true, true, true), [2, 2, 2, 3], DType::F64, false);
 }
 
 #[test]
 fn empty_layers_match_the_cpu() {
     let rng = &mut Rng(83);
     for sizes in [[0, 2, 3, 3], [2, 0, 3, 3], [2, 2, 0, 0]] {
-        check(rng, layer(RnnMode::Gru, false, false, false), sizes, DType::F32, false);
+        check_recurrent(rng, layer(RnnMode::Gru, false, false, false), sizes, DType::F32, false);
     }
-    check(rng, layer(RnnMode::Lstm, false, false, true), [2, 2, 0, 3], DType::F32, false);
+    check_recurrent(rng, layer(RnnMode::Lstm, false, false, true), [2, 2, 0, 3], DType::F32, false);
 }
 
 #[test]

@@ -38,7 +38,7 @@ const OPS: [ReduceOp; 8] = {
     [Sum, Prod, Max, Min, ArgMax, ArgMin, Any, All]
 };
 
-fn check(rng: &mut Rng, kernel: Reduce, shape: &[usize], dtypes: &[DType], special: bool) {
+fn check_reduction(rng: &mut Rng, kernel: Reduce, shape: &[usize], dtypes: &[DType], special: bool) {
     let Some(gpu) = device() else { return };
     let axes: AxisSet = kernel.axes;
     let inputs: Vec<PairedArray> = dtypes
@@ -90,7 +90,13 @@ fn reductions_match_the_cpu() {
             };
             for &dtype in dtypes {
                 // Long products of integers wrap in both; long products of floats overflow or vanish in both.
-                check(rng, reduce(op, axes, identity(dtype), output_dtype(op, dtype)), shape, &[dtype], false);
+                check_reduction(
+                    rng,
+                    reduce(op, axes, identity(dtype), output_dtype(op, dtype)),
+                    shape,
+                    &[dtype],
+                    false,
+                );
             }
         }
     }
@@ -109,12 +115,24 @@ fn reductions_of_long_sequences_match_the_cpu() {
                 _ => &[DType::F32, DType::Bool],
             };
             for &dtype in dtypes {
-                check(rng, reduce(op, axes, identity(dtype), output_dtype(op, dtype)), shape, &[dtype], false);
+                check_reduction(
+                    rng,
+                    reduce(op, axes, identity(dtype), output_dtype(op, dtype)),
+                    shape,
+                    &[dtype],
+                    false,
+                );
             }
         }
     }
     for op in [ReduceOp::Max, ReduceOp::ArgMax, ReduceOp::ArgMin] {
-        check(rng, reduce(op, &[0], identity(DType::F32), output_dtype(op, DType::F32)), &[9000], &[DType::F32], true);
+        check_reduction(
+            rng,
+            reduce(op, &[0], identity(DType::F32), output_dtype(op, DType::F32)),
+            &[9000],
+            &[DType::F32],
+            true,
+        );
     }
 }
 
@@ -143,7 +161,7 @@ fn elements_with_loops_are_reduced_completely() {
         let first = p.step(Op::Binary(op), c, c, &[x, y]);
         let second = p.step(Op::Binary(op), c, c, &[first, y]);
         let program = p.build(&[(second, c, dtype, false)]);
-        check(rng, reduce(ReduceOp::Max, &[0], program, dtype), &[300_000], &[dtype, dtype], false);
+        check_reduction(rng, reduce(ReduceOp::Max, &[0], program, dtype), &[300_000], &[dtype, dtype], false);
     }
 }
 
@@ -151,11 +169,11 @@ fn elements_with_loops_are_reduced_completely() {
 fn empty_sums_are_neutral() {
     let rng = &mut Rng(22);
     for op in [ReduceOp::Sum, ReduceOp::Prod] {
-        check(rng, reduce(op, &[1], identity(DType::F32), DType::F32), &[3, 0], &[DType::F32], false);
-        check(rng, reduce(op, &[1], identity(DType::I64), DType::I64), &[3, 0], &[DType::I64], false);
+        check_reduction(rng, reduce(op, &[1], identity(DType::F32), DType::F32), &[3, 0], &[DType::F32], false);
+        check_reduction(rng, reduce(op, &[1], identity(DType::I64), DType::I64), &[3, 0], &[DType::I64], false);
     }
     for op in [ReduceOp::Any, ReduceOp::All] {
-        check(rng, reduce(op, &[0], identity(DType::Bool), DType::Bool), &[0, 2], &[DType::Bool], false);
+        check_reduction(rng, reduce(op, &[0], identity(DType::Bool), DType::Bool), &[0, 2], &[DType::Bool], false);
     }
 }
 
@@ -166,8 +184,8 @@ fn extrema_and_their_indices_propagate_nan() {
         for op in [ReduceOp::Max, ReduceOp::Min, ReduceOp::ArgMax, ReduceOp::ArgMin, ReduceOp::Sum] {
             for dtype in [DType::F32, DType::BF16] {
                 let output = output_dtype(op, dtype);
-                check(rng, reduce(op, &[1], identity(dtype), output), &[9, 11], &[dtype], true);
-                check(rng, reduce(op, &[0], identity(dtype), output), &[400, 2], &[dtype], true);
+                check_reduction(rng, reduce(op, &[1], identity(dtype), output), &[9, 11], &[dtype], true);
+                check_reduction(rng, reduce(op, &[0], identity(dtype), output), &[400, 2], &[dtype], true);
             }
         }
     }
@@ -190,7 +208,7 @@ fn programs_run_before_and_after_a_reduction() {
             let mut kernel = reduce(ReduceOp::Sum, axes, program.clone(), output);
             kernel.finish = Some(finish.clone());
             kernel.finish_params = [Scalar::Float(17.0)].into_iter().collect();
-            check(rng, kernel, shape, &[DType::F32, DType::I16], false);
+            check_reduction(rng, kernel, shape, &[DType::F32, DType::I16], false);
         }
     }
 }

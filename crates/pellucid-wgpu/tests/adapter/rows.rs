@@ -54,7 +54,7 @@ fn selected() -> Arc<Program> {
     p.build(&[(sum, Compute::I32, DType::I32, true), (least, Compute::I32, DType::I16, true)])
 }
 
-fn check(rng: &mut Rng, program: &Arc<Program>, shape: &[usize], axes: &[usize], in_place: bool) {
+fn check_row_program(rng: &mut Rng, program: &Arc<Program>, shape: &[usize], axes: &[usize], in_place: bool) {
     let Some(gpu) = device() else { return };
     let kernel = Row { axes: axes.iter().copied().collect(), program: program.clone(), params: Default::default() };
     let per_row = kernel.axes.keepdims(&shape.into());
@@ -101,7 +101,7 @@ fn row_programs_match_the_cpu() {
     let programs = floats.iter().flat_map(|&d| [softmax(d), layer_norm(d)]).chain([softmax(DType::F64), selected()]);
     for program in programs {
         for (shape, axes) in shapes {
-            check(rng, &program, shape, axes, false);
+            check_row_program(rng, &program, shape, axes, false);
         }
     }
 }
@@ -110,13 +110,13 @@ fn row_programs_match_the_cpu() {
 fn divided_rows_match_the_cpu() {
     let rng = &mut Rng(33);
     for program in [softmax(DType::F32), layer_norm(DType::F16), selected()] {
-        check(rng, &program, &[2, 40_000], &[1], false);
-        check(rng, &program, &[33_000], &[0], false);
+        check_row_program(rng, &program, &[2, 40_000], &[1], false);
+        check_row_program(rng, &program, &[33_000], &[0], false);
     }
-    check(rng, &softmax(DType::F32), &[40_000], &[0], true);
+    check_row_program(rng, &softmax(DType::F32), &[40_000], &[0], true);
     // The division of `f64` is a loop over its bits.
-    check(rng, &softmax(DType::F64), &[30_000], &[0], false);
-    check(rng, &layer_norm(DType::F32), &[180, 2, 190], &[0, 2], true);
+    check_row_program(rng, &softmax(DType::F64), &[30_000], &[0], false);
+    check_row_program(rng, &layer_norm(DType::F32), &[180, 2, 190], &[0, 2], true);
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn row_programs_may_overwrite_their_input() {
     let rng = &mut Rng(32);
     for dtype in [DType::F32, DType::BF16] {
         for _ in 0..3 {
-            check(rng, &softmax(dtype), &[3, 70], &[1], true);
-            check(rng, &layer_norm(dtype), &[4, 9], &[0], true);
+            check_row_program(rng, &softmax(dtype), &[3, 70], &[1], true);
+            check_row_program(rng, &layer_norm(dtype), &[4, 9], &[0], true);
         }
     }
 }

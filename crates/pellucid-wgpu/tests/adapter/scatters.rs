@@ -14,7 +14,7 @@ fn axes(axes: &[usize]) -> Index {
 }
 
 /// Runs a scatter with random indices on both backends and compares all bits.
-fn check(
+fn check_scatter(
     rng: &mut Rng,
     (shape, index, index_shape): (&[usize], &Index, &[usize]),
     dtype: DType,
@@ -57,7 +57,7 @@ fn scatters_have_the_bits_of_the_cpu() {
     for (shape, index, index_shape) in &cases {
         for dtype in DType::ALL {
             for reduction in REDUCTIONS {
-                check(rng, (shape, index, index_shape), dtype, reduction);
+                check_scatter(rng, (shape, index, index_shape), dtype, reduction);
             }
         }
     }
@@ -67,11 +67,11 @@ fn scatters_have_the_bits_of_the_cpu() {
 fn many_values_are_added_in_the_order_of_their_positions() {
     let rng = &mut Rng(102);
     for dtype in [DType::F32, DType::BF16, DType::F64] {
-        check(rng, (&[50, 5], &axes(&[0]), &[700]), dtype, ScatterReduction::Add);
-        check(rng, (&[2], &axes(&[0]), &[257]), dtype, ScatterReduction::Add);
+        check_scatter(rng, (&[50, 5], &axes(&[0]), &[700]), dtype, ScatterReduction::Add);
+        check_scatter(rng, (&[2], &axes(&[0]), &[257]), dtype, ScatterReduction::Add);
     }
-    check(rng, (&[3, 200], &Index::Along(1), &[3, 400]), DType::F32, ScatterReduction::Add);
-    check(rng, (&[40_000], &axes(&[0]), &[3000]), DType::I16, ScatterReduction::Set);
+    check_scatter(rng, (&[3, 200], &Index::Along(1), &[3, 400]), DType::F32, ScatterReduction::Add);
+    check_scatter(rng, (&[40_000], &axes(&[0]), &[3000]), DType::I16, ScatterReduction::Set);
 }
 
 /// More positions than one dispatch combines.
@@ -79,9 +79,9 @@ fn many_values_are_added_in_the_order_of_their_positions() {
 fn values_of_several_dispatches_are_combined_in_order() {
     let rng = &mut Rng(103);
     for reduction in REDUCTIONS {
-        check(rng, (&[3], &axes(&[0]), &[70_000]), DType::F32, reduction);
+        check_scatter(rng, (&[3], &axes(&[0]), &[70_000]), DType::F32, reduction);
     }
-    check(rng, (&[40_000, 2], &axes(&[0]), &[33_000]), DType::I16, ScatterReduction::Add);
+    check_scatter(rng, (&[40_000, 2], &axes(&[0]), &[33_000]), DType::I16, ScatterReduction::Add);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use pellucid_ir::kernel::{Kernel, Sort};
 use pellucid_ir::{DType, Error, Scalar};
 
 /// Runs a sort of values that `value` returns on both backends and compares all bits.
-fn check(rng: &mut Rng, shape: &[usize], dtype: DType, sort: Sort, mut value: impl FnMut(&mut Rng) -> Scalar) {
+fn check_sort(rng: &mut Rng, shape: &[usize], dtype: DType, sort: Sort, mut value: impl FnMut(&mut Rng) -> Scalar) {
     let Some(gpu) = device() else { return };
     let layout = |rng: &mut Rng| TestLayout::ALL[rng.below(5)];
     let mut out = shape.to_vec();
@@ -29,7 +29,7 @@ fn sorts_of_all_dtypes_have_the_bits_of_the_cpu() {
         for (shape, axis) in shapes {
             for descending in [false, true] {
                 // Few distinct values, so that many are equal, and special values.
-                check(rng, shape, dtype, Sort { axis, descending, k: shape[axis] }, |rng| match rng.below(3) {
+                check_sort(rng, shape, dtype, Sort { axis, descending, k: shape[axis] }, |rng| match rng.below(3) {
                     0 => Scalar::Int(rng.below(5) as i64 - 2),
                     _ => rng.value(),
                 });
@@ -43,11 +43,11 @@ fn long_lines_are_merged() {
     let rng = &mut Rng(92);
     for length in [64, 255, 256, 257, 511, 512, 513, 1025, 3000] {
         for (dtype, descending) in [(DType::F32, false), (DType::U8, true), (DType::I64, false), (DType::F16, true)] {
-            check(rng, &[2, length], dtype, Sort { axis: 1, descending, k: length }, Rng::value);
+            check_sort(rng, &[2, length], dtype, Sort { axis: 1, descending, k: length }, Rng::value);
         }
     }
-    check(rng, &[300, 3], DType::F64, Sort { axis: 0, descending: true, k: 300 }, Rng::value);
-    check(rng, &[70_000], DType::I8, Sort { axis: 0, descending: false, k: 70_000 }, Rng::value);
+    check_sort(rng, &[300, 3], DType::F64, Sort { axis: 0, descending: true, k: 300 }, Rng::value);
+    check_sort(rng, &[70_000], DType::I8, Sort { axis: 0, descending: false, k: 70_000 }, Rng::value);
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn the_first_elements_of_lines_are_kept() {
     let rng = &mut Rng(93);
     for (length, k) in [(5, 0), (5, 1), (40, 39), (256, 10), (600, 1), (600, 300), (2000, 257), (2000, 1999)] {
         for descending in [false, true] {
-            check(rng, &[3, length], DType::F32, Sort { axis: 1, descending, k }, Rng::value);
-            check(rng, &[length, 2], DType::BF16, Sort { axis: 0, descending, k }, Rng::value);
+            check_sort(rng, &[3, length], DType::F32, Sort { axis: 1, descending, k }, Rng::value);
+            check_sort(rng, &[length, 2], DType::BF16, Sort { axis: 0, descending, k }, Rng::value);
         }
     }
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 pub(crate) struct Bert {
     words: Embedding,
     positions: Embedding,
-    /// The segment embeddings: two, of which the first is used.
+    /// The two segment embeddings; only the first is used.
     types: Embedding,
     norm: LayerNorm,
     encoder: TransformerEncoder,
@@ -71,11 +71,11 @@ impl Bert {
 /// Computes the mean of the encoder outputs over the tokens of each sentence, `[N, E]`, from token ids `[N, L]` and a
 /// mask `[N, L]`, which is false at padding.
 impl Model<(Tensor, Tensor)> for Bert {
-    fn run(&self, (ids, there): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn run(&self, (ids, visible): &(Tensor, Tensor)) -> Result<Tensor> {
         let positions = self.positions.weight.narrow(0, 0, ids.shape()[1]);
         let x = self.words.try_forward(ids)? + positions + self.types.weight.select(0, 0);
-        let x = self.encoder.try_forward_masked(&self.norm.try_forward(&x)?, AttentionMasks::padding(there))?;
-        let counted = there.to_dtype(x.dtype()).unsqueeze(-1);
+        let x = self.encoder.try_forward_masked(&self.norm.try_forward(&x)?, AttentionMasks::padding(visible))?;
+        let counted = visible.to_dtype(x.dtype()).unsqueeze(-1);
         let mean = (x * &counted).sum(1) / counted.sum(1);
         if self.normalize { ops::normalize(&mean, 2.0, 1, 1e-12) } else { Ok(mean) }
     }
@@ -85,9 +85,9 @@ impl Model<(Tensor, Tensor)> for Bert {
 pub(crate) fn padded(sentences: &[Vec<i64>], longest: usize) -> (Tensor, Tensor) {
     let longest = sentences.iter().map(Vec::len).max().unwrap_or(0).min(longest);
     let all = sentences.iter().flat_map(|sentence| (0..longest).map(|k| sentence.get(k).copied()));
-    let (ids, there): (Vec<i64>, Vec<bool>) = all.map(|id| (id.unwrap_or(0), id.is_some())).unzip();
+    let (ids, visible): (Vec<i64>, Vec<bool>) = all.map(|id| (id.unwrap_or(0), id.is_some())).unzip();
     let shape = [sentences.len(), longest];
-    (Tensor::new(&ids[..], shape), Tensor::new(&there[..], shape))
+    (Tensor::new(&ids[..], shape), Tensor::new(&visible[..], shape))
 }
 
 /// Translates the name of a tensor of the published file; `None` if an embedding does not need the tensor.

@@ -181,7 +181,7 @@ mod tests {
         });
         let result = client(address);
         stop.send(()).unwrap();
-        // A clean shutdown ends the server, and thereby the worker.
+        // A clean shutdown ends the server, which ends the worker.
         server.join().unwrap();
         worker.join().unwrap();
         result

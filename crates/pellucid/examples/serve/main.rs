@@ -169,10 +169,10 @@ mod tests {
     fn a_long_text_is_cut_before_its_last_token_or_refused() {
         let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny_bert"));
         let mut tokenizer = Tokenizer::load(directory, 24).unwrap();
-        let whole = tokenizer.ids("a cat sat on the mat.", false).unwrap();
-        assert_eq!((tokenizer.max_length, whole.len()), (24, 9));
+        let ids = tokenizer.ids("a cat sat on the mat.", false).unwrap();
+        assert_eq!((tokenizer.max_length, ids.len()), (24, 9));
         tokenizer.max_length = 5;
-        assert_eq!(tokenizer.ids("a cat sat on the mat.", true).unwrap(), [&whole[..4], &whole[8..]].concat());
+        assert_eq!(tokenizer.ids("a cat sat on the mat.", true).unwrap(), [&ids[..4], &ids[8..]].concat());
         assert_eq!(tokenizer.ids("a cat sat on the mat.", false), Err(9));
         assert_eq!(tokenizer.ids("a cat sat", false).unwrap().len(), 5);
     }

@@ -57,8 +57,8 @@ pub struct Batches<const K: usize = 2> {
 
 /// The next batch of a [`Batches`], as an epoch and an index in the epoch.
 ///
-/// An epoch ends when its iterator has returned `None` or is dropped, also after a `break`. A position after the last
-/// batch of an epoch therefore exists only in the body of the loop over it.
+/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. A position after the
+/// last batch of an epoch therefore exists only in the body of the loop over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPosition {
     /// The number of the epoch, from 0.
@@ -91,10 +91,10 @@ fn lock(progress: &Mutex<BatchProgress>) -> MutexGuard<'_, BatchProgress> {
 
 impl<const K: usize> Batches<K> {
     /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
-    /// The list has tensors or references.
+    /// The list contains tensors or references.
     ///
     /// # Panics
-    /// With the errors of [`try_new`](Batches::try_new).
+    /// Panics if [`try_new`](Batches::try_new) returns an error.
     #[track_caller]
     pub fn new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Self {
         unwrap(Batches::try_new(tensors, size))
@@ -119,12 +119,10 @@ impl<const K: usize> Batches<K> {
             let lengths = tensors.iter().map(|t| t.shape().first().copied());
             let help = match lengths.min().flatten() {
                 Some(least) => format!(
-                    "the first axis is the samples, of which all tensors must have equally many: cut the longer ones \
-                     with narrow(0, 0, {least})"
+                    "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones with \
+                     narrow(0, 0, {least})"
                 ),
-                None => {
-                    "the first axis of every tensor must be the samples: unsqueeze(0) gives a tensor one".to_string()
-                }
+                None => "every tensor must have an axis of samples, its first; unsqueeze(0) adds one".to_string(),
             };
             return Err(Error::shapes(op, tensors.iter().map(|t| t.shape()), help));
         }
@@ -145,7 +143,7 @@ impl<const K: usize> Batches<K> {
         self
     }
 
-    /// Drops a last batch that is not full. All batches then have the same shape, as a captured step needs.
+    /// Drops a last batch that is not full. All batches then have the same shape, which a captured step needs.
     #[must_use]
     pub fn drop_last(self) -> Self {
         Batches { drop_last: true, ..self }
@@ -171,7 +169,7 @@ impl<const K: usize> Batches<K> {
     /// empty if all its batches had been returned.
     ///
     /// # Panics
-    /// With the error of [`try_epoch`](Batches::try_epoch).
+    /// Panics if [`try_epoch`](Batches::try_epoch) returns an error.
     #[track_caller]
     pub fn epoch(&mut self) -> impl ExactSizeIterator<Item = [Tensor; K]> + use<K> {
         unwrap(self.try_epoch())
@@ -224,12 +222,12 @@ impl<const K: usize> Batches<K> {
         self.values().into_iter().collect()
     }
 
-    /// Continues at a snapshot, also with its seed. The next call of [`epoch`](Batches::epoch) returns the rest of the
+    /// Continues at a snapshot, including its seed. The next call of [`epoch`](Batches::epoch) returns the rest of the
     /// saved epoch. An iterator that exists already stays as it is, and no longer changes the position.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if the state dict is not that of a loader; [`Error::InvalidArgument`] if only one of the
-    /// two loaders shuffles, the data set or the batches have another size, or the position does not exist. On error
+    /// [`Error::StateDict`] if the state dict is not from a loader; [`Error::InvalidArgument`] if only one of the two
+    /// loaders shuffles, the data set or the batches have another size, or the position does not exist. On error
     /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
@@ -258,7 +256,7 @@ impl<const K: usize> Clone for Batches<K> {
     }
 }
 
-/// The state is that of [`Batches::state_dict`].
+/// The state of [`Batches::state_dict`].
 impl<const K: usize> Stateful for Batches<K> {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())

@@ -64,7 +64,7 @@ impl Digits {
     }
 }
 
-/// Returns the path of the compressed file if it exists, else that of the uncompressed one.
+/// Returns the path of the compressed file if it exists, else the path of the uncompressed file.
 fn find(directory: &Path, name: &str) -> PathBuf {
     let packed = directory.join(format!("{name}.gz"));
     if packed.exists() { packed } else { directory.join(name) }

@@ -58,7 +58,7 @@ const VERSION: &str = "1";
 /// tensors whose names start with `model.`.
 ///
 /// # Errors
-/// Those of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
+/// The errors of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
 pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
     write("save_checkpoint", path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
 }
@@ -67,8 +67,8 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// Training then continues bit for bit as if it had not been stopped.
 ///
 /// # Errors
-/// [`Error::File`](crate::Error::File) for a file that is no checkpoint, with the reasons of [`load`](super::load);
-/// those of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
+/// [`Error::File`](crate::Error::File) for a file that is not a checkpoint, or that [`load`](super::load) refuses; the
+/// errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
 /// changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)

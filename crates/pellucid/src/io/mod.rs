@@ -25,7 +25,7 @@ const RESERVED_NAME: &str = "__metadata__";
 /// Writes named tensors to a safetensors file. An existing file is replaced.
 ///
 /// The bytes are written to a temporary file in the same directory, which is then renamed. The path therefore always
-/// names the complete old or new file, also after the process was killed. The next call for the same path removes a
+/// names the complete old or new file, even after the process was killed. The next call for the same path removes a
 /// temporary file that a killed process left behind. A symbolic link is followed, and an existing file keeps its
 /// permissions. A path that is not a regular file, such as a pipe, is written directly.
 ///
@@ -125,7 +125,7 @@ pub(crate) fn reason_of(path: &Path, error: &std::io::Error, is_written: bool) -
         ErrorKind::StorageFull => return format!("{error}: delete files, or use another disk"),
         _ => return error.to_string(),
     };
-    // A relative path usually fails because the program runs in another folder than expected.
+    // A relative path usually fails because the program runs in a different folder than expected.
     match std::env::current_dir() {
         Ok(current) if path.is_relative() => format!("{what}; the current folder is {}", current.display()),
         _ => what.to_string(),
@@ -137,7 +137,8 @@ fn parse(
     bytes: &[u8],
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> std::result::Result<StateDict, String> {
-    let refused = |error: SafeTensorError| match bytes {
+    let refused = |error: SafeTensorError| {
+        match bytes {
         [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
             SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
@@ -148,11 +149,11 @@ fn parse(
             SafeTensorError::InvalidHeaderLength => {
                 "a damaged safetensors file: it is truncated: copy it again".to_string()
             }
-            SafeTensorError::MetadataIncompleteBuffer => "a damaged safetensors file: its length is not that in its \
-                header, most often because it is truncated: copy it again"
+            SafeTensorError::MetadataIncompleteBuffer => "a damaged safetensors file: its length differs from the length in its header, most often because it is truncated: copy it again"
                 .to_string(),
             error => format!("a damaged safetensors file: {error}"),
         }),
+    }
     };
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(refused)?;
     check(&header.metadata().iter().flatten().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;

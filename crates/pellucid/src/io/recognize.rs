@@ -101,15 +101,18 @@ fn text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     }
     let lower = start.to_ascii_lowercase();
     Some(if start.starts_with("version https://git-lfs") {
-        ("a pointer of Git LFS", "`git lfs pull` brings the file that it stands for")
+        ("a pointer of Git LFS", "`git lfs pull` downloads the file that it stands for")
     } else if lower.starts_with("<!doctype html") || lower.starts_with("<html") {
-        ("an HTML page", "the download brought a page instead of the file")
+        ("an HTML page", "the download returned a page instead of the file")
     } else if start.starts_with('{') && bytes.windows(12).any(|window| window == b"\"weight_map\"") {
-        ("the JSON index of a model in several files", "load each of the files that it names; they extend each other")
+        (
+            "the JSON index of a model in several files",
+            "load each of the files that it names; extend one state dict by the others",
+        )
     } else if start.starts_with(['{', '[']) {
-        ("JSON", "weights are in another file, mostly with the ending .safetensors")
+        ("JSON", "weights are in another file, usually with the ending .safetensors")
     } else {
-        ("a text", "weights are in another file, mostly with the ending .safetensors")
+        ("a text", "weights are in another file, usually with the ending .safetensors")
     })
 }
 

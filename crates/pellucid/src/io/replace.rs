@@ -163,7 +163,7 @@ fn create_private(path: &Path, _: Option<&Metadata>) -> Result<File> {
     File::create_new(path)
 }
 
-/// Sets the owner of the file to that of the old one, if permitted.
+/// Sets the owner of the file to the owner of the old file, if permitted.
 #[cfg(unix)]
 fn keep_owner(temporary: &TemporaryFile, old: &Metadata) {
     use std::os::unix::fs::{MetadataExt, fchown};

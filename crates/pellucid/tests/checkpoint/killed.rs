@@ -37,7 +37,7 @@ impl Counting {
         self.parameter.copy_(&value);
     }
 
-    /// Loads the file, and checks that all values are those of one step.
+    /// Loads the file, and checks that all values belong to one step.
     fn check(&self, path: &Path) -> u64 {
         let step = io::load_checkpoint(path, self.checkpoint(0)).unwrap();
         let state = self.optimizer.state().into_iter().map(|(_, state)| state).chain([self.parameter.detach()]);

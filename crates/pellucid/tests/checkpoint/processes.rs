@@ -24,7 +24,7 @@ fn trains_four_steps() {
     run.train((run.steps() + 4).min(END), &mut |run| io::save_checkpoint(&path, run.checkpoint()).unwrap());
 }
 
-/// Runs `trains_four_steps` in a process of its own, whose random numbers are those of its thread.
+/// Runs `trains_four_steps` in a separate process, with the random numbers of its thread.
 fn train(directory: &Path) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::trains_four_steps", "--test-threads=1"]).env(DIRECTORY, directory);
@@ -37,9 +37,9 @@ fn a_run_continues_in_other_processes() {
     let scratch = Scratch::new("processes");
     (0..3).for_each(|_| train(&scratch.0));
     let _random = pellucid::Generator::new(7).scope();
-    let mut whole = MlpRun::new();
-    let mut expected = bits(&whole.checkpoint());
-    whole.train(END, &mut |run| expected = bits(&run.checkpoint()));
+    let mut uninterrupted = MlpRun::new();
+    let mut expected = bits(&uninterrupted.checkpoint());
+    uninterrupted.train(END, &mut |run| expected = bits(&run.checkpoint()));
     let mut resumed = MlpRun::new();
     let steps = io::load_checkpoint(scratch.0.join("state"), resumed.checkpoint()).unwrap();
     assert_eq!(steps, END);

@@ -15,10 +15,10 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
     let scratch = Scratch::new(name);
     let path = |step: u64| scratch.0.join(format!("{step}.safetensors"));
     let _random = Generator::new(1).scope();
-    let mut whole = R::new();
-    let mut expected = vec![bits(&whole.checkpoint())];
-    io::save_checkpoint(path(0), whole.checkpoint()).unwrap();
-    whole.train(END, &mut |run| {
+    let mut uninterrupted = R::new();
+    let mut expected = vec![bits(&uninterrupted.checkpoint())];
+    io::save_checkpoint(path(0), uninterrupted.checkpoint()).unwrap();
+    uninterrupted.train(END, &mut |run| {
         io::save_checkpoint(path(run.steps()), run.checkpoint()).unwrap();
         expected.push(bits(&run.checkpoint()));
     });
@@ -40,7 +40,7 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
             fresh.train(step % 3, &mut |_| {});
             check(&mut fresh, step);
         }
-        check(&mut whole, step);
+        check(&mut uninterrupted, step);
     }
     assert_eq!(names(&scratch.0).len(), END as usize + 1);
 }
@@ -66,7 +66,7 @@ fn a_captured_step() {
     resumes_exactly::<CapturedRun>("captured");
 }
 
-/// Two models and two optimizers of a GAN, by names.
+/// Two models and two optimizers of a GAN, by name.
 #[test]
 fn several_models_and_optimizers() {
     let scratch = Scratch::new("gan");
@@ -81,7 +81,7 @@ fn several_models_and_optimizers() {
     assert!(bits(&resumed.checkpoint()) != bits(&run.checkpoint()));
     resumed.step();
     assert_equal(&bits(&resumed.checkpoint()), &bits(&run.checkpoint()), "the second step");
-    // Every model finds its own values, also in a file without their names in front.
+    // Every model finds its own values, even in a file without the prefixes of their names.
     let weights = io::load(&path).unwrap();
     assert!(weights.contains_key("generating.weight") && weights.contains_key("judging.weight"));
 }
@@ -117,8 +117,8 @@ impl Gan {
     fn step(&self) {
         self.generating_optimizer.zero_grad();
         self.judging_optimizer.zero_grad();
-        let made = self.generating.forward(&Tensor::randn([4, 2], DType::F32));
-        self.judging.forward(&made).square().mean(..).backward();
+        let generated = self.generating.forward(&Tensor::randn([4, 2], DType::F32));
+        self.judging.forward(&generated).square().mean(..).backward();
         self.generating_optimizer.step();
         self.judging_optimizer.step();
     }
@@ -130,7 +130,7 @@ fn an_optimizer_without_history_yet() {
     let scratch = Scratch::new("lbfgs");
     let path = scratch.0.join("lbfgs");
     let start = || Parameter::new(Tensor::from([-1.2f64, 1.0]));
-    let made = |p: &Parameter| Lbfgs::new(vec![p.clone()], LbfgsOptions { max_iter: 2, ..Default::default() });
+    let optimizer_of = |p: &Parameter| Lbfgs::new(vec![p.clone()], LbfgsOptions { max_iter: 2, ..Default::default() });
     let step = |p: &Parameter, optimizer: &mut Lbfgs| {
         optimizer.step_with(&mut || {
             p.zero_grad();
@@ -140,11 +140,11 @@ fn an_optimizer_without_history_yet() {
         })
     };
     let p = start();
-    let mut optimizer = made(&p);
+    let mut optimizer = optimizer_of(&p);
     step(&p, &mut optimizer);
     io::save_checkpoint(&path, Checkpoint::new().model(&p).optimizer(&optimizer)).unwrap();
     let q = start();
-    let mut resumed = made(&q);
+    let mut resumed = optimizer_of(&q);
     io::load_checkpoint(&path, Checkpoint::new().model(&q).optimizer(&resumed)).unwrap();
     for _ in 0..3 {
         assert_eq!(step(&p, &mut optimizer).to_bits(), step(&q, &mut resumed).to_bits());

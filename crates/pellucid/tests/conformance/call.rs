@@ -52,7 +52,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns all tensor arguments from position `at` on, or those of the list at that position.
+    /// Returns all tensor arguments from position `at` on, or the elements of the list at that position.
     pub(crate) fn tensors(&self, at: usize) -> Result<Vec<&Tensor>> {
         let arguments = match self.arguments.positional.get(at) {
             Some(Argument::List(items)) => items,
@@ -161,7 +161,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the integer arguments (usually lengths) from position `at` on, or those of the list at that position.
+    /// Returns the integer arguments (usually lengths) from position `at` on, or the elements of the list at that
+    /// position.
     pub(crate) fn lengths(&self, at: usize, name: &str) -> Result<Vec<isize>> {
         let spread = || self.arguments.positional.get(at..)?.iter().map(integer).collect();
         self.ints(at, name)

@@ -26,7 +26,7 @@ enum Engine {
     Deferred,
     /// Captured: the whole sample is recorded as one step and launched.
     Captured,
-    /// As `Eager`, with all tensors on a device.
+    /// Like `Eager`, with all tensors on a device.
     #[cfg(feature = "wgpu")]
     On(Device),
 }

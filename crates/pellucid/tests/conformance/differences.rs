@@ -1,6 +1,7 @@
 //! Test cases that are not run, because Pellucid differs from PyTorch on purpose or the result of PyTorch is wrong.
 
-/// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for that of one), and the reason.
+/// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for the third order of one), and
+/// the reason.
 type Difference = (&'static str, &'static str, &'static str);
 
 const DELIBERATE: &[Difference] = &[

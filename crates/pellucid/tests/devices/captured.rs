@@ -89,7 +89,7 @@ fn computations_with_host_values_are_constants_of_a_step() {
     }
 }
 
-/// An input on another device than the other tensors of the step is named with both devices.
+/// The error for an input on a different device than the other tensors of the step names both devices.
 #[test]
 fn an_input_on_another_device_is_refused_at_launch() {
     for index in 0..2 {

@@ -153,7 +153,7 @@ impl Rows {
     }
 }
 
-/// The step with the bad row returns the error, also when its plan has run before; all others train.
+/// The step with the bad row returns the error, even when its plan has run before; all others train.
 #[test]
 fn the_step_with_a_bad_index_returns_the_error_and_changes_nothing() {
     each_device(21, |device| {

@@ -1,4 +1,4 @@
-//! The device of gradients: each is on the device of its tensor, also if the tensor moves before the backward pass.
+//! The device of gradients: each is on the device of its tensor, even if the tensor moves before the backward pass.
 
 use crate::{gpus, pinned};
 use pellucid::nn::optim::Optimizer;

@@ -12,7 +12,7 @@ fn both() -> [Tensor; 2] {
 
 /// Checks that an index selects and writes the same elements on both devices, with gradients.
 #[track_caller]
-fn check<I: IntoIndex>(index: impl Fn() -> I) {
+fn check_index<I: IntoIndex>(index: impl Fn() -> I) {
     let [on_gpu, on_cpu] = both();
     let run = |x: &Tensor| {
         let leaf = x.detach().requires_grad_(true);
@@ -30,21 +30,21 @@ fn check<I: IntoIndex>(index: impl Fn() -> I) {
 
 #[test]
 fn indices_select_the_same_elements_on_every_device() {
-    check(|| 1);
-    check(|| (slice(None, None, -1), 2..));
-    check(|| Tensor::from([2i64, 0, 2, -1]));
-    check(|| Tensor::from([2u8, 0]));
-    check(|| vec![1i64, -3]);
-    check(|| [0i32, 2]);
-    check(Vec::<i64>::new);
-    check(|| [true, false, true]);
-    check(|| Tensor::from([false, true, true]));
-    check(|| true);
-    check(|| false);
-    check(|| ([0i64, 2], [1i64, 3]));
-    check(|| (Tensor::from([[0i64], [2]]), Tensor::from([1i64, 3])));
-    check(|| both()[1].gt(4.0));
-    check(|| both()[1].gt(100.0));
+    check_index(|| 1);
+    check_index(|| (slice(None, None, -1), 2..));
+    check_index(|| Tensor::from([2i64, 0, 2, -1]));
+    check_index(|| Tensor::from([2u8, 0]));
+    check_index(|| vec![1i64, -3]);
+    check_index(|| [0i32, 2]);
+    check_index(Vec::<i64>::new);
+    check_index(|| [true, false, true]);
+    check_index(|| Tensor::from([false, true, true]));
+    check_index(|| true);
+    check_index(|| false);
+    check_index(|| ([0i64, 2], [1i64, 3]));
+    check_index(|| (Tensor::from([[0i64], [2]]), Tensor::from([1i64, 3])));
+    check_index(|| both()[1].gt(4.0));
+    check_index(|| both()[1].gt(100.0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The line that the error of a read inside a captured step names: that of the caller, not one of the library.
+//! The line that the error of a read inside a captured step names: the caller's line, not one of the library.
 
 use crate::gpus;
 use pellucid::nn::optim::{Lbfgs, LbfgsOptions, Optimizer};
@@ -15,7 +15,7 @@ fn on_cpu(x: &Tensor) -> Tensor {
     (&row * 2.0 + Tensor::rand([2], DType::F32)).exp() + x.shape()[0] as f64
 }
 
-fn check(device: Device, reads: &[Read]) {
+fn check_reads(device: Device, reads: &[Read]) {
     for (line, read) in reads {
         let x = Tensor::from([1.0f32, 2.0]).to(device);
         let checked = Cell::new(false);
@@ -54,7 +54,7 @@ fn a_read_in_a_captured_step_names_its_line() {
         (line!(), |x| Lbfgs::new(vec![Parameter::new(Tensor::zeros([1], DType::F32))], LbfgsOptions::default()).try_step_with(&mut || x.sum(..)).map(drop)),
     ];
     for device in gpus(15).into_iter().chain([Device::cpu()]) {
-        check(device, &reads);
+        check_reads(device, &reads);
     }
 }
 
@@ -72,7 +72,7 @@ fn a_tensor_of_another_device_in_a_captured_step_names_its_line() {
         (line!(), |x| ops::matmul(x, &on_cpu(x)).map(drop)),
     ];
     for device in gpus(15) {
-        check(device, &reads);
+        check_reads(device, &reads);
     }
 }
 

@@ -33,7 +33,7 @@ fn pinned(values: &[f32], device: Device) -> Tensor {
     Tensor::from(values).to(device)
 }
 
-/// Returns the GPUs of this index: two toy devices, of which one defers its kernels, and a device of `wgpu`. Without an
+/// Returns the GPUs of this index: two toy devices, one of which defers its kernels, and a device of `wgpu`. Without an
 /// adapter that one is missing, unless `PELLUCID_REQUIRE_GPU` is 1.
 fn gpus(index: usize) -> Vec<Device> {
     let gpu = format!("wgpu:{index}").parse::<Device>();

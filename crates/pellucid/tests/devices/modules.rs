@@ -109,7 +109,7 @@ fn a_model_may_span_devices() {
         losses.push(loss.item::<f32>());
     }
     assert!(losses[29] < 0.5 * losses[0], "{losses:?}");
-    // The norm is that of all gradients.
+    // The norm covers all gradients.
     optimizer.zero_grad();
     (forward(&x).sum(..) * 100.0).backward();
     let squares = |p: &Parameter| p.grad().unwrap().to_vec::<f32>().iter().map(|g| g * g).sum::<f32>();

@@ -4,7 +4,7 @@ use crate::gpus;
 use pellucid::{flush, lazy, prelude::*};
 
 /// Checks that printing a tensor whose kernel fails shows the error, and that the next read still returns it.
-fn check(device: Device) {
+fn check_printing(device: Device) {
     let table = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).to(device);
     let rows = Tensor::from([0i64, 7]).to(device);
     let failing = || ops::index_select(&table, 0, &rows);
@@ -33,5 +33,5 @@ fn check(device: Device) {
 #[test]
 fn printing_keeps_the_error_of_a_deferred_kernel() {
     gpus(16).into_iter().filter(Device::is_deferred).for_each(check);
-    lazy(|| check(Device::cpu()));
+    lazy(|| check_printing(Device::cpu()));
 }

@@ -69,8 +69,8 @@ fn train_by_replays(device: Device) -> Vec<u32> {
     bits(&model, losses)
 }
 
-/// The kernels of the backend compute the bits of the CPU, also those of dropout masks, so training has the same bits
-/// on every device, whether kernels run at once (`toy:0`), deferred (`toy:1`), or as a captured step.
+/// The kernels of the backend compute the bits of the CPU, including dropout masks, so training has the same bits on
+/// every device, whether kernels run at once (`toy:0`), deferred (`toy:1`), or as a captured step.
 #[test]
 fn training_has_the_same_bits_deferred_and_replayed() {
     let expected = train_eagerly(Device::cpu());
@@ -86,7 +86,7 @@ fn training_has_the_same_bits_deferred_and_replayed() {
 fn a_deferred_training_loop_compiles_one_plan() {
     // `manual_seed` in another test restarts the streams of all threads, which adds a copy to the next step.
     let _stream = Generator::new(6).scope();
-    // The device is that of no other test, because its plan cache has a limit.
+    // No other test uses the device, because its plan cache has a limit.
     let model = classifier(toy(31));
     let optimizer = adam(&model);
     let step = |step: usize| {

@@ -1,4 +1,5 @@
-//! The language of the repository: words that the field does not use, names of several types, and long lines of text.
+//! The language of the repository: words that the field does not use, names of several types, names of variables and
+//! functions that say nothing, and long lines of text.
 //!
 //! Each check has a list of exceptions, whose counts may only decrease. If the number of findings is below its count,
 //! the list must be updated: `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Words that CONTRIBUTING.md forbids in comments, documents, messages and identifiers. `(a|b)` means one of several
 /// words. A phrase of several words matches the words in this order.
-const DENIED: [&str; 14] = [
+const DENIED: [&str; 20] = [
     "(room|rooms)",
     "(seat|seats)",
     "(mend|mends|mended)",
@@ -26,7 +27,19 @@ const DENIED: [&str; 14] = [
     "what lies",
     "past the caches",
     "(ask|asks) for what",
+    "also (if|where)",
+    "besides",
+    "(is|was) that of",
+    "(are|were) those of",
+    "another (axis|device|dtype|shape|tensor|type|value) than",
+    "other (axis|axes|device|devices|dtype|dtypes|input|inputs|shape|tensors|value|values) than",
 ];
+
+/// Names of variables, parameters, fields and functions that say nothing about the value.
+const VAGUE_NAMES: [&str; 7] = ["act", "apart", "copy_turned", "far", "linked", "made", "whole"];
+
+/// Names of free functions that say neither what the function does nor its operand.
+const VAGUE_FUNCTIONS: [&str; 3] = ["check", "of", "run"];
 
 /// Longest line of a Markdown document or of a comment, in characters. Rows of tables may be longer.
 const LONGEST_LINE: usize = 120;
@@ -101,6 +114,37 @@ fn types(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The lines on which a variable, parameter, field, constant or free function gets a vague name, with the name.
+fn vague_names(text: &str) -> Vec<(usize, &str)> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let code = line.split("//").next().expect("split() must return at least one part");
+        let (mut end, mut pattern) = (0, None);
+        while let Some(start) = code[end..].find(is_name).map(|at| end + at) {
+            end = code[start..].find(|c| !is_name(c)).map_or(code.len(), |len| start + len);
+            let (before, name, after) = (code[..start].trim_end(), &code[start..end], code[end..].trim_start());
+            if name == "let" {
+                pattern = Some(end);
+                continue;
+            }
+            let is_text = before.matches('"').count() % 2 == 1 || before.ends_with('$');
+            let is_bound = pattern.is_some_and(|from| !code[from..start].contains('='));
+            let is_argument = before.ends_with('|') && after.starts_with(['|', ',']);
+            let is_typed = after.starts_with(':') && !after.starts_with("::");
+            let is_function = before.ends_with("fn");
+            let is_defined = is_bound || is_argument || is_typed || is_function;
+            let is_vague = VAGUE_NAMES.contains(&name) && is_defined
+                || VAGUE_FUNCTIONS.contains(&name) && is_function && !line.starts_with(' ')
+                || (name == "MOST" || name.starts_with("MOST_")) && before.ends_with("const");
+            if is_vague && !is_text {
+                found.push((i + 1, name));
+            }
+        }
+    }
+    found
+}
+
 /// Returns true for the files of this check, which contain the denied words.
 fn is_own(name: &str) -> bool {
     name.starts_with("crates/pellucid/tests/plain_language/")
@@ -114,6 +158,17 @@ fn no_new_denied_words() {
     let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
     compare("plain_language/words.txt", counts, |name| {
         found[name].iter().map(|(line, phrase)| format!("  {name}:{line}: {phrase}\n")).collect()
+    });
+}
+
+#[test]
+fn no_new_vague_names() {
+    let files = files(&["rs"]);
+    let found: BTreeMap<&str, Vec<(usize, &str)>> =
+        files.iter().filter(|(name, _)| !is_own(name)).map(|(name, text)| (name.as_str(), vague_names(text))).collect();
+    let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
+    compare("plain_language/names.txt", counts, |name| {
+        found[name].iter().map(|(line, vague)| format!("  {name}:{line}: {vague}\n")).collect()
     });
 }
 
@@ -140,7 +195,7 @@ fn no_new_types_of_one_name() {
 /// Returns the numbers of the lines of text that are too long: of a document, or of the comments of a source file.
 fn long_lines(name: &str, text: &str) -> Vec<usize> {
     let is_text = |line: &str| match name.ends_with(".rs") {
-        true => line.trim_start().starts_with("//"),
+        true => line.trim_start().starts_with("//") && !line.trim_start_matches(['/', '!', ' ']).starts_with('|'),
         false => !line.starts_with('|'),
     };
     let is_long = |(_, line): &(usize, &str)| line.chars().count() > LONGEST_LINE && is_text(line);
@@ -166,9 +221,16 @@ fn the_checks_find_what_they_look_for() {
     assert_eq!(phrases("/// the truth\n/// values of"), ["1 truth values"]);
     assert_eq!(phrases("fn first_values() {}\nstruct HalfTypes;"), ["1 first values", "2 half types"]);
     assert!(phrases("amend, mushroom, seated; (first, values); so. Many").is_empty());
+    assert_eq!(phrases("valid, also if empty; the shape is that of x"), ["1 also if", "1 is that of"]);
+    assert_eq!(phrases("on another\n// device than y"), ["1 another device than"]);
+    let source = "let (far, near) = x;\nfn copy_turned(act: u8) { let y = whole; }\nlist.map(|made| made + 1)\n\
+                  const MOST_STEPS: usize = 1;\npub fn run() {}\n    fn check(&self) {}\n// let far = 1;\n\
+                  const UTMOST: u8 = whole::LEN;\nformat!(\"whole: {x}\")";
+    let names = [(1, "far"), (2, "copy_turned"), (2, "act"), (3, "made"), (4, "MOST_STEPS"), (5, "run")];
+    assert_eq!(vague_names(source), names);
     let source = "pub(crate) struct Alpha<T>(T);\n    enum Beta {\npub trait Gamma: Sized {\nstruct $name;\n// struct Delta\nfn structure() {}";
     assert_eq!(types(source), ["Alpha", "Beta", "Gamma"]);
     let (text, row) = ("a ".repeat(61), format!("|{}", "-".repeat(121)));
     assert_eq!(long_lines("a.md", &format!("{text}\n{row}\nshort")), [1]);
-    assert_eq!(long_lines("a.rs", &format!("    // {text}\nlet x = \"{text}\";\n//! short")), [1]);
+    assert_eq!(long_lines("a.rs", &format!("    // {text}\nlet x = \"{text}\";\n//! short\n//! {row}")), [1]);
 }

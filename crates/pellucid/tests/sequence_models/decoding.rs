@@ -34,13 +34,13 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
     manual_seed(1);
     let (model, x) = (body(), Tensor::randn([2, 9, 16], DType::F32));
     let _off = no_grad();
-    let whole = model.forward_masked(&x, AttentionMasks::causal());
+    let full = model.forward_masked(&x, AttentionMasks::causal());
     let caches = model.caches(2, 12);
     for _ in 0..2 {
         for (start, length) in [(0, 4), (4, 1), (5, 1), (6, 3)] {
             let part = model.forward_cached(&x.narrow(1, start, length), &caches);
             assert!(
-                distance(&part, &whole.narrow(1, start, length)) < 1e-5,
+                distance(&part, &full.narrow(1, start, length)) < 1e-5,
                 "the decoded elements from {start} on differ"
             );
         }
@@ -75,13 +75,13 @@ fn decoders_with_cross_attention_decode_step_by_step() {
     let options = TransformerOptions { dropout: 0.0, ..Default::default() };
     let model = TransformerDecoder::new(2, 8, 2, 12, options);
     let (x, memory) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 3, 8], DType::F32));
-    let there = Tensor::from([[true, true, false], [true, true, true]]);
+    let visible = Tensor::from([[true, true, false], [true, true, true]]);
     let _off = no_grad();
-    let whole = model.forward(&x, &memory, AttentionMasks::causal(), AttentionMasks::padding(&there));
+    let full = model.forward(&x, &memory, AttentionMasks::causal(), AttentionMasks::padding(&visible));
     let caches = model.caches(2, 5);
     for at in 0..5 {
-        let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, AttentionMasks::padding(&there));
-        assert!(distance(&part, &whole.narrow(1, at, 1)) < 1e-5, "the decoded element {at} differs");
+        let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, AttentionMasks::padding(&visible));
+        assert!(distance(&part, &full.narrow(1, at, 1)) < 1e-5, "the decoded element {at} differs");
     }
 }
 
@@ -92,7 +92,7 @@ fn decoding_in_mixed_precision() {
     manual_seed(5);
     let (model, x) = (body(), Tensor::randn([2, 5, 16], DType::F32));
     let _off = no_grad();
-    let whole = model.forward_masked(&x, AttentionMasks::causal());
+    let full = model.forward_masked(&x, AttentionMasks::causal());
     let single = model.caches(2, 5);
     for half in [DType::BF16, DType::F16] {
         let _guard = autocast(half);
@@ -100,7 +100,7 @@ fn decoding_in_mixed_precision() {
         for caches in [&model.caches(2, 5), &single] {
             for (start, length) in [(0, 3), (3, 1), (4, 1)] {
                 let part = model.forward_cached(&x.narrow(1, start, length), caches);
-                let error = distance(&part, &whole.narrow(1, start, length));
+                let error = distance(&part, &full.narrow(1, start, length));
                 assert!(
                     error > 0.0 && error < 0.05,
                     "the error of the decoded elements from {start} on is {error}, expected in (0, 0.05)"
@@ -118,8 +118,8 @@ fn prompts_may_be_padded_on_the_left() {
     let (model, lengths) = (body(), [4usize, 2, 1]);
     let _off = no_grad();
     let x = Tensor::randn([3, 7, 16], DType::F32);
-    let there = Tensor::from([[true; 4], [false, false, true, true], [false, false, false, true]]);
-    let caches: Vec<KvCache> = model.caches(3, 9).into_iter().map(|c| c.padded(&there)).collect();
+    let visible = Tensor::from([[true; 4], [false, false, true, true], [false, false, false, true]]);
+    let caches: Vec<KvCache> = model.caches(3, 9).into_iter().map(|c| c.padded(&visible)).collect();
     for _ in 0..2 {
         let parts = [(0, 4), (4, 1), (5, 2)].map(|(start, n)| model.forward_cached(&x.narrow(1, start, n), &caches));
         let found = ops::concatenate(&parts, 1).unwrap();
@@ -134,7 +134,7 @@ fn prompts_may_be_padded_on_the_left() {
         assert!(found.isfinite().all(..).item::<bool>());
         caches.iter().for_each(KvCache::clear);
     }
-    let refused = |there: Tensor| caches[0].clone().try_padded(&there).err().unwrap();
+    let refused = |visible: Tensor| caches[0].clone().try_padded(&visible).err().unwrap();
     assert!(matches!(refused(Tensor::ones([2, 4], DType::Bool)), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(Tensor::ones([3, 10], DType::Bool)), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(Tensor::ones([3, 4], DType::I64)), Error::DTypeMismatch { .. }));
@@ -153,7 +153,7 @@ fn invalid_inputs_of_a_cache_are_errors() {
     let _off = no_grad();
     assert!(
         matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }),
-        "a batch size that differs from that of the cache must be an error"
+        "a batch size that differs from the cache must be an error"
     );
     assert!(
         matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }),
@@ -164,7 +164,7 @@ fn invalid_inputs_of_a_cache_are_errors() {
     assert!(full.contains("the cache is full: its capacity is 4"), "{full}");
     assert_eq!(cache.length().item::<i64>(), 3);
     assert_eq!(body().try_forward_cached(&Tensor::ones([1, 1, 16], DType::F32), &[]).err().unwrap().to_string(), {
-        "transformer_encoder: got 0 caches for 3 layers; make them with caches()"
+        "transformer_encoder: got 0 caches for 3 layers; create them with caches()"
     });
 }
 
@@ -310,8 +310,8 @@ fn attention_as_a_function_equals_the_layer() {
         let x = Tensor::randn([2, 5, 8], DType::F32);
         let of = |width: Option<usize>| width.map_or(x.clone(), |width| Tensor::randn([2, 5, width], DType::F32));
         let (key, value) = (of(options.kdim), of(options.vdim));
-        let there = Tensor::from([[true, true, true, true, false], [true, true, false, false, false]]);
-        let masks = AttentionMasks { key_padding: Some(&there), causal: true, ..Default::default() };
+        let visible = Tensor::from([[true, true, true, true, false], [true, true, false, false, false]]);
+        let masks = AttentionMasks { key_padding: Some(&visible), causal: true, ..Default::default() };
         let weights = AttentionWeights {
             in_proj: layer.in_proj.as_tensors(),
             in_proj_bias: layer.in_proj_bias.as_deref(),

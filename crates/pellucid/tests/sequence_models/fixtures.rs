@@ -144,14 +144,14 @@ fn additive_masks_have_gradients() {
 fn additional_keys_for_all_queries() {
     let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
-    Case::new("mha_besides").check(&m, |get| {
+    Case::new("mha_bias_kv").check(&m, |get| {
         let (q, k, v, padding) = (get("query"), get("key"), get("value"), get("padding"));
         let (y, weights) = m.attend_weighted(&q, &k, &v, AttentionMasks::padding(&padding), false);
         assert!((m.attend(&q, &k, &v, AttentionMasks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
         vec![("y", y), ("weights", weights)]
     });
     let m = attention(MultiheadAttentionOptions { bias_kv: true, ..Default::default() });
-    Case::new("mha_causal_besides").check(&m, |get| {
+    Case::new("mha_causal_bias_kv").check(&m, |get| {
         let (x, mask) = (get("x"), get("mask"));
         let (y, weights) = m.attend_weighted(&x, &x, &x, AttentionMasks::causal(), false);
         let written = AttentionMasks { mask: Some(&mask), ..Default::default() };
@@ -232,8 +232,8 @@ fn whole_transformers() {
     let m = Transformer::new(8, 2, [1, 1], 12, options());
     Case::new("transformer").check(&m, |get| {
         let padding = get("padding");
-        let there = AttentionMasks::padding(&padding);
-        vec![("y", m.forward(&get("source"), &get("target"), there, AttentionMasks::causal(), there))]
+        let visible = AttentionMasks::padding(&padding);
+        vec![("y", m.forward(&get("source"), &get("target"), visible, AttentionMasks::causal(), visible))]
     });
 }
 

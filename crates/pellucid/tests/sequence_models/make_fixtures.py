@@ -68,12 +68,12 @@ case(
     lambda m, query, key, value: {"y": attend(m, query, key, value)["y"]},
 )
 case(
-    "mha_besides", mha(add_bias_kv=True, add_zero_attn=True),
+    "mha_bias_kv", mha(add_bias_kv=True, add_zero_attn=True),
     {"query": draw(N, L, E), "key": draw(N, S, E), "value": draw(N, S, E), "padding": there(S)},
     lambda m, query, key, value, padding: attend(m, query, key, value, key_padding_mask=~padding),
 )
 case(
-    "mha_causal_besides", mha(add_bias_kv=True), {"x": draw(N, L, E), "mask": causal(L)},
+    "mha_causal_bias_kv", mha(add_bias_kv=True), {"x": draw(N, L, E), "mask": causal(L)},
     lambda m, x, mask: attend(m, x, x, x, attn_mask=~mask),
 )
 

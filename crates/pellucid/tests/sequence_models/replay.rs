@@ -9,7 +9,7 @@ use pellucid::prelude::*;
 const STEPS: usize = 6;
 
 /// Runs the training steps of a model, each on other data. Returns the bits of all losses and of the final parameters.
-fn run<M: Module>(
+fn train<M: Module>(
     make: impl Fn() -> M,
     loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor,
     batch: impl Fn() -> (Tensor, Tensor),
@@ -63,12 +63,12 @@ fn a_step_of_a_transformer() {
         cross_entropy(&logits.flatten(0, 1), &y.flatten(0, 1))
     };
     let batch = || (Tensor::randint(0, 11, [3, 8]), Tensor::randint(0, 11, [3, 8]));
-    let eager = run(make, loss, batch, false);
+    let eager = train(make, loss, batch, false);
     assert!(
         eager.0.windows(2).all(|pair| pair[0] != pair[1]),
         "successive losses must differ, because every step trains the model"
     );
-    assert_eq!(run(make, loss, batch, true), eager);
+    assert_eq!(train(make, loss, batch, true), eager);
 }
 
 #[test]
@@ -83,10 +83,10 @@ fn a_step_of_an_lstm() {
         cross_entropy(&head.forward(&outputs.mean(1)), y)
     };
     let batch = || (Tensor::randn([4, 6, 3], DType::F32), Tensor::randint(0, 5, [4]));
-    let eager = run(make, loss, batch, false);
+    let eager = train(make, loss, batch, false);
     assert!(
         eager.0.windows(2).all(|pair| pair[0] != pair[1]),
         "successive losses must differ, because every step trains the model"
     );
-    assert_eq!(run(make, loss, batch, true), eager);
+    assert_eq!(train(make, loss, batch, true), eager);
 }

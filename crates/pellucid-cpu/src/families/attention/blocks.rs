@@ -23,7 +23,7 @@ const KEPT_SCORES: usize = 128 << 10;
 /// The largest number of queries for which reading keys and values in place is faster than packing them.
 const MAX_UNPACKED_QUERIES: usize = 8;
 
-/// The least number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: u64 = 1 << 19;
 
 /// The sizes and the shared operands of an attention kernel.
@@ -172,8 +172,8 @@ impl<T: Float> AttentionProblem<'_, T> {
     ///
     /// # Safety
     /// The [array contract](AttentionProblem#the-array-contract) holds for the rows `rows` of the outputs `o` and
-    /// `log_sums`; `keys_and_values` are those of the head, and `scratch` is valid for the scores of the block, which
-    /// no other thread accesses.
+    /// `log_sums`; `keys_and_values` belong to the head, and `scratch` is valid for the scores of the block, which no
+    /// other thread accesses.
     unsafe fn compute_output_block(
         &self,
         (sequence, head): (usize, usize),
@@ -230,7 +230,7 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
     pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
-        // The number of queries that are processed together is chosen such that their scores stay in the cache.
+        // The number of queries that are processed together is chosen so that their scores stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
         let panels = [(keys, width), (keys, depth), (width, keys), (width, chunk_queries), (depth, chunk_queries)]

@@ -82,7 +82,7 @@ impl<T: Float> ScoreBlock<T> {
         if self.causal { self.keys.min(query + 1) } else { self.keys }
     }
 
-    /// Multiplies the scores of a row with the scale and applies the mask.
+    /// Multiplies the scores of a row by the scale and applies the mask.
     ///
     /// # Safety
     /// The mask of the block is valid for reading the query `query` and `row.len()` keys.
@@ -199,7 +199,7 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
 pub(super) struct SoftmaxGradientRows<'a, T> {
     /// The scores.
     pub(super) block: &'a ScoreBlock<T>,
-    /// The products Ω·Vᵀ, in rows like those of the scores.
+    /// The products Ω·Vᵀ, in rows with the layout of the scores.
     pub(super) gradients: ScoreRows<T>,
     /// λ of each query.
     pub(super) log_sums: HeadMatrix<T>,
@@ -221,9 +221,9 @@ impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
         );
         for (r, query) in block.queries.clone().enumerate() {
             let visible = block.visible_keys(query);
-            // SAFETY: the rows of the block have `padded_row_len(keys)` elements and those of `gradients` have `keys`
-            // (*scores*), the mask has the query and its keys (*mask*), and `log_sums`, `g` and `o` have the query
-            // (*operands*): clauses of the work's contract. The instruction set of `V` is enabled (contract of
+            // SAFETY: the rows of the block have `padded_row_len(keys)` elements and the rows of `gradients` have
+            // `keys` (*scores*), the mask has the query and its keys (*mask*), and `log_sums`, `g` and `o` have the
+            // query (*operands*): clauses of the work's contract. The instruction set of `V` is enabled (contract of
             // `VectorWork::run`).
             unsafe {
                 let p = std::slice::from_raw_parts_mut(block.scores.element_ptr(r, 0), padded_row_len(block.keys));
@@ -288,7 +288,7 @@ impl<T: Float> SoftmaxGradientRows<'_, T> {
     }
 }
 
-/// Multiplies each row of a matrix with a factor.
+/// Multiplies each row of a matrix by a factor.
 ///
 /// # Contract of the work
 /// The rows `rows` of `to` are contiguous and valid for reading and writing `width` elements, no other thread accesses

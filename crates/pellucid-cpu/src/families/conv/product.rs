@@ -3,7 +3,7 @@
 //! An output is the product of the weights `[outputs, channels·taps]` with the windows of x.
 //!
 //! An input gradient is a product of weights with windows of y. Let ρ be the remainder of `q + before` modulo the
-//! stride, for input coordinate q. Coordinates with equal ρ use the same taps t, those with `dilation·t ≡ ρ`, and tap t
+//! stride, for input coordinate q. Coordinates with equal ρ use the same taps t, for which `dilation·t ≡ ρ`, and tap t
 //! reads output `(q + before − dilation·t) / stride`. There is one product for each remainder, so one product for
 //! stride 1.
 
@@ -185,7 +185,7 @@ pub(super) unsafe fn compute_input_gradient<T: Element>(
     };
     // SAFETY: `y` has `images` images of sizes `problem.y`, `image_len` elements apart (array contract, *shape*). The
     // region contains every output that a position reads. The positions of different remainders are disjoint and
-    // together those of x, which is exclusive to this call (array contract, *exclusive*). `w` has `groups · outputs ·
+    // together cover x, which is exclusive to this call (array contract, *exclusive*). `w` has `groups · outputs ·
     // channels · taps` elements (*shape*), and `tap_indices` are indices of taps.
     unsafe {
         for_each_staged_chunk(problem.isa, &problem.y, images, &region, y, image_len, |first_image, images, stage| {

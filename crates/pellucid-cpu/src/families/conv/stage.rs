@@ -67,8 +67,8 @@ impl<T: Element> StagedImages<T> {
     /// Returns an error if the memory of the copy cannot be allocated.
     ///
     /// # Safety
-    /// `data` is valid for reading `images` row-major images of these sizes, also for as long as the result is read if
-    /// no copy is made; the processor supports `isa`.
+    /// `data` is valid for reading `images` row-major images of these sizes, and stays valid while the result is read
+    /// if no copy is made; the processor supports `isa`.
     pub(super) unsafe fn new(
         isa: Isa,
         data: *const T,

@@ -217,7 +217,7 @@ fn check_rejects_mismatched_operands() {
     let masks = [mask(&[2, 4, 1, 1, 8]), mask(&[6, 2, 1, 1, 3]), mask(&[2, 6, 1, 1, 6])];
     assert!(matches!(refused(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
     // Outputs far beyond the input read only padding.
-    let far = array(&[2, 6, 1, 1, 40], DType::F32);
-    testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
-    assert!(far.reals()[39] == 0.0);
+    let padded = array(&[2, 6, 1, 1, 40], DType::F32);
+    testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&padded]).unwrap();
+    assert!(padded.reals()[39] == 0.0);
 }

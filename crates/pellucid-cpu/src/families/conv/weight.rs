@@ -172,7 +172,7 @@ impl<T: Element> WeightGradient<'_, T> {
     /// Adds the products of a chunk, one output at a time, without packing.
     ///
     /// # Errors
-    /// This method returns no errors; its return type is that of [`for_each_task`].
+    /// This method never fails; it has the return type of [`for_each_task`].
     ///
     /// # Safety
     /// The [array contract](ConvProblem#the-array-contract) holds, and there are [`VIRTUAL_LANES`] partial sums for

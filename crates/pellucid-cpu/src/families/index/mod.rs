@@ -150,8 +150,8 @@ impl IndexPairs {
         }
     }
 
-    /// Calls `f(array offsets, value offsets)` for blocks of the index positions `range`, in order. The offsets are
-    /// those of the first elements of the slices.
+    /// Calls `f(array offsets, value offsets)` for blocks of the index positions `range`, in order. The offsets refer
+    /// to the first elements of the slices.
     fn for_each_block(&self, range: Range<usize>, f: &mut dyn FnMut(&[isize], &[isize])) {
         let (mut array, mut values) = ([0; BLOCK], [0; BLOCK]);
         let steps = self.positions.step();

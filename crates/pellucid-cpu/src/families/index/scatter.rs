@@ -76,7 +76,7 @@ impl<'a, T> ScatterArray<'a, T> {
 /// A function that combines a block of slices of the values with slices of y.
 ///
 /// The arguments are y, the values, the offsets of the slices in y, their offsets in the values, and the elements of a
-/// slice. The contract is that of [`for_each_element`]; in addition, the processor has the instruction set.
+/// slice. The contract of [`for_each_element`] holds; in addition, the processor has the instruction set.
 type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {
@@ -99,8 +99,8 @@ impl<'a> ScatterTask<'a> {
                 }
             });
         };
-        // SAFETY: the index space is that of y and of the scratch array, which has the shape of y. Both pointers are
-        // elements of these arrays, and no other thread uses them.
+        // SAFETY: the index space is the shape of y, which the scratch array has too. Both pointers are elements of
+        // these arrays, and no other thread uses them.
         for_each_pair(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
         self.combine::<T, f32>(reduction, ScatterArray { layout: &layout, first });
         // SAFETY: both pointers are elements of y and of the scratch array, which no other thread uses.

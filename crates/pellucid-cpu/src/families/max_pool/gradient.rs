@@ -10,7 +10,7 @@ use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated.
-pub(super) fn run(g: &Operand<'_>, positions: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
+pub(super) fn compute_gradient(g: &Operand<'_>, positions: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
     if out.shape().size() == 0 {
         return Ok(());
     }

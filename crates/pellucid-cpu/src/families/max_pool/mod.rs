@@ -24,7 +24,7 @@ impl CpuFamily for Pool {
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         match self.part {
             PoolPart::Maximum => run_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
-            PoolPart::Gradient => gradient::run(&inputs[0], &inputs[1], &outputs[0]),
+            PoolPart::Gradient => gradient::compute_gradient(&inputs[0], &inputs[1], &outputs[0]),
         }
     }
 }

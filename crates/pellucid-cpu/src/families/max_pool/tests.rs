@@ -230,6 +230,6 @@ fn gradients_with_wrong_shapes_or_dtypes_are_errors() {
     assert!(run(&g, &places, &array(&[1, 1, 4], DType::F32)).is_err());
     assert!(run(&g, &array(&[3, 1, 2, 1], DType::I64), &array(&[3, 1, 1, 4], DType::F32)).is_err());
     assert!(run(&g, &array(&[3, 1, 1, 2], DType::I32), &array(&[3, 1, 1, 4], DType::F32)).is_err());
-    let whole = array(&[3, 1, 1, 2], DType::I32);
-    assert!(run(&whole, &places, &array(&[3, 1, 1, 4], DType::I32)).is_err());
+    let integers = array(&[3, 1, 1, 2], DType::I32);
+    assert!(run(&integers, &places, &array(&[3, 1, 1, 4], DType::I32)).is_err());
 }

@@ -237,7 +237,7 @@ fn normal<S: InstructionSet>(a: u32, b: u32) -> (f32, f32) {
     box_muller::<S, f32>(unit(a, 24), unit(b, 24))
 }
 
-/// Implements [`FromWords`] for types of which each random word gives one element.
+/// Implements [`FromWords`] for types whose elements each use one random word.
 macro_rules! one_element_per_word {
     ($($name:ident: $t:ty, |$w:ident| $value:expr;)*) => {$(
         impl FromWords<$t> for $name {
@@ -256,7 +256,7 @@ macro_rules! one_element_per_word {
 
 one_element_per_word! {
     UnitUniform: f32, |w| unit(w, 24);
-    // The number of bits is that of the significand, so no value is rounded up to 1.
+    // The number of bits equals the precision of the significand, so no value is rounded up to 1.
     UnitUniform: F16, |w| F16::from_f32(unit(w, 11));
     UnitUniform: BF16, |w| BF16::from_f32(unit(w, 8));
     RawBits: u32, |w| w;
@@ -305,7 +305,7 @@ impl FromWords<f32> for StandardNormal {
     }
 }
 
-/// Implements half-precision normal values by rounding those of `f32`.
+/// Implements half-precision normal values by rounding `f32` values.
 macro_rules! rounded_normal {
     ($($t:ty),*) => {$(
         impl FromWords<$t> for StandardNormal {

@@ -132,7 +132,7 @@ fn instruction_sets_change_no_bit_of_normal_values() {
 }
 
 #[test]
-fn moments_and_range_are_those_of_the_distribution() {
+fn moments_and_range_match_the_distribution() {
     let n = 1_000_000;
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let moments = |distribution| {

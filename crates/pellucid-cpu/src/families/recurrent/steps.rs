@@ -12,7 +12,7 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use std::ops::Range;
 
-/// The least number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: usize = 1 << 19;
 
 /// Columns of a product are distributed over threads in multiples of this number, which is a whole number of panels.
@@ -293,12 +293,13 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
-    /// Adds the incoming gradients of the states of a step to those that are carried back from the next step, and
-    /// clears the carried gradients. For sequences that are not active, the totals and `gate_grads` are set to zero.
+    /// Adds the incoming gradients of the states of a step to the gradients that are carried back from the next step,
+    /// and clears the carried gradients. For sequences that are not active, the totals and `gate_grads` are set to
+    /// zero.
     ///
     /// # Safety
     /// `total`, `carry` and `incoming` are valid for reading and writing the rows `rows` of `[N, state]`, and
-    /// `gate_grads` those of `[N, blocks·hidden]`. No other thread accesses these rows.
+    /// `gate_grads` for these rows of `[N, blocks·hidden]`. No other thread accesses these rows.
     unsafe fn sum_state_gradients(
         &self,
         rows: Range<usize>,
@@ -446,7 +447,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
 /// Copies rows of one matrix to another. Both have rows of `width` elements.
 ///
 /// # Safety
-/// Both matrices are valid for these rows, which do not overlap, and no other thread accesses those of `to`.
+/// Both matrices are valid for these rows, which do not overlap, and no other thread accesses the rows of `to`.
 unsafe fn copy_rows<T: Copy>(from: SharedPtr<T>, to: SharedPtr<T>, rows: Range<usize>, width: usize) {
     let first = (rows.start * width) as isize;
     // SAFETY: both matrices are valid for the rows, which do not overlap (this function's contract).

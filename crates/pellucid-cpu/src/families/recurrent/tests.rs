@@ -259,11 +259,11 @@ fn gradients_match_difference_quotients() {
         }
         if k.projected {
             // ∂V is the sum of the total gradients times the states before their projection, o·tanh(c).
-            let (whole, gates, cells) = (found[3].reals(), y[0].reals(), y[2].reals());
+            let (totals, gates, cells) = (found[3].reals(), y[0].reals(), y[2].reals());
             let next = if k.reverse { 0 } else { n * h };
             let product = |l: usize, j: usize| -> f64 {
                 let one =
-                    |row: usize| whole[row * p + l] * gates[(row * 4 + 3) * h + j] * cells[next + row * h + j].tanh();
+                    |row: usize| totals[row * p + l] * gates[(row * 4 + 3) * h + j] * cells[next + row * h + j].tanh();
                 (0..t * n).map(one).sum()
             };
             let found: Vec<f64> = (0..p * h).map(|i| product(i / h, i % h)).collect();

@@ -57,10 +57,10 @@ fn sort_transposed(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &
         Ok(Operand { base: scratch[i].ensure()?.as_ptr(), layout: &dense[i], dtype: dtypes[i] })
     };
     let (x_lines, y_lines, p_lines) = (lines(0)?, lines(1)?, lines(2)?);
-    program::copy_turned([x, &x_lines], axis, 1);
+    program::copy_axis_last([x, &x_lines], axis, 1);
     sort_lines(&Sort { axis: last, ..*kernel }, &x_lines, &y_lines, &p_lines)?;
-    program::copy_turned([y, &y_lines], axis, 0);
-    program::copy_turned([positions, &p_lines], axis, 0);
+    program::copy_axis_last([y, &y_lines], axis, 0);
+    program::copy_axis_last([positions, &p_lines], axis, 0);
     Ok(())
 }
 
@@ -242,7 +242,7 @@ struct OutputLine {
 ///
 /// # Safety
 /// Each index p in `sorted` refers to the element at `line + p·step`, which is valid for reads. Each output is valid
-/// for the write of as many elements as `sorted` has. No other thread accesses the outputs.
+/// for writes of `sorted.len()` elements. No other thread accesses the outputs.
 unsafe fn store_line<W: Copy, P: PackedKey>(line: *const u8, step: isize, to: OutputLine, sorted: &[P]) {
     let (line, elements) = (line.cast::<W>(), to.elements.cast::<W>());
     for (i, packed) in sorted.iter().enumerate() {

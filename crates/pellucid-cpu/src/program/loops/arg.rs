@@ -71,7 +71,7 @@ fn nan_of<T: LoopElement + PartialOrd>(v: T, nan: T) -> T {
     if is_nan(v) { v } else { nan }
 }
 
-/// Combines the running extrema and NaNs of lane l with those of lane l + H.
+/// Combines the running extrema and NaNs of lanes l and l + H.
 #[inline(always)]
 fn halve_lanes<T: LoopElement + PartialOrd, O: ExtremumOrder<T>, const N: usize, const H: usize>(
     (best, nan): ([T; N], [T; N]),

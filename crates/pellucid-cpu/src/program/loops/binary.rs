@@ -28,7 +28,7 @@ pub(crate) struct BinaryLoop {
     vector_loop: VectorBinaryLoop,
     /// True if the second operand of `vector_loop` is uniform.
     is_uniform: bool,
-    /// True if the operands of `vector_loop` are those of the primitive in reverse order.
+    /// True if `vector_loop` takes the operands of the primitive in reverse order.
     is_swapped: bool,
     /// A remainder is padded to a multiple of this number of elements.
     grain: u8,
@@ -64,8 +64,8 @@ impl BinaryLoop {
             // and *ISA* is a clause of this method's contract.
             unsafe { (self.vector_loop)(to, a, b, n) }
         };
-        // SAFETY: *Sources*, *Destination* and *Aliasing* of this method's contract are those of `run_padded` for the
-        // tile operands.
+        // SAFETY: *Sources*, *Destination* and *Aliasing* of this method's contract imply the clauses of `run_padded`
+        // for the tile operands.
         unsafe {
             if self.is_uniform {
                 run_padded(self.grain.into(), dst, [(a, size)], n, |to, [a], n| run_piece(to, a, b, n));

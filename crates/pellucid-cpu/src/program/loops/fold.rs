@@ -146,7 +146,7 @@ macro_rules! monoids {
 
 /// A type with a least and a greatest value, whose comparison may be undefined (NaN).
 trait Ordered: Copy {
-    /// The least value.
+    /// The smallest value.
     const LEAST: Self;
     /// The greatest value.
     const GREATEST: Self;
@@ -306,17 +306,17 @@ unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     let lanes = lanes.cast::<[T; LANES]>();
     // SAFETY: by this function's contract, unless `first`, the caller guarantees 16 initialised elements (*Lanes*).
     let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
-    let whole = n / ROWS * ROWS;
-    for start in (0..whole).step_by(ROWS) {
+    let full_len = n / ROWS * ROWS;
+    for start in (0..full_len).step_by(ROWS) {
         // SAFETY: by this function's contract, the block of 128 values from `start` on is within the `n` values
         // (*Source*).
         accumulate_block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
     }
-    if whole < n {
+    if full_len < n {
         let mut last = [M::IDENTITY; ROWS];
-        for i in whole..n {
+        for i in full_len..n {
             // SAFETY: i < n, so *Source* of this function's contract covers the value.
-            last[i - whole] = unsafe { x.at(i) };
+            last[i - full_len] = unsafe { x.at(i) };
         }
         accumulate_block::<T, M>(&mut running, |i| last[i]);
     }

@@ -1,4 +1,4 @@
-//! Chains: float instructions, each of which reads the result of the instruction before it, fused into one loop.
+//! Chains: float instructions, each of which reads the result of the previous one, fused into one loop.
 //!
 //! A block of values stays in registers while the loop applies all instructions of the chain to it. Only results that
 //! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
@@ -126,16 +126,17 @@ pub(crate) enum FusedInstr {
 /// An instruction of a fused loop with its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOperands {
-    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the instruction before.
+    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the previous instruction.
     pub(crate) begin: *const u8,
     /// The instruction.
-    pub(crate) act: FusedInstr,
-    /// The tile or uniform operands of the instruction. An instruction reads as many as it has; the others are ignored.
+    pub(crate) instr: FusedInstr,
+    /// The tile or uniform operands of the instruction. An instruction ignores the entries beyond the number of its
+    /// operands.
     pub(crate) with: [*const u8; 2],
     /// The destination of the results; null if only the next instruction reads them.
     pub(crate) into: *mut u8,
     /// True for non-temporal stores. Other threads see their results only after [`store_fence`](super::store_fence).
-    pub(crate) far: bool,
+    pub(crate) non_temporal: bool,
 }
 
 /// `fused_loop(links, sum, n)` applies the instructions `links` to `n` elements. The first instruction begins a chain.
@@ -177,8 +178,10 @@ per_isa! {
 
 /// Returns whether all destinations of non-temporal stores are aligned to the size of T and congruent modulo 64 bytes.
 fn has_aligned_non_temporal_outputs<T>(links: &[FusedOperands]) -> bool {
-    let mut far = links.iter().filter(|l| l.far).map(|l| l.into.addr());
-    far.next().is_none_or(|first| first.is_multiple_of(size_of::<T>()) && far.all(|other| other % 64 == first % 64))
+    let mut streamed = links.iter().filter(|l| l.streamed).map(|l| l.into.addr());
+    streamed
+        .next()
+        .is_none_or(|first| first.is_multiple_of(size_of::<T>()) && streamed.all(|other| other % 64 == first % 64))
 }
 
 /// Runs a fused loop: blocks of R vectors, then single vectors, then a partial vector.
@@ -195,7 +198,8 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
         "the first instruction of a fused loop must begin a chain"
     );
     debug_assert!(
-        has_aligned_non_temporal_outputs::<V::Scalar>(links) && (sum.is_null() || links.iter().all(|l| !l.far)),
+        has_aligned_non_temporal_outputs::<V::Scalar>(links)
+            && (sum.is_null() || links.iter().all(|l| !l.non_temporal)),
         "the destinations of non-temporal stores must be aligned alike"
     );
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
@@ -206,8 +210,8 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     unsafe {
         let all = V::mask(V::LANES);
         // Selects the lanes of a partial vector: first before the first aligned address, and later at the end.
-        let far = links.iter().find(|l| l.far);
-        let mut partial = far.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
+        let first_streamed = links.iter().find(|l| l.first_streamed);
+        let mut partial = first_streamed.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
         loop {
             if partial > 0 {
                 fused_block::<V, 1, 0, false>(links, done, V::mask(partial));
@@ -280,7 +284,7 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                     v[i] = tile(begin, i);
                 }
             }
-            match link.act {
+            match link.instr {
                 FusedInstr::AddTile => map_vectors!(|v, i| v.add(tile(a, i))),
                 FusedInstr::AddOne => map_vectors!(|v, i, u = a| v.add(u)),
                 FusedInstr::Double => map_vectors!(|v, i| v.add(v)),
@@ -318,7 +322,7 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
             }
             if !link.into.is_null() {
                 let into = link.into.cast::<V::Scalar>().add(start);
-                store_block::<V, R, FULL>(v, into, step, link.far, mask);
+                store_block::<V, R, FULL>(v, into, step, link.non_temporal, mask);
             }
         }
         v
@@ -334,15 +338,15 @@ unsafe fn store_block<V: FloatVector, const R: usize, const FULL: bool>(
     v: [V; R],
     into: *mut V::Scalar,
     step: usize,
-    far: bool,
+    non_temporal: bool,
     mask: V::Mask,
 ) {
     for i in 0..R {
-        // SAFETY: every vector, or its lanes in the mask, is within the destination, and aligned if `far` (this
-        // function's contract).
+        // SAFETY: every vector, or its lanes in the mask, is within the destination, and aligned if `non_temporal`
+        // (this function's contract).
         unsafe {
             let p = into.add(i * step);
-            match (FULL, far) {
+            match (FULL, non_temporal) {
                 (true, false) => v[i].store(p),
                 (true, true) => v[i].stream(p),
                 (false, _) => v[i].store_part(p, mask),

@@ -23,7 +23,7 @@ pub(crate) fn streaming<const N: usize>(bytes: usize, in_place: impl FnOnce() ->
 /// `stream(dst, src, n, next)` copies `n` bytes by non-temporal stores. It neither reads the cache lines of `dst` nor
 /// keeps them in the caches. With every line that it stores, it prefetches one line from each address of `next`: the
 /// operands of the next tile, which then arrive during the stores. Measured on an AMD EPYC (Zen 5) with 16 MiB: a
-/// product of two tensors takes .7 of the time. Prefetches of the whole tile before the stores take 1.2 of it.
+/// product of two tensors takes 0.7 of the time. Prefetches of the whole tile before the stores take 1.2 of it.
 ///
 /// This is faster if the output is so large that its beginning is evicted before any consumer reads it. Other threads
 /// see the bytes only after [`store_fence`].
@@ -45,7 +45,7 @@ per_isa! {
         let lines = (n - head) / CACHE_LINE * CACHE_LINE;
         // SAFETY: the caller guarantees *Source*, *Destination*, *Disjoint* and *ISA* (the contract of `StreamLoop`).
         // `head + lines` ≤ n, so all accesses are within the `n` bytes. `dst + head` is aligned to a cache line, and
-        // the size of a vector divides that of a line, so every non-temporal store is aligned.
+        // the size of a vector divides the size of a line, so every non-temporal store is aligned.
         unsafe {
             dst.copy_from_nonoverlapping(src, head);
             let (to, from) = (dst.add(head), src.add(head));

@@ -49,8 +49,8 @@ impl TernaryLoop {
             // and *ISA* is a clause of this method's contract.
             unsafe { (self.vector_loop)(to, operand(0), operand(1), operand(2), n) }
         };
-        // SAFETY: *Sources*, *Destination* and *Aliasing* of this method's contract are those of `run_padded` for the
-        // tile operands.
+        // SAFETY: *Sources*, *Destination* and *Aliasing* of this method's contract imply the clauses of `run_padded`
+        // for the tile operands.
         unsafe { run_padded(VECTOR_LEN, (dst, self.size.into()), sources, n, run_piece) };
     }
 }

@@ -57,8 +57,8 @@ impl UnaryLoop {
         // SAFETY: `run_padded` passes pieces that satisfy *Source*, *Destination* and *Disjoint* of `VectorUnaryLoop`;
         // *ISA* is a clause of this method's contract.
         let run_piece = |to, [a]: [*const u8; 1], n| unsafe { (self.vector_loop)(to, a, n) };
-        // SAFETY: *Source*, *Destination* and *Aliasing* of this method's contract are those of `run_padded`, for one
-        // source and with the element sizes of this loop.
+        // SAFETY: *Source*, *Destination* and *Aliasing* of this method's contract imply the clauses of `run_padded`,
+        // for one source and with the element sizes of this loop.
         unsafe { run_padded(UNROLLED_LEN, dst, [source], n, run_piece) };
     }
 }

@@ -46,7 +46,7 @@ pub(crate) unsafe fn dense(
 
 /// Runs a program on several sets of operands, which are distributed to the threads.
 ///
-/// Set i has `sizes[i]` elements. `operands` has the inputs and outputs of the first set, then those of the second, and
+/// Set i has `sizes[i]` elements. `operands` has the inputs and outputs of the first set, then of the second set, and
 /// so on.
 ///
 /// # Errors
@@ -85,8 +85,10 @@ fn satisfies_aliasing(program: &PreparedProgram, n: usize, inputs: &[DensePtr], 
     let extent = |o: &DensePtr, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
     let read = inputs.iter().zip(&program.inputs).map(|(o, i)| extent(o, i.size));
     let written = || outputs.iter().zip(&program.outputs).map(|(o, out)| extent(o, out.size));
-    let apart = |a: usize, to| written().enumerate().all(|(b, other)| a == b || are_apart(to, other));
-    written().enumerate().all(|(a, to)| apart(a, to) && read.clone().all(|from| from.0 == to.0 || are_apart(from, to)))
+    let is_disjoint = |a: usize, to| written().enumerate().all(|(b, other)| a == b || are_apart(to, other));
+    written()
+        .enumerate()
+        .all(|(a, to)| is_disjoint(a, to) && read.clone().all(|from| from.0 == to.0 || are_apart(from, to)))
 }
 
 /// Runs a program on `n > 0` elements.
@@ -106,7 +108,7 @@ pub(crate) unsafe fn run_dense(
     debug_assert_eq!(
         (inputs.len(), outputs.len()),
         (program.inputs.len(), program.outputs.len()),
-        "the operands must be those of the program"
+        "the operands must match the inputs and outputs of the program"
     );
     debug_assert!(
         satisfies_aliasing(program, n, inputs, outputs),
@@ -171,14 +173,14 @@ unsafe fn run_single(
     let to = outputs[0].at;
     let overwritten = (0..2).find(|&k| strides[k] != 0 && from[k].get() == to);
     if let (Some(own), Some((opcode, chain))) = (overwritten, single.in_place)
-        && let Some(act) = fused_instr(opcode, own, [strides[1 - own] != 0; 2])
+        && let Some(instr) = fused_instr(opcode, own, [strides[1 - own] != 0; 2])
     {
         single.for_each_piece(n, to, strides, from, |into, a, b, n| {
             let (begin, other) = if own == 0 { (a, b) } else { (b, a) };
             // SAFETY: `for_each_piece` passes pieces of the operands, which satisfy the contract of `ChainLoop` by
             // *Operands* and *Aliasing* of this function. There is no sum and no non-temporal store.
             unsafe {
-                let link = FusedOperands { begin, act, with: [other; 2], into, far: false };
+                let link = FusedOperands { begin, instr, with: [other; 2], into, non_temporal: false };
                 chain(&[link], std::ptr::null_mut(), n);
             }
         });

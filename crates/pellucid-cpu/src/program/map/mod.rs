@@ -88,7 +88,7 @@ pub(crate) fn map_over_axes(
 ) {
     let inputs = program.inputs.len();
     if let Some((inner, outer)) = axes.split_last() {
-        // An input that is contiguous along another axis than the innermost is transposed first.
+        // An input that is contiguous along an axis other than the innermost is transposed first.
         let contiguous_axis = |k: usize| {
             let (size, stride) = (program.inputs[k].size as isize, inner.strides[k]);
             let transposed = stride != size && stride != 0 && inner.len >= MIN_TRANSPOSE;

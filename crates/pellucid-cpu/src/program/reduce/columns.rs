@@ -13,8 +13,8 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// The maximal number of columns of a strip. The hardware prefetcher needs long row segments. Its effect is larger than
-/// that of narrower strips, whose lanes would fit L1 (64 bytes per column for `f32`).
+/// The maximal number of columns of a strip. The hardware prefetcher needs long row segments. This matters more than
+/// narrower strips, whose lanes would fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
 /// With at most this many columns, one tile contains several rows.
@@ -259,8 +259,8 @@ impl ColumnStrip<'_> {
     unsafe fn evaluate(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
         let (reduction, eval) = (self.reduction, &self.plan.eval);
         let slot = reduction.value_slot();
-        // SAFETY: *Frame*, *Range* and *Destination* (this method's contract) are those of `Evaluator::tile` and of
-        // `accumulator_values`, whose values are `n` values outside `to`, or `to` itself.
+        // SAFETY: *Frame*, *Range* and *Destination* (this method's contract) imply the contracts of `Evaluator::tile`
+        // and of `accumulator_values`, whose values are `n` values outside `to`, or `to` itself.
         unsafe {
             // The last instruction writes directly to the block if possible.
             let writes = reduction.widen.is_none() && reduction.program.outputs[0].direct.is_some();

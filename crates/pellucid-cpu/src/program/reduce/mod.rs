@@ -49,7 +49,7 @@ struct SequenceReduction<'a> {
     params: &'a Params,
     /// The operation.
     action: ReduceAction,
-    /// The conversion from the compute type of the program to that of the accumulator, if they differ.
+    /// The conversion from the compute type of the program to the type of the accumulator, if they differ.
     widen: Option<UnaryLoop>,
     /// The size of a value in the compute type of the accumulator, in bytes.
     size: usize,
@@ -65,7 +65,7 @@ struct SequenceReduction<'a> {
     count: usize,
     /// The finishing program and its parameters.
     finish: Option<(&'a PreparedProgram, &'a Params)>,
-    /// The conversion from the type of the finished result to that of the output, if they differ.
+    /// The conversion from the type of the finished result to the dtype of the output, if they differ.
     store: Option<UnaryLoop>,
     /// The size of an element of the output, in bytes.
     output: usize,
@@ -75,7 +75,7 @@ struct SequenceReduction<'a> {
 // disjoint sequences, whose results are stored in disjoint memory, or write disjoint partial results.
 unsafe impl Sync for SequenceReduction<'_> {}
 
-/// Runs a reduction of `inputs`, of which those of the program broadcast to a common shape, to `outputs`.
+/// Reduces `inputs` to `outputs`. The inputs of the program broadcast to a common shape.
 ///
 /// # Errors
 /// Returns an error if the operands do not broadcast to one shape, or the operation or the finishing program is not
@@ -108,7 +108,7 @@ fn reduce_and_map(
     })
 }
 
-/// Runs a reduction with one output. Its finishing program, if any, has no other input than the result.
+/// Runs a reduction with one output. Its finishing program, if any, has no input other than the result.
 fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
     let program = PreparedProgram::for_program(&kernel.program)?;
@@ -188,7 +188,7 @@ fn select_action(kernel: &Reduce, wanted: Compute) -> Result<(Compute, Compute, 
     })
 }
 
-/// Returns what [`select_action`] returns, or `None` if `op` is not defined for values of type `value`.
+/// Returns the result of [`select_action`], or `None` if `op` is not defined for values of type `value`.
 fn defined_action(op: ReduceOp, value: Compute, wanted: Compute) -> Option<(Compute, Compute, ReduceAction)> {
     if let Some(largest) = arg_op(op) {
         let compute = if value == Compute::Mask { Compute::I32 } else { value };

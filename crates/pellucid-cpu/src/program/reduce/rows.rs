@@ -73,7 +73,7 @@ impl SequenceReduction<'_> {
         self.program.outputs[0].slot as usize
     }
 
-    /// Returns the `n` values of a tile in the type of the accumulator: those of the evaluator, or a copy in
+    /// Returns the `n` values of a tile in the type of the accumulator: the values of the evaluator, or a copy in
     /// `converted`.
     ///
     /// # Safety
@@ -338,7 +338,7 @@ impl SequenceReduction<'_> {
     fn reduce_chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
         scratch::with_buffer(padded(eval.scratch_bytes()) + self.converted_bytes(eval), |scratch: *mut u8| {
             // SAFETY: the scratch memory holds the frame and then the conversion buffer. `partial` has a result for
-            // every chunk, and only this task writes those of `range`.
+            // every chunk, and only this task writes the results of `range`.
             unsafe {
                 let mut frame = eval.frame(scratch);
                 let converted = scratch.add(padded(eval.scratch_bytes()));

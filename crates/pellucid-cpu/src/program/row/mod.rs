@@ -91,11 +91,11 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let mut all: StridedAxes = outer.iter().chain(&inner).cloned().collect();
     strided::merge(&mut all);
 
-    let class = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
-    let linked = program.schedule_rows(length, &class);
+    let granularity = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
+    let schedule = program.schedule_rows(length, &granularity);
     let access = row_access(program, &outer, &inner, &all);
 
-    let fits = BLOCK_BYTES / (linked.buffer_width + 8);
+    let fits = BLOCK_BYTES / (schedule.buffer_width + 8);
     let phased = length > 2 * fits;
     let row_by_row = length >= LONG_ROW && access.contains(&RowAccess::Rows);
     let block = if phased || row_by_row { 1 } else { (fits / length.max(1)).clamp(1, MAX_BLOCK_ROWS).min(rows) };
@@ -104,13 +104,13 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
     });
     let chains_stream = stream.is_some()
-        && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| linked.streams[o.slot as usize]).all(|(k, o)| {
+        && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| schedule.streams[o.slot as usize]).all(|(k, o)| {
             let dense = access[k] == RowAccess::Dense || block == 1 && access[k] == RowAccess::Rows;
             dense && bases[k].addr().is_multiple_of(o.size)
         });
     let execution = RowExecution {
         program,
-        linked,
+        schedule,
         uniforms: program.uniform_values(&kernel.params, length),
         outer: &outer,
         all: &all,
@@ -119,16 +119,16 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         length,
         block,
         tile: if phased {
-            tile_capacity(linked.buffer_width + 8)
+            tile_capacity(schedule.buffer_width + 8)
         } else {
             (block * length).next_multiple_of(64) + STAGGER
         },
         phased,
-        staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
+        staged: (0..inputs.len()).map(|k| must_stage(program, schedule, &bases, k)).collect(),
         stream,
         chains_stream,
         in_place: false,
-        screened: if can_screen(program, linked) { MAX_SCREENED_ROWS.min(rows).max(block) } else { block },
+        screened: if can_screen(program, schedule) { MAX_SCREENED_ROWS.min(rows).max(block) } else { block },
     };
     let in_place = execution.can_work_in_place();
     let execution = RowExecution { in_place, ..execution };
@@ -141,19 +141,23 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
 
 /// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
 /// of `k`.
-fn must_stage(program: &PreparedProgram, linked: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
+fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
     let slot = k as u16;
     let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
     let stored = program.outputs.iter().any(|o| o.slot == slot);
-    let last_phase = linked.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
-    let last_read = linked.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
-    let folded = linked.folds.iter().any(|f| f.operands().any(|s| s == slot));
+    let last_phase = schedule.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
+    let last_read = schedule.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
+    let folded = schedule.folds.iter().any(|f| f.operands().any(|s| s == slot));
     (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
         let output = &program.outputs[o];
-        let made = output.slot as usize;
-        let written = linked.instrs.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
-        let same_phase_fold = folded && linked.phase.get(made).is_some_and(|&p| p <= last_phase);
-        program.inputs[k].per_row || stored || written < last_read || linked.phase[made] < last_phase || same_phase_fold
+        let result = output.slot as usize;
+        let written = schedule.instrs.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
+        let same_phase_fold = folded && schedule.phase.get(result).is_some_and(|&p| p <= last_phase);
+        program.inputs[k].per_row
+            || stored
+            || written < last_read
+            || schedule.phase[result] < last_phase
+            || same_phase_fold
     })
 }
 
@@ -162,7 +166,7 @@ struct RowExecution<'a> {
     /// The program.
     program: &'a PreparedProgram,
     /// The schedule of the program for these operands.
-    linked: &'a KernelSchedule,
+    schedule: &'a KernelSchedule,
     /// The values of the uniforms.
     uniforms: List<u64, 8>,
     /// The axes that number the rows.
@@ -237,7 +241,7 @@ impl RowExecution<'_> {
     /// The rows are within the operands, and no other task accesses their outputs. `places` and `raw` are the addresses
     /// from [`RowExecution::place_slots`], and `at` is a copy of `places`.
     unsafe fn run_blocks(&self, range: Range<usize>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        // SAFETY: the contract of this method covers that of every called method.
+        // SAFETY: the contract of this method implies the contract of every called method.
         unsafe {
             let mut cursor = Cursor::at(self.outer, self.bases, range.start);
             let mut first = range.start;
@@ -268,10 +272,10 @@ impl RowExecution<'_> {
     /// Returns the bytes of scratch memory for [`RowExecution::place_slots`].
     fn scratch_bytes(&self) -> usize {
         let cell = padded(self.screened * 8);
-        let slots = self.linked.granularity.len();
-        let kept = |&slot: &usize| self.linked.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
+        let slots = self.schedule.granularity.len();
+        let kept = |&slot: &usize| self.schedule.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
         let row_buffers = if self.phased { (0..slots).filter(kept).count() * padded(self.length * 8) } else { 0 };
-        slots * cell + (self.tile * 8).max(cell) + padded(self.tile * self.linked.buffer_width) + row_buffers
+        slots * cell + (self.tile * 8).max(cell) + padded(self.tile * self.schedule.buffer_width) + row_buffers
     }
 
     /// Returns the address of the memory of every slot, and of a buffer for unconverted elements.
@@ -279,18 +283,18 @@ impl RowExecution<'_> {
     /// # Safety
     /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.
     unsafe fn place_slots(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
-        let slots = self.linked.granularity.len();
+        let slots = self.schedule.granularity.len();
         let cell = padded(self.screened * 8);
         let raw = scratch.wrapping_add(slots * cell);
         let buffers = raw.wrapping_add((self.tile * 8).max(cell));
-        let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.linked.buffer_width));
-        let mut slot_address = |slot: usize| match self.linked.granularity[slot] {
+        let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.schedule.buffer_width));
+        let mut slot_address = |slot: usize| match self.schedule.granularity[slot] {
             Granularity::PerElement if self.phased && self.keeps_row(slot) => {
                 let address = row_buffer;
                 row_buffer = row_buffer.wrapping_add(padded(self.length * 8));
                 address
             }
-            Granularity::PerElement => buffers.wrapping_add(self.linked.buffer_offset[slot] * self.tile),
+            Granularity::PerElement => buffers.wrapping_add(self.schedule.buffer_offset[slot] * self.tile),
             _ => scratch.wrapping_add(slot * cell),
         };
         let at: List<*mut u8, 32> = (0..slots).map(&mut slot_address).collect();
@@ -301,13 +305,13 @@ impl RowExecution<'_> {
         }
         // SAFETY: the operands and results of these instructions are uniform, and each has a cell in the scratch
         // memory.
-        unsafe { execute(&self.linked.instrs[..self.linked.uniform], &at, &Extent::single_row(1)) };
+        unsafe { execute(&self.schedule.instrs[..self.schedule.uniform], &at, &Extent::single_row(1)) };
         (at, raw)
     }
 
     /// Returns whether the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
     fn keeps_row(&self, slot: usize) -> bool {
-        self.linked.crosses[slot] && slot >= self.program.inputs.len()
+        self.schedule.crosses[slot] && slot >= self.program.inputs.len()
             || self.staged.get(slot).copied().unwrap_or(false)
     }
 
@@ -322,10 +326,10 @@ impl RowExecution<'_> {
             let input = &self.program.inputs[k];
             !input.per_row && input.load.is_none() && !self.staged[k]
         };
-        let made = |output: &PreparedOutput| {
+        let is_direct = |output: &PreparedOutput| {
             let slot = output.slot as usize;
-            let streams = self.stream.is_none() || self.chains_stream && self.linked.streams[slot];
-            self.linked.granularity[slot] == Granularity::PerElement
+            let streams = self.stream.is_none() || self.chains_stream && self.schedule.streams[slot];
+            self.schedule.granularity[slot] == Granularity::PerElement
                 && !output.per_row
                 && output.direct.is_some()
                 && streams
@@ -334,7 +338,7 @@ impl RowExecution<'_> {
             && self.length > 0
             && !self.access.contains(&RowAccess::Strided)
             && (0..self.program.inputs.len()).all(used)
-            && self.program.outputs.iter().all(made)
+            && self.program.outputs.iter().all(is_direct)
     }
 
     /// Returns the outputs with one value per element, with their indices.
@@ -348,7 +352,7 @@ impl RowExecution<'_> {
     /// The rows of `block` are within the operands. `places` and `raw` are the addresses from
     /// [`RowExecution::place_slots`], and `at` is a copy of `places`, with the inputs of one value per row loaded.
     unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        let folds = if self.length <= CHUNK { &self.linked.folds[..] } else { &[] };
+        let folds = if self.length <= CHUNK { &self.schedule.folds[..] } else { &[] };
         let tile =
             &Extent { rows: block.rows, len: self.length, first: 0, scratch: raw, stream: self.chains_stream, folds };
         let n = tile.rows * tile.len;
@@ -372,7 +376,7 @@ impl RowExecution<'_> {
                     }
                 }
             }
-            for (p, phase) in self.linked.phases.iter().enumerate() {
+            for (p, phase) in self.schedule.phases.iter().enumerate() {
                 if p == 1 && self.stream.is_some() {
                     self.prefetch_next_block(block);
                 }
@@ -384,8 +388,8 @@ impl RowExecution<'_> {
                         at[k] = self.load_input(k, block, 0, n, places[k], raw);
                     }
                 }
-                execute(&self.linked.instrs[phase.head.start..phase.tiles.end], at, tile);
-                for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
+                execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], at, tile);
+                for f in self.schedule.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
                 }
             }
@@ -409,7 +413,7 @@ impl RowExecution<'_> {
         let Some(axis) = self.outer.last() else { return };
         for (k, input) in self.program.inputs.iter().enumerate() {
             if self.access[k] != RowAccess::Strided && !input.per_row && axis.strides[k] != 0 {
-                // After the last index of this axis, the address is not that of the next block. This is correct,
+                // After the last index of this axis, this is not the address of the next block. This is correct,
                 // because a prefetch of any address has no other effect.
                 let next = block.starts[k].wrapping_offset(block.rows as isize * axis.strides[k]);
                 prefetch_run(next.cast_const(), PREFETCHED_BYTES.min(block.rows * self.length * input.size));
@@ -432,23 +436,23 @@ impl RowExecution<'_> {
                     self.load_input(k, block, first, n, places[k].add(first * size), raw);
                 }
             }
-            for (p, phase) in self.linked.phases.iter().enumerate() {
+            for (p, phase) in self.schedule.phases.iter().enumerate() {
                 if self.can_skip(phase, 1, at) {
                     continue;
                 }
                 let head = &Extent::single_row(self.tile);
-                execute(&self.linked.instrs[phase.head.clone()], at, head);
+                execute(&self.schedule.instrs[phase.head.clone()], at, head);
                 let computes = !(phase.tiles.is_empty() && phase.folds.is_empty());
-                if !computes && p > 0 && p + 1 < self.linked.phases.len() {
+                if !computes && p > 0 && p + 1 < self.schedule.phases.len() {
                     continue;
                 }
-                let folds = &self.linked.folds[phase.folds.clone()];
+                let folds = &self.schedule.folds[phase.folds.clone()];
                 let mut running: List<RunningFold, 2> = folds.iter().map(|_| RunningFold::new()).collect();
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
                     let tile = &Extent { first, stream: self.chains_stream, ..Extent::single_row(len) };
                     self.load_tile(phase, block, tile, places, at, raw);
-                    execute(&self.linked.instrs[phase.tiles.clone()], at, tile);
+                    execute(&self.schedule.instrs[phase.tiles.clone()], at, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
                         running.push(&f.fold, f.values(at), len);
                     }
@@ -474,7 +478,7 @@ impl RowExecution<'_> {
         at: &mut [*mut u8],
         raw: *mut u8,
     ) {
-        let keeps_row = |s: usize| self.linked.granularity[s] == Granularity::PerElement && self.keeps_row(s);
+        let keeps_row = |s: usize| self.schedule.granularity[s] == Granularity::PerElement && self.keeps_row(s);
         // SAFETY: the tile is within the row and the row within the operands, and every slot has memory for a tile, or
         // for the row if `keeps_row` (the contract of this method).
         unsafe {
@@ -498,9 +502,9 @@ impl RowExecution<'_> {
     /// The contract of [`RowExecution::run_block`] holds, with a block of one row and a tile of this row, whose values
     /// are at `at`.
     unsafe fn store_tile(&self, p: usize, block: &RowBlock<'_>, tile: &Extent<'_>, at: &[*mut u8], raw: *mut u8) {
-        let is_last = p + 1 == self.linked.phases.len();
-        let is_stored = |slot: usize| match self.linked.granularity[slot] {
-            Granularity::PerElement => self.linked.phase[slot] == p,
+        let is_last = p + 1 == self.schedule.phases.len();
+        let is_stored = |slot: usize| match self.schedule.granularity[slot] {
+            Granularity::PerElement => self.schedule.phase[slot] == p,
             Granularity::Uniform | Granularity::PerRow => is_last,
         };
         for (o, output) in self.full_outputs().filter(|(_, o)| is_stored(o.slot as usize)) {

@@ -83,7 +83,7 @@ impl RowExecution<'_> {
             unsafe {
                 let dense = self.access[k] == RowAccess::Dense;
                 let to = if dense { self.bases[k].add(block.first * output.size) } else { raw };
-                if self.linked.granularity[output.slot as usize] == Granularity::Uniform {
+                if self.schedule.granularity[output.slot as usize] == Granularity::Uniform {
                     let mut one = 0u64;
                     fill(to, converted_value(output, from, &mut one), output.size, block.rows);
                 } else {
@@ -151,8 +151,8 @@ impl RowExecution<'_> {
     ) -> Option<*mut u8> {
         let slot = output.slot as usize;
         let tile =
-            self.linked.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
-        if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[slot]) {
+            self.schedule.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
+        if !tile || self.stream.is_some() && !(self.chains_stream && self.schedule.streams[slot]) {
             return None;
         }
         self.dense_address(self.program.inputs.len() + o, block, output.size, first)
@@ -181,14 +181,14 @@ impl RowExecution<'_> {
             let dense = self.dense_address(k, block, output.size, tile.first);
             let to = dense.unwrap_or(raw);
             let size = self.program.sizes[output.slot as usize] as usize;
-            match self.linked.granularity[output.slot as usize] {
+            match self.schedule.granularity[output.slot as usize] {
                 Granularity::PerElement => match (self.stream, output.store) {
                     (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size, []),
                     _ => store_values(output, to, from, n),
                 },
-                class => {
+                granularity => {
                     for row in 0..tile.rows {
-                        let value = if class == Granularity::PerRow { from.add(row * size) } else { from };
+                        let value = if granularity == Granularity::PerRow { from.add(row * size) } else { from };
                         let mut one = 0u64;
                         let value = converted_value(output, value, &mut one);
                         fill(to.add(row * tile.len * output.size), value, output.size, tile.len);

@@ -34,8 +34,8 @@ impl RowExecution<'_> {
         self.screened > self.block
     }
 
-    /// Runs the phases without a guard on rows of which only values per row are read. Returns false, without results,
-    /// if a row needs another phase.
+    /// Runs the phases without a guard on rows, and reads only values per row. Returns false, without results, if a row
+    /// needs another phase.
     ///
     /// # Safety
     /// The rows are within the operands and at most `screened`. `at` and `raw` are the addresses from
@@ -47,9 +47,9 @@ impl RowExecution<'_> {
         // contract of this method and of `place_slots`). The phases without a guard have no instruction on elements.
         unsafe {
             self.load_row_inputs(&block, at, raw);
-            for phase in &self.linked.phases {
+            for phase in &self.schedule.phases {
                 match phase.guard {
-                    None => execute(&self.linked.instrs[phase.head.clone()], at, tile),
+                    None => execute(&self.schedule.instrs[phase.head.clone()], at, tile),
                     Some(_) if self.can_skip(phase, rows.len(), at) => {}
                     Some(_) => return false,
                 }
@@ -73,6 +73,6 @@ impl RowExecution<'_> {
     /// Returns true if only guarded phases read input `k`, so that it is loaded when such a phase runs.
     pub(super) fn is_guarded_input(&self, k: usize) -> bool {
         let reads = |p: &&Phase| p.reads.contains(&(k as ValueSlot));
-        self.is_screened() && !self.staged[k] && self.linked.phases.iter().filter(reads).all(|p| p.guard.is_some())
+        self.is_screened() && !self.staged[k] && self.schedule.phases.iter().filter(reads).all(|p| p.guard.is_some())
     }
 }

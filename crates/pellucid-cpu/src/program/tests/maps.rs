@@ -4,7 +4,7 @@ use pellucid_ir::kernel::{Map, Params};
 use std::sync::Arc;
 
 /// Asserts that `program` computes the values of the reference.
-pub(crate) fn check(
+pub(crate) fn check_map(
     program: &Arc<Program>,
     params: &Params,
     inputs: &mut [TestArray],
@@ -54,7 +54,7 @@ fn all_layouts_and_dtypes_match_the_reference() {
             let mut outputs = [out, DType::Bool, DType::F64].map(|dtype| TestArray::random(rng, &shape, dtype, false));
             let params = [rng.value()].into();
             let context = format!("{round}: {a} {b} {out} {shape:?} {:?}", inputs.each_ref().map(|i| &i.layout));
-            check(&program, &params, &mut inputs, &mut outputs, &shape, &context);
+            check_map(&program, &params, &mut inputs, &mut outputs, &shape, &context);
         }
     }
 }
@@ -85,14 +85,14 @@ fn single_instructions_broadcast_and_read_parameters() {
             [one.clone(), one.clone()],
         ] {
             let mut out = [TestArray::contiguous(rng, &shape, DType::F32)];
-            check(&binary, &Params::new(), &mut pair.clone(), &mut out, &shape, "binary");
-            check(&scale, &[Scalar::Float(2.5)].into(), &mut pair[..1].to_vec(), &mut out, &shape, "scale");
-            check(&unary, &Params::new(), &mut pair[..1].to_vec(), &mut out, &shape, "unary");
+            check_map(&binary, &Params::new(), &mut pair.clone(), &mut out, &shape, "binary");
+            check_map(&scale, &[Scalar::Float(2.5)].into(), &mut pair[..1].to_vec(), &mut out, &shape, "scale");
+            check_map(&unary, &Params::new(), &mut pair[..1].to_vec(), &mut out, &shape, "unary");
         }
         let mut strided =
             [TestArray::random(rng, &shape, DType::F32, true), TestArray::random(rng, &shape, DType::F32, true)];
         let mut out = [TestArray::random(rng, &shape, DType::F32, false)];
-        check(&binary, &Params::new(), &mut strided, &mut out, &shape, "strided");
+        check_map(&binary, &Params::new(), &mut strided, &mut out, &shape, "strided");
     }
 }
 
@@ -153,10 +153,10 @@ fn maps_support_sixty_four_axes() {
     let mut inputs =
         [TestArray::random(rng, &shape, DType::F32, true), TestArray::random(rng, &shape, DType::F32, true)];
     let mut outputs = [DType::F32, DType::Bool, DType::F64].map(|d| TestArray::random(rng, &shape, d, false));
-    check(&program, &[Scalar::Int(2)].into(), &mut inputs, &mut outputs, &shape, "rank 64");
+    check_map(&program, &[Scalar::Int(2)].into(), &mut inputs, &mut outputs, &shape, "rank 64");
 }
 
-/// Tests that fused chains match the separate instructions, in random arithmetic programs, also in place.
+/// Tests that fused chains match the separate instructions, in random arithmetic programs, including in place.
 #[test]
 fn random_chains_match_the_reference() {
     let rng = &mut Rng(5);
@@ -166,7 +166,7 @@ fn random_chains_match_the_reference() {
         let mut values = vec![p.x(dtype), p.x(dtype), p.x(dtype), p.uniform(UniformSource::Param(0), c)];
         values.push(p.literal(0.75, c));
         for _ in 0..2 + rng.below(if round % 10 == 0 { 90 } else { 20 }) {
-            // Most instructions read the result of the instruction before them, as in formulas.
+            // Most instructions read the result of the previous instruction, as in formulas.
             let last = values.len() - 1;
             let mut pick = || values[if rng.below(3) > 0 { last } else { rng.below(values.len()) }];
             let (a, b, d) = (pick(), pick(), pick());
@@ -187,9 +187,9 @@ fn random_chains_match_the_reference() {
             let [x, y, z] = [(); 3].map(|()| TestArray::contiguous(rng, &shape, dtype));
             let expected = naive::map(&program, &params, &[&x, &y, &z], &shape);
             let kernel = Map { program: program.clone(), params: params.clone() };
-            let apart = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
+            let separate = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
             let same = [x.clone(), y.clone()];
-            for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
+            for (inputs, outputs) in [([&x, &y], &separate), ([&same[0], &same[1]], &same)] {
                 let from = [inputs[0].shared(), inputs[1].shared(), z.shared()];
                 run_map(&kernel, &from, &[outputs[0].shared(), outputs[1].shared()]).unwrap();
                 for (out, expected) in outputs.iter().zip(&expected) {

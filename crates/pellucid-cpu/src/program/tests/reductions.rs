@@ -76,7 +76,7 @@ fn expected(kernel: &Reduce, inputs: &[&TestArray], shape: &[usize], axes: &[usi
 }
 
 /// Asserts that `kernel` computes the values of the reference on random arrays.
-pub(crate) fn check(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
+pub(crate) fn check_reduction(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
     let inputs: Vec<TestArray> = kernel
         .program
         .inputs
@@ -149,11 +149,11 @@ fn sums_of_all_layouts_have_the_canonical_bits() {
     let rng = &mut Rng(9);
     for round in 0..3 {
         for (shape, axes) in cases() {
-            check(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32), &shape, &axes);
+            check_reduction(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32), &shape, &axes);
             if round < 2 {
-                check(rng, &kernel(ReduceOp::Sum, &axes, product(), DType::F32), &shape, &axes);
-                check(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F16), DType::BF16), &shape, &axes);
-                check(rng, &kernel(ReduceOp::ArgMax, &axes, product(), DType::I64), &shape, &axes);
+                check_reduction(rng, &kernel(ReduceOp::Sum, &axes, product(), DType::F32), &shape, &axes);
+                check_reduction(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F16), DType::BF16), &shape, &axes);
+                check_reduction(rng, &kernel(ReduceOp::ArgMax, &axes, product(), DType::I64), &shape, &axes);
             }
         }
     }
@@ -173,7 +173,7 @@ fn all_operations_and_dtypes_match_the_reference() {
                     Sum | Prod if dtype == DType::Bool => [DType::I64, DType::F32][rng.below(2)],
                     _ => dtype,
                 };
-                check(rng, &kernel(op, &axes, identity(dtype), output), &shape, &axes);
+                check_reduction(rng, &kernel(op, &axes, identity(dtype), output), &shape, &axes);
             }
         }
     }
@@ -196,11 +196,11 @@ fn a_finishing_program_runs_on_every_result() {
         let mut mean = kernel(ReduceOp::Sum, &axes, product(), DType::F16);
         mean.finish = Some(Arc::new(scaled(Compute::F32, DType::F16)));
         mean.finish_params = [Scalar::Float(0.01)].into();
-        check(rng, &mean, &shape, &axes);
+        check_reduction(rng, &mean, &shape, &axes);
         let mut position = kernel(ReduceOp::ArgMin, &axes, identity(DType::F32), DType::I32);
         position.finish = Some(Arc::new(scaled(Compute::I64, DType::I64)));
         position.finish_params = [Scalar::Int(2)].into();
-        check(rng, &position, &shape, &axes);
+        check_reduction(rng, &position, &shape, &axes);
     }
 }
 

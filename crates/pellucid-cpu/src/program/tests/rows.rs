@@ -73,8 +73,8 @@ pub(crate) fn products() -> Program {
     let scaled = p.binary(Binary::Mul, c, y, scale);
     let sum = p.reduce(RowOp::Sum, c, scaled);
     let shifted = p.binary(Binary::Sub, c, squares, dot);
-    let far = p.binary(Binary::Mul, c, shifted, y);
-    let last = p.reduce(RowOp::Sum, c, far);
+    let product = p.binary(Binary::Mul, c, shifted, y);
+    let last = p.reduce(RowOp::Sum, c, product);
     let outputs = [dot, norm, sum, last].map(|v| (v, c, DType::F32, true));
     p.build(&[&[(squares, c, DType::F32, false)], &outputs[..]].concat())
 }
@@ -140,7 +140,7 @@ fn row_programs_of_all_lengths_and_layouts_match_the_reference() {
     for round in 0..2 {
         for (shape, axes) in cases() {
             for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()] {
-                check(rng, &Arc::new(program), &shape, &axes, |rng, shape, dtype, stretch| match round {
+                check_row_program(rng, &Arc::new(program), &shape, &axes, |rng, shape, dtype, stretch| match round {
                     0 => TestArray::contiguous(rng, shape, dtype),
                     _ => TestArray::random(rng, shape, dtype, stretch),
                 });
@@ -151,7 +151,7 @@ fn row_programs_of_all_lengths_and_layouts_match_the_reference() {
 
 /// Asserts that a program computes the values of the reference. `array` makes the arrays from a shape, a dtype, and
 /// whether they may be broadcast.
-pub(crate) fn check(
+pub(crate) fn check_row_program(
     rng: &mut Rng,
     program: &Arc<Program>,
     shape: &[usize],
@@ -198,8 +198,8 @@ fn row_programs_in_place_match_the_reference() {
     }
 }
 
-/// Tests random arithmetic programs on values per element and per row, whose reductions divide chains, also in place:
-/// fused chains match the separate instructions.
+/// Tests random arithmetic programs on values per element and per row, whose reductions divide chains, including in
+/// place: fused chains match the separate instructions.
 #[test]
 fn random_chains_in_rows_match_the_reference() {
     let rng = &mut Rng(9);
@@ -209,7 +209,7 @@ fn random_chains_in_rows_match_the_reference() {
         let mut values = vec![p.x(dtype), p.x(dtype)];
         let scale = p.input(dtype, c, true);
         let length = p.uniform(UniformSource::RowLength, c);
-        // Values per row, of which two are uniform.
+        // Values per row; two are uniform.
         let mut rows = vec![scale, length, p.row_step(Op::Unary(Unary::Recip), c, &[length])];
         for _ in 0..2 + rng.below(if round % 10 == 0 { 60 } else { 16 }) {
             let last = values.len() - 1;
@@ -255,9 +255,9 @@ fn random_chains_in_rows_match_the_reference() {
             let scale = TestArray::contiguous(rng, &kept, dtype);
             let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[1]);
             let kernel = Row { axes: [1].into_iter().collect(), program: program.clone(), params: params.clone() };
-            let apart = [&shape, &shape, &kept].map(|shape| TestArray::contiguous(rng, shape, dtype));
-            let same = [x.clone(), y.clone(), apart[2].clone()];
-            for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
+            let separate = [&shape, &shape, &kept].map(|shape| TestArray::contiguous(rng, shape, dtype));
+            let same = [x.clone(), y.clone(), separate[2].clone()];
+            for (inputs, outputs) in [([&x, &y], &separate), ([&same[0], &same[1]], &same)] {
                 let from = [inputs[0].shared(), inputs[1].shared(), scale.shared()];
                 run_row(&kernel, &from, &outputs.each_ref().map(TestArray::shared)).unwrap();
                 for (out, expected) in outputs.iter().zip(&expected) {

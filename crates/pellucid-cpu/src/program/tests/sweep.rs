@@ -1,5 +1,5 @@
-//! Sweeps of `Map`, `Reduce`, `Row` and `Copy` over all small shapes, and over lengths near those of vectors, blocks
-//! and tiles.
+//! Sweeps of `Map`, `Reduce`, `Row` and `Copy` over all small shapes, and over lengths near the lengths of vectors,
+//! blocks and tiles.
 
 use super::*;
 use pellucid_ir::kernel::ReduceOp;
@@ -55,7 +55,7 @@ fn maps_match_the_reference() {
             let context = format!("{shape:?} {:?}\n{program}", inputs.iter().map(|i| &i.layout).collect::<Vec<_>>());
             for_each_sweep_thread_count(&shape, |_| {
                 let (mut inputs, mut outputs) = (inputs.clone(), outputs.clone());
-                maps::check(&program, &params, &mut inputs, &mut outputs, &shape, &context);
+                maps::check_map(&program, &params, &mut inputs, &mut outputs, &shape, &context);
             });
         }
     }
@@ -126,9 +126,9 @@ fn reductions_match_the_reference() {
                 _ => dtype,
             };
             let kernel = reductions::kernel(op, axes, reductions::identity(dtype), output);
-            reductions::check(rng, &kernel, &shape, axes);
+            reductions::check_reduction(rng, &kernel, &shape, axes);
             let dot = reductions::kernel(Sum, axes, reductions::product(), DType::F32);
-            reductions::check(rng, &dot, &shape, axes);
+            reductions::check_reduction(rng, &dot, &shape, axes);
         }
     }
 }
@@ -142,7 +142,7 @@ fn row_programs_match_the_reference() {
         for axes in [&[0][..], &[1], &[0, 1]] {
             let program = programs[rng.below(programs.len())].clone();
             let contiguous = rng.flip();
-            rows::check(rng, &program, &shape, axes, |rng, shape, dtype, stretch| match contiguous {
+            rows::check_row_program(rng, &program, &shape, axes, |rng, shape, dtype, stretch| match contiguous {
                 true => TestArray::contiguous(rng, shape, dtype),
                 false => TestArray::random(rng, shape, dtype, stretch),
             });

@@ -1,4 +1,4 @@
-//! Tests of the order and of reservations, by the calls that kernels make.
+//! Tests of the order and of reservations, through the calls that kernels make.
 
 use super::super::{Native, acquire, release};
 use super::*;
@@ -107,7 +107,7 @@ fn reserved_words_have_a_bounded_number_of_readers_and_those_that_wait_longest_a
     let writer = model.join(&trainer, WRITE);
     model.list.leave(writer);
     assert_eq!(model.first(), waiting[..ADMITTED]);
-    // A reservation holds up no other writer, which takes its place.
+    // A reservation does not delay another writer, which replaces the reservation.
     let (other, claims) = (model.join(&new_thread(), WRITE), model.claims(READ));
     assert_eq!(model.first(), [other]);
     model.list.leave(other);

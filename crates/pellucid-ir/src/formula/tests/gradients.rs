@@ -10,7 +10,7 @@ fn pairing(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>], elements
 
 /// Compares the gradient of `f` at x with central differences, then recurses into the gradient, whose
 /// inputs count as independent, until `order` is 0.
-fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
+fn check_gradients(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let y = evaluate(f, x, params, elements);
     let weight = |j: usize, e: usize| 0.7 + 0.31 * j as f64 - 0.23 * e as f64;
     let g: Vec<Vec<f64>> = y.iter().enumerate().map(|(j, y)| (0..y.len()).map(|e| weight(j, e)).collect()).collect();
@@ -43,7 +43,7 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
         }
     }
     if order > 1 && !values.is_empty() {
-        check(&gradient.formula, &values, params, elements, order - 1);
+        check_gradients(&gradient.formula, &values, params, elements, order - 1);
     }
 }
 
@@ -53,12 +53,12 @@ fn every_primitive_and_composition_up_to_order_three() {
         // Special functions have no derivative with respect to their parameter, unlike the central differences.
         if let Some(op) = Binary::ALL.into_iter().find(|op| op.is_special() && op.name() == c.formula.name()) {
             let text = |x: &[Expr], n: &[Expr]| vec![Expr::binary(op, n[0], x[0]) + Expr::binary(op, 3, x[0])];
-            check(&Formula::new(op.name(), &[Input::NUMBER], 1, text), &c.inputs[1..], &[2.0], 5, 3);
+            check_gradients(&Formula::new(op.name(), &[Input::NUMBER], 1, text), &c.inputs[1..], &[2.0], 5, 3);
         } else {
             // The gradient of the minimum compares x with the saved minimum: perturbing only one of them
             // breaks the tie.
             let order = if c.formula.name() == "row_min" { 1 } else { 3 };
-            check(&c.formula, &c.inputs, &c.params, elements(&c.inputs), order);
+            check_gradients(&c.formula, &c.inputs, &c.params, elements(&c.inputs), order);
         }
     }
 }

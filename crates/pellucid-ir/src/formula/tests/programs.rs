@@ -5,7 +5,7 @@ use crate::dtype::{Compute, Scalar};
 use crate::{DType, Error};
 
 /// Runs an `f64` program over one row, register by register, as a backend would.
-pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
+pub(super) fn run_program(program: &Program, inputs: &[Vec<f64>], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
     let uniforms: Vec<f64> = program
         .uniforms
         .iter()
@@ -80,26 +80,26 @@ fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
 }
 
 /// Checks that the programs of `f` and of its gradients compute the same bits as the evaluator.
-fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
+fn check_programs(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let program = f.uniform_program(DType::F64).unwrap();
     assert_eq!(program.is_row(), f.is_row(), "the program\n{program}\nmust be a row program exactly if {f} is");
     let y = evaluate(f, x, params, elements);
     assert_eq!(
-        bits(&run(program, x, params, elements)),
+        bits(&run_program(program, x, params, elements)),
         bits(&y),
         "the results of\n{program}\ndiffer from the evaluation of {f}"
     );
     if order > 0 {
         let gradient = f.gradient(GradientRequest::all(f.inputs().len()));
         let values = read(gradient, x, &y, &y);
-        check(&gradient.formula, &values, params, elements, order - 1);
+        check_programs(&gradient.formula, &values, params, elements, order - 1);
     }
 }
 
 #[test]
 fn programs_equal_the_evaluator() {
     for c in cases() {
-        check(&c.formula, &c.inputs, &c.params, elements(&c.inputs), 2);
+        check_programs(&c.formula, &c.inputs, &c.params, elements(&c.inputs), 2);
     }
 }
 
@@ -122,7 +122,7 @@ fn registers_are_shared() {
     assert_eq!(program.registers, [Compute::F32; 2]);
 }
 
-/// The number of instructions that read the result of the instruction before.
+/// The number of instructions that read the result of the previous instruction.
 fn links(program: &Program) -> usize {
     program.steps.windows(2).filter(|pair| pair[1].args.contains(&pair[0].into)).count()
 }
@@ -139,7 +139,7 @@ fn steps_run_depth_first() {
     let program = f.uniform_program(DType::F64).unwrap();
     assert_eq!((program.steps.len(), links(program), program.registers.len()), (7, 5, 3), "{program}");
     let (x, y) = (-0.75f64, 2.5f64);
-    assert_eq!(run(program, &[vec![x], vec![y]], &[], 1)[0][0], (-x.exp()).sin() * (-y.sin()).tanh());
+    assert_eq!(run_program(program, &[vec![x], vec![y]], &[], 1)[0][0], (-x.exp()).sin() * (-y.sin()).tanh());
     // The operand that needs more registers is computed first.
     let f = Formula::new("tree", &[Input::NUMBER; 2], 0, |x, _| {
         let small = x[0].sin();
@@ -148,7 +148,7 @@ fn steps_run_depth_first() {
     });
     let program = f.uniform_program(DType::F64).unwrap();
     assert_eq!(program.steps.last().unwrap().args[0], program.steps[3].into, "{program}");
-    assert_eq!(run(program, &[vec![x], vec![y]], &[], 1)[0][0], x.sin() * (x.exp() * y.exp()));
+    assert_eq!(run_program(program, &[vec![x], vec![y]], &[], 1)[0][0], x.sin() * (x.exp() * y.exp()));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn integers_and_booleans_have_their_own_arithmetic() {
     );
     for (a, b) in [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
         let truth = |x: bool| vec![x as u8 as f64];
-        let found = run(program, &[vec![a], vec![b]], &[], 1);
+        let found = run_program(program, &[vec![a], vec![b]], &[], 1);
         let expected = [truth(a + b > 0.0), truth(a * b > 0.0), truth(a < b), truth(a == b), truth(a + b > 0.0)];
         assert_eq!(found, expected, "{a} and {b}: an unexpected result of\n{program}");
     }

@@ -1,11 +1,11 @@
 //! Spliced programs compared with their parts, which run in sequence.
 
-use super::programs::run;
+use super::programs::run_program;
 use super::*;
 use crate::DType;
 use crate::kernel::Params;
 
-fn of(formula: &Formula, dtype: DType) -> std::sync::Arc<Program> {
+fn program_of(formula: &Formula, dtype: DType) -> std::sync::Arc<Program> {
     formula.uniform_program(dtype).unwrap().clone()
 }
 
@@ -17,25 +17,25 @@ fn none() -> Params {
 fn a_spliced_program_equals_its_parts() {
     let first = Formula::new("first", &[Input::NUMBER; 2], 1, |x, p| vec![(x[0] * p[0]).exp() + x[1], x[0] * p[0]]);
     let second = Formula::new("second", &[Input::NUMBER; 3], 1, |x, p| vec![(x[0] - x[2]) * p[0] + x[1]]);
-    let (a, b) = (of(&first, DType::F64), of(&second, DType::F64));
+    let (a, b) = (program_of(&first, DType::F64), program_of(&second, DType::F64));
     let mut splice = Splice::new(false);
-    let made = splice
+    let values = splice
         .part(&a, &[2.0].map(Into::into).into_iter().collect(), &[SpliceOperand::Array(7), SpliceOperand::Array(3)])
         .unwrap();
-    let inputs = [SpliceOperand::Value(made[0]), SpliceOperand::Array(3), SpliceOperand::Value(made[1])];
+    let inputs = [SpliceOperand::Value(values[0]), SpliceOperand::Array(3), SpliceOperand::Value(values[1])];
     let read = splice.part(&b, &[0.5].map(Into::into).into_iter().collect(), &inputs).unwrap();
-    let spliced = splice.finish("both", &[read[0], made[0]]).unwrap();
+    let spliced = splice.finish("both", &[read[0], values[0]]).unwrap();
     assert_eq!(spliced.arrays, [7, 3]);
     let (x, y) = (vec![0.1, -0.7, 2.0], vec![3.0, 0.25, -1.0]);
-    let parts = run(&a, &[x.clone(), y.clone()], &[2.0], 3);
-    let expected = run(&b, &[parts[0].clone(), y.clone(), parts[1].clone()], &[0.5], 3);
-    let both = run(&spliced.program, &[x, y], &[2.0, 0.5], 3);
+    let parts = run_program(&a, &[x.clone(), y.clone()], &[2.0], 3);
+    let expected = run_program(&b, &[parts[0].clone(), y.clone(), parts[1].clone()], &[0.5], 3);
+    let both = run_program(&spliced.program, &[x, y], &[2.0, 0.5], 3);
     assert_eq!(both, [expected[0].clone(), parts[0].clone()]);
 }
 
 #[test]
 fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
-    let f = of(formula!(|x, y| (x * y).exp()), DType::F32);
+    let f = program_of(formula!(|x, y| (x * y).exp()), DType::F32);
     let mut splice = Splice::new(false);
     let inputs = [SpliceOperand::Array(0), SpliceOperand::Array(1)];
     let (a, b) = (splice.part(&f, &none(), &inputs).unwrap(), splice.part(&f, &none(), &inputs).unwrap());
@@ -46,32 +46,32 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let narrow = f.program(&Signature::new([DType::F64], DType::F64).storing([DType::F32])).unwrap();
     let wide = f.program(&Signature::new([DType::F32], DType::F64)).unwrap();
     let mut splice = Splice::new(false);
-    let made = splice.part(narrow, &none(), &[SpliceOperand::Array(0)]).unwrap();
-    let read = splice.part(wide, &none(), &[SpliceOperand::Value(made[0])]).unwrap();
+    let values = splice.part(narrow, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let read = splice.part(wide, &none(), &[SpliceOperand::Value(values[0])]).unwrap();
     let both = splice.finish("both", &read).unwrap().program;
     let x = 0.7f64;
-    assert_eq!(run(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
+    assert_eq!(run_program(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
 
     // bf16 is computed in f32: the intermediate value is rounded by an instruction, the result by the store.
-    let f = of(formula!(|x| x + 1.0), DType::BF16);
+    let f = program_of(formula!(|x| x + 1.0), DType::BF16);
     let mut splice = Splice::new(false);
-    let made = splice.part(&f, &none(), &[SpliceOperand::Array(0)]).unwrap();
-    let read = splice.part(&f, &none(), &[SpliceOperand::Value(made[0])]).unwrap();
+    let values = splice.part(&f, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let read = splice.part(&f, &none(), &[SpliceOperand::Value(values[0])]).unwrap();
     let ops: Vec<Op> = splice.finish("both", &read).unwrap().program.steps.iter().map(|s| s.op).collect();
     assert_eq!(ops, [Op::Binary(Binary::Add), Op::Round(DType::BF16), Op::Binary(Binary::Add)]);
 }
 
 #[test]
 fn rows_come_before_and_after_maps() {
-    let square = of(formula!(|x| x * x), DType::F64);
-    let softmax = of(
+    let square = program_of(formula!(|x| x * x), DType::F64);
+    let softmax = program_of(
         formula!(|x| {
             let e = (x - x.row_max()).exp();
             e / e.row_sum()
         }),
         DType::F64,
     );
-    let scale = of(formula!(|x, y| x * y), DType::F64);
+    let scale = program_of(formula!(|x, y| x * y), DType::F64);
     let mut splice = Splice::new(true);
     let a = splice.part(&square, &none(), &[SpliceOperand::Array(0)]).unwrap();
     let b = splice.part(&softmax, &none(), &[SpliceOperand::Value(a[0])]).unwrap();
@@ -79,27 +79,28 @@ fn rows_come_before_and_after_maps() {
     let both = splice.finish("all", &c).unwrap().program;
     assert!(both.is_row());
     let x = vec![0.5, -1.0, 2.0, 0.0];
-    let squares = run(&square, std::slice::from_ref(&x), &[], 4);
-    let soft = run(&softmax, &squares, &[], 4);
-    assert_eq!(run(&both, &[x], &[], 4), run(&scale, &[soft[0].clone(), squares[0].clone()], &[], 4));
+    let squares = run_program(&square, std::slice::from_ref(&x), &[], 4);
+    let soft = run_program(&softmax, &squares, &[], 4);
+    assert_eq!(run_program(&both, &[x], &[], 4), run_program(&scale, &[soft[0].clone(), squares[0].clone()], &[], 4));
 }
 
 #[test]
 fn splices_that_would_change_a_value_are_errors() {
-    let add = |dtype| of(formula!(|x| x + 1), dtype);
+    let add = |dtype| program_of(formula!(|x| x + 1), dtype);
     let mut splice = Splice::new(false);
-    let made = splice.part(&add(DType::I8), &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let values = splice.part(&add(DType::I8), &none(), &[SpliceOperand::Array(0)]).unwrap();
     assert!(
-        splice.part(&add(DType::I8), &none(), &[SpliceOperand::Value(made[0])]).is_err(),
+        splice.part(&add(DType::I8), &none(), &[SpliceOperand::Value(values[0])]).is_err(),
         "splicing must fail because the intermediate i8 value would wrap"
     );
 
     let fill = Formula::new("fill", &[], 1, |_, p| vec![p[0]]);
-    let sum = of(formula!(|x| x - x.row_sum()), DType::F64);
+    let sum = program_of(formula!(|x| x - x.row_sum()), DType::F64);
     let mut splice = Splice::new(true);
-    let made = splice.part(&of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
+    let values =
+        splice.part(&program_of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
     assert!(
-        splice.part(&sum, &none(), &[SpliceOperand::Value(made[0])]).is_err(),
+        splice.part(&sum, &none(), &[SpliceOperand::Value(values[0])]).is_err(),
         "splicing must fail because a row of one value cannot be reduced"
     );
 }

@@ -135,7 +135,7 @@ impl PerGroup {
     /// Returns the number of a group.
     ///
     /// # Panics
-    /// If the list is empty.
+    /// Panics if the list is empty.
     pub fn of(&self, group: usize) -> f64 {
         match self {
             PerGroup::All(value) => *value,

@@ -104,7 +104,7 @@ impl ReduceLrOnPlateau {
     /// Adds a measurement, an `f64` or `f32`, usually once per epoch, and reduces the rates if necessary.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for another optimizer than that of the first step; those of
+    /// [`Error::InvalidArgument`] for an optimizer other than the one of the first step; the errors of
     /// [`Hyperparameter::try_get`] and [`Optimizer::try_set_lr`].
     #[panicking_form]
     pub fn try_step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
@@ -177,7 +177,7 @@ impl PlateauProgress {
     }
 }
 
-/// The state is that of [`ReduceLrOnPlateau::state_dict`].
+/// The state of [`ReduceLrOnPlateau::state_dict`].
 impl Stateful for ReduceLrOnPlateau {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.progress.get().values())

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// A value that is read and replaced as a whole, also through a shared reference.
+/// A value that is read and replaced as a whole, even through a shared reference.
 #[derive(Debug)]
 pub(super) struct Restorable<T>(Mutex<T>);
 

@@ -72,7 +72,7 @@ impl<S: Schedule> Scheduler<S> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Scheduler::new`] and [`Scheduler::load_state_dict`].
+    /// The errors of [`Scheduler::new`] and [`Scheduler::load_state_dict`].
     #[panicking_form]
     pub fn try_resume(schedule: S, optimizer: &(impl Optimizer + ?Sized), state: &StateDict) -> Result<Scheduler<S>> {
         let mut scheduler = Scheduler::try_new(schedule, optimizer)?;
@@ -85,7 +85,7 @@ impl<S: Schedule> Scheduler<S> {
     /// Advances to the next epoch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a rate is negative or not finite, for another optimizer than that of
+    /// [`Error::InvalidArgument`] if a rate is negative or not finite, for an optimizer other than the one passed to
     /// [`Scheduler::new`], and if the optimizer's number of groups has changed.
     #[panicking_form]
     pub fn try_step(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
@@ -96,7 +96,7 @@ impl<S: Schedule> Scheduler<S> {
     /// Moves to any epoch, by the closed form if there is one, else by [`Schedule::next`].
     ///
     /// # Errors
-    /// Those of [`Scheduler::try_step`].
+    /// The errors of [`Scheduler::try_step`].
     #[panicking_form]
     pub fn try_set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let rate = |schedule: &S, at: SchedulePoint| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
@@ -142,7 +142,7 @@ impl<S: Schedule> Scheduler<S> {
         if let Some(saved) = kinds.into_keys().find(|saved| *saved != own) {
             let name = |kind: &str| kind.strip_prefix(KIND).unwrap_or_default().to_string();
             let reason = format!(
-                "the state is that of the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
+                "the state belongs to the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
                  entry `{saved}`",
                 name(&saved),
                 name(&own)
@@ -201,13 +201,14 @@ pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimi
     let groups = optimizer.groups();
     if groups != rates.len() {
         let reason = format!(
-            "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
+            "the optimizer has {groups} groups now, but had {} when the scheduler was created; create another scheduler",
             rates.len()
         );
         return Err(Error::invalid("scheduler", reason));
     }
     if rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_rate(group))) {
-        let reason = "this is not the optimizer for which the scheduler was made; make a scheduler for each optimizer";
+        let reason =
+            "this is not the optimizer for which the scheduler was created; create a scheduler for each optimizer";
         return Err(Error::invalid("scheduler", reason));
     }
     Ok(())
@@ -266,7 +267,7 @@ impl Restorable<SchedulerProgress> {
     }
 }
 
-/// The state is that of [`Scheduler::state_dict`].
+/// The state of [`Scheduler::state_dict`].
 impl<S: Schedule> Stateful for Scheduler<S> {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())
@@ -282,7 +283,7 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
     /// [`CosineAnnealingWarmRestarts::lr`].
     ///
     /// # Errors
-    /// Those of [`Scheduler::try_step`]; [`Error::InvalidArgument`] for an epoch below 0.
+    /// The errors of [`Scheduler::try_step`]; [`Error::InvalidArgument`] for an epoch below 0.
     #[panicking_form]
     pub fn try_set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let rate = |schedule: &CosineAnnealingWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);

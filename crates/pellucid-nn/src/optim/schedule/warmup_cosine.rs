@@ -35,7 +35,7 @@ impl CosineSchedule {
         CosineSchedule { peak, floor: 0.0, warmup: 0, total }
     }
 
-    /// Sets the number of warm-up steps. A larger number than that of all steps counts as that of all steps.
+    /// Sets the number of warm-up steps. A number above `total` counts as `total`.
     pub fn warmup(self, steps: usize) -> CosineSchedule {
         CosineSchedule { warmup: steps.min(self.total), ..self }
     }
@@ -60,7 +60,7 @@ impl CosineSchedule {
     /// Sets the optimizer's learning rate for step `step`; call it between launches if the step is captured.
     ///
     /// # Errors
-    /// Those of [`Optimizer::try_set_lr`].
+    /// The errors of [`Optimizer::try_set_lr`].
     #[panicking_form]
     pub fn try_set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) -> Result<()> {
         optimizer.try_set_lr(self.lr(step))

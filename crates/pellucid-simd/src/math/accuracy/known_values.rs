@@ -3,7 +3,7 @@
 use super::ulps64;
 use crate::math::{bessel, double, gamma, single};
 
-/// Compares with values that mpmath computed to 17 digits, and with those at integers and halves.
+/// Compares with values that mpmath computed to 17 digits, and with exact values at integers and halves.
 #[test]
 fn functions_of_half_turns() {
     for (x, sine, cosine) in [

@@ -80,7 +80,7 @@ fn special_values() {
     assert_eq!(<f64 as Real>::round(-3.5), -4.0);
 }
 
-/// Compares powers with those of `libm`, including all special cases.
+/// Compares powers with the results of `libm`, including all special cases.
 #[test]
 fn powers() {
     let values = [
@@ -122,7 +122,7 @@ fn powers() {
     // The error of libm is 460 ULP here; the expected value has 50 digits of working precision.
     let x = -6044064.005444481;
     assert_eq!(near_one_to_large(double::pow, x), 3.7732068253896246e260);
-    // The same in `f64`, also with the exponents of `f64`.
+    // The same in `f64`, including the exponents of `f64`.
     let wide = values.iter().flat_map(|&a| [a as f64, a as f64 * 1e270, a as f64 * 1e-280]);
     let wide: Vec<f64> = wide.collect();
     let pairs = || wide.iter().flat_map(|&a| wide.iter().map(move |&b| (a, b)));
@@ -136,7 +136,7 @@ fn powers() {
     }
 }
 
-/// Compares scaled numbers with those of `libm`, also where the power leaves the range.
+/// Compares scaled numbers with the results of `libm`, even where the power leaves the range.
 #[test]
 fn products_with_powers_of_two() {
     let numbers = [0.0, 1.0, -1.5, 1.1754944e-38, 3.4028235e38, 1e-45, 7e-40, 0.3, -1e30, f32::INFINITY];

@@ -84,8 +84,8 @@ pub fn erf(x: f64) -> f64 {
     let a = x.abs();
     let c = if a > 6.0 { 6.0 } else { a };
     let s = c * c;
-    let far = (1.0 - erfc_far(c, s, c.mul_add(c, -s))).copysign(x);
-    if a > 1.0 { far } else { erf_near(x) }
+    let tail = (1.0 - erfc_far(c, s, c.mul_add(c, -s))).copysign(x);
+    if a > 1.0 { tail } else { erf_near(x) }
 }
 
 /// Returns erfc x = 1 − erf x, accurate for large x.
@@ -94,8 +94,8 @@ pub fn erfc(x: f64) -> f64 {
     let a = x.abs();
     let c = if a > 28.0 { 28.0 } else { a };
     let s = c * c;
-    let far = erfc_far(c, s, c.mul_add(c, -s));
-    let y = if x < 0.0 { 2.0 - far } else { far };
+    let tail = erfc_far(c, s, c.mul_add(c, -s));
+    let y = if x < 0.0 { 2.0 - tail } else { tail };
     if a < 0.5 { 1.0 - erf_near(x) } else { y }
 }
 
@@ -196,7 +196,7 @@ fn quantile(q: f64, tail: f64) -> f64 {
         ],
     );
     let t = r - 5.0;
-    let far = polynomial(
+    let outer_tail = polynomial(
         t,
         [
             6.657_904_643_501_103_777_20,
@@ -221,8 +221,8 @@ fn quantile(q: f64, tail: f64) -> f64 {
             2.044_263_103_389_939_785_64e-15,
         ],
     );
-    let far = if r <= 5.0 { near } else { far }.copysign(q);
-    if q.abs() <= 0.425 { middle } else { far }
+    let outer_tail = if r <= 5.0 { near } else { outer_tail }.copysign(q);
+    if q.abs() <= 0.425 { middle } else { outer_tail }
 }
 
 /// Returns erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2; ±∞ at ±1, NaN outside of [−1, 1].

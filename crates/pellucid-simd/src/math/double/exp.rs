@@ -11,7 +11,7 @@ pub(super) const LN_2_HIGH: f64 = 6.931_471_803_691_238_164_90e-1;
 /// ln 2 − [`LN_2_HIGH`].
 pub(super) const LN_2_LOW: f64 = 1.908_214_929_270_587_700_02e-10;
 
-/// Returns v · 2ⁿ for −2044 ≤ n ≤ 2046, rounded once, also if the result is subnormal.
+/// Returns v · 2ⁿ for −2044 ≤ n ≤ 2046, rounded once, even if the result is subnormal.
 #[inline(always)]
 pub(super) fn scale(v: f64, n: i64) -> f64 {
     let half_n = n >> 1;
@@ -68,7 +68,7 @@ pub fn exp(x: f64) -> f64 {
     scale(1.0 + expm1_reduced(r), n)
 }
 
-/// Returns a·2ᵇ, also if 2ᵇ overflows or underflows.
+/// Returns a·2ᵇ, even if 2ᵇ overflows or underflows.
 #[inline(always)]
 pub fn ldexp(a: f64, b: f64) -> f64 {
     // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.

@@ -26,7 +26,7 @@ fn log2_in_parts(a: f64) -> (f64, f64) {
     let scaled = a * 9_007_199_254_740_992.0;
     let bits = if subnormal { scaled } else { a }.to_bits() as i64;
     let fraction = bits & 0x000f_ffff_ffff_ffff;
-    // The thresholds of the fraction are those of √1.5 and √3.
+    // The thresholds are the fraction bits of √1.5 and √3.
     let is_low = fraction < 0x0003_988f_0000_0000;
     let is_high = fraction > 0x000b_b679_ffff_ffff;
     let is_middle = !is_low && !is_high;

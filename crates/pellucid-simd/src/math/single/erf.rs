@@ -22,8 +22,8 @@ pub fn erf(x: f32) -> f32 {
     let high = (-1.728_534_7e-5f32).mul_add(t, 3.831_971_26e-4);
     let low = (-3.883_964_38e-3f32).mul_add(t, 2.425_462_19e-2);
     let q = polynomial(t, [-1.287_175_12e-1, -6.348_466_87e-1, -1.067_778_77e-1, high.mul_add(s, low)]);
-    let far = 1.0 - exp(q.mul_add(t, -t));
-    if t > 0.927_734_375 { far.copysign(x) } else { near }
+    let tail = 1.0 - exp(q.mul_add(t, -t));
+    if t > 0.927_734_375 { tail.copysign(x) } else { near }
 }
 
 /// Returns factor·erfc a for 0 ≤ a ≤ 10.1, where s is a² with the rounding error `error` = s − a².

@@ -12,7 +12,7 @@ pub(super) const LN_2_HIGH: f32 = 0.693_359_375;
 /// ln 2 − [`LN_2_HIGH`].
 pub(super) const LN_2_LOW: f32 = -2.121_944_4e-4;
 
-/// Returns v · 2ⁿ for −252 ≤ n ≤ 254, rounded once, also if the result is subnormal.
+/// Returns v · 2ⁿ for −252 ≤ n ≤ 254, rounded once, even if the result is subnormal.
 #[inline(always)]
 fn scale(v: f32, n: i32) -> f32 {
     let half_n = n >> 1;
@@ -115,7 +115,7 @@ fn exp2_reduced(r: f32) -> f32 {
     p.mul_add(r, 1.0)
 }
 
-/// Returns a·2ᵇ, also if 2ᵇ overflows or underflows.
+/// Returns a·2ᵇ, even if 2ᵇ overflows or underflows.
 #[inline(always)]
 pub fn ldexp(a: f32, b: f32) -> f32 {
     // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.

@@ -1,9 +1,9 @@
 //! The primitives on one `f32`.
 //!
-//! Polynomials are minimax (Remez exchange) unless a source is named. Their arguments are reduced so that the error of
-//! rounding exceeds that of the approximation. Functions that would lose bits in `f32` with any polynomial (`pow`,
-//! the inverse hyperbolic functions, ...) compute in `f64` and round once. On vectors this costs two to three
-//! times as much as `f32` and reduces the error to half an ULP.
+//! Polynomials are minimax (Remez exchange) unless a source is named. Their arguments are reduced so that the rounding
+//! error exceeds the approximation error. Functions that would lose bits in `f32` with any polynomial (`pow`, the
+//! inverse hyperbolic functions, ...) compute in `f64` and round once. On vectors this costs two to three times as much
+//! as `f32` and reduces the error to half an ULP.
 
 use super::Single;
 

@@ -2,7 +2,7 @@
 //!
 //! The sine and the cosine reduce x = n·π + r with |r| ≤ π/2 and evaluate one polynomial in r. For the cosine, n is
 //! half of an odd integer. The tangent reduces x = n·π/2 + r with |r| ≤ π/4 and divides two polynomials, selected by n.
-//! The reductions are those of Cody & Waite (1980).
+//! The reductions follow Cody & Waite (1980).
 
 use super::{nearest, polynomial};
 use std::f32::consts::{FRAC_1_PI, FRAC_2_PI, PI};

@@ -1,4 +1,4 @@
-//! The gradients that a backward computation receives, and those that it returns.
+//! The gradients that a backward computation receives, and the gradients that it returns.
 
 use super::{GraphNode, OutputMeta};
 use crate::array::Array;

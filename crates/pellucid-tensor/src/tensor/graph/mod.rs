@@ -66,8 +66,8 @@ impl Edge {
         }
     }
 
-    /// Returns the tensor: a leaf, or an output of a node that was not written since. Returns `None` if it was dropped
-    /// or requires no gradient.
+    /// Returns the tensor: a leaf, or an output of a node that was not written afterwards. Returns `None` if it was
+    /// dropped or requires no gradient.
     pub(crate) fn live_tensor(&self) -> Option<Tensor> {
         match self {
             Edge::None => None,
@@ -115,7 +115,7 @@ struct NodeDetails {
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
-    /// The number of the captured recording of which the node is a part; 0 for a node outside of captured steps.
+    /// The number of the captured recording that contains the node; 0 for a node outside of captured steps.
     recording: u32,
     pub(crate) outputs_meta: SmallVec<[OutputMeta; 1]>,
     /// The single output tensor if it was created together with the node, else dangling.
@@ -217,7 +217,7 @@ impl GraphNode {
     }
 }
 
-/// The parts of a node besides its derivative. A saved value is created where the node stores it, without a copy.
+/// The parts of a node other than its derivative. A saved value is created where the node stores it, without a copy.
 pub(crate) struct NodeParts<'a> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     /// The single output, or dangling; see [`GraphNode::new`].

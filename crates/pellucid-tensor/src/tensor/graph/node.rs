@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A node of the autograd graph: an operation that was applied to tracked tensors.
 ///
-/// It is printed as the list of the operations and leaves that its outputs depend on, see [`Node::graph_text`].
+/// It is printed as the list of the operations and leaves that its outputs depend on; see [`Node::graph_text`].
 #[derive(Clone)]
 pub struct Node(pub(crate) Arc<GraphNode>);
 
@@ -59,8 +59,8 @@ impl Node {
     }
 
     /// Returns the input tensors, in the operation's order: the tensor itself if it still exists, else a tensor of the
-    /// value that the operation has saved, with its history. Returns `None` for an input that was dropped, or written
-    /// in place since, and of which no value is saved. A constant is returned if the operation has saved it.
+    /// value that the operation has saved, with its history. Returns `None` for an input without a saved value that was
+    /// dropped or written in place since. A constant is returned if the operation has saved it.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -87,11 +87,12 @@ impl Node {
 
     /// Returns the output tensors; `None` for an output whose last handle was dropped.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
-        let made = self.0.outputs();
-        (0..self.0.outputs_meta.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
+        let outputs = self.0.outputs();
+        (0..self.0.outputs_meta.len()).map(|i| outputs.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
-    /// Returns the largest generation among its inputs. A leaf has generation 0, an output that of its node plus one.
+    /// Returns the largest generation among its inputs. A leaf has generation 0; the generation of an output is the
+    /// generation of its node plus one.
     pub fn generation(&self) -> u64 {
         self.0.generation
     }

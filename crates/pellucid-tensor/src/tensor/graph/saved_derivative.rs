@@ -7,8 +7,8 @@ use std::sync::{RwLock, TryLockError, TryLockResult};
 
 /// The values that a node has saved, until a backward pass frees them.
 pub(crate) trait SavedValueSlot {
-    /// Calls `run` with the saved values, and frees them afterwards unless `keep` is set. Returns false if they are
-    /// freed.
+    /// Calls `run` with the saved values, and frees them afterwards unless `keep` is set. Returns false if they were
+    /// freed before.
     ///
     /// It never blocks, because this thread's own pass may hold the lock in an outer call. If another pass is freeing
     /// the values, the result is false. If another pass reads them, they are not freed.

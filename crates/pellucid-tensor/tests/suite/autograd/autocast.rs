@@ -84,7 +84,7 @@ fn every_operation_follows_its_policy() {
                     AutocastPolicy::Single => DType::F32,
                     AutocastPolicy::Promote => given,
                 };
-                assert_eq!(y.dtype(), expected, "the dtype of {name} of {given} differs from that of the policy");
+                assert_eq!(y.dtype(), expected, "the dtype of {name} of {given} differs from the policy");
                 y.sum(..).backward();
                 assert_eq!(x.grad().unwrap().dtype(), given, "{name}");
             }

@@ -128,8 +128,8 @@ fn accumulation_does_not_write_to_shared_arrays() {
     assert_close(&d.grad().unwrap(), &[2.0]);
 }
 
-/// Kernels add their gradient to the accumulated sum directly. The bits equal those of separate additions in the order
-/// of arrival.
+/// Kernels add their gradient to the accumulated sum directly. The bits are equal to separate additions in the order of
+/// arrival.
 #[test]
 fn accumulation_is_bitwise_equal_to_separate_additions() {
     let leaf = || Tensor::from([0.3f32, -1.7, 1e-3, 7.1, 1e10, -0.0]).requires_grad_(true);
@@ -312,7 +312,7 @@ fn every_leaf_has_a_separate_writable_gradient() {
         let [x, y] = [&a, &b].map(|t| t.grad().unwrap());
         scale(&x, 2.0);
         assert_eq!((x.to_vec::<f64>(), y.to_vec::<f64>()), (vec![10.0, 12.0], vec![5.0, 6.0]));
-        // Accumulation into the gradient of a does not change that of b.
+        // Accumulation into the gradient of a does not change the gradient of b.
         started(&(&a + &b));
         assert_eq!((a.grad().unwrap().to_vec::<f64>(), y.to_vec::<f64>()), (vec![15.0, 18.0], vec![5.0, 6.0]));
         // The gradients are also separate for reshaped inputs.
@@ -372,7 +372,7 @@ fn a_gradient_set_on_a_result_is_the_seed() {
     assert_eq!(
         after(BackwardOptions { gradient: Some(Tensor::from(2.0)), ..keep() }),
         (12.0, Some(12.0)),
-        "the gradient in the options must take precedence over that of set_grad()"
+        "the gradient in the options must take precedence over set_grad()"
     );
     assert_eq!(after(keep()).0, 6.0, "the gradient that the last pass has stored must not be the seed");
     y.set_grad(Some(Tensor::from(10.0)));

@@ -174,7 +174,7 @@ fn every_float_dtype_is_tracked() {
     }
 }
 
-/// The mode of a thread is that of the last guard that exists.
+/// The last existing guard determines the mode of a thread.
 #[test]
 fn guards_of_modes_may_be_dropped_in_any_order() {
     use pellucid_tensor::{autocast, detect_anomaly, enable_grad, is_grad_enabled, no_grad};

@@ -356,7 +356,7 @@ fn scaled_bessel_functions_of_large_arguments() {
     }
 }
 
-/// A contraction with too many cotangents is split, also if some gradients are sums over a broadcast axis. A row
+/// A contraction with too many cotangents is split, even if some gradients are sums over a broadcast axis. A row
 /// formula has the same derivatives as the operations that it consists of.
 #[test]
 fn a_split_contraction_counts_every_gradient_once() -> Result<()> {

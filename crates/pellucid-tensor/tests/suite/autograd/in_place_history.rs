@@ -76,7 +76,7 @@ fn every_write_is_recorded() {
         assert_eq!(y.to_vec::<f64>(), [1.0, 12.0, 3.0], "{name}");
         (&y * Tensor::from([1.0, 10.0, 100.0])).sum(..).backward();
         assert_eq!((gradient(&x), slope(&v)), (vec![1.0, 0.0, 100.0], 30.0), "{name}");
-        // The target of the write may have no history and another dtype than the source.
+        // The target of the write may have no history, and its dtype may differ from the source.
         let (v, y) = (number(4.0), Tensor::zeros([3], DType::F32));
         let dtypes_fit = !name.starts_with("update");
         if dtypes_fit {
@@ -136,11 +136,11 @@ fn views_and_their_base_have_one_history() {
 fn a_detached_tensor_has_a_separate_history() {
     let (x, v) = (leaf([1.0, 2.0]), number(5.0));
     let y = &x * 2.0;
-    let apart = y.detach();
-    let view = apart.i(0);
-    apart.set(0, &v * 1.0);
-    assert!(apart.requires_grad() && view.requires_grad() && !apart.detach().requires_grad());
-    (&y * 10.0 + &apart).sum(..).backward();
+    let detached = y.detach();
+    let view = detached.i(0);
+    detached.set(0, &v * 1.0);
+    assert!(detached.requires_grad() && view.requires_grad() && !detached.detach().requires_grad());
+    (&y * 10.0 + &detached).sum(..).backward();
     assert_eq!((gradient(&x), slope(&v)), (vec![20.0, 20.0], 1.0));
     // The detached tensor is a column of a matrix: its elements are not adjacent in the storage.
     let (columns, v) = (zeros([3, 2]).i((.., 1)).detach(), number(5.0));
@@ -332,7 +332,7 @@ fn deferred_and_captured_writes_have_the_same_history() {
     assert_eq!(outside.i(0).item::<f64>(), 1.0);
 }
 
-/// Returns the memory of its input reversed, with a gradient that is not that of a view.
+/// Returns the memory of its input reversed, with a gradient that differs from a view's.
 struct Reversed;
 
 impl Operation for Reversed {
@@ -357,9 +357,9 @@ fn a_view_that_was_made_without_gradients_is_not_written_with_a_history() {
     let error = ops::copy_(&view, &v).unwrap_err().to_string();
     assert!(error.contains("no_grad()") && base.to_vec::<f64>() == [0.0, 0.0], "{error}");
     view.copy_(&Tensor::from(1.0));
-    let apart = view.detach();
-    apart.copy_(&v);
-    assert!(apart.requires_grad() && !base.requires_grad() && base.to_vec::<f64>() == [3.0, 0.0]);
+    let detached = view.detach();
+    detached.copy_(&v);
+    assert!(detached.requires_grad() && !base.requires_grad() && base.to_vec::<f64>() == [3.0, 0.0]);
     base.set(1, &v);
     assert!(base.requires_grad() && !view.requires_grad());
 }

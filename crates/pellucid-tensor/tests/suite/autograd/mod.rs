@@ -9,7 +9,7 @@
 //! | `transform` | `grad`, `vjp`, `jvp`, `hvp` |
 //! | `in_place` | version counters, protected tensors |
 //! | `in_place_history` | the history of writes in place |
-//! | `shared_memory` | tensors that share memory: operands, gradients, views made under `no_grad` |
+//! | `shared_memory` | tensors that share memory: operands, gradients, views created under `no_grad` |
 //! | `hook` | hooks |
 //! | `custom_operation` | user-defined operations |
 //! | `autocast` | mixed precision: dtypes by policy, gradients in the dtype of their tensor |

@@ -146,7 +146,7 @@ fn input_tensors_are_the_tensors_or_their_saved_values() {
     assert_close(inputs[1].as_ref().unwrap(), &[3.0, 4.0]);
     let sin = creator(&y);
     assert_eq!(ids(&sin.input_tensors()), [Some(x.id())]);
-    // A value that was saved has its history, also if the tensor was dropped.
+    // A value that was saved has its history, even if the tensor was dropped.
     let expected = y.to_vec::<f64>();
     let (a, b) = (x.exp(), &c + &x);
     let product = &a * &b;

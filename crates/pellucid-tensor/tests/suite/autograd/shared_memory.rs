@@ -1,4 +1,4 @@
-//! Tensors that share memory: operands of a write, gradients, and views made under `no_grad`.
+//! Tensors that share memory: operands of a write, gradients, and views created under `no_grad`.
 
 use crate::support::{leaf, number};
 use pellucid_tensor::{
@@ -195,8 +195,8 @@ fn an_update_that_is_refused_has_written_nothing() {
 fn results_of_no_grad_can_be_written_when_their_base_is_gone() {
     let x = Tensor::from([[1.0f64, 2.0], [3.0, 4.0]]);
     let a = number(5.0);
-    let made: [fn(&Tensor) -> Tensor; 4] = [|x| x.sum(1), |x| x.mean(1), |x| x.var(1), |x| (x * 1.0).i((.., 0))];
-    for f in made {
+    let functions: [fn(&Tensor) -> Tensor; 4] = [|x| x.sum(1), |x| x.mean(1), |x| x.var(1), |x| (x * 1.0).i((.., 0))];
+    for f in functions {
         let written = || {
             let s = no_grad_result(|| f(&x));
             s.set(0, &a);

@@ -162,7 +162,7 @@ fn a_recorded_constant_can_be_differentiated() {
         y = grad(&[&y], &[&x], recorded()).unwrap().remove(0);
         assert_eq!(y.item::<f64>(), expected);
     }
-    // The gradient of W·x by x is Wᵀ·1, whose graph does not reach x.
+    // The gradient of W·x with respect to x is Wᵀ·1, whose graph does not reach x.
     let (w, v) = (Tensor::from([[1.0, 2.0], [3.0, 4.0]]).requires_grad_(true), leaf([5.0, 6.0]));
     let slope = grad(&[&w.matmul(&v)], &[&v], recorded()).unwrap().remove(0).sum(..);
     let refused = grad(&[&slope], &[&w, &v], GradOptions { retain_graph: true, ..Default::default() });

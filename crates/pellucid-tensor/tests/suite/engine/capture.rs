@@ -167,7 +167,7 @@ fn escaped_handles_are_poisoned() {
     let (input, y) = escaped.take().unwrap();
     for poisoned in [input, y] {
         assert!(matches!(poisoned.try_to_vec::<f32>(), Err(Error::Poisoned { .. })));
-        assert!(panic_of(|| &poisoned + 1.0).contains("made inside a captured step"));
+        assert!(panic_of(|| &poisoned + 1.0).contains("created inside a captured step"));
     }
 }
 
@@ -411,7 +411,7 @@ fn verify_finds_a_changed_host_number() {
     match step.verify() {
         Err(error @ Error::CaptureChanged { .. }) => {
             let text = error.to_string();
-            assert!(text.contains("kernel 0, `mul(f32 [3]) -> f32 [3]`, has other host values"), "{text}");
+            assert!(text.contains("kernel 0, `mul(f32 [3]) -> f32 [3]`, has different host values"), "{text}");
             assert!(text.contains("hooks") && !text.contains('{'), "{text}");
         }
         other => panic!("{other:?}"),

@@ -213,7 +213,7 @@ fn a_step_can_be_captured_inside_lazy_work() {
     assert_eq!(bits(&lazy(|| run(true))), bits(&run(false)));
 }
 
-/// The state after launches with these indices, of which those out of bounds are refused, eager and captured.
+/// The state after launches with these indices, eager and captured. Indices out of bounds are refused.
 fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, launches: &[i64]) -> (Vec<f32>, Vec<f32>) {
     let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
     let index = |i: i64| Tensor::from([0, i]);

@@ -122,14 +122,14 @@ fn another_thread_replaces_the_gradient_of_a_step() {
 }
 
 /// Debug builds verify a step before its second and third launch. The second recording starts with the gradients of the
-/// first one, also if another thread replaces a gradient in the meantime.
+/// first one, even if another thread replaces a gradient in the meantime.
 #[test]
 fn verify_does_not_depend_on_gradients_of_other_threads() {
     let (w, v, x) = (weight(), weight(), constant(1.0));
     w.set_grad(Some(constant(0.0)));
     v.set_grad(Some(constant(0.0)));
     let step = |i: &[Tensor]| {
-        // The first slot that the step uses is that of `v`; the gradient of `w` is replaced before its first use.
+        // The first slot that the step uses belongs to `v`; the gradient of `w` is replaced before its first use.
         add_gradient(&(&v * &i[0]), 1.0);
         elsewhere(|| w.set_grad(Some(constant(10.0))));
         add_gradient(&(&w * &i[0]), 1.0);
@@ -190,7 +190,7 @@ fn a_trace_changes_no_gradient_of_another_thread() {
     assert_eq!(gradient(&w), Some(vec![8.0; 2]));
 }
 
-/// A scope of `lazy` computes values, so its gradients are those of all threads.
+/// A scope of `lazy` computes values, so all threads see its gradients.
 #[test]
 fn gradients_of_a_lazy_scope_and_of_other_threads_add_up() {
     let w = weight();

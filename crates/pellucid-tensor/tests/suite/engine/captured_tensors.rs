@@ -55,7 +55,7 @@ fn constants_have_their_values_in_every_launch() {
     }
 }
 
-/// A launch computes the same values as an eager call with copies of its inputs, also for inputs that share storage
+/// A launch computes the same values as an eager call with copies of its inputs, even for inputs that share storage
 /// with each other or with a target of the step, or start at an offset.
 #[test]
 fn inputs_may_share_storage_with_targets_and_have_offsets() {
@@ -132,7 +132,7 @@ fn inputs_may_share_memory() {
     ];
     for (what, a, b) in pairs {
         let before = bits(&[square.clone(), row.clone()]);
-        let apart = (&a * 1.0, &b * 1.0);
+        let copies = (&a * 1.0, &b * 1.0);
         let found = launched(&mut step, &[&a, &b]);
         assert_eq!(
             bits(&[square.clone(), row.clone()]),
@@ -140,7 +140,7 @@ fn inputs_may_share_memory() {
             "{what}: the launch must not change the caller's tensors"
         );
         let written = bits(from_ref(&state));
-        assert_eq!(bits(&found), bits(&work(&apart.0, &apart.1)), "{what}");
+        assert_eq!(bits(&found), bits(&work(&copies.0, &copies.1)), "{what}");
         assert_eq!(bits(from_ref(&state)), written, "{what}");
     }
 }

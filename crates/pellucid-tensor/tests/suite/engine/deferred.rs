@@ -55,7 +55,7 @@ fn a_list_of_the_same_structure_is_compiled_once() {
     assert_eq!((first.compiled_plans, second.compiled_plans), (1, 0));
     assert_eq!(first.launches, second.launches);
     assert_eq!(bits(&[a]), bits(&[b]));
-    // Run-time parameters may change, also to NaN, which differs from itself.
+    // Run-time parameters may change, even to NaN, which differs from itself.
     let scaled = |factor: f64| work_of(|| lazy(|| (&x * factor).exp() + (&x - factor).sum(..)));
     for factor in [2.0, 3.0, f64::NAN, f64::NAN, -1.0] {
         assert_eq!(bits(&[scaled(factor).1]), bits(&[(&x * factor).exp() + (&x - factor).sum(..)]), "{factor}");
@@ -180,7 +180,7 @@ fn writes_of_other_threads_come_after_deferred_reads() {
     assert_eq!(y.to_vec::<f32>(), [3.0, 6.0]);
 }
 
-/// A copy of an output is deferred too. It has the values of its launch, also if the next launch comes first.
+/// A copy of an output is deferred too. It has the values of its launch, even if the next launch comes first.
 #[test]
 fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
     let x = Tensor::from([1.0f32, 2.0]).to(toy(1));
@@ -207,7 +207,7 @@ fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
     assert_eq!((first.to_vec::<f32>(), second.to_vec::<f32>()), (vec![10.0, 20.0], vec![20.0, 30.0]));
 }
 
-/// The error of a kernel reaches the thread that deferred it, and no other one.
+/// The error of a kernel reaches only the thread that deferred it.
 #[test]
 fn threads_that_share_a_device_do_not_share_errors() {
     let device = toy(1);

@@ -337,7 +337,7 @@ const RULES: &[Rule] = &[
 ];
 
 /// Runs a plan once and returns the bytes of all slots that are visible, and of the outputs.
-fn run(plan: &Plan) -> Vec<Vec<u8>> {
+fn run_plan(plan: &Plan) -> Vec<Vec<u8>> {
     let storages: Vec<Arc<Storage>> = plan.slots.iter().map(|&bytes| Cpu.storage(bytes).unwrap()).collect();
     for (slot, storage) in storages.iter().enumerate() {
         // A read of a slot that no launch has written differs from the recorded plan.
@@ -371,13 +371,13 @@ fn every_rule_computes_the_recorded_bits_for_all_lengths() {
                 built.plan.is_launch_bound = is_launch_bound;
                 let outputs = rule(&mut built, m, n);
                 built.plan.outputs = outputs;
-                let expected = run(&built.plan);
+                let expected = run_plan(&built.plan);
                 // Each pass alone, and all of them.
                 let fuse = Passes::none().with("fuse").unwrap();
                 for passes in [fuse, Passes::all().without("fuse").unwrap(), Passes::all()] {
                     let plan = built.plan.clone().after(passes);
                     fused += built.plan.launches.len() - plan.launches.len() - plan.setup.len();
-                    let found = run(&plan);
+                    let found = run_plan(&plan);
                     assert_eq!(found, expected, "{name} [{m}, {n}], launch-bound: {is_launch_bound}\n{plan}");
                 }
             }

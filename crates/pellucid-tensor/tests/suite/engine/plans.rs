@@ -25,7 +25,8 @@ fn random_programs_compute_the_same_bits_in_every_mode() {
     assert!(has_axes[0] > 20 && has_axes[1] > 200, "{has_axes:?}");
 }
 
-/// A device that defers its kernels, most of which run on the CPU, computes the bits of one that runs them at once.
+/// A device that defers its kernels, most of which run on the CPU, computes the same bits as a device that runs them at
+/// once.
 #[test]
 fn random_programs_compute_the_same_bits_on_a_device_that_defers_kernels() {
     for seed in 1000..1100 {
@@ -88,7 +89,7 @@ fn gradients_of_reductions_over_axes_of_any_length_are_equal_on_launch_bound_dev
 }
 
 /// Operations that create numbers of their own, and calls that are refused after they have created one, can be part of
-/// a step that is captured on another device than the CPU.
+/// a step that is captured on a device other than the CPU.
 #[test]
 fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
     let cases: [Reducing; 5] = [

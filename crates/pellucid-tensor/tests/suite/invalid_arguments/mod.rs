@@ -34,7 +34,7 @@ static IN_TESTS: AtomicBool = AtomicBool::new(false);
 const CALL: Duration = Duration::from_secs(10);
 
 /// Runs all cases, and panics if any failed. Each case is printed first, so the last one printed ended the process.
-fn run(cases: impl IntoIterator<Item = Case>) {
+fn run_cases(cases: impl IntoIterator<Item = Case>) {
     std::panic::set_hook(Box::new(|panic| {
         let in_tests = panic.location().is_some_and(|place| place.file().contains("tests/suite"));
         IN_TESTS.store(in_tests, Ordering::Relaxed);
@@ -144,7 +144,7 @@ fn invalid_numbers_are_errors() {
 #[test]
 #[ignore = "runs in a child process with little memory"]
 fn child_of_numbers() {
-    run(calls::all());
+    run_cases(calls::all());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn invalid_shapes_are_errors() {
 #[test]
 #[ignore = "runs in a child process with little memory"]
 fn child_of_shapes() {
-    run(views::all());
+    run_cases(views::all());
 }
 
 /// An invalid number of threads is limited, not started.

@@ -91,7 +91,7 @@ fn lengths_that_a_recurrent_kernel_refuses_name_the_call() {
     }
 }
 
-/// A launch with wrong lengths fails before the step writes a tensor, also where the write does not need the layer.
+/// A launch with wrong lengths fails before the step writes a tensor, even if the write does not need the layer.
 #[test]
 fn wrong_lengths_leave_the_state_of_a_step_unchanged() {
     let count = Tensor::from([0.0f32; 4]);

@@ -57,8 +57,8 @@ fn bounds_that_are_nan_give_nan() {
         let x = leaf([-1.0, 0.5, 2.0]);
         x.clamp(low, high).sum(..).backward();
         assert_same(&x.grad().unwrap(), &[0.0; 3]);
-        let whole = Tensor::from([1i32, 2]).clamp(low, high);
-        assert!(whole.dtype().is_float() && whole.isnan().all(..).item::<bool>());
+        let integers = Tensor::from([1i32, 2]).clamp(low, high);
+        assert!(integers.dtype().is_float() && integers.isnan().all(..).item::<bool>());
     }
     assert_same(&Tensor::from([NAN, -2.0, 3.0]).clamp(-1.0, 1.0), &[NAN, -1.0, 1.0]);
     assert_same(&Tensor::from([NAN, -2.0, 8.0]).relu6(), &[NAN, 0.0, 6.0]);

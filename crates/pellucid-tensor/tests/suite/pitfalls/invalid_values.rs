@@ -64,27 +64,27 @@ fn numbers_outside_the_range_of_a_dtype() {
 #[test]
 fn integers_beside_narrow_tensors() {
     let (bytes, words) = (Tensor::from([1u8, 7]), Tensor::from([1i32, 7]));
-    let far = 1i64 << 40;
-    assert_eq!(ops::clamp(&words, 0, far).unwrap().to_vec::<i64>(), [1, 7]);
-    assert_eq!(ops::clamp(&words, -far, 5).unwrap().to_vec::<i64>(), [1, 5]);
+    let huge = 1i64 << 40;
+    assert_eq!(ops::clamp(&words, 0, huge).unwrap().to_vec::<i64>(), [1, 7]);
+    assert_eq!(ops::clamp(&words, -huge, 5).unwrap().to_vec::<i64>(), [1, 5]);
     assert_eq!(ops::clamp(&bytes, 5, i64::MAX).unwrap().to_vec::<i64>(), [5, 7]);
     assert_eq!(ops::clamp(&bytes, -5, 300).unwrap().to_vec::<i64>(), [1, 7]);
     for (op, result) in [
-        ("lt", ops::lt(&words, far)),
+        ("lt", ops::lt(&words, huge)),
         ("eq", ops::eq(&words, 1i64 << 32)),
         ("minimum", ops::minimum(&words, i64::MAX)),
         ("maximum", ops::maximum(&bytes, 300)),
-        ("rem", ops::rem(&words, far)),
+        ("rem", ops::rem(&words, huge)),
         ("floor_div", ops::floor_div(&words, 1i64 << 31)),
         ("add", ops::add(&bytes, 256)),
     ] {
         assert!(refused(op, result).contains("range"), "{op}");
     }
     assert_eq!(ops::lt(&bytes, 300).unwrap().to_vec::<bool>(), [true, true]);
-    assert_eq!(ops::lt(words.to_dtype(DType::I64), far).unwrap().to_vec::<bool>(), [true, true]);
+    assert_eq!(ops::lt(words.to_dtype(DType::I64), huge).unwrap().to_vec::<bool>(), [true, true]);
     assert_eq!(ops::add(&bytes, 255).unwrap().to_vec::<i64>(), [0, 6], "a sum beyond the range of u8 must wrap");
     // Tensors are promoted, and a float tensor accepts any number.
-    assert_eq!(ops::add(&words, far as f64).unwrap().dtype(), DType::F32);
+    assert_eq!(ops::add(&words, huge as f64).unwrap().dtype(), DType::F32);
 }
 
 /// The absolute value of the least integer overflows.
@@ -353,7 +353,7 @@ fn invalid_values_make_a_captured_step_nan() {
     assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);
 }
 
-/// The error of a deferred or captured step is that of the call: it has the index of the caller and names the
+/// The error of a deferred or captured step equals the error of the call: it has the index of the caller and names the
 /// operation, and not one of its parts.
 #[test]
 fn a_wrong_index_is_named_in_every_mode() {
@@ -453,20 +453,20 @@ fn shapes_are_checked_before_indices() {
 
 #[test]
 fn dtypes_are_checked_before_indices() {
-    let (whole, number) = (Tensor::zeros([3, 2], DType::I64), Tensor::zeros([3, 2], DType::F32));
-    let (far, places) = (Tensor::from([0i64, 9]), Tensor::from([[0i64, 9]]));
+    let (integers, number) = (Tensor::zeros([3, 2], DType::I64), Tensor::zeros([3, 2], DType::F32));
+    let (indices, places) = (Tensor::from([0i64, 9]), Tensor::from([[0i64, 9]]));
     let norm = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..Default::default() };
     let bags = EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), ..Default::default() };
     let results = [
-        ("index_put", ops::index_put(&whole, [9, 1], &Tensor::zeros((), DType::F32), false)),
-        ("put", ops::put(&whole, &far, &number.i((..2, 0)), false)),
-        ("scatter", ops::scatter(&whole, &places, &number, 0)),
-        ("scatter_add", ops::scatter_add(&whole, &places, &number, 0)),
-        ("index_add", ops::index_add(&whole, 0, &far, &number.i(..2), 1)),
-        ("index_copy", ops::index_copy(&whole, 0, &far, &number.i(..2))),
-        ("embedding", ops::embedding(&whole, &far, norm)),
-        ("embedding_bag", ops::embedding_bag(&whole, &places, bags)),
-        ("select_scatter", ops::select_scatter(&whole, &number.i(0), 0, 1)),
+        ("index_put", ops::index_put(&integers, [9, 1], &Tensor::zeros((), DType::F32), false)),
+        ("put", ops::put(&integers, &indices, &number.i((..2, 0)), false)),
+        ("scatter", ops::scatter(&integers, &places, &number, 0)),
+        ("scatter_add", ops::scatter_add(&integers, &places, &number, 0)),
+        ("index_add", ops::index_add(&integers, 0, &indices, &number.i(..2), 1)),
+        ("index_copy", ops::index_copy(&integers, 0, &indices, &number.i(..2))),
+        ("embedding", ops::embedding(&integers, &indices, norm)),
+        ("embedding_bag", ops::embedding_bag(&integers, &places, bags)),
+        ("select_scatter", ops::select_scatter(&integers, &number.i(0), 0, 1)),
     ];
     for (op, result) in results {
         let error = result.expect_err(op);

@@ -142,15 +142,15 @@ fn an_index_into_an_empty_tensor_is_checked() {
 #[test]
 fn a_stride_beyond_the_image_costs_nothing() {
     let x = Tensor::from([[[1.0f32, 2.0, 3.0]]]).requires_grad_(true);
-    let far = 1 << 30;
-    let y = ops::avg_pool1d(&x, PoolOptions { stride: Some(far.into()), ..PoolOptions::new(2) }, Default::default())
+    let huge = 1 << 30;
+    let y = ops::avg_pool1d(&x, PoolOptions { stride: Some(huge.into()), ..PoolOptions::new(2) }, Default::default())
         .unwrap();
     let w = Tensor::from([[[2.0f32, 3.0]]]);
-    let z = ops::conv1d(&x, &w, None, ops::ConvOptions { stride: far.into(), ..Default::default() }).unwrap();
+    let z = ops::conv1d(&x, &w, None, ops::ConvOptions { stride: huge.into(), ..Default::default() }).unwrap();
     (y + z).sum(..).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.5, 3.5, 0.0]);
     let one = x.narrow(2, 0, 1);
     let up =
-        ops::conv_transpose1d(&one, &w, None, ops::ConvOptions { stride: far.into(), ..Default::default() }).unwrap();
+        ops::conv_transpose1d(&one, &w, None, ops::ConvOptions { stride: huge.into(), ..Default::default() }).unwrap();
     assert_eq!(up.to_vec::<f32>(), [2.0, 3.0]);
 }

@@ -1,4 +1,4 @@
-//! Results near the ends of the range, and those of a cancellation: normalisations and tails of activations.
+//! Results near the ends of the range, and results of a cancellation: normalisations and tails of activations.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{BatchNormOptions, ConvOptions, Reduction};
@@ -115,7 +115,7 @@ const NORMAL_DISTRIBUTION: [[f64; 4]; 12] = [
 
 #[test]
 fn functions_of_the_normal_distribution_are_accurate_in_both_tails() {
-    // The error of φ grows with x², because e^(−x²/2) multiplies that of x² by it.
+    // The error of φ grows with x², because e^(−x²/2) multiplies the error of x² by it.
     for (dtype, unit, smallest) in [(DType::F32, 2f64.powi(-23), 1e-37), (DType::F64, 2f64.powi(-52), 1e-306)] {
         for [x, mass, logarithm, slope] in NORMAL_DISTRIBUTION {
             let density = slope * mass;
@@ -295,8 +295,8 @@ fn gradients_of_normalisations_at_large_magnitudes() {
                     };
                     in_all_modes(name, &(&base * scale).to_dtype(dtype), gradient).to_dtype(DType::F64)
                 };
-                let (near, far) = (slope(1024.0), slope(scale));
-                let error = ((&near - far).abs().max(..) / near.abs().max(..)).item::<f64>();
+                let (moderate, scaled) = (slope(1024.0), slope(scale));
+                let error = ((&moderate - scaled).abs().max(..) / moderate.abs().max(..)).item::<f64>();
                 assert!(error <= 1e-4, "{name} of {n} elements in {dtype}: {error:e}");
             }
         }
@@ -382,7 +382,7 @@ fn in_all_modes(what: &str, x: &Tensor, call: impl Fn(&Tensor) -> Tensor) -> Ten
     eager
 }
 
-/// The rows of a matrix, of which some are usual, some overflow, some underflow, and one is zero.
+/// The rows of a matrix: some are usual, some overflow, some underflow, and one is zero.
 const SCALES: [f64; 9] = [1.0, 3e18, 1e-25, 0.0, 5e36, 3e-37, 1e-30, 2.0, 1e30];
 
 /// The lengths cover rows that are reduced side by side, rows in blocks, single rows and rows of several tiles.
@@ -585,7 +585,7 @@ fn cross_entropy_of_large_logits_keeps_its_digits() {
                 let targets = if has_classes { classes.clone() } else { shares.to_dtype(dtype) };
                 ops::cross_entropy(x, &targets, options).unwrap()
             };
-            // The shifted logits are those of the first row exactly, and those of the second.
+            // The shift of the logits is exact in both rows.
             let shifted = (&logits + shift).to_dtype(dtype);
             let what = format!("{dtype}, smoothing {smoothing}, weights {is_weighted}, classes {has_classes}");
             let found = in_all_modes(&what, &shifted, loss).to_dtype(DType::F64).to_vec::<f64>();
@@ -628,7 +628,7 @@ fn local_response_norm_of_a_huge_window() {
     assert!((odd * Tensor::from([[[5.0], [5.25], [4.25]]]) - &x).abs().max(..).item::<f64>() < 1e-15);
 }
 
-/// A single element has no deviation: 0/0, also in the gradient.
+/// A single element has no deviation: 0/0, even in the gradient.
 #[test]
 fn deviations_without_degrees_of_freedom_have_nan_gradients() {
     let x = Tensor::from([[1.0, 2.0, 4.0], [3.0, f64::NAN, f64::NAN], [5.0, 5.0, f64::NAN]]).requires_grad_(true);
@@ -642,7 +642,7 @@ fn deviations_without_degrees_of_freedom_have_nan_gradients() {
     }
 }
 
-/// The gradient is the softmax also where the precision of the result is below it.
+/// The gradient is the softmax even if the precision of the result is lower.
 #[test]
 fn gradients_of_logsumexp_of_large_elements() {
     for (dtype, shift) in [(DType::F32, 1e8), (DType::F64, 1e17), (DType::F32, -1e8), (DType::F32, 0.0)] {

@@ -70,10 +70,10 @@ const CASES: &[Case] = &[
     ("lp_pool1d 3 with signs", 1, |x| (x + x.abs() * 3.0).unsqueeze(0).lp_pool1d(3.0, PoolOptions::new(6))),
     ("lp_pool1d 0.5", 1, |x| x.abs().unsqueeze(0).lp_pool1d(0.5, PoolOptions::new(2))),
     ("lp_pool1d -1", 1, |x| x.abs().unsqueeze(0).lp_pool1d(-1.0, PoolOptions::new(2))),
-    ("lp_pool1d with gaps", 1, |x| x.unsqueeze(0).lp_pool1d(4.0, apart(2, 3))),
+    ("lp_pool1d with gaps", 1, |x| x.unsqueeze(0).lp_pool1d(4.0, gapped(2, 3))),
     ("lp_pool2d 2", 1, |x| x.reshape([1, 1, 4, 3]).lp_pool2d(2.0, PoolOptions::new([2, 3]))),
     ("lp_pool2d 1.5", 1, |x| x.abs().reshape([1, 2, 3, 2]).lp_pool2d(1.5, PoolOptions::new(2))),
-    ("lp_pool2d with gaps", 1, |x| x.reshape([1, 1, 3, 4]).lp_pool2d(2.0, apart([1, 2], [2, 2]))),
+    ("lp_pool2d with gaps", 1, |x| x.reshape([1, 1, 3, 4]).lp_pool2d(2.0, gapped([1, 2], [2, 2]))),
     ("lp_pool3d 2", 1, |x| x.reshape([1, 3, 2, 2]).lp_pool3d(2.0, PoolOptions::new([1, 2, 2]))),
     ("lp_pool3d 4", 1, |x| x.reshape([1, 3, 2, 2]).lp_pool3d(4.0, PoolOptions::new([3, 2, 1]))),
     ("matrix_norm", 1, |x| matrix_norm(x, MatrixNorm::Frobenius)),
@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
     ("matrix_norm -2", 1, |x| matrix_norm(x, (-2.0).into())),
 ];
 
-/// Scales of a dtype, powers of two: their squares, and those of most, over- or underflow.
+/// Scales of a dtype, powers of two, most of whose squares over- or underflow.
 const SCALES: &[(DType, f64, [i32; 7])] = &[
     (DType::F64, 1e-12, [0, 340, -340, 531, -565, 1013, -1010]),
     (DType::F32, 5e-5, [0, 46, -46, 83, -83, 117, -114]),
@@ -100,7 +100,7 @@ fn without_eps() -> BatchNormOptions {
     BatchNormOptions { eps: 0.0, ..Default::default() }
 }
 
-fn apart(size: impl Into<Spatial>, stride: impl Into<Spatial>) -> PoolOptions {
+fn gapped(size: impl Into<Spatial>, stride: impl Into<Spatial>) -> PoolOptions {
     PoolOptions { stride: Some(stride.into()), ..PoolOptions::new(size) }
 }
 
@@ -139,8 +139,8 @@ fn derivatives(x: &Tensor, call: impl Fn(&Tensor) -> Tensor) -> [Tensor; 3] {
     [y, first, second].map(|t| t.detach())
 }
 
-/// Compares the value and derivatives of a function with those of a reference of degree d, at all scales that
-/// `is_chosen` accepts, and appends the differences to `failures`.
+/// Compares the value and derivatives of a function with a reference of degree d, at all scales that `is_chosen`
+/// accepts, and appends the differences to `failures`.
 fn compare(
     (name, degree, call): Case,
     reference: Function,
@@ -197,7 +197,7 @@ fn derivatives_at_all_scales() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Distances of pairs of which some are usual, some over- or underflow, and some are 0.
+/// Distances of pairs: some are usual, some over- or underflow, and some are 0.
 #[test]
 fn distances_of_mixed_scales() {
     let scale = |k: i32| 2f64.powi(k);
@@ -266,7 +266,7 @@ fn lp_pools_of_mixed_windows() {
     }
 }
 
-/// The power 300 of the largest element overflows, and that of the smallest one underflows.
+/// The power 300 of the largest element overflows, and the power of the smallest element underflows.
 #[test]
 fn norms_of_large_orders() {
     for dtype in [DType::F32, DType::F64] {

@@ -50,7 +50,7 @@ fn derivatives_between_special_points_keep_their_digits() {
         let numbers: Vec<f64> = numbers.split(' ').map(|v| v.parse().expect("a number")).collect();
         let (at, expected) = (numbers[0], &numbers[1..]);
         let (_, f) = OPERATIONS.into_iter().find(|(known, _)| *known == name).expect("the operation is in the list");
-        // The derivatives of these two are those of the result, whose rounding is relative to 1.
+        // The derivatives of these two are computed from the result, whose rounding is relative to 1.
         let is_of_result = ["sigmoid", "tanh"].contains(&name);
         let single = (DType::F32, 1e-3, f64::from(f32::MIN_POSITIVE), f64::from(f32::EPSILON));
         for (dtype, relative, least, epsilon) in [(DType::F64, 1e-10, f64::MIN_POSITIVE, f64::EPSILON), single] {

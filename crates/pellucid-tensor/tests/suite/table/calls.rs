@@ -138,7 +138,7 @@ fn calls_agree_in_all_modes_and_keep_their_device() {
     let mut report = Report::default();
     for row in all() {
         for case in &row.cases {
-            report.section(row.name, |report| modes::check(&row, case, report));
+            report.section(row.name, |report| modes::check_modes(&row, case, report));
             report.section(row.name, |report| devices::check_pins(&row, case, report));
         }
     }

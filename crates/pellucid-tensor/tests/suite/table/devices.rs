@@ -18,7 +18,7 @@ pub fn toy(index: usize) -> Device {
     format!("toy:{index}").parse().expect("a registered device must be found")
 }
 
-/// How closely the results of a device must agree with those of the CPU.
+/// How closely the results of a device must agree with the CPU.
 #[derive(Clone, Copy)]
 enum Agreement {
     Bits,
@@ -76,7 +76,7 @@ pub fn ulps(name: &str) -> f64 {
 const EXCEPTIONS: [(&str, f64); 4] = [("gelu", 8.0), ("gelu_tanh", 8.0), ("logit", 8.0), ("sinc", 8.0)];
 
 /// Checks a case on all devices.
-pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+pub fn check_device(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     check_on(toy(0), Agreement::Bits, row, case, report)?;
     report.section("pins", |report| check_pins(row, case, report));
     report.section(toy(1), |report| check_on(toy(1), Agreement::Bits, row, case, report));
@@ -88,7 +88,7 @@ pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Checks that outputs and gradients are on the device of the inputs and agree with those of the CPU.
+/// Checks that outputs and gradients are on the device of the inputs and agree with the CPU.
 fn check_on(device: Device, agreement: Agreement, row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, on_cpu) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);

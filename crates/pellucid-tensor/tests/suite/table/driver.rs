@@ -57,7 +57,7 @@ impl Report {
 }
 
 /// Runs rows and panics with all failures. `ROW=softmax` runs only that row.
-pub fn run(rows: Vec<Row>) {
+pub fn run_rows(rows: Vec<Row>) {
     let only = std::env::var("ROW").ok();
     let mut report = Report::default();
     for row in rows.iter().filter(|r| only.as_ref().is_none_or(|o| r.name == o)) {
@@ -92,8 +92,8 @@ pub fn run(rows: Vec<Row>) {
 
 fn all(row: &Row, case: &Case, report: &mut Report) {
     values_of_all_kinds(row, case, Device::cpu(), report);
-    report.section("another device", |report| devices::check(row, case, report));
-    report.section("modes", |report| modes::check(row, case, report));
+    report.section("another device", |report| devices::check_device(row, case, report));
+    report.section("modes", |report| modes::check_modes(row, case, report));
     for gpu in devices::gpus() {
         report.section(gpu, |report| {
             values_of_all_kinds(row, case, gpu, report);
@@ -134,7 +134,7 @@ fn is_function_on_gpu(row: &Row, device: Device) -> bool {
     !device.is_cpu() && row.is_elementwise() && row.rules == [Rule::Floats]
 }
 
-/// Compares the outputs of the operation with those of the reference, for numbers of these dtypes.
+/// Compares the outputs of the operation with the reference, for numbers of these dtypes.
 fn value(row: &Row, case: &Case, device: Device, dtypes: &[DType], report: &mut Report) -> Result<()> {
     let (values, tensors) = operands_on(device, row.name, case, dtypes)?;
     compare(row, case, &values, &tensors, report)
@@ -171,13 +171,13 @@ fn compare_output(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usi
     let dtype = output.dtype();
     let got = values(output);
     let (relative, scale) = tolerance(row, scale, output, &reference.data);
-    let far = got.iter().zip(&reference.data).position(|(&got, &want)| {
+    let mismatch = got.iter().zip(&reference.data).position(|(&got, &want)| {
         let rounded = round(want, dtype);
         let tolerance = relative * want.abs().max(scale);
         let near = dtype.is_float() && want.is_finite() && (got - want).abs() <= tolerance;
         !(got == rounded || (got.is_nan() && rounded.is_nan()) || near)
     });
-    if let Some(i) = far {
+    if let Some(i) = mismatch {
         let all = if got.len() > 24 { String::new() } else { format!(", of {got:?} and {:?}", reference.data) };
         report.fail(format!("output {k}, element {i}: got {}, expected {}{all}", got[i], reference.data[i]));
     }
@@ -227,7 +227,7 @@ fn layouts(row: &Row, case: &Case, device: Device, report: &mut Report) -> Resul
         }
         Ok(())
     };
-    // The loads of a function are those of other elementwise rows, and each layout is one more long shader.
+    // Other elementwise rows test the loads, and each layout is one more long shader.
     if is_function_on_gpu(row, device) {
         let layout = LAYOUTS[0];
         return same(format!("{layout:?}"), tensors.iter().map(|t| with_layout(t, layout)).collect(), &tensors);
@@ -252,7 +252,7 @@ fn bits(x: &Tensor) -> Vec<u64> {
 /// compilation of many shaders takes long.
 fn dtypes(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     if !device.is_cpu() {
-        // The conversions of integers are those of other rows.
+        // Other rows test the conversions of integers.
         let dtypes: &[DType] = if is_function_on_gpu(row, device) {
             &[DType::F16]
         } else {

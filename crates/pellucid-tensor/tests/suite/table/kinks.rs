@@ -94,7 +94,7 @@ fn derivatives(f: Unary, at: f64) -> Result<(f64, f64)> {
     Ok((first.item(), second))
 }
 
-fn check(cases: Vec<(&'static str, Unary, f64, f64, f64)>) {
+fn check_kinks(cases: Vec<(&'static str, Unary, f64, f64, f64)>) {
     let mut report = Report::default();
     for (name, f, at, first, second) in cases {
         report.section(format!("{name} at {at}"), |report| {
@@ -114,11 +114,11 @@ fn check(cases: Vec<(&'static str, Unary, f64, f64, f64)>) {
 #[test]
 fn conventions_at_corners() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    check(corners());
+    check_kinks(corners());
 }
 
 #[test]
 fn derivatives_at_limits() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    check(limits());
+    check_kinks(limits());
 }

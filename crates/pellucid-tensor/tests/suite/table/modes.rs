@@ -1,5 +1,5 @@
-//! Rows in deferred modes: `lazy`, `capture`, and a device that defers its kernels. Dtypes, bits and errors are those
-//! of eager mode.
+//! Rows in deferred modes: `lazy`, `capture`, and a device that defers its kernels. Dtypes, bits and errors are
+//! the same as in eager mode.
 
 use super::data::{operands, values};
 use super::devices::toy;
@@ -85,7 +85,7 @@ fn read(x: &Tensor) -> Result<(DType, Shape, Vec<u64>)> {
 }
 
 /// Compares the results of a case, and its gradients, in all modes: for every dtype, and for pairs of dtypes.
-pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+pub fn check_modes(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let pairs = case.inputs.iter().filter(|i| i.is_number()).count() > 1;
     let choices: Vec<Vec<DType>> = match case.dtypes {
         false if case.values_only => vec![vec![any_dtype(row)]],

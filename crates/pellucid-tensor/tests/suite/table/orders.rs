@@ -11,7 +11,7 @@ const ELEMENTWISE: usize = 8;
 /// The highest order of derivatives for all other rows.
 const OTHERS: usize = 4;
 /// Cases with more elements are skipped: they differ from smaller ones only in size.
-const MOST_ELEMENTS: usize = 24;
+const MAX_ELEMENTS: usize = 24;
 
 /// Returns weights between 0.5 and 1.5 for every output, and the weighted sum Σ wᵢ·yᵢ of all outputs.
 fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)> {
@@ -26,7 +26,7 @@ fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)>
 }
 
 /// Returns the sums S₁ … Sₙ at x + h·u, and for h = 0 their slopes along u. Sₖ is the weighted sum of the gradients of
-/// Sₖ₋₁, and S₀ that of the outputs.
+/// Sₖ₋₁, and S₀ the sum of the outputs.
 fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize) -> Result<(Vec<f64>, Vec<f64>)> {
     let directions: Vec<Tensor> = which.iter().map(|&i| direction(&tensors[i])).collect();
     let mut all = tensors.to_vec();
@@ -41,7 +41,7 @@ fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize)
         let (grad_outputs, sum) = weighted(&current, order as f64)?;
         sums.push(sum);
         let outputs: Vec<&Tensor> = current.iter().collect();
-        // A derivative may not depend on a leaf any more.
+        // A derivative may no longer depend on a leaf.
         let options = GradOptions { grad_outputs, create_graph: true, allow_unused: true, ..Default::default() };
         current = grad(&outputs, &leaves, options)?;
         slopes.push(current.iter().zip(&directions).map(|(g, u)| (g.detach() * u).sum(..).item::<f64>()).sum());
@@ -60,7 +60,7 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (_, tensors) = operands(row.name, case, &[DType::F64]);
     let which: Vec<usize> = (0..tensors.len()).filter(|&i| case.inputs[i].is_number()).collect();
     let elements: usize = which.iter().map(|&i| tensors[i].size()).sum();
-    let skipped = case.values_only || elements == 0 || elements > MOST_ELEMENTS;
+    let skipped = case.values_only || elements == 0 || elements > MAX_ELEMENTS;
     if skipped || matches!(row.gradient, Gradient::Untracked | Gradient::Zero) {
         return Ok(());
     }
@@ -68,8 +68,8 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (values, slopes) = sums(case, &tensors, &which, 0.0, orders)?;
     let at = |h: f64| sums(case, &tensors, &which, h, orders).map(|(sums, _)| sums);
     let difference = |h: f64| -> Result<Vec<f64>> {
-        let (near, far) = ((at(h)?, at(-h)?), (at(2.0 * h)?, at(-2.0 * h)?));
-        let slope = |k: usize| (8.0 * (near.0[k] - near.1[k]) - (far.0[k] - far.1[k])) / (12.0 * h);
+        let (inner, outer) = ((at(h)?, at(-h)?), (at(2.0 * h)?, at(-2.0 * h)?));
+        let slope = |k: usize| (8.0 * (inner.0[k] - inner.1[k]) - (outer.0[k] - outer.1[k])) / (12.0 * h);
         Ok((0..orders).map(slope).collect())
     };
     let (coarse, fine) = (difference(4e-4)?, difference(2e-4)?);

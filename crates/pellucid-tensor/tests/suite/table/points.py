@@ -493,8 +493,8 @@ differ, the last column states the convention:
 - Where PyTorch has NaN at the minimum or at the centre of symmetry of a function, the derivative is 0.
 - At a pole the derivative is infinite. A gradient of 0 that arrives at a pole gives NaN, as in PyTorch: select the
   operand before the operation, not its result.
-- The derivatives of `tanh` and `sigmoid` are those of the result, 1 − y² and y·(1 − y), as in PyTorch. They are 0 where
-  y rounds to ±1: in `f32` for `tanh` from |x| = 10 and for `sigmoid` from x = 17.
+- The derivatives of `tanh` and `sigmoid` are computed from the result, as 1 − y² and y·(1 − y), as in PyTorch. They are
+  0 where y rounds to ±1: in `f32` for `tanh` from |x| = 10 and for `sigmoid` from x = 17.
 
 Between these points, the test `table::between_points` compares the derivatives of activations, `log_ndtr`, `erfcx` and
 inverse functions with [values of mpmath](../crates/pellucid-tensor/tests/suite/table/between_points.py). In `f32`,

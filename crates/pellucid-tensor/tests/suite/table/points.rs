@@ -204,8 +204,8 @@ fn calls() -> Vec<(&'static str, Call)> {
     ]
 }
 
-/// Returns true if a value equals that of the page, up to rounding and the range of the dtype. `scale` is the size of
-/// the derivatives of all orders.
+/// Returns true if a value equals the page's, up to rounding and the range of the dtype. `scale` is the size of the
+/// derivatives of all orders.
 fn is_near(got: f64, expected: f64, scale: f64, dtype: DType) -> bool {
     let (relative, least, most) = match dtype {
         DType::F64 => (1e-8, f64::MIN_POSITIVE, f64::MAX),
@@ -219,7 +219,7 @@ fn is_near(got: f64, expected: f64, scale: f64, dtype: DType) -> bool {
 }
 
 #[test]
-fn derivatives_at_special_points_are_those_of_the_page() {
+fn derivatives_at_special_points_match_the_page() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let mut report = Report::default();
     let (mut rows, mut known) = (rows::all(), Vec::<(String, Call)>::new());

@@ -83,8 +83,8 @@ fn linspace_hits_both_ends() {
     assert_eq!(Tensor::linspace(2.0, 3.0, 0, DType::F32).size(), 0);
     let x = Tensor::linspace(0.1, 0.7, 1001, DType::F64).to_vec::<f64>();
     assert_eq!((x[0], x[1000]), (0.1, 0.7));
-    let far = Tensor::linspace(-f64::MAX, f64::MAX, 3, DType::F64).to_vec::<f64>();
-    assert_eq!(far, [-f64::MAX, 0.0, f64::MAX], "linspace must not overflow if the difference of the ends does");
+    let full_range = Tensor::linspace(-f64::MAX, f64::MAX, 3, DType::F64).to_vec::<f64>();
+    assert_eq!(full_range, [-f64::MAX, 0.0, f64::MAX], "linspace must not overflow if the difference of the ends does");
     assert!(panic_of(|| Tensor::linspace(0.0, 1.0, 3, DType::I64)).contains("are not supported"));
 }
 

@@ -78,9 +78,9 @@ fn axes_of_index_tensors_stay_in_place_only_if_adjacent() {
     let side_by_side = x.i((.., &a, &b));
     assert_eq!(side_by_side.shape()[..], [2, 2, 5]);
     is(side_by_side.i((1, .., 0)), &[2], &[65, 115]);
-    let apart = x.i((.., &a, .., &b));
-    assert_eq!(apart.shape()[..], [2, 2, 4]);
-    is(apart.i((.., 1, 0)), &[2], &[61, 103]);
+    let separated = x.i((.., &a, .., &b));
+    assert_eq!(separated.shape()[..], [2, 2, 4]);
+    is(separated.i((.., 1, 0)), &[2], &[61, 103]);
     let first_and_third = x.i((&Tensor::from([0i64, 1]), .., &b));
     assert_eq!(first_and_third.shape()[..], [2, 3, 5]);
     is(first_and_third.i((1, 2, 0)), &[], &[115]);

@@ -1,5 +1,5 @@
-//! The basic interface of tensors: creation, indexing, printing, operators. Expected values and texts are those of
-//! NumPy 2.
+//! The basic interface of tensors: creation, indexing, printing, operators. Expected values and texts come from NumPy
+//! 2.
 
 mod create;
 mod display;

@@ -18,7 +18,7 @@ impl Lcg {
     }
 }
 
-/// A configuration of a pool over three spatial axes, of which the last `spatial` are used.
+/// A configuration of a pool over three spatial axes; the last `spatial` of them are used.
 #[derive(Clone, Copy, Debug)]
 struct PoolConfig {
     spatial: usize,
@@ -276,11 +276,11 @@ fn lp_pools() {
             assert!(matches!(found, Err(Error::InvalidArgument { .. })), "{setup:?}");
             continue;
         }
-        let whole = setup.size.iter().product::<usize>() as f64;
+        let window_size = setup.size.iter().product::<usize>() as f64;
         let expected = setup.each(&values, outputs, |plane, o| {
             let window = setup.window(o);
             let sum: f64 = window.iter().map(|&i| plane[i].powf(p)).sum();
-            (sum * whole / window.len() as f64).powf(1.0 / p)
+            (sum * window_size / window.len() as f64).powf(1.0 / p)
         });
         assert_within(&found.unwrap_or_else(|e| panic!("{setup:?}: {e}")), &expected, 1e-12);
     }
@@ -346,7 +346,7 @@ fn fractional_windows_start_where_the_random_numbers_say() {
             if o + 1 == n {
                 return slack;
             }
-            // The random numbers of a plane start with the last axis, those of a volume with the first.
+            // The random numbers of a plane start with the last axis, and the numbers of a volume with the first.
             let k = if spatial == 3 { a } else { 2 - a };
             let (u, alpha) = (samples[plane * spatial + k], slack as f64 / (n as f64 - 1.0));
             (((o as f64 + u) * alpha).floor() - (u * alpha).floor()) as usize

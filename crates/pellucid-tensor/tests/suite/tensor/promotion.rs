@@ -46,12 +46,12 @@ fn numbers_never_widen_a_tensor() {
     for dtype in DType::ALL {
         let x = Tensor::ones([2], dtype);
         let float = if dtype.is_float() { dtype } else { DType::F32 };
-        let whole = if dtype == DType::Bool { DType::I64 } else { dtype };
+        let integer = if dtype == DType::Bool { DType::I64 } else { dtype };
         assert_eq!((&x * 1e300).dtype(), float);
         assert_eq!((2.5 * &x).dtype(), float);
         assert_eq!(x.mul(2.5f32).dtype(), float);
-        assert_eq!((&x * 3).dtype(), whole);
-        assert_eq!((3i64 * &x).dtype(), whole);
+        assert_eq!((&x * 3).dtype(), integer);
+        assert_eq!((3i64 * &x).dtype(), integer);
         assert_eq!((&x * true).dtype(), dtype);
         assert_eq!(x.gt(0.5).dtype(), DType::Bool);
     }

@@ -36,7 +36,7 @@ impl GpuFamily for Attention {
     fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
         let [queries, keys, values] = [0, 1, 2].map(|k| inputs[k].layout.shape());
         let length = |shape: &Shape, back: usize| shape.rank().checked_sub(back).map_or(1, |axis| shape[axis]);
-        // The gradient of a key has contributions of all query heads that share it.
+        // All query heads that share a key contribute to its gradient.
         let shared = length(queries, 3).div_ceil(length(keys, 3).max(1));
         let blocks = length(keys, 2).max(length(queries, 2).saturating_mul(shared)).div_ceil(BLOCK);
         let elements = length(queries, 1) + length(values, 1);

@@ -144,7 +144,7 @@ impl<'a> AttentionPass<'a, '_> {
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
         let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads] };
-        // The pass of the queries writes its statistics also if it has no output.
+        // The pass of the queries writes its statistics even if it has no output.
         let chunks = width.div_ceil(tile.width()).max(1);
         let row_tiles = rows.div_ceil(BLOCK);
         let items = batch * own_heads * row_tiles * chunks;

@@ -5,7 +5,7 @@
 //!
 //! - Forward, the product of the previous states and W has neighbouring columns for the gates of one unit, so one
 //!   invocation has all gates of a unit.
-//! - Backward, the product is that of the gradients of the gates of the step before in this order, and W. It is the
+//! - Backward, the factors are W and the gradients of the gates of the previous step in this order. The product is the
 //!   gradient of the state through that step. The gradients of the initial states are one more product.
 //!
 //! All dispatches of a pass have one shader; the time indices are parameters.
@@ -295,7 +295,7 @@ impl<'a> RecurrentDispatches<'a, '_> {
         }
     }
 
-    /// Returns the factors of the gradient of a state through the gates of the step that is done.
+    /// Returns the factors of the gradient of a state through the gates of the finished step.
     fn gate_gradients(&self) -> Vec<StepFactors<'a>> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
         // The first gate, the first block of its gradients, and the number of gates. The third gate of a GRU has its
@@ -313,9 +313,9 @@ impl<'a> RecurrentDispatches<'a, '_> {
         parts.into_iter().map(factors).collect()
     }
 
-    /// Adds the dispatch of the gradient of a cell. The gradient of its state is the product of the total gradients
-    /// and `projection`, or else the sum of the gradients through the gates of the step that is done, of those that
-    /// bypass its gates, and of the incoming ones.
+    /// Adds the dispatch of the gradient of a cell. The gradient of its state is the product of the total gradients and
+    /// `projection`, or else the sum of three gradients: through the gates of the finished step, past its gates, and
+    /// the incoming gradients.
     fn describe_cell_gradient(
         &self,
         list: &mut DispatchList<'_>,

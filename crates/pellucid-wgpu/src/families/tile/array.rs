@@ -157,7 +157,7 @@ impl<'a> TiledArray<'a> {
     }
 }
 
-/// Returns the digits without those of length 1; neighbours that one stride traverses are merged.
+/// Returns the digits without digits of length 1; neighbours that one stride traverses are merged.
 fn merged(digits: &[Digit]) -> Vec<Digit> {
     let mut result: Vec<Digit> = Vec::new();
     for &digit in digits.iter().filter(|d| d.len != 1) {

@@ -13,7 +13,7 @@ use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::{Compute, DType, Error, Result};
 
-/// The least number of values of k of a part.
+/// The smallest number of values of k of a part.
 const MIN_PART_DEPTH: usize = 256;
 
 /// Returns the largest number of values of k of a part: llvmpipe executes at most 65,535 iterations of the loops of an

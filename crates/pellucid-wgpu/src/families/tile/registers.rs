@@ -14,7 +14,7 @@ use pellucid_ir::Compute;
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTile {
     name: String,
-    /// The array that contains the tile, and its first quad there.
+    /// The array that contains the tile, and the tile's first quad in it.
     memory: (String, usize),
     compute: Compute,
     /// The number of quads for each k.
@@ -291,8 +291,8 @@ impl WorkgroupTile {
         shader.line("}");
     }
 
-    /// Adds the lines that multiply every row of the sums `name` with an element of the array `factors`. Every
-    /// invocation has four rows.
+    /// Adds the lines that multiply every row of the sums `name` by an element of the array `factors`. Every invocation
+    /// has four rows.
     pub(crate) fn scale_rows(&self, shader: &mut ShaderBuilder, name: &str, factors: &str) {
         if self.is_unrolled() {
             for k in 0..self.count() {

@@ -74,7 +74,7 @@ impl ValueType {
     }
 }
 
-/// A value of which the translator knows the text or the bits.
+/// A value whose text or bits the translator knows.
 #[derive(Clone, Debug)]
 enum Symbol {
     /// The name of a WGSL value.
@@ -177,9 +177,9 @@ fn parse_sources() -> Sources {
 const WITH_TWO_FLOATS: [&str; 8] =
     ["polygamma", "zeta", "igamma", "igammac", "bessel_j", "bessel_y", "bessel_k", "bessel_ke"];
 
-/// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` that of
-/// `double`, and `t_exp` that with sums of two `f32`. If a function exists in `double` only, `f_lgamma` rounds its
-/// result.
+/// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` the
+/// function of `double`, and `t_exp` the function with sums of two `f32`. If a function exists in `double` only,
+/// `f_lgamma` rounds its result.
 ///
 /// # Errors
 /// Names the first construct that is not in the subset, for example a call of `libm`.
@@ -406,7 +406,7 @@ impl<'a> WgslTranslator<'a> {
     }
 }
 
-/// Returns the WGSL text of an `f32`. Values that WGSL has no literal for are made from bits at run time.
+/// Returns the WGSL text of an `f32`. Values that WGSL has no literal for are created from bits at run time.
 pub(crate) fn float_text(x: f32) -> String {
     if x.is_normal() || x == 0.0 && x.is_sign_positive() {
         format!("{x:e}f")

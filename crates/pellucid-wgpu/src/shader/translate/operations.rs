@@ -138,7 +138,7 @@ impl WgslTranslator<'_> {
         Ok(Symbol::List(["xy", "zw"].map(|half| Symbol::Name(wide, format!("{pair}.{half}"))).into()))
     }
 
-    /// Evaluates c₀ + x·(c₁ + …) by Horner's rule, with fused multiply-adds or without.
+    /// Evaluates c₀ + x·(c₁ + …) by Horner's rule, with or without fused multiply-adds.
     fn polynomial(&mut self, arguments: &[Symbol], fused: bool) -> Result<Symbol, Untranslatable> {
         let [x, Symbol::List(coefficients)] = arguments else { return Err("a polynomial without an array".into()) };
         let (last, rest) = coefficients.split_last().ok_or("a polynomial without coefficients")?;
@@ -190,7 +190,7 @@ impl WgslTranslator<'_> {
         let wide = self.module.wide();
         let vector = if wide == ValueType::TwoFloats { "vec4<f32>" } else { "vec4<u32>" };
         let (mut row, mut names) = (Vec::new(), Vec::new());
-        let Some(Symbol::List(first)) = rows.first() else { return Err("a row that is no array".into()) };
+        let Some(Symbol::List(first)) = rows.first() else { return Err("a row that is not an array".into()) };
         for _ in 0..first.len() / 2 {
             self.names += 1;
             let name = format!("v{}", self.names);
@@ -200,7 +200,7 @@ impl WgslTranslator<'_> {
         }
         self.lines.push(format!("switch {index} {{"));
         for (k, values) in rows.iter().enumerate() {
-            let Symbol::List(values) = values else { return Err("a row that is no array".into()) };
+            let Symbol::List(values) = values else { return Err("a row that is not an array".into()) };
             let mut assignments = String::new();
             for (name, pair) in names.iter().zip(values.chunks_exact(2)) {
                 let (x, y) = (self.typed(&pair[0], wide)?.1, self.typed(&pair[1], wide)?.1);
@@ -215,13 +215,13 @@ impl WgslTranslator<'_> {
 
     /// Returns an element of an array of `f64`, or a row of an array of rows with an even number of elements.
     pub(super) fn element(&mut self, array: &Symbol, index: Symbol) -> Result<Symbol, Untranslatable> {
-        let Symbol::List(values) = array else { return Err("an index of a value that is no array".into()) };
+        let Symbol::List(values) = array else { return Err("an index of a value that is not an array".into()) };
         if let Symbol::Integer(index) = index {
             return values.get(index as usize).cloned().ok_or_else(|| "an index out of bounds".into());
         }
         let (ty, index) = self.typed(&as_u32(index), ValueType::U32)?;
         if ty != ValueType::U32 {
-            return Err("an index that is no `usize`".into());
+            return Err("an index that is not a `usize`".into());
         }
         let wide = self.module.wide();
         if let Some(Symbol::List(_)) = values.first() {

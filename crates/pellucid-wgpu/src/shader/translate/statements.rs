@@ -302,7 +302,7 @@ impl WgslTranslator<'_> {
                 (Symbol::List(values), syn::Member::Unnamed(index)) => {
                     values.get(index.index as usize).cloned().ok_or_else(|| "a tuple without this element".into())
                 }
-                _ => Err("a field of a value that is no tuple".into()),
+                _ => Err("a field of a value that is not a tuple".into()),
             },
             Expr::Index(index) => {
                 let array = self.expression(&index.expr, scope)?;

@@ -55,7 +55,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.scaled_dot_product_attention", attention);
 }
 
-/// Computes beta·x + alpha·product. With beta = 0, x is ignored, also if it is NaN.
+/// Computes beta·x + alpha·product. With beta = 0, x is ignored, even if it is NaN.
 fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
     let factor = |name| c.scalar(KEY, name).unwrap_or(1.into());
     let (beta, alpha) = (factor("beta"), factor("alpha"));

@@ -21,8 +21,8 @@ pub(super) fn bind(table: &mut Binder) {
         if step == 0.0 || (end - start) * step < 0.0 {
             return Err(Error::invalid("arange", "the step must be nonzero and have the sign of end − start"));
         }
-        let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
-        let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
+        let is_integer = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
+        let dtype = c.dtype(KEY, "dtype").unwrap_or(if is_integer { DType::I64 } else { c.float });
         if dtype.is_int() {
             // PyTorch computes the length from the original numbers, but the elements from the truncated numbers.
             let count = ((end - start) / step).ceil() as i64;

@@ -102,8 +102,8 @@ fn two_operands(table: &mut Binder) {
     table.one("div.floor_rounding", |c| ops::floor_div(c.x()?, c.operand(1, "other")?));
     table.one("div.trunc_rounding", |c| {
         let quotient = ops::trunc(&ops::div(c.x()?, c.operand(1, "other")?)?)?;
-        let whole = !c.x()?.dtype().is_float() && c.y().map_or(true, |y| !y.dtype().is_float());
-        if whole { ops::to_dtype(&quotient, DType::I64) } else { Ok(quotient) }
+        let is_integer = !c.x()?.dtype().is_float() && c.y().map_or(true, |y| !y.dtype().is_float());
+        if is_integer { ops::to_dtype(&quotient, DType::I64) } else { Ok(quotient) }
     });
     table.one("true_divide", |c| ops::div(c.x()?, c.operand(1, "other")?));
     table.one("floor_divide", |c| ops::floor_div(c.x()?, c.operand(1, "other")?));

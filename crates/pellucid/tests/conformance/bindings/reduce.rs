@@ -79,13 +79,13 @@ fn moments(table: &mut Binder) {
     table.one("std", |c| ops::sqrt(&variance(c)?));
     table.one("std.unbiased", |c| ops::sqrt(&variance(c)?));
     for name in ["var_mean", "var_mean.unbiased"] {
-        table.two(name, move |c| match whole(c) {
+        table.two(name, move |c| match full_axes(c) {
             Some(axes) => ops::var_mean(c.x()?, axes),
             None => Ok((variance(c)?, mean(c)?)),
         });
     }
     for name in ["std_mean", "std_mean.unbiased"] {
-        table.two(name, move |c| match whole(c) {
+        table.two(name, move |c| match full_axes(c) {
             Some(axes) => ops::std_mean(c.x()?, axes),
             None => Ok((ops::sqrt(&variance(c)?)?, mean(c)?)),
         });
@@ -107,14 +107,14 @@ pub(super) fn correction(c: &Call) -> f64 {
 
 /// Returns the axes if the correction is an integer: the corrections in the test data are arbitrary numbers, the
 /// corrections of Pellucid are counts.
-fn whole(c: &Call) -> Option<ops::Axes> {
+fn full_axes(c: &Call) -> Option<ops::Axes> {
     let correction = correction(c);
     (correction >= 0.0 && correction.fract() == 0.0).then(|| kept_by_name(c).ddof(correction as usize))
 }
 
 fn variance(c: &Call) -> Result<Tensor> {
     let (x, correction) = (c.x()?, correction(c));
-    if let Some(axes) = whole(c) {
+    if let Some(axes) = full_axes(c) {
         return ops::var(x, axes);
     }
     let population = ops::var(x, kept_by_name(c))?;

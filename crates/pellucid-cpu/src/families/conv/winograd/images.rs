@@ -78,8 +78,8 @@ impl<T: Element> Images<T> {
         self.grid()[0] * self.grid()[1]
     }
 
-    /// Returns ranges of images such that the channels-last copies of `a` and `b` together need at most `bytes` bytes,
-    /// or one image.
+    /// Returns ranges of images whose channels-last copies of `a` and `b` together need at most `bytes` bytes; a range
+    /// has at least one image.
     pub(super) fn chunks(a: &Images<T>, b: &Images<T>, bytes: usize) -> impl Iterator<Item = Range<usize>> {
         let image_bytes = a.groups * (a.plane_len() * a.lanes() + b.plane_len() * b.lanes()) * size_of::<T>();
         let (count, step) = (a.count, (bytes / image_bytes.max(1)).max(1));
@@ -89,8 +89,8 @@ impl<T: Element> Images<T> {
     /// Calls `visit` with the offset of each element of a square of `side × side` elements, in channels-last images,
     /// for each tile of a grid.
     ///
-    /// The square of the first tile begins at `low`, and those of neighbouring tiles are two elements apart. Elements
-    /// outside their image have the offset `outside`.
+    /// The square of the first tile begins at `low`, and the squares of neighbouring tiles are two elements apart.
+    /// Elements outside their image have the offset `outside`.
     pub(super) fn tile_offsets(
         &self,
         tiles: Range<usize>,

@@ -30,15 +30,15 @@
 //! and subtracts vectors of channels. A pixel outside an image is a vector of zeros. Vector efficiency therefore does
 //! not depend on the width of the images or on the padding.
 //!
-//! **Order.** Sums over channels are those of a matrix product. Sums over tiles are accumulated block after block; the
-//! block size is a function of the shapes. Nothing depends on threads, layout or instruction set, and the bits of a
+//! **Order.** Sums over channels have the order of a matrix product. Sums over tiles are accumulated block after block;
+//! the block size is a function of the shapes. Nothing depends on threads, layout or instruction set, and the bits of a
 //! result depend only on its own image.
 //!
 //! **Accuracy.** All constants are powers of two, so small integers stay exact. Otherwise rounding errors are relative
 //! to the largest elements of the 4 × 4 patch, or of the sum over tiles, that a result is computed from, and not only
 //! of its own window. For elements of equal magnitude, the sum of magnitudes |Aᵀ|·((|G|·|g|) ⊙ (|Bᵀ|·|d|)) is up to
-//! (8/3)² ≈ 7 times that of the window, and up to 3² times in the sum over tiles; the error bound grows by these
-//! factors. The mean error is less than twice that of direct products.
+//! (8/3)² ≈ 7 times the sum of the window, and up to 3² times in the sum over tiles; the error bound grows by these
+//! factors. The mean error is less than twice the error of direct products.
 //!
 //! **Non-finite values** would affect all results of a tile. If a result is not finite, the whole part is therefore
 //! computed again by direct products. Every element and every product contributes to some result of its tile with a
@@ -87,13 +87,13 @@ const MOVE_COST: usize = MIN_TASK_WORK / (GRAIN / 4);
 /// The number of tiles over which a sum over tiles is accumulated at once.
 const DEPTH_TILES: usize = 128;
 
-/// The least number of channels and of outputs for which Winograd is faster than direct products.
+/// The smallest number of channels and of outputs for which Winograd is faster than direct products.
 const MIN_CHANNELS: usize = 16;
 
-/// The least number of tiles for which Winograd is faster. The transform of the weights takes the same time for any
+/// The smallest number of tiles for which Winograd is faster. The transform of the weights takes the same time for any
 /// number of tiles.
 const MIN_TILES: usize = 16;
-/// The largest number of pairs (input channel, output channel) per tile for which Winograd is faster, in spite of the
+/// The largest number of pairs (input channel, output channel) per tile for which Winograd is faster, despite the
 /// transform of the weights.
 const MAX_PAIRS_PER_TILE: usize = 4096;
 
@@ -245,7 +245,7 @@ impl<T: Element> WinogradWeights<T> {
 /// # Safety
 /// - *images*: the images of `from` are valid for reads, the images of `to` are valid for writes, and no other thread
 ///   accesses the images of `to`;
-/// - *weights*: `w` was made for these images;
+/// - *weights*: `w` was created for these images;
 /// - *isa*: the processor supports `from.isa`.
 unsafe fn correlate<T: Element>(
     from: &Images<T>,
@@ -282,8 +282,8 @@ unsafe fn correlate<T: Element>(
             let patches = SharedPtr(all_patches.at((worker * sizes[0]) as isize));
             let sums = SharedPtr(all_sums.at((worker * sizes[1]) as isize));
             let start = offsets.at((worker * block_tiles * (PATCH_LEN + TILE_LEN)) as isize);
-            // SAFETY: each worker has `block_tiles · (PATCH_LEN + TILE_LEN)` offsets, of which the patches use the
-            // first `PATCH_LEN · block_tiles`. Calls of one worker never run concurrently.
+            // SAFETY: each worker has `block_tiles · (PATCH_LEN + TILE_LEN)` offsets; the patches use the first
+            // `PATCH_LEN · block_tiles`. Calls of one worker never run concurrently.
             let (patch, tile) = unsafe {
                 let patch = std::slice::from_raw_parts_mut(start, PATCH_LEN * count);
                 let tile = std::slice::from_raw_parts_mut(start.add(PATCH_LEN * block_tiles), TILE_LEN * count);
@@ -291,10 +291,10 @@ unsafe fn correlate<T: Element>(
             };
             from.tile_offsets(tiles.clone(), to.grid(), 4, low, source.spare_row(0), offset_writer(patch));
             to.tile_offsets(tiles, to.grid(), 2, [0, 0], result.spare_row(block), offset_writer(tile));
-            // SAFETY: by this function's contract, the offsets of `patch` are in the channels-last images and those of
-            // `tile` in `result`, and the patches and sums have `block_tiles` tiles. Each tile of the result, and each
-            // spare pixel, is written by one task only, and each worker has its own patches and sums. The weights fit
-            // the images (*weights*), and the processor supports `isa` (*isa*).
+            // SAFETY: by this function's contract, the offsets of `patch` are in the channels-last images and the
+            // offsets of `tile` in `result`, and the patches and sums have `block_tiles` tiles. Each tile of the
+            // result, and each spare pixel, is written by one task only, and each worker has its own patches and sums.
+            // The weights fit the images (*weights*), and the processor supports `isa` (*isa*).
             let is_finite = unsafe {
                 let (data, to, at) = (source.group_data(group), patches.get(), &patches_at[..PRODUCTS * count]);
                 pellucid_gemm::transform_tiles(
@@ -470,7 +470,7 @@ impl<T: Element> TileSums<'_, T> {
     unsafe fn store_taps(&self, w: SharedPtr<T>) -> Result<bool> {
         let TileSums { x, y, sums, .. } = self;
         let (isa, groups, rows, lanes) = (x.isa, x.groups, x.channels, y.lanes());
-        // The number of rows that are processed together is chosen such that both copies fit a cache.
+        // The number of rows that are processed together is chosen so that both copies fit a cache.
         let step = (BLOCK_ELEMENTS / (9 * (lanes + y.channels))).clamp(1, rows);
         let parts = rows.div_ceil(step);
         let from = transformed_offsets::<0>(0..rows, rows, lanes);

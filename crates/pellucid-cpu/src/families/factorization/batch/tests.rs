@@ -83,8 +83,8 @@ fn check_all(kernel: Factorization, inputs: &[&MatrixStack], check: impl Fn(&[Ma
 #[track_caller]
 fn close(got: &MatrixStack, expected: &MatrixStack, tolerance: f64) {
     assert_eq!((got.rows, got.columns), (expected.rows, expected.columns));
-    let far = got.data.iter().zip(&expected.data).find(|(a, b)| (*a - *b).abs() > tolerance);
-    assert!(far.is_none(), "{far:?}");
+    let mismatch = got.data.iter().zip(&expected.data).find(|(a, b)| (*a - *b).abs() > tolerance);
+    assert!(mismatch.is_none(), "{mismatch:?}");
 }
 
 fn identity(n: usize) -> MatrixStack {

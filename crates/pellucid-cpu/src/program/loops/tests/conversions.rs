@@ -20,7 +20,7 @@ fn conversions_agree_on_every_isa() {
                     // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every instruction set
                     // includes the portable one.
                     let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
-                    check(&format!("{from} to {to} {isa:?}"), [(from, true)], to, &one, &run);
+                    check_loop(&format!("{from} to {to} {isa:?}"), [(from, true)], to, &one, &run);
                 }
             });
         }
@@ -29,7 +29,7 @@ fn conversions_agree_on_every_isa() {
 
 #[test]
 fn conversions_saturate_wrap_and_round() {
-    fn run<A: Copy, B: Copy + Default>(f: UnaryLoop, x: A) -> B {
+    fn convert_one<A: Copy, B: Copy + Default>(f: UnaryLoop, x: A) -> B {
         let mut y = B::default();
         // SAFETY: both pointers refer to one value; the instruction set is available.
         unsafe { f.run((&raw mut y).cast(), (&raw const x).cast(), 1) };
@@ -59,25 +59,25 @@ fn conversions_saturate_wrap_and_round() {
             f32::INFINITY,
             f32::NAN,
         ] {
-            assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, isa), x), x as u8);
-            assert_eq!(run::<f32, i8>(store(Compute::F32, DType::I8, isa), x), x as i8);
-            assert_eq!(run::<f32, i16>(store(Compute::F32, DType::I16, isa), x), x as i16);
-            assert_eq!(run::<f32, i32>(store(Compute::F32, DType::I32, isa), x), x as i32);
-            assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, isa), x), x as i64);
+            assert_eq!(convert_one::<f32, u8>(store(Compute::F32, DType::U8, isa), x), x as u8);
+            assert_eq!(convert_one::<f32, i8>(store(Compute::F32, DType::I8, isa), x), x as i8);
+            assert_eq!(convert_one::<f32, i16>(store(Compute::F32, DType::I16, isa), x), x as i16);
+            assert_eq!(convert_one::<f32, i32>(store(Compute::F32, DType::I32, isa), x), x as i32);
+            assert_eq!(convert_one::<f32, i64>(store(Compute::F32, DType::I64, isa), x), x as i64);
             for x in [x as f64, x as f64 * (1.0 + f64::EPSILON), x as f64 * (1.0 - f64::EPSILON)] {
-                assert_eq!(run::<f64, i32>(store(Compute::F64, DType::I32, isa), x), x as i32);
-                assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, isa), x), x as i64);
+                assert_eq!(convert_one::<f64, i32>(store(Compute::F64, DType::I32, isa), x), x as i32);
+                assert_eq!(convert_one::<f64, i64>(store(Compute::F64, DType::I64, isa), x), x as i64);
             }
         }
-        assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, isa), -1.5), 0);
-        assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, isa), f32::NAN), 0);
-        assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, isa), -1e300), i64::MIN);
-        assert_eq!(run::<i32, i8>(store(Compute::I32, DType::I8, isa), 200), -56);
-        assert_eq!(run::<i32, u8>(store(Compute::I32, DType::Bool, isa), 256), 1);
-        assert_eq!(run::<f32, u8>(convert(DType::F32, Compute::Mask, isa), f32::NAN), 1);
-        assert_eq!(run::<u8, f32>(convert(DType::Bool, Compute::F32, isa), 1), 1.0);
-        assert_eq!(run::<i64, f32>(convert(DType::I64, Compute::F32, isa), (1 << 24) + 1), 16_777_216.0);
-        assert_eq!(run::<f64, u16>(store(Compute::F64, DType::F16, isa), 1.0 + 2f64.powi(-11) + 1e-12), 0x3c01);
-        assert_eq!(run::<i32, i32>(round(Compute::I32, DType::I16, isa).unwrap(), 70_000), 4464);
+        assert_eq!(convert_one::<f32, u8>(store(Compute::F32, DType::U8, isa), -1.5), 0);
+        assert_eq!(convert_one::<f32, i64>(store(Compute::F32, DType::I64, isa), f32::NAN), 0);
+        assert_eq!(convert_one::<f64, i64>(store(Compute::F64, DType::I64, isa), -1e300), i64::MIN);
+        assert_eq!(convert_one::<i32, i8>(store(Compute::I32, DType::I8, isa), 200), -56);
+        assert_eq!(convert_one::<i32, u8>(store(Compute::I32, DType::Bool, isa), 256), 1);
+        assert_eq!(convert_one::<f32, u8>(convert(DType::F32, Compute::Mask, isa), f32::NAN), 1);
+        assert_eq!(convert_one::<u8, f32>(convert(DType::Bool, Compute::F32, isa), 1), 1.0);
+        assert_eq!(convert_one::<i64, f32>(convert(DType::I64, Compute::F32, isa), (1 << 24) + 1), 16_777_216.0);
+        assert_eq!(convert_one::<f64, u16>(store(Compute::F64, DType::F16, isa), 1.0 + 2f64.powi(-11) + 1e-12), 0x3c01);
+        assert_eq!(convert_one::<i32, i32>(round(Compute::I32, DType::I16, isa).unwrap(), 70_000), 4464);
     });
 }

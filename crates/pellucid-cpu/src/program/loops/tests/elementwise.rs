@@ -18,7 +18,7 @@ fn unary_loops_agree_on_every_isa() {
                 // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every instruction set includes
                 // the portable one.
                 let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
-                check(&format!("{op:?} {ty:?} {isa:?}"), [(ty.storage(), true)], out, &one, &run);
+                check_loop(&format!("{op:?} {ty:?} {isa:?}"), [(ty.storage(), true)], out, &one, &run);
             });
         }
     }
@@ -81,7 +81,7 @@ fn unary_loops_match_the_scalar_functions() {
 /// Tests that every primitive of floats has a loop, and that the loop computes the function of the evaluator.
 #[test]
 fn every_primitive_has_a_loop_that_matches_the_evaluator() {
-    fn check(name: &str, got: [f64; 2], want: [f64; 2]) {
+    fn check_values(name: &str, got: [f64; 2], want: [f64; 2]) {
         for (got, want) in got.into_iter().zip(want) {
             let is_close = got == want || (got - want).abs() <= 1e-5 * (1.0 + want.abs());
             let is_close = is_close || got.is_nan() && want.is_nan();
@@ -99,7 +99,7 @@ fn every_primitive_has_a_loop_that_matches_the_evaluator() {
                 single.run((&raw mut y).cast(), (&raw const x).cast(), 1);
                 double.run((&raw mut wide_y).cast(), (&raw const wide).cast(), 1);
             }
-            check(&format!("{op:?}({x})"), [y.into(), wide_y], [evaluate_unary(op, wide); 2]);
+            check_values(&format!("{op:?}({x})"), [y.into(), wide_y], [evaluate_unary(op, wide); 2]);
         }
     }
     use Binary::{And, Or, Shl, Shr, Xor};
@@ -115,7 +115,7 @@ fn every_primitive_has_a_loop_that_matches_the_evaluator() {
                 let from = wide.as_ptr();
                 double.run((&raw mut wide_y).cast(), from.cast(), from.add(1).cast(), 1);
             }
-            check(&format!("{op:?}({a}, {b})"), [y.into(), wide_y], [evaluate_binary(op, wide[0], wide[1]); 2]);
+            check_values(&format!("{op:?}({a}, {b})"), [y.into(), wide_y], [evaluate_binary(op, wide[0], wide[1]); 2]);
         }
     }
 }
@@ -140,7 +140,7 @@ fn binary_loops_agree_on_every_isa() {
                     // includes the portable one.
                     let one = |d, [a, b]: [*const u8; 2], n| unsafe { one.run(d, a, b, n) };
                     let types = tiles.map(|tile| (ty.storage(), tile));
-                    check(&format!("{op:?} {ty:?} {form:?} {isa:?}"), types, out, &one, &run);
+                    check_loop(&format!("{op:?} {ty:?} {form:?} {isa:?}"), types, out, &one, &run);
                 });
             }
         }
@@ -163,7 +163,7 @@ fn ternary_loops_agree_on_every_isa() {
                     // includes the portable one.
                     let one = |d, [a, b, c]: [*const u8; 3], n| unsafe { one.run(d, a, b, c, n) };
                     let types = [(first, tiles[0]), (storage, tiles[1]), (storage, tiles[2])];
-                    check(&format!("{name} {ty:?} {tiles:?} {isa:?}"), types, storage, &one, &run);
+                    check_loop(&format!("{name} {ty:?} {tiles:?} {isa:?}"), types, storage, &one, &run);
                 };
                 let full = [true; 3];
                 all("select", select(ty, tiles, isa), select(ty, full, Isa::Portable), DType::Bool);

@@ -42,9 +42,9 @@ fn all_instructions(ty: Compute, isa: Isa) -> [FusedInstr; 28] {
 }
 
 /// Applies an instruction to one element v, with the elements of two tiles and two uniform values.
-fn apply_one<T: Real>(act: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> T {
+fn apply_one<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> T {
     use FusedInstr::*;
-    match act {
+    match instr {
         AddTile => v + t,
         AddOne => v + u,
         Double => v + v,
@@ -92,20 +92,20 @@ fn chains_match_their_separate_instructions() {
             let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
             let mut kept = [(); 3].map(|()| GuardedBytes::new(&vec![0; n * size_of::<T>()], shift));
             let to = kept[1].ptr();
-            let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
+            let non_temporal = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
             let nowhere = std::ptr::null_mut();
             let with = [tile.as_ptr(), more.as_ptr()];
-            let aligned = far && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
+            let aligned = non_temporal && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
             let keep = if k % 2 == 0 { kept[0].ptr() } else { nowhere };
             let links = [
-                FusedOperands { begin: from.as_ptr(), act: first, with, into: keep, far: false },
-                FusedOperands { begin: std::ptr::null(), act: second, with, into: to, far },
+                FusedOperands { begin: from.as_ptr(), instr: first, with, into: keep, non_temporal: false },
+                FusedOperands { begin: std::ptr::null(), instr: second, with, into: to, non_temporal },
                 FusedOperands {
                     begin: more.as_ptr(),
-                    act: FusedInstr::AddTile,
+                    instr: FusedInstr::AddTile,
                     with,
                     into: kept[2].ptr(),
-                    far: aligned,
+                    non_temporal: aligned,
                 },
             ];
             // SAFETY: all sources hold `n + 1` values and all destinations `n`. Non-temporal destinations are aligned
@@ -153,10 +153,10 @@ fn sums_in_chains_match_sums_of_stored_results() {
             let [mut got, mut want] = [[0u64; LANES]; 2];
             let links = [FusedOperands {
                 begin: from.as_ptr(),
-                act: FusedInstr::MulTile,
+                instr: FusedInstr::MulTile,
                 with: [tile.as_ptr(); 2],
                 into: kept.ptr(),
-                far: false,
+                non_temporal: false,
             }];
             // SAFETY: all buffers hold `n` values, and the lanes hold 16; the instruction set is available.
             unsafe {

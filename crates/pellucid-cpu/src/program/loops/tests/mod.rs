@@ -99,7 +99,7 @@ const COUNTS: [usize; 17] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 
 
 /// Runs a loop of up to three operands for all counts, at shifted addresses and in place, and compares it with the
 /// portable loop on one element at a time.
-fn check<const S: usize>(
+fn check_loop<const S: usize>(
     context: &str,
     types: [(DType, bool); S],
     out: DType,

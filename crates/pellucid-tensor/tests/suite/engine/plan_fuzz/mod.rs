@@ -102,7 +102,7 @@ fn run_program(seed: u64, mode: PlanMode, device: Device) -> Result<(Vec<Observa
     Ok((all, log, coverage))
 }
 
-/// Runs a program eagerly on the device `reference`, and compares the bits with those of other modes and devices.
+/// Runs a program eagerly on the device `reference`, and compares the bits with other modes and devices.
 ///
 /// # Errors
 /// The first difference.
@@ -140,8 +140,7 @@ pub fn compare(
     Ok(coverage)
 }
 
-/// Runs a program in every mode, on the CPU and on a launch-bound device, and compares the bits with those of eager
-/// mode.
+/// Runs a program in every mode, on the CPU and on a launch-bound device, and compares the bits with eager mode.
 ///
 /// # Errors
 /// The first difference.

@@ -256,7 +256,7 @@ pub(super) const OPERATIONS: &[(&str, RandomOperation)] = &[
             3 => Tensor::new((0..last).map(|i| k * i as f64).collect::<Vec<_>>(), [last]),
             _ => Tensor::from(k as f32),
         };
-        // A captured step returns no tensors of other devices than its own.
+        // A captured step returns only tensors of its own device.
         one(new.try_to(r.mask().device()))
     }),
     ("drawing", |r| {
@@ -487,7 +487,7 @@ impl ProgramRun<'_> {
         Some((self.float()?, self.float()?))
     }
 
-    /// Returns two tensors of one shape and dtype, of which `wanted` holds.
+    /// Returns two tensors of one shape and dtype for which `wanted` returns true.
     fn equal_pair(&mut self, wanted: impl Fn(&Tensor) -> bool) -> Option<(Tensor, Tensor)> {
         let x = self.pick(wanted)?;
         let (dtype, shape) = (x.dtype(), x.shape().clone());

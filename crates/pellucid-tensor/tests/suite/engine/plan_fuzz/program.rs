@@ -18,7 +18,7 @@ use pellucid_tensor::{DType, Device, Error, Generator, GradOptions, Shape, Tenso
 const SHORT: usize = 8;
 
 /// The largest number of elements of a result that is kept.
-const MOST_ELEMENTS: usize = 4096;
+const MAX_ELEMENTS: usize = 4096;
 
 /// The arrays of a program, and the generator that chooses its operations.
 pub struct PlanProgram {
@@ -106,7 +106,7 @@ impl PlanProgram {
             program: self,
             state,
             pool: vec![],
-            max_elements: MOST_ELEMENTS.max(4 * self.leaves.iter().map(|(shape, _)| shape.size()).max().unwrap_or(0)),
+            max_elements: MAX_ELEMENTS.max(4 * self.leaves.iter().map(|(shape, _)| shape.size()).max().unwrap_or(0)),
             operands: vec![],
             log: vec![],
             coverage: PlanCoverage { operations: vec![0; OPERATIONS.len()], ..PlanCoverage::default() },
@@ -153,7 +153,7 @@ impl ProgramState {
     /// Creates the state on a device.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     pub fn new(program: &PlanProgram, seed: u64, device: Device) -> Result<ProgramState, Error> {
         let n = program.index_len;
         let dtypes = || program.leaves.iter().map(|(_, dtype)| *dtype);
@@ -257,8 +257,8 @@ impl ProgramRun<'_> {
         }
     }
 
-    /// Returns the gradients of two of the newest results with respect to the leaves, and sometimes those of the
-    /// gradients.
+    /// Returns the gradients of two of the newest results with respect to the leaves, and sometimes the gradients of
+    /// the gradients.
     fn differentiate(&mut self, leaves: &[Tensor]) -> Vec<Tensor> {
         self.operands.clear();
         let is_target = |t: &Tensor| t.requires_grad() && !t.is_leaf();

@@ -118,10 +118,7 @@ fn attention() -> Row {
             |x| naive(x, 0.5, |_, _, _| 0.0),
         )
         .floats_only()
-        .check(
-            "gradients of several blocks must be those of the definition",
-            blocks_have_the_gradients_of_the_definition,
-        )
+        .check("gradients of several blocks must equal the definition's", blocks_have_the_gradients_of_the_definition)
         .check("axes of length 1 must broadcast, and other lengths must be equal", || {
             let of = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
             let y = of(&[5, 2, 3, 4]).scaled_dot_product_attention(
@@ -129,13 +126,13 @@ fn attention() -> Row {
                 &of(&[5, 1, 6, 7]),
                 AttentionOptions::default(),
             );
-            let apart = ops::scaled_dot_product_attention(
+            let mismatched = ops::scaled_dot_product_attention(
                 &of(&[4, 3, 4]),
                 &of(&[3, 6, 4]),
                 &of(&[3, 6, 4]),
                 AttentionOptions::default(),
             );
-            Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(apart)?)
+            Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(mismatched)?)
         })
         .check("more batch axes, heads inside of rows, and masks of any rank must equal separate matrices", || {
             // [2, 3, L, H, E]: the heads come before the elements only in a view.
@@ -227,8 +224,8 @@ fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool
                 .flat_map(|t| t.grad().expect("the tensor must have a gradient").to_vec::<f64>())
                 .collect())
         };
-        let (blocks, whole) = (gradients(None)?, gradients(Some(&zeros))?);
-        if blocks.iter().zip(&whole).any(|(a, b)| (a - b).abs() > 1e-12) {
+        let (blocks, full) = (gradients(None)?, gradients(Some(&zeros))?);
+        if blocks.iter().zip(&full).any(|(a, b)| (a - b).abs() > 1e-12) {
             return Ok(false);
         }
     }

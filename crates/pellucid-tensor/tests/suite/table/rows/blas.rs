@@ -107,7 +107,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Nd { shape: vec![3, 2, 3], data: each.into_iter().flat_map(|y| y.data).collect() }
             },
         )
-        .check("unequal batches must be an error, also if they broadcast", move || {
+        .check("unequal batches must be an error, even if they broadcast", move || {
             shape_refused(ops::baddbmm(&zeros(&[]), &zeros(&[1, 2, 2]), &zeros(&[3, 2, 2]), 1, 1))
         })
         .check("matrices must be an error", move || {

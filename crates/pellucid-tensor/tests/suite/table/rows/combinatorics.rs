@@ -4,7 +4,7 @@ use crate::table::nd::Nd;
 use crate::table::row::{Row, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// Returns the rows of positions in `0..n` of which `keep` is true, in lexicographic order, by counting in base n.
+/// Returns the rows of positions in `0..n` for which `keep` is true, in lexicographic order, by counting in base n.
 fn rows_of_positions(n: usize, r: usize, keep: fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
     let digits = |k: usize| (0..r).map(|d| k / n.pow((r - 1 - d) as u32) % n).collect::<Vec<_>>();
     (0..n.pow(r as u32)).map(digits).filter(|row| row.windows(2).all(|w| keep(w[0], w[1]))).collect()
@@ -83,7 +83,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(matches!(ops::combinations(&many, 50, false), Err(Error::OutOfMemory { .. })))
             }),
         Row::new("tril_indices")
-            .check("the positions must be those of the triangle", || agrees(ops::tril_indices, |above, k| above <= k)),
+            .check("the positions must form the triangle", || agrees(ops::tril_indices, |above, k| above <= k)),
         Row::new("diag_indices").check("the positions of the main diagonal, one row for each axis", || {
             let rows = ops::diag_indices(3, 2)?.to_vec2::<i64>();
             let is_empty = |n, axes| Ok::<_, Error>(ops::diag_indices(n, axes)?.shape()[..] == [axes, n]);
@@ -101,6 +101,6 @@ pub(super) fn rows() -> Vec<Row> {
             all.try_fold(true, |so_far, (dtype, k)| Ok(so_far && fits(dtype, k)?))
         }),
         Row::new("triu_indices")
-            .check("the positions must be those of the triangle", || agrees(ops::triu_indices, |above, k| above >= k)),
+            .check("the positions must form the triangle", || agrees(ops::triu_indices, |above, k| above >= k)),
     ]
 }

@@ -20,15 +20,15 @@ fn joined(x: &[Nd], axis: usize) -> Nd {
 /// Returns the block diagonal matrix.
 fn blocks(x: &[Nd]) -> Nd {
     let total = |axis: usize| x.iter().map(|t| t.shape[axis]).sum();
-    let mut whole = Nd::from_fn(&[total(0), total(1)], |_| 0.0);
+    let mut joined = Nd::from_fn(&[total(0), total(1)], |_| 0.0);
     let (mut row, mut column) = (0, 0);
     for t in x {
         for (i, j) in (0..t.shape[0]).flat_map(|i| (0..t.shape[1]).map(move |j| (i, j))) {
-            whole.set(&[row + i, column + j], t.at(&[i, j]));
+            joined.set(&[row + i, column + j], t.at(&[i, j]));
         }
         (row, column) = (row + t.shape[0], column + t.shape[1]);
     }
-    whole
+    joined
 }
 
 fn stacked(x: &[Nd], axis: usize) -> Nd {

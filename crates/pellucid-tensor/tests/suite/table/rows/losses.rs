@@ -59,14 +59,14 @@ fn integers_refused<T>(result: Result<T>) -> Result<bool> {
 }
 
 fn regression_rows() -> Vec<Row> {
-    let apart = || [real([2, 3]).within(-2.0..=-0.7), real([2, 3]).within(-0.5..=1.0)];
+    let separated = || [real([2, 3]).within(-2.0..=-0.7), real([2, 3]).within(-0.5..=1.0)];
     let near = || [real([2, 3]).within(0.0..=0.4), real([3]).within(-0.3..=-0.1)];
     let (int, one) = (|| Tensor::from([1i64]), || Tensor::from([1.0]));
     let huber = |d: f64, w: f64| if d.abs() < w { 0.5 * d * d } else { w * (d.abs() - 0.5 * w) };
     let stirling = |t: f64| if t > 1.0 { t * t.ln() - t + 0.5 * (2.0 * PI * t).ln() } else { 0.0 };
     let full = PoissonNllLossOptions { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
     vec![
-        loss("l1_loss", apart(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
+        loss("l1_loss", separated(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
             .check("integers must be an error", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
             .check("shapes that do not broadcast must be an error", move || {
                 shape_refused(ops::l1_loss(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.0, 3.0]), Reduction::Mean))
@@ -81,7 +81,7 @@ fn regression_rows() -> Vec<Row> {
         with_loss_case(
             loss(
                 "huber_loss",
-                apart(),
+                separated(),
                 |x, r| ops::huber_loss(&x[0], &x[1], 0.15, r),
                 move |x| zip(x, |v| huber(v[0] - v[1], 0.15)),
             ),
@@ -97,12 +97,12 @@ fn regression_rows() -> Vec<Row> {
         with_loss_case(
             loss(
                 "smooth_l1_loss",
-                apart(),
+                separated(),
                 |x, r| ops::smooth_l1_loss(&x[0], &x[1], 0.15, r),
                 move |x| zip(x, |v| huber(v[0] - v[1], 0.15) / 0.15),
             ),
             "of no width".into(),
-            apart(),
+            separated(),
             |x, r| ops::smooth_l1_loss(&x[0], &x[1], 0.0, r),
             |x| zip(x, |v| (v[0] - v[1]).abs()),
             Reduction::Sum,
@@ -400,7 +400,7 @@ fn ranking_rows() -> Vec<Row> {
         let (a, b) = (row(&x[0], i), row(&x[1], i));
         a.iter().zip(&b).map(|(a, b)| a * b).sum::<f64>() / (raised(&a) * raised(&b))
     };
-    let apart = move |a: &Nd, b: &Nd, i: usize| {
+    let distance = move |a: &Nd, b: &Nd, i: usize| {
         length(&row(a, i).iter().zip(row(b, i)).map(|(a, b)| a - b).collect::<Vec<_>>())
     };
     let triple = || [real([2, 3]), real([2, 3]), real([2, 3])];
@@ -434,7 +434,9 @@ fn ranking_rows() -> Vec<Row> {
             triple(),
             move |x, r| ops::triplet_margin_loss(&x[0], &x[1], &x[2], no_eps(r)),
             move |x| {
-                Nd::from_fn(&[2], |ix| f64::max(0.0, apart(&x[0], &x[1], ix[0]) - apart(&x[0], &x[2], ix[0]) + 3.0))
+                Nd::from_fn(&[2], |ix| {
+                    f64::max(0.0, distance(&x[0], &x[1], ix[0]) - distance(&x[0], &x[2], ix[0]) + 3.0)
+                })
             },
         )
         .case(
@@ -449,8 +451,8 @@ fn ranking_rows() -> Vec<Row> {
                 )
             },
             move |x| {
-                let far = |i| f64::min(apart(&x[0], &x[2], i), apart(&x[1], &x[2], i));
-                Nd::scalar((0..2).map(|i| f64::max(0.0, apart(&x[0], &x[1], i) - far(i) + 3.0)).sum())
+                let nearest_negative = |i| f64::min(distance(&x[0], &x[2], i), distance(&x[1], &x[2], i));
+                Nd::scalar((0..2).map(|i| f64::max(0.0, distance(&x[0], &x[1], i) - nearest_negative(i) + 3.0)).sum())
             },
         )
         .floats_only()

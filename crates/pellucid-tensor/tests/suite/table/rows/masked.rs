@@ -69,8 +69,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .check("an index out of bounds must be an error", || {
                 let x = Tensor::zeros([2, 2], DType::F32);
-                let far = |i: i64| matches!(ops::take(&x, &[i].into()), Err(Error::IndexOutOfBounds { .. }));
-                Ok(far(4) && far(-5) && far(i64::MIN))
+                let is_out_of_bounds =
+                    |i: i64| matches!(ops::take(&x, &[i].into()), Err(Error::IndexOutOfBounds { .. }));
+                Ok(is_out_of_bounds(4) && is_out_of_bounds(-5) && is_out_of_bounds(i64::MIN))
             }),
         Row::new("one_hot")
             .rule(Rule::Always(DType::I64))

@@ -259,7 +259,7 @@ fn moments() -> Vec<Row> {
         reduction("masked_norm", |x, m, a| ops::masked_norm(x, m, 2.0, a), |x, _| euclid(x))
             .rule(Rule::FloatsOnly)
             .away(&[0.0])
-            .check("the norm of order −∞ must be the least size, and ∞ for a fully masked row", || {
+            .check("the norm of order −∞ must be the smallest magnitude, and ∞ for a fully masked row", || {
                 let (x, mask) = (Tensor::from([3.0, -0.5, -2.0]), Tensor::from([true, false, true]));
                 let least = |mask: &Tensor| Ok(ops::masked_norm(&x, mask, f64::NEG_INFINITY, 0)?.item::<f64>());
                 Ok(least(&mask)? == 2.0 && least(&[false; 3].into())? == f64::INFINITY)

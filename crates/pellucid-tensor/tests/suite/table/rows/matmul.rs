@@ -14,7 +14,7 @@ fn product(a: &Nd, b: &Nd) -> Nd {
     let batch = broadcast_shape(&[batch_a, batch_b]);
     let (m, k, n) = (ends_a[0], ends_a[1], ends_b[1]);
     let (wide_a, wide_b) = (a.broadcast(&[&batch[..], &[m, k]].concat()), b.broadcast(&[&batch[..], &[k, n]].concat()));
-    let whole = Nd::from_fn(&[&batch[..], &[m, n]].concat(), |ix| {
+    let product = Nd::from_fn(&[&batch[..], &[m, n]].concat(), |ix| {
         let (batch, ends) = ix.split_at(ix.len() - 2);
         let term = |p| wide_a.at(&[batch, &[ends[0], p]].concat()) * wide_b.at(&[batch, &[p, ends[1]]].concat());
         (0..k).map(term).sum()
@@ -22,7 +22,7 @@ fn product(a: &Nd, b: &Nd) -> Nd {
     // The axis that was added to a vector is removed.
     let ends = [(!row).then_some(m), (!column).then_some(n)];
     let shape: Vec<usize> = batch.into_iter().chain(ends.into_iter().flatten()).collect();
-    whole.reshape(&shape)
+    product.reshape(&shape)
 }
 
 fn with_bias(x: &[Nd]) -> Nd {

@@ -1,4 +1,4 @@
-//! The rows, in files named after those of `src/ops`.
+//! The rows, in files named after the files of `src/ops`.
 
 mod activation;
 mod arithmetic;
@@ -47,7 +47,7 @@ mod user;
 mod view;
 mod window;
 
-use super::driver::run;
+use super::driver::run_rows;
 use super::row::Row;
 
 /// A row of an elementwise operation of one tensor: `unary!(tanh, f64::tanh)`, and
@@ -85,7 +85,7 @@ macro_rules! tables {
         $(
             #[test]
             fn $module() {
-                run($module::rows());
+                run_rows($module::rows());
             }
         )*
     };

@@ -145,7 +145,7 @@ fn layer_norm() -> Row {
             |x| layer_norm_of(x, 1),
         )
         .floats_only()
-        .check("a shape that is not that of the last axes must be an error", || {
+        .check("a shape that differs from the last axes must be an error", || {
             Ok(ops::layer_norm(&Tensor::zeros([2, 3], DType::F32), 2, None, None, EPS).is_err())
         })
         .check("a weight of another shape must be an error", || {
@@ -297,7 +297,7 @@ fn batch_norm() -> Row {
             |x| standard(&x[0], &[0], &[None, None]),
         )
         .floats_only()
-        .check("running statistics must move towards those of the batch", || {
+        .check("running statistics must move towards the batch statistics", || {
             // Channel 0 contains 1, 3, 5, 7: mean 4, variance 20 / 3; all elements of channel 1 are 4.
             let x = Tensor::from([[[1.0, 3.0], [4.0, 4.0]], [[5.0, 7.0], [4.0, 4.0]]]);
             let (mean, var) = (Tensor::from([0.0, 8.0]), Tensor::from([1.0, 2.0]));

@@ -54,11 +54,12 @@ pub(super) fn rows() -> Vec<Row> {
                 let values = [1.0, -0.75, 1e-320, f64::MIN_POSITIVE, f64::MAX, -5e-324, 0.1, 8.0, 1.0 - 1e-16];
                 let (m, e) = ops::frexp(&Tensor::from(values))?;
                 let (m, exponents) = (m.to_vec::<f64>(), e.to_vec::<i32>());
-                let whole = |i: usize| {
+                let is_exact = |i: usize| {
                     let half = exponents[i].div_euclid(2);
                     m[i] * 2f64.powi(half) * 2f64.powi(exponents[i] - half) == values[i]
                 };
-                Ok((0..values.len()).all(|i| (0.5..1.0).contains(&m[i].abs()) && whole(i)) && e.dtype() == DType::I32)
+                Ok((0..values.len()).all(|i| (0.5..1.0).contains(&m[i].abs()) && is_exact(i))
+                    && e.dtype() == DType::I32)
             })
             .check("zeros, infinities and NaN", || {
                 let (m, e) = ops::frexp(&Tensor::from([0.0, -0.0, f64::INFINITY, f64::NAN]))?;

@@ -34,7 +34,7 @@ fn drawn(
     Ok(good? && DType::ALL.into_iter().filter(|d| !d.is_float()).all(refused))
 }
 
-/// Checks that a stream advances, restarts with its seed, and differs from that of another seed.
+/// Checks that a stream advances, restarts with its seed, and differs from the stream of another seed.
 fn streams(call: fn(&Generator) -> Result<Tensor>) -> Result<bool> {
     let (one, same, other) = (Generator::new(1), Generator::new(1), Generator::new(2));
     let draw = |g: &Generator| Ok::<_, Error>(call(g)?.to_vec::<f64>());
@@ -237,7 +237,7 @@ fn draws() -> Vec<Row> {
 fn channels() -> Vec<Row> {
     let ones = || Tensor::ones([50, 40, 3], DType::F64);
     // Every channel is either dropped or kept completely.
-    let whole = |y: &Tensor| y.to_vec::<f64>().chunks(3).all(|c| c[0] == c[1] && c[1] == c[2]);
+    let is_uniform = |y: &Tensor| y.to_vec::<f64>().chunks(3).all(|c| c[0] == c[1] && c[1] == c[2]);
     let vector = || Tensor::from([1.0, 2.0]);
     let refused = |result: Result<Tensor>| Ok(matches!(result, Err(Error::ShapeMismatch { .. })));
     let unlikely = |result: Result<Tensor>| Ok(matches!(result, Err(Error::InvalidArgument { .. })));
@@ -250,7 +250,7 @@ fn channels() -> Vec<Row> {
             .check("complete channels must be dropped or scaled", move || {
                 let y = ops::feature_dropout(&ones(), 0.25)?;
                 let scaled = y.to_vec::<f64>().iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-12);
-                Ok(whole(&y) && scaled && (kept(y, 0.0) - 0.75).abs() < 0.05)
+                Ok(is_uniform(&y) && scaled && (kept(y, 0.0) - 0.75).abs() < 0.05)
             })
             .check("a vector must be an error", move || refused(ops::feature_dropout(&vector(), 0.5)))
             .check("an invalid probability must be an error", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
@@ -260,7 +260,7 @@ fn channels() -> Vec<Row> {
                 let (mean, variance) = moments(&ops::alpha_dropout(&ops::randn([N], DType::F64)?, 0.3)?);
                 Ok(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06)
             })
-            .check("the gradient must be that of the kept elements", || {
+            .check("the gradient must flow to the kept elements only", || {
                 let x = Tensor::full([100], 5, DType::F64).requires_grad_(true);
                 let y = ops::alpha_dropout(&x, 0.5)?;
                 y.backward();
@@ -269,7 +269,9 @@ fn channels() -> Vec<Row> {
             })
             .check("an invalid probability must be an error", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
         Row::new("feature_alpha_dropout")
-            .check("complete channels must be dropped", move || Ok(whole(&ops::feature_alpha_dropout(&ones(), 0.5)?)))
+            .check("complete channels must be dropped", move || {
+                Ok(is_uniform(&ops::feature_alpha_dropout(&ones(), 0.5)?))
+            })
             .check("a vector must be an error", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
     ]
 }
@@ -293,7 +295,7 @@ fn dropout() -> Row {
             let kept = y.iter().filter(|&&v| v != 0.0).count() as f64 / N as f64;
             Ok((kept - 0.75).abs() < 0.02 && y.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-6))
         })
-        .check("the gradient must be that of the kept elements", || {
+        .check("the gradient must flow to the kept elements only", || {
             let x = Tensor::ones([100], DType::F64).requires_grad_(true);
             let y = ops::dropout(&x, 0.5)?;
             y.backward();

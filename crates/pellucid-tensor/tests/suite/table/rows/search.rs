@@ -116,7 +116,7 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .check("the default range must be that of the elements", || {
+            .check("the default range must be the range of the elements", || {
                 let (counts, edges) = ops::histogram(&Tensor::from([1.0, 2.0, 2.0, 5.0]), Bins::Count(4), None, false)?;
                 Ok(counts.to_vec::<f64>() == [1.0, 2.0, 0.0, 1.0] && edges.to_vec::<f64>() == [1.0, 2.0, 3.0, 4.0, 5.0])
             })
@@ -174,7 +174,7 @@ pub(super) fn rows() -> Vec<Row> {
                 shape_refused(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
             }),
         Row::new("histogram2d")
-            .check("the counts must be those of histogramdd", || {
+            .check("the counts must equal those of histogramdd", || {
                 let (x, y) = (Tensor::from([0.5, 1.5, 2.0, 1.0]), Tensor::from([0.5, 0.0, 3.0, 4.0]));
                 let edges = Tensor::from([0.0, 1.0, 3.0]);
                 let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
@@ -204,7 +204,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(ops::histc(&x, 4, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0])
             })
             .check("zero bins must be an error", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
-            .check("the default range must be that of the elements", || {
+            .check("the default range must be the range of the elements", || {
                 Ok(ops::histc(&Tensor::from([0.0, 1.0, 2.0]), 2, 0.0, 0.0)?.to_vec::<f64>() == [1.0, 2.0])
             }),
         unique("unique", ops::unique, [1, 2, 3], [1, 2, 0, 0, 1], [2, 2, 1])

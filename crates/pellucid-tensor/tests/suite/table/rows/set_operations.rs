@@ -8,7 +8,7 @@ type Call = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
 fn row(name: &'static str, call: Call, reference: fn(&BTreeSet<i64>, &BTreeSet<i64>) -> Vec<i64>) -> Row {
     Row::new(name)
-        .check("the elements must be those of the set, in ascending order", move || {
+        .check("the result must have the elements of the set, in ascending order", move || {
             let lists: [&[i64]; 5] = [&[3, 1, 3, -7], &[1, 9, 9, -7, 0], &[], &[5], &[0, 1, 2, 3, 4, 5, 6, 7]];
             lists.iter().flat_map(|a| lists.iter().map(move |b| (a, b))).try_fold(true, |all, (a, b)| {
                 let [x, y] = [a, b].map(|v| Tensor::new(&v[..], [v.len()]));

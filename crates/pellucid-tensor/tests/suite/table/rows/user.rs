@@ -135,15 +135,15 @@ fn update_many() -> Row {
             Ok(p.to_vec::<f64>() == [0.0, 3.0] && q.to_vec::<f64>() == [1.0])
         })
         .check("sets with different dtypes, layouts or shared storage must be updated", move || {
-            let whole = Tensor::from([1.0, 2.0, 3.0, 4.0]);
-            let (left, right) = (whole.i(..2), whole.i(2..));
+            let base = Tensor::from([1.0, 2.0, 3.0, 4.0]);
+            let (left, right) = (base.i(..2), base.i(2..));
             let (single, half) = (Tensor::from([8.0f32]), Tensor::from([0.25f32]).to_dtype(DType::BF16));
             let turned = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
             let (t, g) = (turned.t(), Tensor::from([[1.0, 2.0], [3.0, 4.0]]));
             let (ones, lr, narrow) = (Tensor::from([1.0, 1.0]), Tensor::from(1.0), Tensor::from(1.0f32));
             let sets = [&left, &ones, &lr, &right, &ones, &lr, &single, &half, &narrow, &t, &g, &lr];
             ops::update_many(descend(), 1, &sets, &[])?;
-            Ok(whole.to_vec::<f64>() == [0.0, 1.0, 2.0, 3.0]
+            Ok(base.to_vec::<f64>() == [0.0, 1.0, 2.0, 3.0]
                 && single.item::<f32>() == 7.75
                 && turned.to_vec::<f64>() == [0.0, -1.0, 1.0, 0.0])
         })

@@ -61,7 +61,7 @@ fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(shape, DType::F64)
 }
 
-/// Returns two matrices, of which the second is singular.
+/// Returns two matrices; the second is singular.
 fn singular() -> Tensor {
     Tensor::from([[[2.0, 1.0], [1.0, 2.0]], [[1.0, 2.0], [2.0, 4.0]]])
 }

@@ -267,7 +267,7 @@ fn halves(kind: Kind) -> Result<bool> {
     Ok(narrow.iter().zip(&wide).all(|(a, b)| a.to_vec::<bf16>() == b.to_dtype(DType::BF16).to_vec::<bf16>()))
 }
 
-/// Compares the gradients of the kernel with those of the definition, which a differentiable gradient uses.
+/// Compares the gradients of the kernel with the definition, which a differentiable gradient uses.
 fn second_order_gradients(kind: Kind) -> Result<bool> {
     use pellucid_tensor::{GradOptions, grad};
     for way in [plain(kind), LayerConfig { reverse: true, lengths: true, projected: kind == Kind::Lstm, ..plain(kind) }]
