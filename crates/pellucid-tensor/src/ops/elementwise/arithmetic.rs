@@ -2,9 +2,9 @@
 
 use super::operand::TensorOrScalar;
 use super::table::{binary, unary};
-use crate::ops::copy::copy;
-use crate::ops::fill::full;
 use crate::ops::formula::map;
+use crate::ops::primitive::copy::copy;
+use crate::ops::primitive::fill::full;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::formula::Expr;

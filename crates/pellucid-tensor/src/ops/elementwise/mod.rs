@@ -5,13 +5,13 @@
 //! integers, they are converted to `f32` first, and booleans to `i64`.
 
 pub(super) mod activation;
-mod airy;
+pub(super) mod airy;
 pub(crate) mod arithmetic;
 pub(super) mod compare;
-mod numbers;
-mod operand;
+pub(super) mod numbers;
+pub(super) mod operand;
 mod operators;
-mod parts;
+pub(super) mod parts;
 pub(super) mod special;
 mod table;
 pub(super) mod transcendental;
@@ -19,7 +19,7 @@ pub(super) mod transcendental;
 pub use activation::{hardtanh, softshrink};
 pub use airy::airy_ai;
 pub use arithmetic::{addcdiv, addcmul, clamp, lerp, nan_to_num, where_};
-pub use compare::{allclose, equal, isclose, isin};
+pub use compare::isclose;
 pub use numbers::{frexp, gcd, lcm, nextafter};
 pub use operand::TensorOrScalar;
 pub use parts::{around, divmod, modf};

@@ -3,9 +3,10 @@
 use super::table::{binary, unary};
 use crate::array::host_values;
 use crate::autograd::is_recorded;
-use crate::ops;
-use crate::ops::axes::check_reduction_rank;
+use crate::ops::call::axes::check_reduction_rank;
+use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::{map, map_sum};
+use crate::ops::primitive::{copy, create, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Binary, Expr, Formula, ValueKind};
@@ -206,12 +207,12 @@ pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    let column = ops::unsqueeze(x, -1)?;
+    let column = view::unsqueeze(x, -1)?;
     check_reduction_rank(op, column.shape())?;
     let shifts = host_values(p, (0..p).map(|i| -0.5 * i as f64))?;
-    let shifts = ops::to_dtype(&ops::from_host(&shifts, [p])?, x.dtype())?;
+    let shifts = copy::to_dtype(&create::from_host(&shifts, [p])?, x.dtype())?;
     // The terms are summed as they are computed.
     let term = formula! { static multigammaln(x, shift) = (x + shift).lgamma(); };
     let sum = map_sum(term, &[&column, &shifts], &[], std::iter::once(x.rank()).collect(), None)?;
-    ops::add(&ops::squeeze(&sum, -1)?, 0.25 * (p as f64 * (p - 1) as f64) * PI.ln())
+    arithmetic::add(&view::squeeze(&sum, -1)?, 0.25 * (p as f64 * (p - 1) as f64) * PI.ln())
 }

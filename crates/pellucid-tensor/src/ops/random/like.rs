@@ -1,8 +1,8 @@
 //! Random tensors with the shape, dtype and device of another tensor.
 
 use super::{draw, uniform_integers};
-use crate::ops;
-use crate::ops::random::Generator;
+use crate::ops::primitive::copy;
+use crate::ops::random::generator::Generator;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Distribution;
@@ -42,7 +42,7 @@ pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
         ));
     }
     let numbers = uniform_integers(op, low, high, |dtype| drawn_like(op, x, dtype, Distribution::Uniform))?;
-    ops::to_dtype(&numbers, dtype)
+    copy::to_dtype(&numbers, dtype)
 }
 
 /// Draws on x's device. The result is free if x is.

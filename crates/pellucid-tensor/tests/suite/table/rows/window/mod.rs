@@ -1,4 +1,4 @@
-//! Windows over spatial axes, in files named after those of `src/ops/window`, and the helpers of their references.
+//! Windows over spatial axes, in files named after those of `src/ops/nn/window`, and the helpers of their references.
 
 mod adaptive;
 mod conv;
