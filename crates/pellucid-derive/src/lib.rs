@@ -24,7 +24,7 @@ pub fn tensor_method(arguments: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 /// Sets the operation name in all errors of a function, including errors of the operations that it calls, and defines
-/// the entry of the operation in the registry (`ops/registry.rs`).
+/// the entry of the operation in the registry (`ops/call/registry.rs`).
 ///
 /// The function must return `Result<T>`. Parameters of type `impl Into<T>` are converted first: the body is compiled
 /// once for `T`, and `k.into()` in it is `k`.

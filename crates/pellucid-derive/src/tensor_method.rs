@@ -87,9 +87,9 @@ fn registry_entry(arguments: &OperationAttribute, function: &ItemFn) -> TokenStr
     let policy = arguments.autocast.as_ref().map_or_else(|| quote!(Promote), Ident::to_token_stream);
     let takes_sizes = function.sig.inputs.iter().any(|parameter| has_size_type(parameter.to_token_stream()));
     quote! {
-        impl crate::ops::registry::Entries {
+        impl crate::ops::call::registry::Entries {
             #[allow(non_upper_case_globals)]
-            pub(crate) const #entry: crate::ops::registry::OperationInfo = crate::ops::registry::OperationInfo {
+            pub(crate) const #entry: crate::ops::call::registry::OperationInfo = crate::ops::call::registry::OperationInfo {
                 name: stringify!(#name),
                 autocast: crate::AutocastPolicy::#policy,
                 takes_sizes: #takes_sizes,
@@ -141,7 +141,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
             #(#inner)*
             #[inline(always)]
             #sig #block
-            let _scope = crate::ops::operation_scope::OperationScope::enter(stringify!(#name));
+            let _scope = crate::ops::call::operation_scope::OperationScope::enter(stringify!(#name));
             let mut result = #name(#(#arguments),*);
             if let Err(error) = &mut result {
                 error.set_operation(stringify!(#name));
@@ -154,7 +154,8 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
 
 /// Returns the function with a parameter of type `T` for each `impl Into<T>`, or `None` if it has none.
 ///
-/// The body is therefore compiled once, and not for every combination of argument types. In the body, `k.into()` is `k`.
+/// The body is therefore compiled once, and not for every combination of argument types. In the body, `k.into()` is
+/// `k`.
 fn converted(function: &ItemFn) -> Result<Option<ItemFn>> {
     let mut converted = function.clone();
     let mut names = Vec::new();

@@ -51,8 +51,8 @@ const PANELS_PER_PACK: usize = 4;
 /// The number of panels of B between two prefetches of the epilogue's operands.
 const PANELS_PER_PREFETCH: usize = 4;
 
-/// The smallest number of elements of C for a call of the epilogue: fewer do not pay for the call, and these are still in
-/// L2.
+/// The smallest number of elements of C for a call of the epilogue: fewer do not pay for the call, and these are still
+/// in L2.
 const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
 /// The number of elements of a block of C that is computed in scratch. They stay in L2, or close to it.

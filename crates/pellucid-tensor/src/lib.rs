@@ -5,8 +5,9 @@
 //! - Autograd: [`Operation`], [`apply`], [`Tensor::backward`], [`grad`], [`gradcheck`].
 //! - The engine: [`lazy`] and [`capture`] run the same code in deferred mode.
 //!
-//! `src/ops` is ordered by operation. An elementwise operation is one line in `ops/elementwise`, and an operation over
-//! axes one entry of a table (`ops/over_axes.rs`); the other operations have files of their own.
+//! The folders of `src/ops` have an order, which the documentation of [`ops`] lists. An elementwise operation is one
+//! line in `ops/elementwise`, and an operation over axes one entry of a table (`ops/formula/over_axes.rs`); the other
+//! operations have files of their own.
 //!
 //! A layer imports only from earlier ones:
 //!
@@ -14,7 +15,7 @@
 //! 2. the engine;
 //! 3. [`Tensor`] with its history: graph nodes, gradient slots, view bases;
 //! 4. the recording of operations (`autograd/operation.rs`), and the operations that the backward pass calls: formulas
-//!    (`ops/formula`), arithmetic, copies and fills;
+//!    (`ops/formula`), arithmetic (`ops/elementwise`), copies and fills (`ops/primitive`);
 //! 5. the backward pass and [`grad`](grad()) (`autograd/pass.rs`, `autograd/transform.rs`);
 //! 6. the other operations, some of which differentiate their definition by the backward pass;
 //! 7. the other function transforms, printing, and capture.
@@ -72,12 +73,25 @@ pub use display::{PrintOptions, get_printoptions, set_printoptions};
 pub use engine::HookList;
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
-pub use ops::index::{Ellipsis, IndexItem, IntoIndex, IntoValues, NewAxis, Slice, SliceBound, slice};
-pub use ops::random::{Generator, GeneratorScope, manual_seed};
+pub use ops::call::registry::AutocastPolicy;
+pub use ops::call::registry::OperationInfo;
+pub use ops::call::registry::autocast_policy;
+pub use ops::call::registry::operations;
+pub use ops::index::indexing::Ellipsis;
+pub use ops::index::indexing::IndexItem;
+pub use ops::index::indexing::IntoIndex;
+pub use ops::index::indexing::IntoValues;
+pub use ops::index::indexing::NewAxis;
+pub use ops::index::indexing::Slice;
+pub use ops::index::indexing::SliceBound;
+pub use ops::index::indexing::slice;
+pub use ops::primitive::tensor_options::TensorOptions;
+pub use ops::random::Generator;
+pub use ops::random::GeneratorScope;
 #[doc(hidden)]
-pub use ops::random::{ThreadStream, ThreadStreamGuard};
-pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
-pub use ops::tensor_options::TensorOptions;
+pub use ops::random::ThreadStream;
+pub use ops::random::ThreadStreamGuard;
+pub use ops::random::manual_seed;
 pub use panic::unwrap;
 pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;

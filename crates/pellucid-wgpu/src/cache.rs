@@ -7,9 +7,9 @@ use std::hash::Hash;
 /// A map that keeps the entries used last, in two generations.
 ///
 /// New and used entries belong to the young generation. When it has `capacity` entries, it becomes the old one, and the
-/// entries of the previous old generation are dropped. An entry is therefore kept while fewer than `capacity` others are
-/// used between its uses, and the map has at most 2·`capacity` entries. An exact order of uses would need a list that
-/// every look-up changes.
+/// entries of the previous old generation are dropped. An entry is therefore kept while fewer than `capacity` others
+/// are used between its uses, and the map has at most 2·`capacity` entries. An exact order of uses would need a list
+/// that every look-up changes.
 #[derive(Debug)]
 pub(crate) struct GenerationalCache<K, V> {
     young: HashMap<K, V>,

@@ -3,6 +3,7 @@
 use super::transform::{GradOptions, REDUCE_THE_VALUE, grad_one, track_inputs};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
+use crate::ops::primitive::fill::full_on_device_of;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
 
@@ -33,7 +34,7 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
     let y = f(&x)?;
     let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
     if !y.requires_grad() || y.size() == 0 {
-        let zeros = ops::full_on_device_of(&x, shape, 0, x.dtype())?;
+        let zeros = full_on_device_of(&x, shape, 0, x.dtype())?;
         return Ok((y, zeros));
     }
     let numbers = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;

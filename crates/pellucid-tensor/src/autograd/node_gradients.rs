@@ -4,7 +4,7 @@ use super::anomaly::forward_location;
 use super::placement::{copy_to, on_device};
 use super::shared_storages::{SharedStorages, with_unique_storage};
 use crate::autocast::autocast_off;
-use crate::ops::copy::to_dtype;
+use crate::ops::primitive::copy::to_dtype;
 use crate::tensor::{
     Edge, GradientSlot, GraphNode, InputGradients, NeedsInputGrad, Node, OutputGradients, OutputMeta, SavedTensors,
     Tensor,

@@ -2,7 +2,7 @@
 
 use super::address_map::AddressMap;
 use crate::engine;
-use crate::ops::copy::copy;
+use crate::ops::primitive::copy::copy;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
 use pellucid_ir::backend::Storage;

@@ -12,8 +12,8 @@ use super::shared_storages::with_unique_storage;
 use super::targets::{GradTarget, nodes_leading_to};
 use crate::engine;
 use crate::grad_mode::{enable_grad, is_grad_enabled};
-use crate::ops::copy::identity;
-use crate::ops::fill::zeros_like;
+use crate::ops::primitive::copy::identity;
+use crate::ops::primitive::fill::zeros_like;
 use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 

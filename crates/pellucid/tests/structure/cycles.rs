@@ -45,6 +45,11 @@ impl FileGraph {
         components
     }
 
+    /// Returns the uses of files by files: the user, the line of one use, and the used file.
+    pub(crate) fn uses_of_files(&self) -> impl Iterator<Item = (&str, usize, &str)> {
+        self.edges.iter().map(|(&(from, to), &line)| (&*self.names[from], line, &*self.names[to]))
+    }
+
     fn uses(&self, from: usize) -> impl Iterator<Item = usize> {
         self.edges.range((from, 0)..(from + 1, 0)).map(|(&(_, to), _)| to)
     }

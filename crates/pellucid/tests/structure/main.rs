@@ -1,5 +1,5 @@
-//! The structure of the repository: dependencies between source files, links and examples of the documents, and planted
-//! faults.
+//! The structure of the repository: dependencies between source files and folders, links and examples of the documents,
+//! and planted faults.
 //!
 //! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test structure` writes the list of exceptions, whose counts may only
 //! decrease.
@@ -7,6 +7,7 @@
 mod cycles;
 mod examples;
 mod failures;
+mod folders;
 mod links;
 mod modules;
 #[path = "../repository/mod.rs"]
@@ -41,8 +42,8 @@ const INTENDED: [(&str, &[&str], &str); 4] = [
     ),
 ];
 
-#[test]
-fn files_have_no_circular_dependencies() {
+/// Returns the source files of every crate, by their paths from `src/`.
+fn sources() -> BTreeMap<String, Vec<(String, String)>> {
     let mut crates: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     for (name, text) in files(&["rs"]) {
         let source = name.strip_prefix("crates/").and_then(|name| name.split_once("/src/"));
@@ -50,6 +51,20 @@ fn files_have_no_circular_dependencies() {
             crates.entry(crate_name.to_string()).or_default().push((file.to_string(), text));
         }
     }
+    crates
+}
+
+#[test]
+fn folders_of_operations_have_no_circular_dependencies() {
+    let files = &sources()["pellucid-tensor"];
+    let (_, text) = files.iter().find(|(name, _)| name == "ops/mod.rs").expect("ops/mod.rs must exist");
+    let errors = folders::folder_errors(&FileGraph::new(files), "ops", text);
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
+
+#[test]
+fn files_have_no_circular_dependencies() {
+    let crates = sources();
     let mut counts = BTreeMap::new();
     let mut places = BTreeMap::new();
     for (name, files) in crates {
@@ -196,6 +211,37 @@ fn cycles_of(files: &[(&str, &str)], one_folder: bool) -> Vec<String> {
     let files: Vec<(String, String)> = files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
     let graph = FileGraph::new(&files);
     graph.forbidden(one_folder).iter().map(|cycle| graph.cycle(cycle)).collect()
+}
+
+#[test]
+fn the_check_of_folders_finds_cycles_and_differences_to_the_table() {
+    let row = |number: usize, name: &str, uses: &str| format!("//! | {number} | `{name}` | contents | {uses} |\n");
+    let errors = |table: &str, low: &str, high: &str| {
+        let modules = "pub mod low;\npub mod high;\n#[macro_use]\nlist! { high::g }\npub use low::a::f;";
+        let files = [
+            ("lib.rs", "mod ops;"),
+            ("ops/mod.rs", &*(table.to_string() + modules)),
+            ("ops/low/mod.rs", "pub mod a;"),
+            ("ops/low/a.rs", low),
+            ("ops/high/mod.rs", "pub mod b;"),
+            ("ops/high/b.rs", high),
+        ];
+        let files = files.map(|(name, text)| (name.to_string(), text.to_string()));
+        folders::folder_errors(&FileGraph::new(&files), "ops", table)
+    };
+    let table = row(1, "low", "–") + &row(2, "high", "1");
+    let user = "use crate::ops::low::a;\npub fn g() { a::f() }";
+    assert!(errors(&table, "pub fn f() {}", user).is_empty());
+    let cycle = errors(&table, "use crate::ops::high::b::g;\npub fn f() { g() }", user);
+    let steps = "the folders of ops/ form a cycle:\n    high/ uses low/: ops/high/b.rs:2 -> ops/low/a.rs\n    \
+                 low/ uses high/: ops/low/a.rs:1 -> ops/high/b.rs";
+    assert_eq!(cycle[0], steps);
+    assert_eq!(cycle.len(), 2, "the table does not list the reverse use: {cycle:?}");
+    let through = errors(&table, "use crate::ops;\npub fn f() { ops::g() }", user);
+    assert_eq!(through, ["ops/low/a.rs:2 uses ops/mod.rs: import the file that defines the item"]);
+    let wrong = errors(&(row(1, "high", "1–2") + &row(3, "low", "–")), "pub fn f() {}", "pub fn g() {}");
+    assert_eq!(wrong.len(), 2, "a row lists a later row, and a number is wrong: {wrong:?}");
+    assert_eq!(errors(&row(1, "low", "–"), "pub fn f() {}", "pub fn g() {}").len(), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! own, or the derivative is declared as g·(s + x·s′).
 
 use super::table::unary;
+use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -49,8 +50,8 @@ unary! {
         let v = 1.5957691216057308 * (u + 0.044715 * u * u * u);
         is_far.select(x * x.gt(0.0).to_number(), u * v.sigmoid())
     };
-    /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in `f64`
-    /// −708) the factor is subnormal, and the relative error grows as its spacing.
+    /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in
+    /// `f64` −708) the factor is subnormal, and the relative error grows as its spacing.
     #[doc(alias = "swish")]
     silu(x) = x * x.sigmoid(),
         d x = {
@@ -147,7 +148,7 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
         return Err(Error::invalid("hardtanh", reason));
     }
     if low.to_f64().is_nan() || high.to_f64().is_nan() {
-        return crate::ops::clamp(x, low, high);
+        return arithmetic::clamp(x, low, high);
     }
     let formula = formula! {
         static hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));

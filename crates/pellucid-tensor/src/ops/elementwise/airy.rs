@@ -1,7 +1,7 @@
 //! The Airy function Ai, by the approximations of Cephes (Moshier 1989): a series near 0, rational functions elsewhere.
 
-use super::super::formula::{map, map_all};
 use crate::autograd::is_recorded;
+use crate::ops::formula::{map, map_all};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Expr, Formula, GradientInput, GradientRequest, ValueKind};

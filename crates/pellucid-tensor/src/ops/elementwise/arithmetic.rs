@@ -2,9 +2,9 @@
 
 use super::operand::TensorOrScalar;
 use super::table::{binary, unary};
-use crate::ops::copy::copy;
-use crate::ops::fill::full;
 use crate::ops::formula::map;
+use crate::ops::primitive::copy::copy;
+use crate::ops::primitive::fill::full;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::formula::Expr;
@@ -38,7 +38,7 @@ binary! {
         let m = a.rem(b);
         let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));
         (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
-    };
+    }, d a = g, d b = -(g * (a.abs().floor_div(b.abs()) * a.signum() * b.signum()));
     /// Computes aᵇ. Integers are multiplied, wrapping; a negative power of an integer is 0 unless |a| = 1.
     #[doc(alias("power", "float_power"))]
     pow(a, b) = a.pow(b), autocast = Single;
@@ -129,8 +129,8 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
 }
 
-/// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its derivative
-/// by a, b²/√(a² + b²)³, then has no difference that cancels.
+/// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its
+/// derivative by a, b²/√(a² + b²)³, then has no difference that cancels.
 fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
     let a_is_larger = a.abs().ge(b.abs());
     let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));

@@ -1,11 +1,11 @@
 //! Comparisons and logic. Results have dtype bool and no gradient.
 
 use super::table::{binary, unary};
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Expr, ValueKind};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{Error, Result};
 
 binary! {
     /// Returns the mask a = b.
@@ -47,7 +47,8 @@ unary! {
     isposinf(x) = x.eq(f64::INFINITY);
     /// Returns true where x is −∞.
     isneginf(x) = x.eq(f64::NEG_INFINITY);
-    /// Returns true where the sign bit of x is set: for negative numbers, −0.0 and −∞. The sign of a NaN is unspecified.
+    /// Returns true where the sign bit of x is set: for negative numbers, −0.0 and −∞. The sign of a NaN is
+    /// unspecified.
     signbit(x) = Expr::literal(1.0, ValueKind::Number).copysign(x).lt(0.0);
 }
 
@@ -62,53 +63,13 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
         return Err(Error::invalid("isclose", format!("tolerances must not be negative, got {rtol} and {atol}")));
     }
     let (a, b) = (a.detach(), b.detach());
-    let near = ops::le(&ops::abs(&ops::sub(&a, &b)?)?, &ops::add(&ops::mul(&ops::abs(&b)?, rtol)?, atol)?)?;
-    let close = ops::logical_or(&ops::eq(&a, &b)?, &ops::logical_and(&near, &ops::isfinite(&b)?)?)?;
+    let near = le(
+        &arithmetic::abs(&arithmetic::sub(&a, &b)?)?,
+        &arithmetic::add(&arithmetic::mul(&arithmetic::abs(&b)?, rtol)?, atol)?,
+    )?;
+    let close = logical_or(&eq(&a, &b)?, &logical_and(&near, &isfinite(&b)?)?)?;
     match equal_nan {
-        true => ops::logical_or(&close, &ops::logical_and(&ops::isnan(&a)?, &ops::isnan(&b)?)?),
+        true => logical_or(&close, &logical_and(&isnan(&a)?, &isnan(&b)?)?),
         false => Ok(close),
     }
-}
-
-/// Returns true, as a 0-d bool tensor, if all elements are close (see [`isclose`]).
-///
-/// # Errors
-/// Those of [`isclose`].
-#[tensor_method]
-pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
-    ops::all(&isclose(a, b, rtol, atol, equal_nan)?, ..)
-}
-
-/// Returns true, as a 0-d bool tensor, if shapes and elements are equal (NumPy's `array_equal`).
-///
-/// # Errors
-/// [`Error::OutOfMemory`].
-#[doc(alias = "array_equal")]
-#[tensor_method]
-pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    if a.shape() != b.shape() {
-        return ops::full_on_device_of(a, (), false, DType::Bool);
-    }
-    ops::all(&ops::eq(a, b)?, ..)
-}
-
-/// Returns true where x equals one of `elements`, by binary search. NaN equals nothing.
-///
-/// Besides operands and result, the operation stores the sorted elements with their `i64` order, and a few arrays of x's
-/// shape, two of them in `i64` (see [`searchsorted`](crate::ops::searchsorted)).
-///
-/// # Errors
-/// [`Error::OutOfMemory`].
-#[doc(alias = "in1d")]
-#[tensor_method]
-pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
-    if elements.size() == 0 {
-        // `any` of no elements is false, on the device of the elements.
-        return ops::logical_and(&ops::zeros_like(x)?, &ops::any(&elements.detach(), ..)?);
-    }
-    let dtype = x.dtype().promote(elements.dtype());
-    let (x, elements) = (ops::to_dtype(&x.detach(), dtype)?, ops::to_dtype(&ops::ravel(&elements.detach())?, dtype)?);
-    let sorted = ops::sort(&elements, 0, false)?.0;
-    let place = ops::minimum(&ops::searchsorted(&sorted, &x, false)?, sorted.size() as i64 - 1)?;
-    ops::eq(&x, &ops::index_select(&sorted, 0, &place)?)
 }

@@ -5,13 +5,13 @@
 //! integers, they are converted to `f32` first, and booleans to `i64`.
 
 pub(super) mod activation;
-mod airy;
+pub(super) mod airy;
 pub(crate) mod arithmetic;
 pub(super) mod compare;
-mod numbers;
-mod operand;
+pub(super) mod numbers;
+pub(super) mod operand;
 mod operators;
-mod parts;
+pub(super) mod parts;
 pub(super) mod special;
 mod table;
 pub(super) mod transcendental;
@@ -19,7 +19,7 @@ pub(super) mod transcendental;
 pub use activation::{hardtanh, softshrink};
 pub use airy::airy_ai;
 pub use arithmetic::{addcdiv, addcmul, clamp, lerp, nan_to_num, where_};
-pub use compare::{allclose, equal, isclose, isin};
+pub use compare::isclose;
 pub use numbers::{frexp, gcd, lcm, nextafter};
 pub use operand::TensorOrScalar;
 pub use parts::{around, divmod, modf};
@@ -33,8 +33,9 @@ fn log_odds(x: Expr) -> Expr {
     near_half.select(((2.0 * x - 1.0) / (1.0 - x)).ln_1p(), (x / (1.0 - x)).ln())
 }
 
-/// Computes the derivative of y = sin(t)/t from the cosine of t. For |t| < 4 it is the Taylor series −t/3·(1 − t²/(2·5)·(1 − t²/(4·7)·(1 −
-/// ..))), which is free of cancellation in every derivative; 21 terms are exact up to order 12.
+/// Computes the derivative of y = sin(t)/t from the cosine of t. For |t| < 4 it is the Taylor series −t/3·(1 −
+/// t²/(2·5)·(1 − t²/(4·7)·(1 − ..))), which is free of cancellation in every derivative; 21 terms are exact up to order
+/// 12.
 fn slope_of_sin_over(t: Expr, cosine: Expr, y: Expr) -> Expr {
     let is_near = t.abs().lt(4.0);
     let (near, far) = (is_near.select(t, 0.0), is_near.select(4.0, t));

@@ -1,7 +1,8 @@
 //! Functions of the representation of floats (exponent, next value), and integer arithmetic (gcd, lcm).
 
-use crate::ops;
+use crate::ops::elementwise::{arithmetic, transcendental};
 use crate::ops::formula::map;
+use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
@@ -27,8 +28,8 @@ fn binary_exponent(x: Expr) -> Expr {
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     let formula = formula! { static frexp(x) = binary_exponent(x); };
     let e = map(formula, &[&x.detach()], &[])?;
-    let mantissa = ops::ldexp(x, &ops::neg(&e)?)?;
-    Ok((mantissa, ops::to_dtype(&e, DType::I32)?))
+    let mantissa = transcendental::ldexp(x, &arithmetic::neg(&e)?)?;
+    Ok((mantissa, copy::to_dtype(&e, DType::I32)?))
 }
 
 /// Returns the next representable number after a in the direction of b; b if they are equal, NaN if either is NaN.
@@ -99,7 +100,7 @@ pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("lcm", a, b)?;
-    ops::abs(&ops::mul(&ops::floor_div(a, &gcd(a, b)?)?, b)?)
+    arithmetic::abs(&arithmetic::mul(&arithmetic::floor_div(a, &gcd(a, b)?)?, b)?)
 }
 
 fn check_integers(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {

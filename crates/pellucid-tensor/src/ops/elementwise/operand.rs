@@ -1,7 +1,7 @@
 //! Operands of binary operations, each a tensor or a scalar.
 
-use crate::ops::fill::full;
 use crate::ops::formula::{map, map_reusing};
+use crate::ops::primitive::fill::full;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::LazyFormula;
 use pellucid_ir::{DType, Result, Scalar, bf16, f16};

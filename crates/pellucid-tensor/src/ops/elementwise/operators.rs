@@ -4,7 +4,8 @@
 //! The result may reuse the storage of an operand that is uniquely owned, and passed by value or assigned to.
 
 use crate::autograd::note_call_location;
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::elementwise::operand::TensorOrScalar;
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result};
@@ -92,14 +93,14 @@ macro_rules! binary_operators {
 }
 
 binary_operators! {
-    Add add ops::add;
-    Sub sub ops::sub;
-    Mul mul ops::mul;
-    Div div ops::div;
-    Rem rem ops::rem;
-    BitAnd bitand ops::bitwise_and;
-    BitOr bitor ops::bitwise_or;
-    BitXor bitxor ops::bitwise_xor;
+    Add add arithmetic::add;
+    Sub sub arithmetic::sub;
+    Mul mul arithmetic::mul;
+    Div div arithmetic::div;
+    Rem rem arithmetic::rem;
+    BitAnd bitand arithmetic::bitwise_and;
+    BitOr bitor arithmetic::bitwise_or;
+    BitXor bitxor arithmetic::bitwise_xor;
 }
 
 /// Returns the result of an assigning operator, or an error if it does not have the shape and dtype of the old tensor.
@@ -130,12 +131,12 @@ fn changed_by(operator: &'static str, old: &Tensor, result: &Tensor) -> Error {
 
 macro_rules! assigning_operators {
     ($($trait:ident $method:ident $symbol:literal $op:path;)*) => {$(
-        impl<'a, T: Into<ops::TensorOrScalar<'a>>> std::ops::$trait<T> for Tensor {
+        impl<'a, T: Into<TensorOrScalar<'a>>> std::ops::$trait<T> for Tensor {
             #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
             ///
-            /// The result is a new tensor, recorded as by the binary operator. Other handles and views of the old tensor
-            /// do not change: `copy_` and `set` write in place. The result reuses the storage of the old tensor if there
-            /// are none.
+            /// The result is a new tensor, recorded as by the binary operator. Other handles and views of the old
+            /// tensor do not change: `copy_` and `set` write in place. The result reuses the storage of the old tensor
+            /// if there are none.
             ///
             /// # Panics
             /// With the errors of the binary operator, and if the result has another shape or dtype than the tensor.
@@ -144,8 +145,8 @@ macro_rules! assigning_operators {
             #[track_caller]
             fn $method(&mut self, other: T) {
                 let _call = note_call_location();
-                let other: ops::TensorOrScalar<'a> = other.into();
-                let result = $op(ops::TensorOrScalar::Replaced(self), other);
+                let other: TensorOrScalar<'a> = other.into();
+                let result = $op(TensorOrScalar::Replaced(self), other);
                 *self = panic::unwrap(result.and_then(|result| check_replacement(concat!($symbol, "="), self, result)));
             }
         }
@@ -153,14 +154,14 @@ macro_rules! assigning_operators {
 }
 
 assigning_operators! {
-    AddAssign add_assign "+" ops::add;
-    SubAssign sub_assign "-" ops::sub;
-    MulAssign mul_assign "*" ops::mul;
-    DivAssign div_assign "/" ops::div;
-    RemAssign rem_assign "%" ops::rem;
-    BitAndAssign bitand_assign "&" ops::bitwise_and;
-    BitOrAssign bitor_assign "|" ops::bitwise_or;
-    BitXorAssign bitxor_assign "^" ops::bitwise_xor;
+    AddAssign add_assign "+" arithmetic::add;
+    SubAssign sub_assign "-" arithmetic::sub;
+    MulAssign mul_assign "*" arithmetic::mul;
+    DivAssign div_assign "/" arithmetic::div;
+    RemAssign rem_assign "%" arithmetic::rem;
+    BitAndAssign bitand_assign "&" arithmetic::bitwise_and;
+    BitOrAssign bitor_assign "|" arithmetic::bitwise_or;
+    BitXorAssign bitxor_assign "^" arithmetic::bitwise_xor;
 }
 
 macro_rules! unary_operators {
@@ -187,8 +188,8 @@ macro_rules! unary_operators {
 }
 
 unary_operators! {
-    Neg neg ops::neg;
-    Not not ops::bitwise_not;
+    Neg neg arithmetic::neg;
+    Not not arithmetic::bitwise_not;
 }
 
 impl std::iter::Sum for Tensor {
@@ -199,8 +200,8 @@ impl std::iter::Sum for Tensor {
 }
 
 impl<'a> std::iter::Sum<&'a Tensor> for Tensor {
-    /// Computes the sum of tensors, from left to right. The sum of no tensors is 0 (`f32`, 0-d), and the sum of one is a
-    /// handle of it.
+    /// Computes the sum of tensors, from left to right. The sum of no tensors is 0 (`f32`, 0-d), and the sum of one is
+    /// a handle of it.
     fn sum<I: Iterator<Item = &'a Tensor>>(tensors: I) -> Tensor {
         tensors.cloned().sum()
     }

@@ -1,10 +1,11 @@
 //! Parts of numbers: rounding to decimals, quotient with remainder, integral with fractional part.
 
 use super::operand::TensorOrScalar;
-use crate::ops;
-use crate::ops::copy::copy;
+use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::map;
-use crate::ops::over_axes::as_float;
+use crate::ops::formula::over_axes::as_float;
+use crate::ops::primitive::copy::copy;
+use crate::ops::primitive::fill;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Result, Scalar, formula};
@@ -12,8 +13,8 @@ use pellucid_ir::{DType, Result, Scalar, formula};
 /// Rounds to `decimals` decimals, ties to even: NumPy's `around`, PyTorch's `round` with `decimals`. A negative number
 /// rounds to tens, hundreds, .. The gradient is zero.
 ///
-/// The result is the quotient (or product) of an integer and a power of 10. Numbers without such decimals do not change,
-/// and nor do infinities. Integers are rounded exactly.
+/// The result is the quotient (or product) of an integer and a power of 10. Numbers without such decimals do not
+/// change, and nor do infinities. Integers are rounded exactly.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -30,7 +31,8 @@ pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return around_integers(x, decimals);
     }
-    // The dtype of the computation, the smallest number whose magnitude implies an integer, and the largest power of 10.
+    // The dtype of the computation, the smallest number whose magnitude implies an integer, and the largest power of
+    // 10.
     let (whole, most) = if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
     let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(most)));
     match decimals {
@@ -81,26 +83,27 @@ fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
             };
             map(tens, &[x], &[Scalar::Int(scale)])
         }
-        _ => ops::zeros_like(x),
+        _ => fill::zeros_like(x),
     }
 }
 
-/// Returns the quotient ⌊a / b⌋ and the remainder a − b·⌊a / b⌋, as Python's `divmod` (see [`floor_div`](ops::floor_div)
-/// and [`rem`](ops::rem)). b is a tensor or a scalar.
+/// Returns the quotient ⌊a / b⌋ and the remainder a − b·⌊a / b⌋, as Python's `divmod` (see
+/// [`floor_div`](crate::ops::floor_div) and [`rem`](crate::ops::rem)). b is a tensor or a scalar.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch).
 #[tensor_method]
 pub fn divmod<'a>(a: &Tensor, b: impl Into<TensorOrScalar<'a>>) -> Result<(Tensor, Tensor)> {
     match (&b, b.tensor()) {
-        (_, Some(b)) => Ok((ops::floor_div(a, b)?, ops::rem(a, b)?)),
-        (&TensorOrScalar::Scalar(b), None) => Ok((ops::floor_div(a, b)?, ops::rem(a, b)?)),
+        (_, Some(b)) => Ok((arithmetic::floor_div(a, b)?, arithmetic::rem(a, b)?)),
+        (&TensorOrScalar::Scalar(b), None) => Ok((arithmetic::floor_div(a, b)?, arithmetic::rem(a, b)?)),
         _ => unreachable!("an operand that is no scalar must be a tensor"),
     }
 }
 
 /// Returns the fractional and the integral part, both with the sign of x. The fractional part of ±∞ is ±0, and of NaN
-/// both parts are NaN. The gradient of the fractional part is g, and that of the integral part zero. Integers give `f32`.
+/// both parts are NaN. The gradient of the fractional part is g, and that of the integral part zero. Integers give
+/// `f32`.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -111,5 +114,5 @@ pub fn modf(x: &Tensor) -> Result<(Tensor, Tensor)> {
         static modf(x) = x.abs().eq(f64::INFINITY).select(0.0, x - x.trunc()).copysign(x);
         d x = g;
     };
-    Ok((map(fraction, &[&x], &[])?, ops::trunc(&x)?))
+    Ok((map(fraction, &[&x], &[])?, arithmetic::trunc(&x)?))
 }

@@ -3,9 +3,10 @@
 use super::table::{binary, unary};
 use crate::array::host_values;
 use crate::autograd::is_recorded;
-use crate::ops;
-use crate::ops::axes::check_reduction_rank;
+use crate::ops::call::axes::check_reduction_rank;
+use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::{map, map_sum};
+use crate::ops::primitive::{copy, create, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Binary, Expr, Formula, ValueKind};
@@ -45,32 +46,32 @@ unary! {
     i0(x) = x.bessel(Binary::BesselI, 0.0);
     /// Computes e^(−|x|)·I₀(x), exponentially scaled `i0`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in `f32`
-    /// (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in
+    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     i0e(x) = x.bessel(Binary::BesselIe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 0.0, x, y);
     /// Computes I₁(x), the modified Bessel function of the first kind of order 1.
     #[doc(alias = "bessel_i1")]
     i1(x) = x.bessel(Binary::BesselI, 1.0);
     /// Computes e^(−|x|)·I₁(x), exponentially scaled `i1`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in `f32`
-    /// (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in
+    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     i1e(x) = x.bessel(Binary::BesselIe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 1.0, x, y);
     /// Computes K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k0")]
     k0(x) = x.bessel(Binary::BesselK, 0.0);
     /// Computes eˣ·K₀(x), exponentially scaled `k0`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in `f32`
-    /// (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in
+    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     k0e(x) = x.bessel(Binary::BesselKe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 0.0, x, y);
     /// Computes K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k1")]
     k1(x) = x.bessel(Binary::BesselK, 1.0);
     /// Computes eˣ·K₁(x), exponentially scaled `k1`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in `f32`
-    /// (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in
+    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     k1e(x) = x.bessel(Binary::BesselKe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 1.0, x, y);
     /// Computes J₀(x), the Bessel function of the first kind of order 0.
     bessel_j0(x) = x.bessel(Binary::BesselJ, 0.0);
@@ -144,8 +145,8 @@ fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor,
 /// these bounds is 0.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an eps outside of [0, ½]; [`Error::DTypeMismatch`] for a dtype that the formula is not
-/// defined for.
+/// [`Error::InvalidArgument`] for an eps outside of [0, ½]; [`Error::DTypeMismatch`] for a dtype that the formula is
+/// not defined for.
 #[doc(alias = "logit")]
 #[tensor_method]
 pub fn logit_with(x: &Tensor, eps: f64) -> Result<Tensor> {
@@ -206,12 +207,12 @@ pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    let column = ops::unsqueeze(x, -1)?;
+    let column = view::unsqueeze(x, -1)?;
     check_reduction_rank(op, column.shape())?;
     let shifts = host_values(p, (0..p).map(|i| -0.5 * i as f64))?;
-    let shifts = ops::to_dtype(&ops::from_host(&shifts, [p])?, x.dtype())?;
+    let shifts = copy::to_dtype(&create::from_host(&shifts, [p])?, x.dtype())?;
     // The terms are summed as they are computed.
     let term = formula! { static multigammaln(x, shift) = (x + shift).lgamma(); };
     let sum = map_sum(term, &[&column, &shifts], &[], std::iter::once(x.rank()).collect(), None)?;
-    ops::add(&ops::squeeze(&sum, -1)?, 0.25 * (p as f64 * (p - 1) as f64) * PI.ln())
+    arithmetic::add(&view::squeeze(&sum, -1)?, 0.25 * (p as f64 * (p - 1) as f64) * PI.ln())
 }

@@ -43,8 +43,8 @@ macro_rules! binary {
             /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
             #[pellucid_derive::operation($(autocast = $policy)?)]
             pub fn $name<'a>(
-                a: impl Into<crate::ops::TensorOrScalar<'a>>,
-                b: impl Into<crate::ops::TensorOrScalar<'a>>,
+                a: impl Into<crate::ops::elementwise::operand::TensorOrScalar<'a>>,
+                b: impl Into<crate::ops::elementwise::operand::TensorOrScalar<'a>>,
             ) -> pellucid_ir::Result<crate::Tensor> {
                 use crate::ops::elementwise::operand::{BinaryForms, apply_binary};
                 use pellucid_ir::formula::LazyFormula;
@@ -64,7 +64,7 @@ macro_rules! binary {
                 /// # Panics
                 /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
                 #[track_caller]
-                pub fn $name<'a>(&'a self, other: impl Into<crate::ops::TensorOrScalar<'a>>) -> crate::Tensor {
+                pub fn $name<'a>(&'a self, other: impl Into<crate::ops::elementwise::operand::TensorOrScalar<'a>>) -> crate::Tensor {
                     crate::panic::unwrap(crate::ops::$name(self, other))
                 }
             }
@@ -80,8 +80,8 @@ macro_rules! table {
         pub(in crate::ops) mod $module {
             pub use super::{$($name),*};
 
-            pub(in crate::ops) const ENTRIES: &[crate::ops::registry::OperationInfo] =
-                &[$(crate::ops::registry::Entries::$name),*];
+            pub(in crate::ops) const ENTRIES: &[crate::ops::call::registry::OperationInfo] =
+                &[$(crate::ops::call::registry::Entries::$name),*];
         }
     };
 }

@@ -10,8 +10,9 @@ use super::{FormulaCall, is_unrolled, unroll};
 use crate::array::Array;
 use crate::autograd::{InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, arrays_of, untracked};
 use crate::grad_mode::is_grad_enabled;
-use crate::ops;
-use crate::ops::precision::single_for;
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::copy;
+use crate::ops::primitive::precision::single_for;
 use crate::tensor::{Derivative, Tensor};
 use pellucid_ir::formula::{GradientInput, Partial, Term, Variables};
 use pellucid_ir::kernel::{AxisSet, Meta};
@@ -63,7 +64,7 @@ impl FormulaCall<'_> {
             } else if let Some(j) = gradient.passes(k) {
                 // The gradient is rounded before it is broadcast: an element is rounded once, not once per summand.
                 let (g, meta) = (grads.get(j)?, saved.meta(i));
-                let g = if part.broadcast || g.dtype() == meta.dtype { g } else { ops::to_dtype(&g, meta.dtype)? };
+                let g = if part.broadcast || g.dtype() == meta.dtype { g } else { copy::to_dtype(&g, meta.dtype)? };
                 into[i] = Some(fit(self.unsummed(g)?, meta)?);
             } else {
                 computed |= 1 << k;
@@ -82,7 +83,7 @@ impl FormulaCall<'_> {
 
     /// Returns the gradient of an output before it was summed; it is the same for every summand.
     fn unsummed(&self, g: Tensor) -> Result<Tensor> {
-        if self.sum.is_some() { ops::broadcast_to(&g, self.shape) } else { Ok(g) }
+        if self.sum.is_some() { broadcast::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
 
     /// Runs a part's gradient formula, `call` applied to `operands`, and records it as a contraction.
@@ -134,7 +135,7 @@ impl FormulaCall<'_> {
         let GradientPart { gradient, inputs, broadcast } = part;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
-        let sum = summed.then(|| ops::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
+        let sum = summed.then(|| broadcast::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
         // Too many inputs for one request have separate parts, even inputs of full shape. Their gradients need no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.

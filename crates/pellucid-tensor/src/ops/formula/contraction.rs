@@ -13,17 +13,18 @@
 //! formula does not grow with the order. Derivatives are functions of the *point*, the inputs and outputs that forward
 //! saved. [`Partials`] differentiates an output by the variables, without visiting the output's node.
 
-use super::FormulaCall;
+use super::{FormulaCall, map};
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, record_outputs, untracked,
 };
 use crate::grad_mode::is_grad_enabled;
-use crate::ops;
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::copy;
 use crate::tensor::{Derivative, Edge, SavedValue, Tensor};
 use pellucid_ir::formula::{GradientInput, Partial, Partials, Term};
 use pellucid_ir::kernel::{AxisSet, Meta, Params};
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{Error, Result, Shape, formula};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -31,8 +32,8 @@ use std::sync::Arc;
 /// k).
 const MOST_COTANGENTS: usize = 32;
 
-/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are those of the cotangents, then of the variables. It saves the
-/// cotangents, and the values of `partials.reads()` as constants.
+/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are those of the
+/// cotangents, then of the variables. It saves the cotangents, and the values of `partials.reads()` as constants.
 struct ContractionDerivative {
     partials: Arc<Partials>,
     params: Params,
@@ -71,7 +72,7 @@ pub(super) fn reduce_gradient_to(gradient: Tensor, target: &Meta) -> Result<Tens
     if gradient.dtype() == target.dtype && *gradient.shape() == target.shape {
         return Ok(gradient);
     }
-    ops::to_dtype(&ops::sum_to(&gradient, &target.shape)?, target.dtype)
+    copy::to_dtype(&broadcast::sum_to(&gradient, &target.shape)?, target.dtype)
 }
 
 impl EvaluationPoint<'_> {
@@ -94,10 +95,10 @@ impl EvaluationPoint<'_> {
                 _ => None,
             };
             if let Some(f) = passes {
-                let gradient = ops::broadcast_to(&factor(f)?, self.shape)?;
+                let gradient = broadcast::broadcast_to(&factor(f)?, self.shape)?;
                 add(&mut gradients[target.input], reduce_gradient_to(gradient, target.meta)?)?;
             } else if target.meta.shape != *self.shape {
-                let sum = ops::broadcast_axes(&target.meta.shape, self.shape);
+                let sum = broadcast::broadcast_axes(&target.meta.shape, self.shape);
                 self.node(&[target], Some(sum), factor, gradients)?;
             } else {
                 full.push(target);
@@ -244,7 +245,7 @@ impl ContractionDerivative {
             }
             let mut product = factor(factors[0])?;
             for &f in &factors[1..] {
-                product = ops::mul(&product, &factor(f)?)?;
+                product = map(formula! { static mul(a, b) = a * b; }, &[&product, &factor(f)?], &[])?;
             }
             known.push((factors.clone(), product.clone()));
             Ok(product)
@@ -347,7 +348,7 @@ impl Derivative for ContractionDerivative {
 
 fn add(sum: &mut Option<Tensor>, term: Tensor) -> Result<()> {
     *sum = Some(match sum.take() {
-        Some(sum) => ops::add(&sum, &term)?,
+        Some(sum) => map(formula! { static add(a, b) = a + b; }, &[&sum, &term], &[])?,
         None => term,
     });
     Ok(())

@@ -4,16 +4,23 @@
 //! gradients of every order.
 
 mod backward;
+pub(super) mod broadcast;
 mod contraction;
 mod derivative;
+pub(super) mod full_range;
+pub(super) mod kernel_reduction;
+pub(super) mod over_axes;
+pub(super) mod power;
 mod unroll;
+pub(super) mod user;
 
 use self::derivative::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
 use crate::autocast::autocast_dtype;
 use crate::autograd::{Arrays, SaveForBackward, arrays_of, is_recorded, on_one_device, record, untracked_results};
 use crate::engine;
-use crate::ops::precision;
+use crate::ops::call::axes::Axes;
+use crate::ops::primitive::precision;
 use crate::tensor::{NodeParts, Tensor};
 use pellucid_ir::backend::DenseView;
 use pellucid_ir::formula::{
@@ -124,8 +131,9 @@ pub(crate) fn apply_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar
     apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Returns `result`, which the caller has computed, with the derivatives of a formula with one output that is summed over
-/// `sum` or has rows over `rows`. No kernel runs. A declared derivative reads `result` as the output of the formula.
+/// Returns `result`, which the caller has computed, with the derivatives of a formula with one output that is summed
+/// over `sum` or has rows over `rows`. No kernel runs. A declared derivative reads `result` as the output of the
+/// formula.
 pub(crate) fn record_result(
     formula: &Formula,
     inputs: &[&Tensor],
@@ -159,7 +167,7 @@ pub(crate) fn apply_rows_all(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
-    axes: super::Axes,
+    axes: Axes,
 ) -> Result<Vec<Tensor>> {
     let rows = axes.resolve(formula.name(), broadcast_shape(formula.name(), inputs, &mut None)?)?.set;
     Ok(apply(formula, inputs, params, ApplyOptions { rows, ..ApplyOptions::default() })?.into_vec())

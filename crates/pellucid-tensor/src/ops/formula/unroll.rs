@@ -2,10 +2,14 @@
 
 use super::FormulaCall;
 use crate::autograd::{InputGradients, NeedsInputGrad, OutputGradients, SavedTensors};
-use crate::ops;
+use crate::ops::call::axes::Axes;
+use crate::ops::formula::broadcast;
+use crate::ops::formula::kernel_reduction::by_kernel;
+use crate::ops::primitive::via_definition::via_definition;
+use crate::ops::primitive::{copy, create, fill, view};
 use crate::tensor::Tensor;
 use pellucid_ir::formula::{Input, Leaf, RowOp, UnrolledValue, ValueKind};
-use pellucid_ir::kernel::{AxisSet, Params};
+use pellucid_ir::kernel::{AxisSet, Params, ReduceOp};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use smallvec::SmallVec;
 
@@ -21,11 +25,11 @@ pub(super) fn backward(
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
     let incoming: Vec<&Tensor> = outputs.iter().filter_map(|&j| grads.try_get(j)).collect();
     let inputs: Vec<&Tensor> = wanted.iter().map(|&i| &operands[i]).collect();
-    let found = ops::via_definition(&inputs, &incoming, |fresh| {
+    let found = via_definition(&inputs, &incoming, |fresh| {
         let mut all = operands.clone();
         wanted.iter().zip(fresh).for_each(|(&i, t)| all[i] = t.clone());
         let values = composite(call, &all)?;
-        outputs.iter().zip(&incoming).map(|(&j, g)| ops::to_dtype(&values[j], g.dtype())).collect()
+        outputs.iter().zip(&incoming).map(|(&j, g)| copy::to_dtype(&values[j], g.dtype())).collect()
     })?;
     let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
     wanted.into_iter().zip(found).for_each(|(i, g)| gradients[i] = Some(g));
@@ -39,8 +43,8 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     // Intermediate values that a row kernel keeps in registers are stored here, so half precision is widened.
     let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.number) {
         _ if input.kind != ValueKind::Number => Ok(t.clone()),
-        (DType::F16 | DType::BF16, _) => ops::to_dtype(t, DType::F32),
-        (dtype, Some(number)) if dtype != number => ops::to_dtype(t, number),
+        (DType::F16 | DType::BF16, _) => copy::to_dtype(t, DType::F32),
+        (dtype, Some(number)) if dtype != number => copy::to_dtype(t, number),
         _ => Ok(t.clone()),
     };
     let inputs: Vec<Tensor> = inputs.iter().zip(kinds).map(wide).collect::<Result<_>>()?;
@@ -58,12 +62,15 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
                     // As in the row kernel, the maximum of zero elements is −∞.
                     let none = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
                     let shape = call.rows.keepdims(call.shape);
-                    reduced.push(ops::full(shape, none, elements.dtype())?);
+                    reduced.push(fill::full(shape, none, elements.dtype())?);
                     continue;
                 }
                 let axes: Vec<isize> = call.rows.iter().map(|a| a as isize).collect();
-                let keep = ops::Axes::from(&axes[..]).keepdims();
-                if reduction.op == RowOp::Max { ops::max(&elements, keep)? } else { ops::min(&elements, keep)? }
+                let keep = Axes::from(&axes[..]).keepdims();
+                match reduction.op {
+                    RowOp::Max => by_kernel("max", ReduceOp::Max, &elements, keep)?,
+                    _ => by_kernel("min", ReduceOp::Min, &elements, keep)?,
+                }
             }
         };
         reduced.push(result);
@@ -92,7 +99,7 @@ fn evaluate(
         && super::broadcast(call.formula.name(), &operands.iter().collect::<Vec<_>>())? != shape
     {
         // The sum extends over the broadcast shape of all inputs of the row formula; this part reads only some of them.
-        operands[0] = ops::broadcast_to(first, &shape)?;
+        operands[0] = broadcast::broadcast_to(first, &shape)?;
     }
     let part =
         FormulaCall { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
@@ -105,5 +112,5 @@ fn row_positions(call: &FormulaCall) -> Result<Tensor> {
     let lengths = (0..call.shape.rank()).map(|a| if call.rows.contains(a) { call.shape[a] } else { 1 });
     let count = call.rows.count(call.shape);
     let shape: Shape = lengths.collect();
-    ops::reshape_to(&ops::arange(0i64, count as i64, 1i64, DType::I64)?, &shape)
+    view::reshape_to(&create::arange(0i64, count as i64, 1i64, DType::I64)?, &shape)
 }

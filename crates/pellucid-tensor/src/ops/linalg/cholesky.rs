@@ -6,7 +6,9 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
 };
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::products::matmul::matmul;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -27,9 +29,9 @@ impl Operation for Cholesky {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let l = saved.output(0)?;
-        let inner = ops::matmul(&mt(&l)?, &grads.get(0)?)?;
-        let (whole, strict) = (ops::tril(&inner, 0)?, ops::tril(&inner, -1)?);
-        let middle = ops::mul(&ops::add(&whole, &mt(&strict)?)?, 0.5)?;
+        let inner = matmul(&mt(&l)?, &grads.get(0)?)?;
+        let (whole, strict) = (diagonal::tril(&inner, 0)?, diagonal::tril(&inner, -1)?);
+        let middle = arithmetic::mul(&arithmetic::add(&whole, &mt(&strict)?)?, 0.5)?;
         let right = mt(&triangular(&mt(&l)?, &middle, true, false)?)?;
         Ok(smallvec![Some(triangular(&mt(&l)?, &right, true, false)?)])
     }
@@ -97,5 +99,5 @@ pub fn cholesky_inverse(l: &Tensor, upper: bool) -> Result<Tensor> {
     // A⁻¹ = L⁻ᵀ·L⁻¹.
     let lower = if upper { mt(l)? } else { l.clone() };
     let inverse = solve_triangular(&lower, &eye(n, n, l.dtype())?, false, true, false)?;
-    ops::matmul(&mt(&inverse)?, &inverse)
+    matmul(&mt(&inverse)?, &inverse)
 }

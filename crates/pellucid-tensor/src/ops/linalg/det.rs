@@ -7,7 +7,12 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
 };
-use crate::ops;
+use crate::ops::elementwise::{arithmetic, compare, transcendental};
+use crate::ops::primitive::via_definition::via_definition;
+use crate::ops::primitive::{copy, create, fill, view};
+use crate::ops::products::matmul::matmul;
+use crate::ops::reduce::reductions;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
@@ -19,9 +24,9 @@ const DEFICIENCY: usize = 8;
 /// Computes the sign of the row permutation: (−1)ᵏ for k row exchanges.
 fn sign(factors: &lu::Factors) -> Result<Tensor> {
     let k = factors.pivots.shape()[factors.pivots.rank() - 1];
-    let exchanges = ops::sum(&ops::ne(&factors.pivots, ops::add(&ops::indices(k)?, 1)?)?, -1)?;
-    let odd = ops::to_dtype(&ops::rem(&exchanges, 2)?, factors.packed.dtype())?;
-    ops::sub(1.0, &ops::mul(&odd, 2.0)?)
+    let exchanges = reductions::sum(&compare::ne(&factors.pivots, arithmetic::add(&create::indices(k)?, 1)?)?, -1)?;
+    let odd = copy::to_dtype(&arithmetic::rem(&exchanges, 2)?, factors.packed.dtype())?;
+    arithmetic::sub(1.0, &arithmetic::mul(&odd, 2.0)?)
 }
 
 /// Computes the determinant det A = ± Π Uᵢᵢ, by LU.
@@ -40,20 +45,20 @@ impl Det {
         let n = a.shape()[a.rank() - 1];
         let (u, v, sign) = {
             let [u, _, vt] = thin_svd(&a.detach())?;
-            let sign = ops::mul(&apply_one(Det, &[&u])?, &apply_one(Det, &[&vt])?)?;
-            (u, mt(&vt)?, ops::round(&sign)?)
+            let sign = arithmetic::mul(&apply_one(Det, &[&u])?, &apply_one(Det, &[&vt])?)?;
+            (u, mt(&vt)?, arithmetic::round(&sign)?)
         };
-        let middle = ops::matmul(&ops::matmul(&mt(&u)?, a)?, &v)?;
+        let middle = matmul(&matmul(&mt(&u)?, a)?, &v)?;
         let (r, s) = (n - n.min(DEFICIENCY), n.min(DEFICIENCY));
         let last = block(&middle, (r, r), s, s)?;
         if r == 0 {
-            return ops::mul(&sign, &division_free(&last)?);
+            return arithmetic::mul(&sign, &division_free(&last)?);
         }
         let first = block(&middle, (0, 0), r, r)?;
         let (e, c) = (block(&middle, (0, r), r, s)?, block(&middle, (r, 0), s, r)?);
-        let schur = ops::sub(&last, &ops::matmul(&ops::matmul(&c, &inverse(&first)?)?, &e)?)?;
+        let schur = arithmetic::sub(&last, &matmul(&matmul(&c, &inverse(&first)?)?, &e)?)?;
         let size = apply(SlogDet, &[&first])?[1].clone();
-        ops::mul(&ops::mul(&sign, &ops::exp(&size)?)?, &division_free(&schur)?)
+        arithmetic::mul(&arithmetic::mul(&sign, &transcendental::exp(&size)?)?, &division_free(&schur)?)
     }
 }
 
@@ -61,15 +66,15 @@ impl Det {
 /// above the diagonal, and sets each diagonal element to minus the sum of the later ones.
 fn division_free(a: &Tensor) -> Result<Tensor> {
     let n = a.shape()[a.rank() - 1];
-    let later = ops::tril(&ops::ones([n, n], a.dtype())?, -1)?;
+    let later = diagonal::tril(&fill::ones([n, n], a.dtype())?, -1)?;
     let mut x = a.clone();
     for _ in 1..n {
-        let sums = ops::matmul(&as_row(&main_diagonal(&x)?)?, &later)?;
-        let diagonal = ops::mul(&sums, &eye(n, n, a.dtype())?)?;
-        x = ops::matmul(&ops::sub(&ops::triu(&x, 1)?, &diagonal)?, a)?;
+        let sums = matmul(&as_row(&main_diagonal(&x)?)?, &later)?;
+        let diagonal = arithmetic::mul(&sums, &eye(n, n, a.dtype())?)?;
+        x = matmul(&arithmetic::sub(&diagonal::triu(&x, 1)?, &diagonal)?, a)?;
     }
-    let corner = ops::select(&ops::select(&x, -1, 0)?, -1, 0)?;
-    if n.is_multiple_of(2) { ops::neg(&corner) } else { Ok(corner) }
+    let corner = view::select(&view::select(&x, -1, 0)?, -1, 0)?;
+    if n.is_multiple_of(2) { arithmetic::neg(&corner) } else { Ok(corner) }
 }
 
 impl Operation for Det {
@@ -79,15 +84,15 @@ impl Operation for Det {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         let factors = lu::lu_factors(inputs[0])?;
-        let product = ops::prod(&main_diagonal(&factors.packed)?, -1)?;
-        Ok(smallvec![ops::mul(&sign(&factors)?, &product)?.array().clone()])
+        let product = reductions::prod(&main_diagonal(&factors.packed)?, -1)?;
+        Ok(smallvec![arithmetic::mul(&sign(&factors)?, &product)?.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
         if a.size() == 0 {
-            return Ok(smallvec![Some(ops::zeros_like(&a)?)]);
+            return Ok(smallvec![Some(fill::zeros_like(&a)?)]);
         }
-        let gradients = ops::via_definition(&[&a], &[&grads.get(0)?], |a| Ok(vec![Det::definition(&a[0])?]))?;
+        let gradients = via_definition(&[&a], &[&grads.get(0)?], |a| Ok(vec![Det::definition(&a[0])?]))?;
         Ok(gradients.into_iter().map(Some).collect())
     }
 }
@@ -103,13 +108,13 @@ impl Operation for SlogDet {
         saves.input(0);
         let factors = lu::lu_factors(inputs[0])?;
         let diagonal = main_diagonal(&factors.packed)?;
-        let sign = ops::mul(&sign(&factors)?, &ops::prod(&ops::sign(&diagonal)?, -1)?)?;
-        let size = ops::sum(&ops::ln(&ops::abs(&diagonal)?)?, -1)?;
+        let sign = arithmetic::mul(&sign(&factors)?, &reductions::prod(&arithmetic::sign(&diagonal)?, -1)?)?;
+        let size = reductions::sum(&transcendental::ln(&arithmetic::abs(&diagonal)?)?, -1)?;
         Ok(smallvec![sign.array().clone(), size.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
-        Ok(smallvec![Some(ops::mul(&scalar_matrix(&grads.get(1)?)?, &mt(&inverse(&a)?)?)?)])
+        Ok(smallvec![Some(arithmetic::mul(&scalar_matrix(&grads.get(1)?)?, &mt(&inverse(&a)?)?)?)])
     }
 }
 
@@ -148,5 +153,5 @@ pub fn logdet(a: &Tensor) -> Result<Tensor> {
     square_side("logdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
     // ln of the sign is 0, −∞ or NaN.
-    ops::add(&outputs[1], &ops::ln(&outputs[0].detach())?)
+    arithmetic::add(&outputs[1], &transcendental::ln(&outputs[0].detach())?)
 }

@@ -7,7 +7,9 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
     apply_one, is_recorded,
 };
-use crate::ops;
+use crate::ops::elementwise::{activation, arithmetic};
+use crate::ops::products::matmul::matmul;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -29,15 +31,15 @@ impl Operation for Eigh {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (w, v) = (saved.output(0)?, saved.output(1)?);
-        let mut middle = ops::diag_embed(&grads.get(0)?, 0, -2, -1)?;
+        let mut middle = diagonal::diag_embed(&grads.get(0)?, 0, -2, -1)?;
         if let Some(g) = grads.try_get(1) {
             let n = w.shape()[w.rank() - 1];
-            let gaps = ops::add(&ops::sub(&as_row(&w)?, &as_column(&w)?)?, &eye(n, n, w.dtype())?)?;
-            let inside = ops::matmul(&mt(&v)?, g)?;
-            let rotation = ops::div(&ops::sub(&inside, &mt(&inside)?)?, &ops::mul(&gaps, 2.0)?)?;
-            middle = ops::add(&middle, &rotation)?;
+            let gaps = arithmetic::add(&arithmetic::sub(&as_row(&w)?, &as_column(&w)?)?, &eye(n, n, w.dtype())?)?;
+            let inside = matmul(&mt(&v)?, g)?;
+            let rotation = arithmetic::div(&arithmetic::sub(&inside, &mt(&inside)?)?, &arithmetic::mul(&gaps, 2.0)?)?;
+            middle = arithmetic::add(&middle, &rotation)?;
         }
-        Ok(smallvec![Some(ops::matmul(&ops::matmul(&v, &middle)?, &mt(&v)?)?)])
+        Ok(smallvec![Some(matmul(&matmul(&v, &middle)?, &mt(&v)?)?)])
     }
 }
 
@@ -103,7 +105,7 @@ impl Operation for SquareRoot {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(0);
         let (w, v) = eigh(&untracked_tensor(inputs[0]), false)?;
-        let root = Spectrum { values: ops::sqrt(&ops::relu(&w)?)?, vectors: v };
+        let root = Spectrum { values: arithmetic::sqrt(&activation::relu(&w)?)?, vectors: v };
         root.save(saves);
         Ok(smallvec![root.matrix_with(&root.values)?.array().clone()])
     }

@@ -5,7 +5,8 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
-use crate::ops;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::fill;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
@@ -26,9 +27,9 @@ impl Operation for MatrixExp {
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, g) = (mt(&saved.input(0)?)?, grads.get(0)?);
         let n = a.shape()[a.rank() - 1];
-        let above = ops::concatenate(&[&a, &g], -1)?;
-        let below = ops::concatenate(&[&ops::zeros_like(&a)?, &a], -1)?;
-        let whole = apply_one(MatrixExp, &[&ops::concatenate(&[&above, &below], -2)?])?;
+        let above = concatenate(&[&a, &g], -1)?;
+        let below = concatenate(&[&fill::zeros_like(&a)?, &a], -1)?;
+        let whole = apply_one(MatrixExp, &[&concatenate(&[&above, &below], -2)?])?;
         Ok(smallvec![Some(block(&whole, (0, n), n, n)?)])
     }
 }

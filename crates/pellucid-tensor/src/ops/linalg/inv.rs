@@ -8,7 +8,10 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
 };
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::{fill, view};
+use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
@@ -29,8 +32,8 @@ impl Operation for Inverse {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let transposed = mt(&saved.output(0)?)?;
-        let inner = ops::matmul(&transposed, &grads.get(0)?)?;
-        Ok(smallvec![Some(ops::neg(&ops::matmul(&inner, &transposed)?)?)])
+        let inner = matmul(&transposed, &grads.get(0)?)?;
+        Ok(smallvec![Some(arithmetic::neg(&matmul(&inner, &transposed)?)?)])
     }
 }
 
@@ -70,7 +73,7 @@ impl Operation for Solve {
             packed: saved.array(0)?,
             pivots: saved.array(1)?,
             // The forward pass has already returned an error for a singular A.
-            info: ops::zeros(super::batch(&a), DType::I32)?,
+            info: fill::zeros(super::batch(&a), DType::I32)?,
         };
         let back = Solve { transposed: !self.transposed, factors: Some(factors) };
         let whole = apply(back, &[&a, &grads.get(0)?])?[0].clone();
@@ -78,11 +81,11 @@ impl Operation for Solve {
         if needed.contains(0) {
             let (left, right) = (&whole, &saved.output(0)?);
             let (left, right) = if self.transposed { (right, left) } else { (left, right) };
-            let full = ops::neg(&ops::matmul(left, &mt(right)?)?)?;
-            gradients[0] = Some(ops::sum_to(&full, a.shape())?);
+            let full = arithmetic::neg(&matmul(left, &mt(right)?)?)?;
+            gradients[0] = Some(broadcast::sum_to(&full, a.shape())?);
         }
         if needed.contains(1) {
-            gradients[1] = Some(ops::sum_to(&whole, &saved.input_shape(1))?);
+            gradients[1] = Some(broadcast::sum_to(&whole, &saved.input_shape(1))?);
         }
         Ok(gradients)
     }
@@ -167,7 +170,7 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
         false => apply(Solve { transposed: true, factors: None }, &[a, &mt(&right)?])?,
     };
     let x = match (vectors, left) {
-        (true, _) => ops::squeeze(&outputs[0], -1)?,
+        (true, _) => view::squeeze(&outputs[0], -1)?,
         (false, true) => outputs[0].clone(),
         (false, false) => mt(&outputs[0])?,
     };
@@ -195,8 +198,8 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
             format!("the product of the first {ind} lengths must equal that of the others, got {rows} and {columns}");
         return Err(Error::shapes(op, [a.shape()], help));
     }
-    let inverse = inv(&ops::reshape(a, [rows as isize, columns as isize])?)?;
-    ops::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
+    let inverse = inv(&view::reshape(a, [rows as isize, columns as isize])?)?;
+    view::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
 }
 
 /// Solves `tensordot(A, X, rank of X) = B` for X, whose axes are those of A beyond the rank of B.
@@ -210,7 +213,7 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let op = "tensorsolve";
     let (a, b) = &promote_operands(op, a, b)?;
     let ends: Vec<isize> = (0..axes.len()).map(|k| k as isize - axes.len() as isize).collect();
-    let a = ops::movedim(a, axes, &ends)?;
+    let a = view::movedim(a, axes, &ends)?;
     let unknown = &a.shape()[b.rank().min(a.rank())..];
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
@@ -223,6 +226,6 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
         );
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }
-    let matrix = ops::reshape(&a, [size as isize, size as isize])?;
-    ops::reshape_to(&solve(&matrix, &ops::ravel(b)?, true)?, &unknown.iter().copied().collect())
+    let matrix = view::reshape(&a, [size as isize, size as isize])?;
+    view::reshape_to(&solve(&matrix, &view::ravel(b)?, true)?, &unknown.iter().copied().collect())
 }

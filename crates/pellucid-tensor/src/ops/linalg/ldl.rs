@@ -6,7 +6,8 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
     apply_one, is_recorded,
 };
-use crate::ops;
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -93,7 +94,7 @@ pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor>
         return Err(Error::NoGradient { op });
     }
     let batch = common_batch(op, packed, b)?;
-    let pivots = ops::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
-    let pivots = ops::to_dtype(&pivots, DType::I32)?;
+    let pivots = broadcast::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
+    let pivots = copy::to_dtype(&pivots, DType::I32)?;
     apply_one(Ldl(Factorization::LdlSolve), &[&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?])
 }

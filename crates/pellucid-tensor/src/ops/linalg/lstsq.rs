@@ -3,7 +3,10 @@
 use super::pinv::{Cutoff, matrix_rank, pinv};
 use super::svd::svdvals;
 use super::{common_batch, matrix_dims, promote_operands};
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::{fill, view};
+use crate::ops::products::matmul::matmul;
+use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
@@ -42,14 +45,14 @@ pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     }
     common_batch(op, a, &right)?;
     let cutoff = rcond.map_or_else(Cutoff::default, Cutoff::relative);
-    let solution = ops::matmul(&pinv(a, &cutoff)?, &right)?;
+    let solution = matmul(&pinv(a, &cutoff)?, &right)?;
     let residuals = match m > n {
         true => {
-            let rest = ops::sub(&ops::matmul(a, &solution)?, &right)?;
-            ops::sum(&ops::square(&rest)?, -2)?
+            let rest = arithmetic::sub(&matmul(a, &solution)?, &right)?;
+            reductions::sum(&arithmetic::square(&rest)?, -2)?
         }
-        false => ops::full_on_device_of(a, [0], 0, a.dtype())?,
+        false => fill::full_on_device_of(a, [0], 0, a.dtype())?,
     };
-    let solution = if vectors { ops::squeeze(&solution, -1)? } else { solution };
+    let solution = if vectors { view::squeeze(&solution, -1)? } else { solution };
     Ok(Lstsq { solution, residuals, rank: matrix_rank(a, &cutoff)?, singular_values: svdvals(a)? })
 }

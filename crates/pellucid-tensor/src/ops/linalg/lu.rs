@@ -10,8 +10,14 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
     apply_one, placed_like,
 };
-use crate::ops;
-use crate::ops::operation_scope::outermost_operation;
+use crate::ops::call::operation_scope::outermost_operation;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::broadcast;
+use crate::ops::index::sort;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::{copy, create, fill, gather};
+use crate::ops::products::matmul::matmul;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -41,24 +47,24 @@ impl Operation for LuFactor {
         let (m, n) = matrix_dims("lu_factor", &packed)?;
         let k = m.min(n);
         let first = block(&packed, (0, 0), k, k)?;
-        let (l1, u1) = (unit_lower(&first)?, ops::triu(&first, 0)?);
+        let (l1, u1) = (unit_lower(&first)?, diagonal::triu(&first, 0)?);
         let (l2, u2) = (block(&packed, (k, 0), m - k, k)?, block(&packed, (0, k), k, n - k)?);
         let (g1, gl2, gu2) = (block(&g, (0, 0), k, k)?, block(&g, (k, 0), m - k, k)?, block(&g, (0, k), k, n - k)?);
-        let from_l = ops::matmul(&mt(&l1)?, &ops::tril(&g1, -1)?)?;
-        let from_u = ops::matmul(&ops::triu(&g1, 0)?, &mt(&u1)?)?;
-        let lower = ops::tril(&ops::sub(&from_l, &ops::matmul(&gu2, &mt(&u2)?)?)?, -1)?;
-        let upper = ops::triu(&ops::sub(&from_u, &ops::matmul(&mt(&l2)?, &gl2)?)?, 0)?;
+        let from_l = matmul(&mt(&l1)?, &diagonal::tril(&g1, -1)?)?;
+        let from_u = matmul(&diagonal::triu(&g1, 0)?, &mt(&u1)?)?;
+        let lower = diagonal::tril(&arithmetic::sub(&from_l, &matmul(&gu2, &mt(&u2)?)?)?, -1)?;
+        let upper = diagonal::triu(&arithmetic::sub(&from_u, &matmul(&mt(&l2)?, &gl2)?)?, 0)?;
         // Both blocks are solved together: L₁⁻ᵀ from the left, U₁⁻ᵀ from the right.
-        let beside = ops::concatenate(&[&ops::add(&lower, &upper)?, &gu2], -1)?;
+        let beside = concatenate(&[&arithmetic::add(&lower, &upper)?, &gu2], -1)?;
         let top = triangular(&mt(&l1)?, &beside, true, true)?;
         let (left, right) = (block(&top, (0, 0), k, k)?, block(&top, (0, k), k, n - k)?);
-        let below = ops::concatenate(&[&left, &gl2], -2)?;
+        let below = concatenate(&[&left, &gl2], -2)?;
         let left = mt(&triangular(&u1, &mt(&below)?, true, false)?)?;
-        let under = ops::zeros(&[&left.shape()[..left.rank() - 2], &[m - k, n - k]].concat()[..], g.dtype())?;
-        let rows = ops::concatenate(&[&left, &ops::concatenate(&[&right, &under], -2)?], -1)?;
+        let under = fill::zeros(&[&left.shape()[..left.rank() - 2], &[m - k, n - k]].concat()[..], g.dtype())?;
+        let rows = concatenate(&[&left, &concatenate(&[&right, &under], -2)?], -1)?;
         // Row i of P·A is row orderᵢ of A; the inverse permutation restores the order of A.
         let order = row_order("lu_factor", &saved.output(1)?, m)?;
-        Ok(smallvec![Some(take_rows(&rows, &ops::argsort(&order, -1, false)?)?)])
+        Ok(smallvec![Some(take_rows(&rows, &sort::argsort(&order, -1, false)?)?)])
     }
 }
 
@@ -87,13 +93,13 @@ fn row_order(op: &'static str, pivots: &Tensor, rows: usize) -> Result<Tensor> {
 
 /// Returns the rows of matrices in the given order, `[.., m]`.
 fn take_rows(x: &Tensor, order: &Tensor) -> Result<Tensor> {
-    ops::take_along_axis(x, &ops::broadcast_to(&as_column(order)?, x.shape())?, -2)
+    gather::take_along_axis(x, &broadcast::broadcast_to(&as_column(order)?, x.shape())?, -2)
 }
 
 /// Returns the strict lower triangle with ones on the diagonal.
 fn unit_lower(x: &Tensor) -> Result<Tensor> {
     let (m, n) = matrix_dims("lu", x)?;
-    ops::add(&ops::tril(x, -1)?, &eye(m, n, x.dtype())?)
+    arithmetic::add(&diagonal::tril(x, -1)?, &eye(m, n, x.dtype())?)
 }
 
 /// An LU factorisation without autograd history.
@@ -119,11 +125,11 @@ pub(super) fn solve_by_factors(packed: &Tensor, pivots: &Tensor, b: &Tensor, tra
     let n = packed.shape()[packed.rank() - 1];
     let batch = common_batch("lu_solve", packed, b)?;
     let order = row_order("lu_solve", pivots, n)?;
-    let order = ops::broadcast_to(&order, batch.iter().copied().chain([n]).collect::<Shape>())?;
+    let order = broadcast::broadcast_to(&order, batch.iter().copied().chain([n]).collect::<Shape>())?;
     let b = broadcast_batch(b, &batch)?;
     if transposed {
         let x = triangular(&mt(packed)?, &triangular(&mt(packed)?, &b, false, false)?, true, true)?;
-        return take_rows(&x, &ops::argsort(&order, -1, false)?);
+        return take_rows(&x, &sort::argsort(&order, -1, false)?);
     }
     triangular(packed, &triangular(packed, &take_rows(&b, &order)?, false, true)?, true, false)
 }
@@ -205,10 +211,10 @@ pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Te
     let k = m.min(n);
     let order = row_order("lu_unpack", &as_pivots("lu_unpack", packed, pivots)?, m)?;
     // Column i of P has its 1 in row orderᵢ.
-    let rows = as_column(&ops::indices(m)?)?;
-    let p = ops::to_dtype(&ops::eq(&rows, &super::as_row(&order)?)?, packed.dtype())?;
+    let rows = as_column(&create::indices(m)?)?;
+    let p = copy::to_dtype(&compare::eq(&rows, &super::as_row(&order)?)?, packed.dtype())?;
     let l = unit_lower(&block(packed, (0, 0), m, k)?)?;
-    Ok((placed_like("lu_unpack", packed, &p)?, l, ops::triu(&block(packed, (0, 0), k, n)?, 0)?))
+    Ok((placed_like("lu_unpack", packed, &p)?, l, diagonal::triu(&block(packed, (0, 0), k, n)?, 0)?))
 }
 
 /// Converts pivots to `i32`, or returns an error if dtype or shape do not fit the matrices.
@@ -221,5 +227,5 @@ fn as_pivots(op: &'static str, packed: &Tensor, pivots: &Tensor) -> Result<Tenso
     if *pivots.shape() != expected {
         return Err(Error::shapes(op, [packed.shape(), pivots.shape()], format!("pivots must have shape {expected}")));
     }
-    ops::to_dtype(pivots, DType::I32)
+    copy::to_dtype(pivots, DType::I32)
 }

@@ -5,7 +5,8 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
-use crate::ops;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
 use smallvec::smallvec;
@@ -31,7 +32,7 @@ impl Spectrum {
 
     /// Computes V·diag(f)·Vᵀ.
     pub(super) fn matrix_with(&self, f: &Tensor) -> Result<Tensor> {
-        ops::matmul(&ops::mul(&self.vectors, &as_row(f)?)?, &mt(&self.vectors)?)
+        matmul(&arithmetic::mul(&self.vectors, &as_row(f)?)?, &mt(&self.vectors)?)
     }
 }
 
@@ -53,10 +54,10 @@ impl Operation for Lyapunov {
         saves.output(0);
         self.spectrum.save(saves);
         let Spectrum { values: w, vectors: v } = &self.spectrum;
-        let inside = ops::matmul(&ops::matmul(&mt(v)?, &untracked_tensor(inputs[1]))?, v)?;
-        let sums = ops::add(&as_column(w)?, &as_row(w)?)?;
-        let inside = ops::where_(&ops::eq(&sums, 0)?, 0.0, &ops::div(&inside, &sums)?)?;
-        let x = ops::matmul(&ops::matmul(v, &inside)?, &mt(v)?)?;
+        let inside = matmul(&matmul(&mt(v)?, &untracked_tensor(inputs[1]))?, v)?;
+        let sums = arithmetic::add(&as_column(w)?, &as_row(w)?)?;
+        let inside = arithmetic::where_(&compare::eq(&sums, 0)?, 0.0, &arithmetic::div(&inside, &sums)?)?;
+        let x = matmul(&matmul(v, &inside)?, &mt(v)?)?;
         Ok(smallvec![x.array().clone()])
     }
     fn backward(
@@ -69,7 +70,7 @@ impl Operation for Lyapunov {
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
             let xt = mt(&saved.output(0)?)?;
-            gradients[0] = Some(ops::neg(&ops::add(&ops::matmul(&p, &xt)?, &ops::matmul(&xt, &p)?)?)?);
+            gradients[0] = Some(arithmetic::neg(&arithmetic::add(&matmul(&p, &xt)?, &matmul(&xt, &p)?)?)?);
         }
         if needed.contains(1) {
             gradients[1] = Some(p);
@@ -85,5 +86,5 @@ pub(super) fn lyapunov(s: &Tensor, g: &Tensor, spectrum: Spectrum) -> Result<Ten
 
 /// Computes ½·(x + xᵀ).
 pub(super) fn symmetric_part(x: &Tensor) -> Result<Tensor> {
-    ops::mul(&ops::add(x, &mt(x)?)?, 0.5)
+    arithmetic::mul(&arithmetic::add(x, &mt(x)?)?, 0.5)
 }

@@ -44,7 +44,10 @@ use crate::array::Array;
 use crate::autograd::Arrays;
 use crate::device::Device;
 use crate::engine;
-use crate::ops;
+use crate::ops::elementwise::compare;
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::{copy, create, view};
+use crate::ops::shape::diagonal::diagonal;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -98,24 +101,24 @@ fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
 /// Converts both to their promoted dtype, which must be `f32` or `f64`.
 fn promote_operands(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     match a.dtype().promote(b.dtype()) {
-        dtype @ (DType::F32 | DType::F64) => Ok((ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?)),
+        dtype @ (DType::F32 | DType::F64) => Ok((copy::to_dtype(a, dtype)?, copy::to_dtype(b, dtype)?)),
         _ => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes f32 or f64; use to_dtype()")),
     }
 }
 
 /// Transposes matrices.
 fn mt(x: &Tensor) -> Result<Tensor> {
-    ops::transpose(x, -2, -1)
+    view::transpose(x, -2, -1)
 }
 
 /// Reshapes vectors to matrices of one column.
 fn as_column(x: &Tensor) -> Result<Tensor> {
-    ops::unsqueeze(x, -1)
+    view::unsqueeze(x, -1)
 }
 
 /// Reshapes vectors to matrices of one row.
 fn as_row(x: &Tensor) -> Result<Tensor> {
-    ops::unsqueeze(x, -2)
+    view::unsqueeze(x, -2)
 }
 
 /// Reshapes numbers to matrices of one element.
@@ -124,18 +127,18 @@ fn scalar_matrix(x: &Tensor) -> Result<Tensor> {
 }
 
 fn main_diagonal(x: &Tensor) -> Result<Tensor> {
-    ops::diagonal(x, 0, -2, -1)
+    diagonal(x, 0, -2, -1)
 }
 
 /// Returns the block of `rows` rows and `columns` columns that starts at row and column `at`.
 fn block(x: &Tensor, at: (usize, usize), rows: usize, columns: usize) -> Result<Tensor> {
-    ops::narrow(&ops::narrow(x, -2, at.0, rows)?, -1, at.1, columns)
+    view::narrow(&view::narrow(x, -2, at.0, rows)?, -1, at.1, columns)
 }
 
 /// Returns one `[rows, columns]` matrix with ones on the diagonal.
 fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
-    let (i, j) = (ops::indices(rows)?, ops::indices(columns)?);
-    ops::to_dtype(&ops::eq(&as_column(&i)?, &j)?, dtype)
+    let (i, j) = (create::indices(rows)?, create::indices(columns)?);
+    copy::to_dtype(&compare::eq(&as_column(&i)?, &j)?, dtype)
 }
 
 /// Returns the shape of the batch axes.
@@ -146,7 +149,7 @@ fn batch(x: &Tensor) -> Shape {
 /// Broadcasts the batch axes of x to `batch`.
 fn broadcast_batch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
     let shape: Shape = batch.iter().chain(&x.shape()[x.rank() - 2..]).copied().collect();
-    ops::broadcast_to(x, shape)
+    broadcast::broadcast_to(x, shape)
 }
 
 /// Returns the broadcast shape of the batch axes of two stacks of matrices.

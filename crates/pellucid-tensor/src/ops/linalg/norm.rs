@@ -2,7 +2,10 @@
 
 use super::inv::inv_ex;
 use super::{check_precision, square_side, svdvals};
-use crate::ops::{self, over};
+use crate::ops::call::axes::over;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::primitive::{fill, view};
+use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
@@ -50,23 +53,23 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     }
     let both = over([rows as isize, columns as isize]).keepdims();
     let along = |axis: usize| over(axis as isize).keepdims();
-    let sums = |axis: usize| ops::sum(&ops::abs(x)?, along(axis));
-    let values = || svdvals(&ops::movedim(x, [rows as isize, columns as isize], [-2, -1])?);
+    let sums = |axis: usize| reductions::sum(&arithmetic::abs(x)?, along(axis));
+    let values = || svdvals(&view::movedim(x, [rows as isize, columns as isize], [-2, -1])?);
     // Singular values have one axis, the last. It is replaced by the axes of the matrix with length 1.
     let placed = |norm: Tensor| {
         let kept: pellucid_ir::Shape =
             (0..x.rank()).map(|k| if k == rows || k == columns { 1 } else { x.shape()[k] }).collect();
-        ops::reshape_to(&norm, &kept)
+        view::reshape_to(&norm, &kept)
     };
     let norm = match order {
-        MatrixNorm::Frobenius => ops::norm(x, 2.0, both)?,
-        MatrixNorm::Nuclear => placed(ops::sum(&values()?, -1)?)?,
-        MatrixNorm::Order(1.0) => ops::max(&sums(rows)?, along(columns))?,
-        MatrixNorm::Order(-1.0) => ops::min(&sums(rows)?, along(columns))?,
-        MatrixNorm::Order(f64::INFINITY) => ops::max(&sums(columns)?, along(rows))?,
-        MatrixNorm::Order(f64::NEG_INFINITY) => ops::min(&sums(columns)?, along(rows))?,
-        MatrixNorm::Order(2.0) => placed(ops::max(&values()?, over(-1))?)?,
-        MatrixNorm::Order(-2.0) => placed(ops::min(&values()?, -1)?)?,
+        MatrixNorm::Frobenius => reductions::norm(x, 2.0, both)?,
+        MatrixNorm::Nuclear => placed(reductions::sum(&values()?, -1)?)?,
+        MatrixNorm::Order(1.0) => reductions::max(&sums(rows)?, along(columns))?,
+        MatrixNorm::Order(-1.0) => reductions::min(&sums(rows)?, along(columns))?,
+        MatrixNorm::Order(f64::INFINITY) => reductions::max(&sums(columns)?, along(rows))?,
+        MatrixNorm::Order(f64::NEG_INFINITY) => reductions::min(&sums(columns)?, along(rows))?,
+        MatrixNorm::Order(2.0) => placed(reductions::max(&values()?, over(-1))?)?,
+        MatrixNorm::Order(-2.0) => placed(reductions::min(&values()?, -1)?)?,
         MatrixNorm::Order(p) => {
             return Err(Error::invalid(op, format!("the order of a matrix norm must be ±1, ±2 or ±inf, got {p}")));
         }
@@ -75,7 +78,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
         return Ok(norm);
     }
     let (first, second) = (rows.max(columns) as isize, rows.min(columns) as isize);
-    ops::squeeze(&ops::squeeze(&norm, first)?, second)
+    view::squeeze(&view::squeeze(&norm, first)?, second)
 }
 
 /// Computes the condition number ‖A‖·‖A⁻¹‖, which bounds the amplification of an error of B by the solution of A·X = B.
@@ -93,14 +96,15 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {
         super::matrix_dims("cond", a)?;
         if a.size() == 0 {
-            return ops::full_on_device_of(a, super::batch(a), 0, a.dtype());
+            return fill::full_on_device_of(a, super::batch(a), 0, a.dtype());
         }
         let s = svdvals(a)?;
-        let (first, last) = (ops::select(&s, -1, 0)?, ops::select(&s, -1, -1)?);
-        return if p > 0.0 { ops::div(&first, &last) } else { ops::div(&last, &first) };
+        let (first, last) = (view::select(&s, -1, 0)?, view::select(&s, -1, -1)?);
+        return if p > 0.0 { arithmetic::div(&first, &last) } else { arithmetic::div(&last, &first) };
     }
     square_side("cond", a)?;
     let (inverse, info) = inv_ex(a)?;
-    let product = ops::mul(&matrix_norm(a, order, [-2, -1], false)?, &matrix_norm(&inverse, order, [-2, -1], false)?)?;
-    ops::where_(&ops::ne(&info, 0)?, f64::INFINITY, &product)
+    let product =
+        arithmetic::mul(&matrix_norm(a, order, [-2, -1], false)?, &matrix_norm(&inverse, order, [-2, -1], false)?)?;
+    arithmetic::where_(&compare::ne(&info, 0)?, f64::INFINITY, &product)
 }

@@ -7,7 +7,11 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
-use crate::ops;
+use crate::ops::call::axes;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::primitive::{copy, fill, view};
+use crate::ops::products::matmul::matmul;
+use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
@@ -35,25 +39,25 @@ impl Cutoff {
 
     /// Returns both bounds as tensors of the matrices' dtype.
     fn bounds(&self, a: &Tensor) -> Result<[Tensor; 2]> {
-        let cast = |t: &Tensor| ops::to_dtype(&t.detach(), a.dtype());
-        let number = |x: f64| ops::full((), x, a.dtype());
+        let cast = |t: &Tensor| copy::to_dtype(&t.detach(), a.dtype());
+        let number = |x: f64| fill::full((), x, a.dtype());
         let (m, n) = (a.shape()[a.rank() - 2], a.shape()[a.rank() - 1]);
         let epsilon = if a.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
         let given = match &self.atol {
             // An absolute bound of 0 counts as not given.
-            Some(atol) => ops::to_dtype(&ops::gt(atol, 0.0)?, a.dtype())?,
+            Some(atol) => copy::to_dtype(&compare::gt(atol, 0.0)?, a.dtype())?,
             None => number(0.0)?,
         };
-        let usual = ops::mul(&ops::sub(1.0, &given)?, m.max(n) as f64 * epsilon)?;
+        let usual = arithmetic::mul(&arithmetic::sub(1.0, &given)?, m.max(n) as f64 * epsilon)?;
         Ok([self.atol.as_ref().map_or_else(|| number(0.0), cast)?, self.rtol.as_ref().map_or(Ok(usual), cast)?])
     }
 }
 
 /// Returns the mask of nonnegative values above the bound.
 fn above_cutoff(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
-    let largest = ops::max(values, ops::over(-1).keepdims())?;
-    let bound = ops::maximum(&as_column(atol)?, &ops::mul(&as_column(rtol)?, &largest)?)?;
-    ops::gt(values, &bound)
+    let largest = reductions::max(values, axes::over(-1).keepdims())?;
+    let bound = arithmetic::maximum(&as_column(atol)?, &arithmetic::mul(&as_column(rtol)?, &largest)?)?;
+    compare::gt(values, &bound)
 }
 
 /// Computes the pseudo-inverse A⁺ (Moore & Penrose). At constant rank (Golub & Pereyra 1973)
@@ -78,21 +82,25 @@ impl Operation for PseudoInverse {
             let [u, s, vt] = thin_svd(&a)?;
             (u, s, vt)
         };
-        let counts = above_cutoff(&ops::abs(&s)?, &bounds)?;
+        let counts = above_cutoff(&arithmetic::abs(&s)?, &bounds)?;
         // NaN is not above a bound, but must not count as zero either.
-        let inverse = ops::where_(&ops::logical_or(&counts, &ops::isnan(&s)?)?, &ops::reciprocal(&s)?, 0.0)?;
-        let whole = ops::matmul(&ops::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
+        let inverse = arithmetic::where_(
+            &compare::logical_or(&counts, &compare::isnan(&s)?)?,
+            &arithmetic::reciprocal(&s)?,
+            0.0,
+        )?;
+        let whole = matmul(&arithmetic::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
         Ok(smallvec![whole.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, x, g) = (saved.input(0)?, saved.output(0)?, grads.get(0)?);
         let (xt, gt) = (mt(&x)?, mt(&g)?);
-        let inner = ops::neg(&ops::matmul(&ops::matmul(&xt, &g)?, &xt)?)?;
-        let columns = ops::matmul(&gt, &ops::matmul(&x, &xt)?)?;
-        let columns = ops::sub(&columns, &ops::matmul(&a, &ops::matmul(&x, &columns)?)?)?;
-        let rows = ops::matmul(&ops::matmul(&xt, &x)?, &gt)?;
-        let rows = ops::sub(&rows, &ops::matmul(&ops::matmul(&rows, &x)?, &a)?)?;
-        Ok(smallvec![Some(ops::add(&inner, &ops::add(&columns, &rows)?)?), None, None])
+        let inner = arithmetic::neg(&matmul(&matmul(&xt, &g)?, &xt)?)?;
+        let columns = matmul(&gt, &matmul(&x, &xt)?)?;
+        let columns = arithmetic::sub(&columns, &matmul(&a, &matmul(&x, &columns)?)?)?;
+        let rows = matmul(&matmul(&xt, &x)?, &gt)?;
+        let rows = arithmetic::sub(&rows, &matmul(&matmul(&rows, &x)?, &a)?)?;
+        Ok(smallvec![Some(arithmetic::add(&inner, &arithmetic::add(&columns, &rows)?)?), None, None])
     }
 }
 
@@ -110,7 +118,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("pinv", a, cutoff)?;
     if a.size() == 0 {
         // If A has no elements, the result has none either.
-        return mt(&ops::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
+        return mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
     }
     let [atol, rtol] = cutoff.bounds(a)?;
     apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])
@@ -125,11 +133,11 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("matrix_rank", a, cutoff)?;
     if m.min(n) == 0 {
-        return ops::full_on_device_of(a, super::batch(a), 0, DType::I64);
+        return fill::full_on_device_of(a, super::batch(a), 0, DType::I64);
     }
     let a = a.detach();
-    let values = if cutoff.hermitian { ops::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };
-    ops::sum(&above_cutoff(&values, &cutoff.bounds(&a)?)?, -1)
+    let values = if cutoff.hermitian { arithmetic::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };
+    reductions::sum(&above_cutoff(&values, &cutoff.bounds(&a)?)?, -1)
 }
 
 fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {

@@ -1,10 +1,15 @@
 //! Products and powers of matrices.
 
 use super::inv::inv;
-use crate::ops::axes::check_reduction_rank;
+use crate::ops::call::axes::check_reduction_rank;
+use crate::ops::call::check;
+use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::map_sum;
-use crate::ops::precision::{in_single, widen_all_operands};
-use crate::ops::{self, check, matmul};
+use crate::ops::primitive::precision::{in_single, widen_all_operands};
+use crate::ops::primitive::{copy, fill, view};
+use crate::ops::products::matmul::matmul;
+use crate::ops::reduce::reductions;
+use crate::ops::shape::{diagonal, join};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, formula};
@@ -20,8 +25,8 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
         return Err(Error::shapes("matrix_power", [x.shape()], "takes square matrices"));
     }
     if n == 0 {
-        let ones = ops::full_on_device_of(x, &x.shape()[..x.rank() - 1], 1, x.dtype())?;
-        return ops::diag_embed(&ones, 0, -2, -1);
+        let ones = fill::full_on_device_of(x, &x.shape()[..x.rank() - 1], 1, x.dtype())?;
+        return diagonal::diag_embed(&ones, 0, -2, -1);
     }
     in_single!("matrix_power", [x] => matrix_power(x, n));
     // Binary exponentiation, from the highest digit of n.
@@ -58,12 +63,12 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     };
     let count = matrices.len();
     let dtype = matrices.iter().fold(first.dtype(), |dtype, m| dtype.promote(m.dtype()));
-    let mut factors: Vec<Tensor> = matrices.iter().map(|m| ops::to_dtype(m, dtype)).collect::<Result<_>>()?;
+    let mut factors: Vec<Tensor> = matrices.iter().map(|m| copy::to_dtype(m, dtype)).collect::<Result<_>>()?;
     if first.rank() == 1 {
-        factors[0] = ops::unsqueeze(&factors[0], 0)?;
+        factors[0] = view::unsqueeze(&factors[0], 0)?;
     }
     if last.rank() == 1 {
-        factors[count - 1] = ops::unsqueeze(&factors[count - 1], 1)?;
+        factors[count - 1] = view::unsqueeze(&factors[count - 1], 1)?;
     }
     let fits = |pair: &[Tensor]| pair[0].shape()[1] == pair[1].shape()[0];
     if factors.iter().any(|f| f.rank() != 2) || !factors.windows(2).all(fits) {
@@ -71,8 +76,8 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     }
     let lengths: Vec<usize> = factors.iter().map(|f| f.shape()[0]).chain([factors[count - 1].shape()[1]]).collect();
     let product = multiply_chain(&factors, &best_splits(&lengths), 0, count - 1)?;
-    let product = if first.rank() == 1 { ops::squeeze(&product, 0)? } else { product };
-    if last.rank() == 1 { ops::squeeze(&product, -1) } else { Ok(product) }
+    let product = if first.rank() == 1 { view::squeeze(&product, 0)? } else { product };
+    if last.rank() == 1 { view::squeeze(&product, -1) } else { Ok(product) }
 }
 
 /// Returns the best split of each product of the factors i..=j: `cuts[i][j]` is the last factor of the left part.
@@ -118,15 +123,15 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     }
     let shape = check::representable(x.shape().iter().copied().chain([n]).collect())?;
     check::affordable_parts(n).map_err(|error| error.with_shape(&shape))?;
-    let mut powers = vec![ops::ones_like(x)?];
+    let mut powers = vec![fill::ones_like(x)?];
     for k in 1..n {
-        powers.push(ops::mul(&powers[k - 1], x)?);
+        powers.push(arithmetic::mul(&powers[k - 1], x)?);
     }
-    ops::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
+    join::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
 }
 
-/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, without keeping the axis. Products of floats are summed as they
-/// are computed, and not stored.
+/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, without keeping the axis. Products of floats are summed as
+/// they are computed, and not stored.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
@@ -139,9 +144,9 @@ pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     check_reduction_rank(op, &shape)?;
     in_single!(op, [a, b] => vecdot(a, b, at));
     if !a.dtype().promote(b.dtype()).is_float() {
-        return ops::sum(&ops::mul(a, b)?, at);
+        return reductions::sum(&arithmetic::mul(a, b)?, at);
     }
     let product = formula! { static vecdot(a, b) = a * b; };
     let axis = std::iter::once(shape.axis(op, at)?).collect();
-    ops::squeeze(&map_sum(product, &[a, b], &[], axis, None)?, at)
+    view::squeeze(&map_sum(product, &[a, b], &[], axis, None)?, at)
 }

@@ -7,7 +7,11 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
     is_recorded,
 };
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::{copy, fill};
+use crate::ops::products::matmul::matmul;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -43,7 +47,7 @@ impl Operation for Qr {
         let (packed, tau) = (untracked_tensor(&outputs[0]), untracked_tensor(&outputs[1]));
         let (m, n) = matrix_dims("qr", &packed)?;
         let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
-        let r = ops::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
+        let r = diagonal::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
         Ok(smallvec![q.array().clone(), r.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
@@ -52,14 +56,14 @@ impl Operation for Qr {
         let k = m.min(n);
         let first = block(&r, (0, 0), k, k)?;
         let divided = |x: &Tensor| mt(&triangular(&first, &mt(x)?, true, false)?);
-        let inside = ops::matmul(&mt(&q)?, &gq)?;
-        let w = ops::sub(&inside, &ops::matmul(&gr, &mt(&r)?)?)?;
-        let turned = divided(&ops::tril(&ops::sub(&w, &mt(&w)?)?, -1)?)?;
-        let square = ops::add(&block(&gr, (0, 0), k, k)?, &turned)?;
-        let inner = ops::concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
-        let whole = ops::matmul(&q, &inner)?;
+        let inside = matmul(&mt(&q)?, &gq)?;
+        let w = arithmetic::sub(&inside, &matmul(&gr, &mt(&r)?)?)?;
+        let turned = divided(&diagonal::tril(&arithmetic::sub(&w, &mt(&w)?)?, -1)?)?;
+        let square = arithmetic::add(&block(&gr, (0, 0), k, k)?, &turned)?;
+        let inner = concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
+        let whole = matmul(&q, &inner)?;
         Ok(smallvec![Some(match m > n {
-            true => ops::add(&whole, &divided(&ops::sub(&gq, &ops::matmul(&q, &inside)?)?)?)?,
+            true => arithmetic::add(&whole, &divided(&arithmetic::sub(&gq, &matmul(&q, &inside)?)?)?)?,
             false => whole,
         })])
     }
@@ -99,22 +103,22 @@ impl Reflections {
     fn new(packed: &Tensor, tau: &Tensor) -> Result<Reflections> {
         let (m, _) = matrix_dims("householder_product", packed)?;
         let k = tau.shape()[tau.rank() - 1];
-        let v = ops::add(&ops::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
+        let v = arithmetic::add(&diagonal::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
         let tau = as_column(tau)?;
-        let triangle = ops::mul(&ops::triu(&ops::matmul(&mt(&v)?, &v)?, 1)?, &tau)?;
+        let triangle = arithmetic::mul(&diagonal::triu(&matmul(&mt(&v)?, &v)?, 1)?, &tau)?;
         Ok(Reflections { v, tau, triangle })
     }
 
     /// Computes Q·C.
     fn multiply(&self, c: &Tensor) -> Result<Tensor> {
-        let inner = ops::mul(&ops::matmul(&mt(&self.v)?, c)?, &self.tau)?;
-        ops::sub(c, &ops::matmul(&self.v, &triangular(&self.triangle, &inner, true, true)?)?)
+        let inner = arithmetic::mul(&matmul(&mt(&self.v)?, c)?, &self.tau)?;
+        arithmetic::sub(c, &matmul(&self.v, &triangular(&self.triangle, &inner, true, true)?)?)
     }
 
     /// Computes Qᵀ·C.
     fn multiply_transposed(&self, c: &Tensor) -> Result<Tensor> {
-        let inner = triangular(&mt(&self.triangle)?, &ops::matmul(&mt(&self.v)?, c)?, false, true)?;
-        ops::sub(c, &ops::matmul(&self.v, &ops::mul(&inner, &self.tau)?)?)
+        let inner = triangular(&mt(&self.triangle)?, &matmul(&mt(&self.v)?, c)?, false, true)?;
+        arithmetic::sub(c, &matmul(&self.v, &arithmetic::mul(&inner, &self.tau)?)?)
     }
 
     /// Returns the first columns of Q.
@@ -141,10 +145,10 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
         }
         let outputs = apply(Geqrf, &[a])?;
         let q = Reflections::new(&outputs[0], &outputs[1])?.basis(m)?;
-        return Ok((q, ops::triu(&outputs[0], 0)?));
+        return Ok((q, diagonal::triu(&outputs[0], 0)?));
     }
     let outputs = apply(Qr, &[a])?;
-    let q = if mode == QrMode::R { ops::full_on_device_of(a, [0], 0, a.dtype())? } else { outputs[0].clone() };
+    let q = if mode == QrMode::R { fill::full_on_device_of(a, [0], 0, a.dtype())? } else { outputs[0].clone() };
     Ok((q, outputs[1].clone()))
 }
 
@@ -193,7 +197,7 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
     let op = "ormqr";
     let (v, c) = &promote_operands(op, v, c)?;
     let (v, tau) = &promote_operands(op, v, tau)?;
-    let c = &ops::to_dtype(c, v.dtype())?;
+    let c = &copy::to_dtype(c, v.dtype())?;
     let (m, _) = check_reflections(op, v, tau)?;
     let (rows, columns) = matrix_dims(op, c)?;
     if m != if left { rows } else { columns } {

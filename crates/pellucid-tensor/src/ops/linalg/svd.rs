@@ -7,7 +7,10 @@ use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
     apply_one, is_recorded,
 };
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::fill;
+use crate::ops::products::matmul::matmul;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{Factorization, SvdVectors};
@@ -39,34 +42,34 @@ impl Operation for Svd {
         let (across, down) = (as_row(&s)?, as_column(&s)?);
         // The squares of E over- or underflow where the singular values do not. The diagonal of a rotation is 0.
         let diagonal = eye(k, k, s.dtype())?;
-        let gaps = ops::add(&ops::sub(&across, &down)?, &diagonal)?;
-        let sums = ops::add(&ops::add(&across, &down)?, &diagonal)?;
+        let gaps = arithmetic::add(&arithmetic::sub(&across, &down)?, &diagonal)?;
+        let sums = arithmetic::add(&arithmetic::add(&across, &down)?, &diagonal)?;
         let rotation = |x: &Tensor, values: &Tensor| {
-            ops::mul(&ops::div(&ops::sub(x, &mt(x)?)?, &gaps)?, &ops::div(values, &sums)?)
+            arithmetic::mul(&arithmetic::div(&arithmetic::sub(x, &mt(x)?)?, &gaps)?, &arithmetic::div(values, &sums)?)
         };
-        let mut middle = ops::diag_embed(&grads.get(1)?, 0, -2, -1)?;
+        let mut middle = diagonal::diag_embed(&grads.get(1)?, 0, -2, -1)?;
         let mut beyond = None;
         if let Some(g) = grads.try_get(0) {
             let g = block(g, (0, 0), m, k)?;
-            let inside = ops::matmul(&mt(&u)?, &g)?;
-            middle = ops::add(&middle, &rotation(&inside, &across)?)?;
+            let inside = matmul(&mt(&u)?, &g)?;
+            middle = arithmetic::add(&middle, &rotation(&inside, &across)?)?;
             if m > k {
-                let outside = ops::div(&ops::sub(&g, &ops::matmul(&u, &inside)?)?, &across)?;
-                beyond = Some(ops::matmul(&outside, &vt)?);
+                let outside = arithmetic::div(&arithmetic::sub(&g, &matmul(&u, &inside)?)?, &across)?;
+                beyond = Some(matmul(&outside, &vt)?);
             }
         }
         if let Some(g) = grads.try_get(2) {
             let g = block(g, (0, 0), k, n)?;
-            let inside = ops::matmul(&vt, &mt(&g)?)?;
-            middle = ops::add(&middle, &rotation(&inside, &down)?)?;
+            let inside = matmul(&vt, &mt(&g)?)?;
+            middle = arithmetic::add(&middle, &rotation(&inside, &down)?)?;
             if n > k {
-                let outside = ops::div(&ops::sub(&g, &ops::matmul(&mt(&inside)?, &vt)?)?, &down)?;
-                beyond = Some(ops::matmul(&u, &outside)?);
+                let outside = arithmetic::div(&arithmetic::sub(&g, &matmul(&mt(&inside)?, &vt)?)?, &down)?;
+                beyond = Some(matmul(&u, &outside)?);
             }
         }
-        let whole = ops::matmul(&ops::matmul(&u, &middle)?, &vt)?;
+        let whole = matmul(&matmul(&u, &middle)?, &vt)?;
         Ok(smallvec![Some(match beyond {
-            Some(beyond) => ops::add(&whole, &beyond)?,
+            Some(beyond) => arithmetic::add(&whole, &beyond)?,
             None => whole,
         })])
     }
@@ -144,23 +147,23 @@ impl Operation for Polar {
         let [u, s, vt] = thin_svd(&untracked_tensor(inputs[0]))?;
         let spectrum = Spectrum { values: s, vectors: mt(&vt)? };
         spectrum.save(saves);
-        let (q, h) = (ops::matmul(&u, &vt)?, spectrum.matrix_with(&spectrum.values)?);
+        let (q, h) = (matmul(&u, &vt)?, spectrum.matrix_with(&spectrum.values)?);
         Ok(smallvec![q.array().clone(), h.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (q, h, spectrum) = (saved.output(0)?, saved.output(1)?, Spectrum::saved(saved)?);
         let (g, stretch) = (grads.get(0)?, symmetric_part(&grads.get(1)?)?);
-        let inside = ops::matmul(&mt(&q)?, &g)?;
-        let m = ops::sub(&inside, &ops::matmul(&stretch, &h)?)?;
-        let rotation = lyapunov(&h, &ops::sub(&m, &mt(&m)?)?, spectrum.clone())?;
-        let whole = ops::matmul(&q, &ops::add(&stretch, &rotation)?)?;
+        let inside = matmul(&mt(&q)?, &g)?;
+        let m = arithmetic::sub(&inside, &matmul(&stretch, &h)?)?;
+        let rotation = lyapunov(&h, &arithmetic::sub(&m, &mt(&m)?)?, spectrum.clone())?;
+        let whole = matmul(&q, &arithmetic::add(&stretch, &rotation)?)?;
         if q.shape()[q.rank() - 2] == q.shape()[q.rank() - 1] {
             return Ok(smallvec![Some(whole)]);
         }
-        let twice = ops::diag_embed(&ops::full_like(&spectrum.values, 2.0)?, 0, -2, -1)?;
+        let twice = diagonal::diag_embed(&fill::full_like(&spectrum.values, 2.0)?, 0, -2, -1)?;
         let inverse = lyapunov(&h, &twice, spectrum)?;
-        let beyond = ops::matmul(&ops::sub(&g, &ops::matmul(&q, &inside)?)?, &inverse)?;
-        Ok(smallvec![Some(ops::add(&whole, &beyond)?)])
+        let beyond = matmul(&arithmetic::sub(&g, &matmul(&q, &inside)?)?, &inverse)?;
+        Ok(smallvec![Some(arithmetic::add(&whole, &beyond)?)])
     }
 }
 

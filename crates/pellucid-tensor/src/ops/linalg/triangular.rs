@@ -7,7 +7,12 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
-use crate::ops;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::copy;
+use crate::ops::products::matmul::matmul;
+use crate::ops::reduce::reductions;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
@@ -45,13 +50,13 @@ impl Operation for SolveTriangular {
         let whole = triangular(&mt(&a)?, &grads.get(0)?, !self.upper, self.unit)?;
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
-            let full = ops::neg(&ops::matmul(&whole, &mt(&saved.output(0)?)?)?)?;
+            let full = arithmetic::neg(&matmul(&whole, &mt(&saved.output(0)?)?)?)?;
             let inside = isize::from(self.unit);
-            let triangle = if self.upper { ops::triu(&full, inside)? } else { ops::tril(&full, -inside)? };
-            gradients[0] = Some(ops::sum_to(&triangle, a.shape())?);
+            let triangle = if self.upper { diagonal::triu(&full, inside)? } else { diagonal::tril(&full, -inside)? };
+            gradients[0] = Some(broadcast::sum_to(&triangle, a.shape())?);
         }
         if needed.contains(1) {
-            gradients[1] = Some(ops::sum_to(&whole, &saved.input_shape(1))?);
+            gradients[1] = Some(broadcast::sum_to(&whole, &saved.input_shape(1))?);
         }
         Ok(gradients)
     }
@@ -85,8 +90,8 @@ pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: b
     }
     common_batch(op, a, b)?;
     if !unit {
-        let zeros = ops::eq(&super::main_diagonal(&a.detach())?, 0.0)?;
-        let any = ops::to_dtype(&ops::any(&zeros, -1)?, pellucid_ir::DType::I32)?;
+        let zeros = compare::eq(&super::main_diagonal(&a.detach())?, 0.0)?;
+        let any = copy::to_dtype(&reductions::any(&zeros, -1)?, pellucid_ir::DType::I32)?;
         check_info(op, &any, |_| "singular (a zero on its diagonal)".into(), "")?;
     }
     match left {

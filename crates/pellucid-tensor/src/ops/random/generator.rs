@@ -6,7 +6,10 @@
 
 use crate::device::Device;
 use crate::engine;
-use crate::ops;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::user;
+use crate::ops::index::in_place;
+use crate::ops::primitive::copy;
 use crate::panic::unwrap;
 use crate::tensor::Tensor;
 use pellucid_derive::panicking_form;
@@ -47,7 +50,7 @@ impl StateRecord {
     /// Adds a copy of the state of a device, unless the record has one.
     fn add(&self, device: Device, state: &Tensor) -> Result<()> {
         if self.lock().iter().all(|(other, _)| *other != device) {
-            let copy = ops::copy(state)?;
+            let copy = copy::copy(state)?;
             self.lock().push((device, copy));
         }
         Ok(())
@@ -76,7 +79,7 @@ impl Generator {
     /// Returns a generator that continues at the recorded states, without advancing them. On devices without a recorded
     /// state the key is that of this generator.
     pub(crate) fn at_states(&self, record: &StateRecord) -> Result<Generator> {
-        let copied = |(device, state): &(Device, Tensor)| Ok((*device, ops::copy(state)?));
+        let copied = |(device, state): &(Device, Tensor)| Ok((*device, copy::copy(state)?));
         let (mut cpu, others): (DeviceStates, DeviceStates) = record
             .lock()
             .iter()
@@ -97,8 +100,8 @@ impl Generator {
         &self.state
     }
 
-    /// Returns the state on a device, (key, counter), as an `i64 [2]` tensor there. The first call for a device copies the
-    /// key and starts the counter at 0.
+    /// Returns the state on a device, (key, counter), as an `i64 [2]` tensor there. The first call for a device copies
+    /// the key and starts the counter at 0.
     ///
     /// # Errors
     /// Those of the device.
@@ -116,7 +119,8 @@ impl Generator {
         if let Some((_, state)) = others.iter().find(|(other, _)| *other == device) {
             return Ok(state.clone());
         }
-        // The state is created in eager mode, so that it continues from launch to launch if a captured step draws first.
+        // The state is created in eager mode, so that it continues from launch to launch if a captured step draws
+        // first.
         let state = engine::eager(|| start_of(&self.state)?.try_to(device))?;
         others.push((device, state.clone()));
         Ok(state)
@@ -158,7 +162,7 @@ impl Generator {
     /// [`Error::InvalidArgument`] without a state on the CPU, and while a step is captured; those of the devices. On
     /// error nothing is changed.
     pub fn set_states(&self, states: &[(Device, Tensor)]) -> Result<()> {
-        self.prepare_states(states)?.iter().try_for_each(|(own, value)| ops::copy_(own, value))
+        self.prepare_states(states)?.iter().try_for_each(|(own, value)| in_place::copy_(own, value))
     }
 
     /// Checks states, and returns the tensors that [`set_states`](Generator::set_states) writes with their new values.
@@ -190,7 +194,7 @@ impl Generator {
         }
         let start = start_of(&cpu.try_to(Device::cpu())?)?;
         let value =
-            |(device, own): (Device, Tensor)| Ok((own, ops::copy(given(device).unwrap_or(&start))?.try_to(device)?));
+            |(device, own): (Device, Tensor)| Ok((own, copy::copy(given(device).unwrap_or(&start))?.try_to(device)?));
         self.states().into_iter().map(value).collect()
     }
 
@@ -359,8 +363,8 @@ impl ThreadStream {
         })
     }
 
-    /// Restarts the stream if a thread has called [`manual_seed`] since it was used last. A captured step draws from its
-    /// state without a call of [`Generator::default`].
+    /// Restarts the stream if a thread has called [`manual_seed`] since it was used last. A captured step draws from
+    /// its state without a call of [`Generator::default`].
     #[inline]
     pub(crate) fn refresh(&self) {
         let started = self.0.generation.load(Ordering::Acquire);
@@ -530,7 +534,7 @@ fn split_mix_64(number: u64) -> u64 {
 
 /// Returns the initial state of the stream with the key of `state`.
 fn start_of(state: &Tensor) -> Result<Tensor> {
-    ops::mul(state, Tensor::from([1i64, 0]))
+    arithmetic::mul(state, Tensor::from([1i64, 0]))
 }
 
 /// Computes on the device the initial state of the stream that is derived from the key of `state` and `key`.
@@ -550,5 +554,5 @@ fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     let [a, b, c] = MIX.map(|m| m as i64);
     let params = [add, mask(30), mask(27), mask(31), a, b, c].map(Into::into);
     let first = Tensor::from([1i64, 0]);
-    ops::to_dtype(&ops::map(formula, &[state, &first], &params)?, DType::I64)
+    copy::to_dtype(&user::map(formula, &[state, &first], &params)?, DType::I64)
 }

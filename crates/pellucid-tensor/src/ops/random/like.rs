@@ -1,8 +1,8 @@
 //! Random tensors with the shape, dtype and device of another tensor.
 
 use super::{draw, uniform_integers};
-use crate::ops;
-use crate::ops::random::Generator;
+use crate::ops::primitive::copy;
+use crate::ops::random::generator::Generator;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Distribution;
@@ -26,8 +26,8 @@ pub fn randn_like(x: &Tensor) -> Result<Tensor> {
     drawn_like("randn_like", x, x.dtype(), Distribution::Normal)
 }
 
-/// Draws uniform integers on `low..high` with x's shape, dtype and device, from the thread's generator. The dtype may be
-/// a float.
+/// Draws uniform integers on `low..high` with x's shape, dtype and device, from the thread's generator. The dtype may
+/// be a float.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty range, one of more than 2⁵³ values, or one that x's dtype cannot represent.
@@ -42,7 +42,7 @@ pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
         ));
     }
     let numbers = uniform_integers(op, low, high, |dtype| drawn_like(op, x, dtype, Distribution::Uniform))?;
-    ops::to_dtype(&numbers, dtype)
+    copy::to_dtype(&numbers, dtype)
 }
 
 /// Draws on x's device. The result is free if x is.

@@ -10,9 +10,14 @@ pub use like::{rand_like, randint_like, randn_like};
 use crate::array::Array;
 use crate::device::Device;
 use crate::engine;
-use crate::ops::gather::select_rows;
-use crate::ops::precision::widened_dtype;
-use crate::ops::{self, check};
+use crate::ops::call::{axes, check};
+use crate::ops::elementwise::{arithmetic, compare, transcendental};
+use crate::ops::formula::map;
+use crate::ops::index::{search, sort};
+use crate::ops::primitive::gather::select_rows;
+use crate::ops::primitive::precision::widened_dtype;
+use crate::ops::primitive::{copy, create, view};
+use crate::ops::reduce::{reductions, scan, value_range};
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
@@ -105,8 +110,8 @@ fn uniform_integers(
     }
     let scale = formula! { static randint(u; count) = (u * count).floor(); };
     let u = uniform(DType::F64)?;
-    let offset = super::formula::map(scale, &[&u], &[(count as f64).into()])?;
-    ops::add(&ops::to_dtype(&offset, DType::I64)?, low)
+    let offset = map(scale, &[&u], &[(count as f64).into()])?;
+    arithmetic::add(&copy::to_dtype(&offset, DType::I64)?, low)
 }
 
 /// Draws normal values mean + std·z. The means and standard deviations broadcast and have gradients.
@@ -123,15 +128,15 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     if !dtype.is_float() {
         return Err(Error::dtypes("normal", [mean.dtype(), std.dtype()], "draws floats; randint() draws integers"));
     }
-    check::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
-    let deviations = if std.dtype().is_float() { std.clone() } else { ops::to_dtype(std, dtype)? };
+    value_range::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
+    let deviations = if std.dtype().is_float() { std.clone() } else { copy::to_dtype(std, dtype)? };
     let std = match check::is_readable(std) {
         true => deviations,
-        false => check::nan_unless(&ops::ge(std, 0)?, &deviations)?,
+        false => value_range::nan_unless(&compare::ge(std, 0)?, &deviations)?,
     };
     let device = if mean.is_free() { std.device() } else { mean.device() };
     let standard = draw("normal", shape, dtype, Distribution::Normal, (&Generator::default(), device))?;
-    ops::add(mean, &ops::mul(&std, Tensor::from(standard))?)
+    arithmetic::add(mean, &arithmetic::mul(&std, Tensor::from(standard))?)
 }
 
 /// Draws 1 with probability p, else 0, for every element of p. The result has no gradient.
@@ -142,16 +147,16 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::floats("bernoulli", &[p])?;
-    check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
+    value_range::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
     // Half precision has too few values between 0 and 1.
     let dtype = widened_dtype(&[p]).unwrap_or(p.dtype());
     let u = uniform_on(p.device(), p.shape().clone(), dtype)?;
-    let drawn = ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())?;
+    let drawn = copy::to_dtype(&compare::lt(&u, p.detach())?, p.dtype())?;
     if check::is_readable(p) {
         return Ok(drawn);
     }
-    let is_probability = ops::logical_and(&ops::ge(p.detach(), 0)?, &ops::le(p.detach(), 1)?)?;
-    check::nan_unless(&is_probability, &drawn)
+    let is_probability = compare::logical_and(&compare::ge(p.detach(), 0)?, &compare::le(p.detach(), 1)?)?;
+    value_range::nan_unless(&is_probability, &drawn)
 }
 
 /// Returns a random permutation of 0..n (`i64`); all are equally likely.
@@ -163,7 +168,7 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
 pub fn randperm(n: usize) -> Result<Tensor> {
     // Keys have 53 random bits. With ten million keys, one shuffle in two hundred has two equal keys, which keep their
     // order.
-    ops::argsort(&rand([n], DType::F64)?, 0, false)
+    sort::argsort(&rand([n], DType::F64)?, 0, false)
 }
 
 /// Draws `samples` classes (`i64`) with probabilities proportional to the weights `[.., C]`: `[.., samples]`.
@@ -173,10 +178,10 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for a 0-d tensor or no class; [`Error::DTypeMismatch`] for integers;
-/// [`Error::InvalidArgument`] for more samples than classes without replacement, for a weight that is negative, infinite
-/// or NaN, for weights whose sum is 0 or infinite, and for fewer positive weights than samples without replacement. In
-/// lazy and captured steps and on devices that defer their kernels, such weights are an [`Error::IndexOutOfBounds`] of
-/// the call that runs the kernel.
+/// [`Error::InvalidArgument`] for more samples than classes without replacement, for a weight that is negative,
+/// infinite or NaN, for weights whose sum is 0 or infinite, and for fewer positive weights than samples without
+/// replacement. In lazy and captured steps and on devices that defer their kernels, such weights are an
+/// [`Error::IndexOutOfBounds`] of the call that runs the kernel.
 #[doc(alias = "choice")]
 #[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
@@ -193,23 +198,23 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
             format!("cannot draw {samples} of {classes} classes without replacement; draw with it, or fewer"),
         ));
     }
-    check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
+    value_range::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
     let is_readable = check::is_readable(weights);
     // Half precision has too few values for cumulative sums and for uniform values.
-    let weights = ops::to_dtype(&weights.detach(), widened_dtype(&[weights]).unwrap_or(weights.dtype()))?;
-    let totals = ops::sum(&weights, ops::over(-1).keepdims())?;
+    let weights = copy::to_dtype(&weights.detach(), widened_dtype(&[weights]).unwrap_or(weights.dtype()))?;
+    let totals = reductions::sum(&weights, axes::over(-1).keepdims())?;
     if is_readable && weights.size() > 0 {
-        let (least, most) = ops::aminmax(&totals, ..)?;
+        let (least, most) = reductions::aminmax(&totals, ..)?;
         if least.try_item::<f64>()? <= 0.0 || most.try_item::<f64>()?.is_infinite() {
             return Err(Error::invalid(op, "the weights of each row must have a finite sum above 0"));
         }
     }
     let positive = match replacement {
         true => None,
-        false => Some(ops::count_nonzero(&weights, ops::over(-1).keepdims())?),
+        false => Some(reductions::count_nonzero(&weights, axes::over(-1).keepdims())?),
     };
     if let Some(positive) = positive.as_ref().filter(|_| is_readable && weights.size() > 0) {
-        let least = ops::min(positive, ..)?.try_item::<i64>()?;
+        let least = reductions::min(positive, ..)?.try_item::<i64>()?;
         if least < samples as i64 {
             let reason = format!(
                 "cannot draw {samples} classes without replacement from weights of which {least} are positive; draw \
@@ -222,30 +227,33 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     if is_readable {
         return Ok(drawn);
     }
-    let has_weights = ops::logical_and(&ops::gt(&totals, 0)?, &ops::isfinite(&totals)?)?;
-    let are_weights = ops::all(&ops::ge(&weights, 0)?, ops::over(-1).keepdims())?;
-    let mut is_valid = ops::logical_and(&has_weights, &are_weights)?;
+    let has_weights = compare::logical_and(&compare::gt(&totals, 0)?, &compare::isfinite(&totals)?)?;
+    let are_weights = reductions::all(&compare::ge(&weights, 0)?, axes::over(-1).keepdims())?;
+    let mut is_valid = compare::logical_and(&has_weights, &are_weights)?;
     if let Some(positive) = positive {
-        is_valid = ops::logical_and(&is_valid, &ops::ge(&positive, samples as i64)?)?;
+        is_valid = compare::logical_and(&is_valid, &compare::ge(&positive, samples as i64)?)?;
     }
     // The kernel that selects the classes refuses an index that is no class.
-    select_rows(op, &ops::indices(classes)?, &ops::where_(&is_valid, &drawn, classes as i64)?)
+    select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
 }
 
 /// Draws for [`multinomial`] from valid weights.
 fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: bool) -> Result<Tensor> {
     if replacement {
         // Inverse transform sampling: the class whose interval of the cumulative sum contains a uniform value.
-        let sums = ops::cumsum(weights, -1)?;
-        let total = ops::narrow(&sums, -1, classes - 1, 1)?;
+        let sums = scan::cumsum(weights, -1)?;
+        let total = view::narrow(&sums, -1, classes - 1, 1)?;
         let shape = sums.shape().with_axis(sums.rank() - 1, samples);
         let u = uniform_on(weights.device(), shape, weights.dtype())?;
-        return ops::minimum(&ops::searchsorted(&sums, &ops::mul(&u, &total)?, true)?, classes as i64 - 1);
+        return arithmetic::minimum(
+            &search::searchsorted(&sums, &arithmetic::mul(&u, &total)?, true)?,
+            classes as i64 - 1,
+        );
     }
     let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
     // Ascending −ln u / w is descending ln w + G.
-    let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, weights)?;
-    Ok(ops::topk(&keys, samples, -1, false)?.1)
+    let keys = arithmetic::div(&arithmetic::neg(&transcendental::log1p(&arithmetic::neg(&u)?)?)?, weights)?;
+    Ok(sort::topk(&keys, samples, -1, false)?.1)
 }
 
 impl Tensor {

@@ -1,4 +1,5 @@
-//! Windows over spatial axes, in files named after the files of `src/ops/window`, and the helpers of their references.
+//! Windows over spatial axes, in files named after the files of `src/ops/nn/window`, and the helpers of their
+//! references.
 
 mod adaptive;
 mod conv;

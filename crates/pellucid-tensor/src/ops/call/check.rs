@@ -1,0 +1,68 @@
+//! Checks of arguments that several operations use. `reduce/value_range.rs` checks the elements of tensors.
+
+use crate::device::Device;
+use crate::engine;
+use crate::tensor::Tensor;
+use pellucid_ir::{Error, Result, Shape};
+use std::panic::Location;
+
+/// Sets the operation and the line that an error names.
+#[track_caller]
+pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
+    if let Err(error) = &mut result {
+        error.set_operation(op);
+        error.set_location(Location::caller());
+    }
+    result
+}
+
+/// Returns an error if a constant argument such as eps or a momentum is not finite.
+pub(in crate::ops) fn finite(op: &'static str, name: &str, value: f64) -> Result<()> {
+    match value.is_finite() {
+        true => Ok(()),
+        false => Err(Error::invalid(op, format!("{name} must be finite, got {value}"))),
+    }
+}
+
+/// Returns an error unless all operands are floats.
+pub(in crate::ops) fn floats(op: &'static str, operands: &[&Tensor]) -> Result<()> {
+    match operands.iter().all(|x| x.dtype().is_float()) {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, operands.iter().map(|x| x.dtype()), "takes floats; use to_dtype()")),
+    }
+}
+
+/// Returns an error unless the values have the dtype of x.
+pub(in crate::ops) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor) -> Result<()> {
+    match values.dtype() == x.dtype() {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values need the tensor's dtype; use to_dtype()")),
+    }
+}
+
+/// Returns an error unless the shapes broadcast. Checks of values follow those of shapes, whose errors name the cause.
+pub(in crate::ops) fn broadcasts(op: &'static str, operands: &[&Tensor]) -> Result<()> {
+    let shape = operands.iter().try_fold(Shape::default(), |shape, x| shape.broadcast(x.shape()));
+    match shape {
+        Some(_) => Ok(()),
+        None => Err(Error::shapes(op, operands.iter().map(|x| x.shape()), "the shapes must broadcast")),
+    }
+}
+
+/// Returns true if the values of `x` can be read now.
+pub(in crate::ops) fn is_readable(x: &Tensor) -> bool {
+    engine::is_eager() && x.device() == Device::cpu()
+}
+
+/// Returns the shape, or an error if the number of its elements or bytes overflows.
+pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
+    crate::array::checked_size(&shape)?;
+    Ok(shape)
+}
+
+/// Returns an error if memory cannot hold `count` result tensors, before the first one is created.
+pub(in crate::ops) fn affordable_parts(count: usize) -> Result<()> {
+    /// Bytes of a tensor and its handle, without its elements.
+    const EACH: usize = 256;
+    crate::array::host_vec::<[u8; EACH]>(count).map(drop)
+}

@@ -1,0 +1,98 @@
+//! [`IntList`]: lists of lengths, axes and counts, as users write them.
+
+use pellucid_ir::{Error, Result, Shape, from_integers};
+use smallvec::SmallVec;
+
+/// A list of integers: `2`, `[2, 3]`, `(2, 3)`, a slice or a vector of any integer type, or `()` for the empty list.
+///
+/// ```
+/// use pellucid::{DType, Tensor};
+/// let x = Tensor::zeros((2, 3, 4), DType::F32);
+/// assert_eq!(x.reshape((6, -1)).shape().dims(), [6, 4]);
+/// assert_eq!(x.permute([2, 0, 1]).shape().dims(), [4, 2, 3]);
+/// assert_eq!(x.tile(2).shape().dims(), [2, 3, 8]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntList(SmallVec<[isize; 6]>);
+
+from_integers!(IntList, number: |n| IntList(SmallVec::from_slice(&[n])), list: |list| IntList(Iterator::collect(list)));
+
+impl From<&Shape> for IntList {
+    fn from(shape: &Shape) -> IntList {
+        IntList::from(shape.dims())
+    }
+}
+
+impl From<Shape> for IntList {
+    fn from(shape: Shape) -> IntList {
+        IntList::from(shape.dims())
+    }
+}
+
+impl std::ops::Deref for IntList {
+    type Target = [isize];
+    fn deref(&self) -> &[isize] {
+        &self.0
+    }
+}
+
+impl IntList {
+    /// Returns the numbers as counts; an error names the operation and the first negative number.
+    pub(in crate::ops) fn counts(&self, op: &'static str) -> Result<SmallVec<[usize; 6]>> {
+        let count =
+            |&n: &isize| usize::try_from(n).map_err(|_| Error::invalid(op, format!("counts must be ≥ 0, got {n}")));
+        self.iter().map(count).collect()
+    }
+
+    /// Returns the axes of a shape, of which none is named twice.
+    pub(in crate::ops) fn axes(&self, op: &'static str, shape: &Shape) -> Result<SmallVec<[usize; 6]>> {
+        distinct_axes(op, self, shape.rank(), shape)
+    }
+
+    /// Returns the shape, with a length of −1 inferred, for `size` elements of a tensor of shape `from`.
+    pub(in crate::ops) fn infer_shape(&self, op: &'static str, from: &Shape, size: usize) -> Result<Shape> {
+        let IntList(dims) = self;
+        let open = dims.iter().filter(|&&d| d == -1).count();
+        if open > 1 || dims.iter().any(|&d| d < -1) {
+            let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}; give the others");
+            return Err(Error::invalid(op, reason));
+        }
+        let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
+        if open == 1 && known == 0 {
+            return Err(Error::invalid(
+                op,
+                format!("the length -1 cannot be inferred beside a length of 0, got {dims:?}"),
+            ));
+        }
+        let rest = size.checked_div(known).unwrap_or(0);
+        if open == 1 && rest.saturating_mul(known) != size {
+            let help = format!(
+                "{size} elements cannot fill {dims:?}, because {known} does not divide {size}; change a length"
+            );
+            return Err(Error::shapes(op, [from], help));
+        }
+        Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())
+    }
+}
+
+/// Resolves signed axes of a tensor of rank `rank`, of which none may be named twice. `shape` is the shape that an
+/// error shows.
+pub(in crate::ops) fn distinct_axes(
+    op: &'static str,
+    list: &[isize],
+    rank: usize,
+    shape: &Shape,
+) -> Result<SmallVec<[usize; 6]>> {
+    let mut axes = SmallVec::new();
+    for &axis in list {
+        let at = if axis < 0 { axis.saturating_add(rank as isize) } else { axis };
+        if at < 0 || at >= rank as isize {
+            return Err(Error::AxisOutOfRange { op, axis, shape: shape.clone() });
+        }
+        if axes.contains(&(at as usize)) {
+            return Err(Error::invalid(op, format!("axis {at} is named twice in {list:?}; remove one")));
+        }
+        axes.push(at as usize);
+    }
+    Ok(axes)
+}

@@ -1,0 +1,111 @@
+//! The registry of operations: one entry for every public operation, which its definition states. It contains the
+//! autocast policy of the operation.
+//!
+//! `#[tensor_method]` and `#[operation]` define the entry beside the function, as a constant of [`Entries`].
+//! [`registry!`] exports functions from `ops` and lists their entries. A function without an entry cannot be listed,
+//! and a method of `Tensor` whose function is not exported does not compile.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// The dtype in which an operation under [`autocast`](crate::autocast()) reads its `f32`, `f16` and `bf16` operands. An
+/// operation with an `f64` operand is not affected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AutocastPolicy {
+    /// Half precision, for products and recurrent layers.
+    Half,
+    /// `f32`, for operations that sum many values or need a wide range. Their results are `f32` too.
+    Single,
+    /// The dtype of type promotion, as without `autocast`.
+    Promote,
+}
+
+/// An operation of [`ops`](crate::ops).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OperationInfo {
+    /// The name of the function, which errors show. `ops::repeat` and `ops::einops::repeat` have the same name.
+    pub name: &'static str,
+    /// The dtype of the operands under [`autocast`](crate::autocast()).
+    pub autocast: AutocastPolicy,
+    /// Whether a parameter is a size, an axis or a count, or contains one.
+    pub takes_sizes: bool,
+}
+
+/// The entries of all operations: associated constants with the names of the functions, or of the argument `entry`.
+/// [`registry!`] defines the lists of them, `PUBLIC` and `PARTS`.
+pub(crate) struct Entries;
+
+/// Exports operations from their modules and lists their entries. `ops` calls it once.
+///
+/// - `tables`: modules that a table macro generates. Each has the functions of the table, and their `ENTRIES`.
+/// - `functions`: a module, and the functions that are exported from it.
+/// - `elsewhere`: public operations that are not exported from `ops`.
+/// - `parts`: private functions whose graph nodes have names, and autocast policies, of their own.
+macro_rules! registry {
+    (
+        tables { $($($table:ident)::+;)+ }
+        functions { $($($module:ident)::+: $($name:ident),+;)+ }
+        elsewhere { $($elsewhere:ident;)* }
+        parts { $($part:ident;)* }
+    ) => {
+        $(pub use $($table)::+::*;)+
+        $(pub use $($module)::+::{$($name),+};)+
+
+        impl $crate::ops::call::registry::Entries {
+            /// The entries of the public operations, in several lists.
+            pub(crate) const PUBLIC: &[&[$crate::ops::call::registry::OperationInfo]] = &[
+                $($($table)::+::ENTRIES,)+
+                &[$($(Self::$name,)+)+],
+                &[$(Self::$elsewhere,)*],
+            ];
+            /// The entries of parts of operations.
+            pub(crate) const PARTS: &[$crate::ops::call::registry::OperationInfo] = &[$(Self::$part,)*];
+        }
+    };
+}
+
+pub(in crate::ops) use registry;
+
+/// Returns every public operation of [`ops`](crate::ops).
+///
+/// ```
+/// use pellucid::{AutocastPolicy, operations};
+/// let names: Vec<&str> = operations().filter(|op| op.autocast == AutocastPolicy::Half).map(|op| op.name).collect();
+/// assert!(names.contains(&"matmul") && !names.contains(&"softmax"));
+/// ```
+pub fn operations() -> impl Iterator<Item = &'static OperationInfo> {
+    Entries::PUBLIC.iter().copied().flatten()
+}
+
+/// Returns the public operations, and the parts of operations that have names of their own.
+fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
+    operations().chain(Entries::PARTS)
+}
+
+/// Returns the policy of an operation, by the name that its errors and its graph node show. It is stated at the
+/// operation's definition, and is [`AutocastPolicy::Promote`] for all other names.
+///
+/// ```
+/// use pellucid::{AutocastPolicy, autocast_policy};
+/// assert_eq!(autocast_policy("matmul"), AutocastPolicy::Half);
+/// assert_eq!(autocast_policy("softmax"), AutocastPolicy::Single);
+/// assert_eq!(autocast_policy("relu"), AutocastPolicy::Promote);
+/// ```
+pub fn autocast_policy(op: &str) -> AutocastPolicy {
+    registered_policy(op).unwrap_or(AutocastPolicy::Promote)
+}
+
+/// Returns the policy of a built-in operation, which must be in the registry.
+pub(crate) fn builtin_policy(op: &str) -> AutocastPolicy {
+    let policy = registered_policy(op);
+    debug_assert!(policy.is_some(), "no operation has the name `{op}`");
+    policy.unwrap_or(AutocastPolicy::Promote)
+}
+
+/// Returns the policy of an operation of the registry.
+fn registered_policy(op: &str) -> Option<AutocastPolicy> {
+    static BY_NAME: LazyLock<HashMap<&str, AutocastPolicy>> =
+        LazyLock::new(|| named_operations().map(|op| (op.name, op.autocast)).collect());
+    BY_NAME.get(op).copied()
+}

@@ -1,0 +1,115 @@
+//! Reductions by kernels without a formula: extrema, their indices, and booleans.
+
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::engine;
+use crate::ops::call::axes::Axes;
+use crate::ops::formula::apply_rows;
+use crate::ops::primitive::view::reshape_to;
+use crate::tensor::Tensor;
+use pellucid_ir::formula::{Formula, Program, Signature};
+use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
+use pellucid_ir::{DType, Error, Result, formula};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Returns the formula of the elements that a reduction reads.
+pub(in crate::ops) fn identity_formula() -> &'static Formula {
+    formula! { static sum(x) = x; }
+}
+
+/// Returns the dtype of sums and products: `i64` for integers and booleans.
+pub(in crate::ops) fn accumulator(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::I64 }
+}
+
+/// A reduction to an extremum, an index or a boolean.
+struct KernelReduction {
+    name: &'static str,
+    op: ReduceOp,
+    axes: AxisSet,
+}
+
+/// Reduces x by a kernel that is neither a sum nor a product.
+pub(in crate::ops) fn by_kernel(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes) -> Result<Tensor> {
+    let axes = axes.resolve(name, x.shape())?;
+    let kept = apply_one(KernelReduction { name, op, axes: axes.set }, &[x])?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}
+
+impl KernelReduction {
+    fn is_extremum(&self) -> bool {
+        matches!(self.op, ReduceOp::Max | ReduceOp::Min)
+    }
+
+    /// Distributes the gradient of an extremum evenly over the elements that equal it.
+    fn extremum_gradient(&self, saved: &SavedTensors, g: &Tensor) -> Result<Tensor> {
+        let share = formula! {
+            static extremum_gradient(x, y: per_row, g: per_row) = {
+                let ties = x.eq(y).to_number();
+                ties * (g / ties.row_sum())
+            };
+        };
+        apply_rows(share, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
+    }
+}
+
+impl Operation for KernelReduction {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        if self.is_extremum() {
+            saves.output(0);
+            saves.input(0);
+        }
+        Ok(smallvec![run_reduction(self.name, self.op, self.axes, inputs[0])?])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Ok(smallvec![match self.is_extremum() {
+            true => Some(self.extremum_gradient(saved, &grads.get(0)?)?),
+            // The result is an integer or a boolean.
+            false => None,
+        }])
+    }
+}
+
+/// Returns the program that converts the elements for a reduction: to booleans for `Any` and `All`, to `output` for
+/// `Prod`.
+fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<Program>> {
+    let signature = |number| Signature::new([dtype], number);
+    match op {
+        ReduceOp::Any | ReduceOp::All if dtype == DType::Bool => {
+            formula! { static is_nonzero(x: mask) = x; }.program(&signature(DType::F32))
+        }
+        ReduceOp::Any | ReduceOp::All => formula! { static is_nonzero(x) = x.ne(0); }.program(&signature(dtype)),
+        ReduceOp::Prod => identity_formula().program(&signature(output)),
+        // Booleans are compared as integers.
+        _ if dtype == DType::Bool => identity_formula().program(&signature(DType::I32)),
+        _ => identity_formula().uniform_program(dtype),
+    }
+    .cloned()
+}
+
+/// Submits the kernel. The reduced axes keep length 1.
+pub(in crate::ops) fn run_reduction(name: &'static str, op: ReduceOp, axes: AxisSet, x: &Array) -> Result<Array> {
+    let empty = axes.count(x.shape()) == 0 && axes.keepdims(x.shape()).size() != 0;
+    if empty && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin) {
+        let reason = format!("the extremum over zero elements is undefined (shape {}); test numel() first", x.shape());
+        return Err(Error::invalid(name, reason));
+    }
+    let output = match op {
+        ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
+        ReduceOp::Any | ReduceOp::All => DType::Bool,
+        ReduceOp::Sum | ReduceOp::Prod => accumulator(x.dtype()),
+        ReduceOp::Max | ReduceOp::Min => x.dtype(),
+    };
+    let program = program_for(op, x.dtype(), output)?;
+    let out = Array::new(x.device(), output, axes.keepdims(x.shape()))?;
+    let kernel =
+        Reduce { op, axes, program, params: Params::new(), finish: None, finish_params: Params::new(), output };
+    engine::submit(&Kernel::Reduce(kernel), &[x], &[&out])?;
+    Ok(out)
+}

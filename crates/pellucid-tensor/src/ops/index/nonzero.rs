@@ -1,0 +1,83 @@
+//! Indices of nonzero elements, and flat positions as indices.
+
+use crate::array::{Array, checked_size, host_vec};
+use crate::engine;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::gather::as_index;
+use crate::ops::primitive::view;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{Result, Shape};
+
+/// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis.
+///
+/// The number of indices depends on values, so a captured step cannot contain this operation.
+///
+/// # Errors
+/// [`Error::ReadInCapture`](crate::Error::ReadInCapture).
+#[doc(alias = "argwhere")]
+#[tensor_method]
+#[track_caller]
+pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
+    nonzero_as("nonzero", x)
+}
+
+/// Returns the indices of the nonzero elements in x flattened in row-major order, an `i64` vector.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let x = Tensor::from([[0.0, 2.0], [-1.0, 0.0]]);
+/// assert_eq!(x.flatnonzero().to_vec::<i64>(), [1, 2]);
+/// ```
+///
+/// # Errors
+/// [`Error::ReadInCapture`](crate::Error::ReadInCapture), since the number of indices depends on values.
+#[tensor_method]
+#[track_caller]
+pub fn flatnonzero(x: &Tensor) -> Result<Tensor> {
+    Ok(nonzero_as("flatnonzero", &view::ravel(x)?)?.remove(0))
+}
+
+/// Computes [`nonzero`] on behalf of another operation, which errors name.
+#[track_caller]
+pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
+    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill(), masked_sum() \
+                keep every shape";
+    engine::check_readable(op, help)?;
+    let mask = x.array().to_vec::<bool>(op)?;
+    let count = mask.iter().filter(|hit| **hit).count();
+    let mut positions: Vec<Vec<i64>> = (0..x.rank()).map(|_| host_vec(count)).collect::<Result<_>>()?;
+    for (flat, _) in mask.iter().enumerate().filter(|(_, hit)| **hit) {
+        let mut rest = flat;
+        for axis in (0..x.rank()).rev() {
+            positions[axis].push((rest % x.shape()[axis]) as i64);
+            rest /= x.shape()[axis];
+        }
+    }
+    let placed = |p: &Vec<i64>| {
+        let array = Array::from_slice(x.device(), p, [p.len()].into())?;
+        array.set_pinned(!x.is_free());
+        Ok(Tensor::from(array))
+    };
+    positions.iter().map(placed).collect()
+}
+
+/// Converts row-major positions to indices in `shape`: one `i64` tensor per axis, with the shape of the positions.
+///
+/// A position beyond the end wraps around to 0; a negative one counts from the end.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for positions without an integer dtype;
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory) for a shape whose size overflows.
+#[tensor_method]
+pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
+    let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());
+    checked_size(&shape)?;
+    let mut places = Vec::with_capacity(shape.rank());
+    for &len in shape.iter().rev() {
+        places.push(arithmetic::rem(&rest, len as i64)?);
+        rest = arithmetic::floor_div(&rest, len as i64)?;
+    }
+    places.reverse();
+    Ok(places)
+}

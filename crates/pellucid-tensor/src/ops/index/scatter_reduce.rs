@@ -1,0 +1,255 @@
+//! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
+
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::engine;
+use crate::ops::call::operation_scope::outermost_operation;
+use crate::ops::elementwise::operand::TensorOrScalar;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::broadcast;
+use crate::ops::index::scatter::{narrow_values, scatter, scatter_add};
+use crate::ops::primitive::gather::{as_index, check_index_shape, gather_along};
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::via_definition::via_definition;
+use crate::ops::primitive::{copy, create, fill, view};
+use crate::ops::reduce::reductions;
+use crate::ops::shape::pad::{PadMode, pad};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
+use pellucid_ir::{DType, Error, Result, Scalar};
+use smallvec::smallvec;
+
+/// The reduction of the values that are scattered to one element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScatterReduceOp {
+    /// The sum.
+    Sum,
+    /// The product.
+    Prod,
+    /// The mean; for integers rounded down.
+    Mean,
+    /// The maximum; NaN if a value is NaN.
+    Max,
+    /// The minimum; NaN if a value is NaN.
+    Min,
+}
+
+/// Computes x with every value combined with the element at its index. The inputs are x, the values and the index.
+struct ScatterReduce {
+    op: &'static str,
+    axis: usize,
+    reduction: ScatterReduction,
+}
+
+impl Operation for ScatterReduce {
+    fn name(&self) -> &'static str {
+        "scatter_reduce"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..3).for_each(|i| saves.input(i));
+        saves.output(0);
+        let out = inputs[0].copy()?;
+        let &ScatterReduce { op, axis, reduction } = self;
+        let kernel = kernel::Scatter { op, from_end: true, index: Index::Along(axis), reduction };
+        engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let (x, values, index, g) = (saved.input(0)?, saved.input(1)?, saved.input(2)?, grads.get(0)?);
+        if self.reduction == ScatterReduction::Mul {
+            let product = |inputs: &[Tensor]| Ok(vec![self.product(&inputs[0], &inputs[1], &index)?]);
+            let gradients = via_definition(&[&x, &values], &[&g], product)?;
+            return Ok(gradients.into_iter().map(Some).chain([None]).collect());
+        }
+        // All values equal to the extremum share its gradient.
+        let (axis, y) = (self.axis as isize, saved.output(0)?.detach());
+        let of_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
+        let number = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
+        let here = number(compare::eq(&x, &y)?)?;
+        let there = number(compare::eq(&values, &of_index(&y)?)?)?;
+        let share = arithmetic::div(&g, &scatter_add(&here, &index, &there, axis)?)?;
+        let of_values = arithmetic::mul(&there, &of_index(&share)?)?;
+        // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
+        Ok(smallvec![Some(arithmetic::mul(&here, &share)?), Some(of_values), None])
+    }
+}
+
+impl ScatterReduce {
+    /// Computes the product from a table with a row for each index of the axis, which contains the values scattered
+    /// there and 1 elsewhere. Its gradient is exact where factors are zero.
+    fn product(&self, x: &Tensor, values: &Tensor, index: &Tensor) -> Result<Tensor> {
+        in_single!("scatter_reduce", [x, values] => self.product(x, values, index));
+        let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
+        let places = arithmetic::where_(&compare::lt(index, 0)?, &arithmetic::add(index, len as i64)?, index)?;
+        let mut numbers = vec![1; x.rank() + 1];
+        numbers[self.axis] = len;
+        let numbers = view::reshape(&create::indices(len)?, &numbers[..])?;
+        let hits = compare::eq(&view::unsqueeze(&places, axis)?, &numbers)?;
+        let table = arithmetic::where_(&hits, &view::unsqueeze(values, axis)?, 1)?;
+        let factors = reductions::prod(&table, axis + 1)?;
+        let widths: Vec<(isize, isize)> =
+            (0..x.rank()).map(|k| (0, (x.shape()[k] - factors.shape()[k]) as isize)).collect();
+        arithmetic::mul(x, &pad(&factors, &widths[..], PadMode::Constant(1.into()))?)
+    }
+}
+
+/// Returns the neutral element of a reduction, which stays unchanged when it is combined with a value.
+pub(in crate::ops) fn reduction_identity(reduce: ScatterReduceOp, dtype: DType) -> Scalar {
+    let bounds = |low: i64, high: i64| if reduce == ScatterReduceOp::Max { low } else { high };
+    match (reduce, dtype) {
+        (ScatterReduceOp::Sum | ScatterReduceOp::Mean, _) => 0.into(),
+        (ScatterReduceOp::Prod, _) => 1.into(),
+        (ScatterReduceOp::Max, dtype) if dtype.is_float() => f64::NEG_INFINITY.into(),
+        (ScatterReduceOp::Min, dtype) if dtype.is_float() => f64::INFINITY.into(),
+        (_, DType::Bool) => (reduce == ScatterReduceOp::Min).into(),
+        (_, DType::U8) => bounds(0, 255).into(),
+        (_, DType::I8) => bounds(-128, 127).into(),
+        (_, DType::I16) => bounds(-32768, 32767).into(),
+        (_, DType::I32) => bounds(i32::MIN.into(), i32::MAX.into()).into(),
+        _ => bounds(i64::MIN, i64::MAX).into(),
+    }
+}
+
+/// Scatters values into x along `axis`, and combines those with equal indices by a reduction.
+///
+/// With `include_self` the element of x takes part. Elements without values are unchanged. The index has x's rank;
+/// values beyond its axes are not used. All values equal to an extremum share its gradient; the gradient of a product
+/// is exact where factors are zero.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
+#[tensor_method]
+pub fn scatter_reduce(
+    x: &Tensor,
+    index: &Tensor,
+    values: &Tensor,
+    axis: isize,
+    reduce: ScatterReduceOp,
+    include_self: bool,
+) -> Result<Tensor> {
+    let op = "scatter_reduce";
+    let at = x.shape().axis(op, axis)?;
+    let index = as_index(op, index)?;
+    check_index_shape(op, x.shape(), index.shape(), at)?;
+    let values = narrow_values(op, x, &index, values)?;
+    if reduce == ScatterReduceOp::Mean {
+        if x.dtype() == DType::Bool {
+            return Err(Error::dtypes(op, [x.dtype()], "booleans have no mean; use to_dtype()"));
+        }
+        if x.dtype().is_int() && x.dtype() != DType::I64 {
+            // Sums and counts may exceed the range of a narrow dtype.
+            let (wide, values) = (copy::to_dtype(x, DType::I64)?, copy::to_dtype(&values, DType::I64)?);
+            let means = scatter_reduce(&wide, &index, &values, axis, reduce, include_self)?;
+            return copy::to_dtype(&means, x.dtype());
+        }
+        let values = &values;
+        in_single!(op, [x, values] => scatter_reduce(x, &index, values, axis, reduce, include_self));
+    }
+    let ones = || fill::ones(index.shape(), DType::I64);
+    let x = &match include_self {
+        true => x.clone(),
+        false => {
+            let fresh = fill::full(index.shape(), reduction_identity(reduce, x.dtype()), x.dtype())?;
+            scatter(x, &index, &fresh, axis)?
+        }
+    };
+    let reduction = match reduce {
+        ScatterReduceOp::Sum => return scatter_add(x, &index, &values, axis),
+        ScatterReduceOp::Mean => {
+            let sum = scatter_add(x, &index, &values, axis)?;
+            let start = fill::full(x.shape(), i64::from(include_self), DType::I64)?;
+            let count = arithmetic::maximum(&scatter_add(&start, &index, &ones()?, axis)?, 1)?;
+            let count = copy::to_dtype(&count, x.dtype())?;
+            return if x.dtype().is_float() {
+                arithmetic::div(&sum, &count)
+            } else {
+                arithmetic::floor_div(&sum, &count)
+            };
+        }
+        ScatterReduceOp::Prod => ScatterReduction::Mul,
+        ScatterReduceOp::Max => ScatterReduction::Max,
+        ScatterReduceOp::Min => ScatterReduction::Min,
+    };
+    let op = outermost_operation("scatter_reduce");
+    apply_one(ScatterReduce { op, axis: at, reduction }, &[x, &values, &index])
+}
+
+/// Broadcasts a vector of indices of an axis to the shape of the source.
+fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+    let at = x.shape().axis(op, axis)?;
+    let index = as_index(op, index)?;
+    if index.rank() > 1 {
+        return Err(Error::shapes(op, [index.shape()], "the index must be a vector"));
+    }
+    if *source.shape() != x.shape().with_axis(at, index.size()) {
+        let help = format!(
+            "the source must have the tensor's shape, with one slice per index along axis {at}; narrow() one of them"
+        );
+        return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
+    }
+    let beside: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
+    broadcast::broadcast_to(&view::reshape(&index, &beside[..])?, source.shape())
+}
+
+/// Adds α·(slices of the source) to a copy of x at indices of an axis; repeated indices accumulate.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`];
+/// [`Error::InvalidArgument`] for an α that is not a value of an integer dtype.
+#[tensor_method]
+pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
+    let index = index_for_slices("index_add", x, axis, index, source)?;
+    let alpha = alpha.into();
+    if !source.dtype().is_float() {
+        fill::check_written("index_add", alpha, source.dtype())?;
+    }
+    let scaled = copy::to_dtype(&arithmetic::mul(source, alpha)?, source.dtype())?;
+    scatter_add(x, &index, &scaled, axis)
+}
+
+/// Writes slices of the source into a copy of x at indices of an axis; of equal indices the last slice is stored.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
+#[tensor_method]
+pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+    scatter(x, &index_for_slices("index_copy", x, axis, index, source)?, source, axis)
+}
+
+/// Fills the slices of x at indices of an axis with a scalar or a 0-d tensor.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`]; [`Error::ShapeMismatch`] unless
+/// the value is 0-d; [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
+#[tensor_method]
+pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
+    let op = "index_fill";
+    let at = x.shape().axis(op, axis)?;
+    let value = value.into().tensor_or_else(|number| fill::written_scalar(op, number, x.dtype()))?;
+    let value = copy::to_dtype(&value, x.dtype())?;
+    if value.rank() > 0 {
+        return Err(Error::shapes(op, [x.shape(), value.shape()], "the value must be a scalar or 0-d"));
+    }
+    let source = broadcast::broadcast_to(&value, x.shape().with_axis(at, index.size()))?;
+    scatter(x, &index_for_slices(op, x, axis, index, &source)?, &source, axis)
+}
+
+/// Scatters slices of the source into x along an axis, and combines those with equal indices (see [`scatter_reduce`]).
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
+#[tensor_method]
+pub fn index_reduce(
+    x: &Tensor,
+    axis: isize,
+    index: &Tensor,
+    source: &Tensor,
+    reduce: ScatterReduceOp,
+    include_self: bool,
+) -> Result<Tensor> {
+    let index = index_for_slices("index_reduce", x, axis, index, source)?;
+    scatter_reduce(x, &index, source, axis, reduce, include_self)
+}

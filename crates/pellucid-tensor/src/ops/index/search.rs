@@ -1,0 +1,318 @@
+//! Binary search in sorted rows, and histograms.
+
+use crate::autograd::placed_like;
+use crate::engine;
+use crate::ops::call::axes::Axes;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::map;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::reduce::{reductions, scan, value_range};
+use crate::ops::shape::join;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+
+/// Returns the `i64` index at which each value would be inserted to keep a sorted row sorted.
+///
+/// The index is the number of elements less than the value (with `right`: not greater than it). NaN sorts last, as in
+/// [`sort`](crate::ops::sort): the index of a NaN value is the length.
+///
+/// `sorted` is a vector for all values, or it has the leading axes of `values` and its last axis is the sorted row for
+/// the values of the same leading indices.
+///
+/// All values are searched together, one step of bisection after another: besides operands and result, the operation
+/// stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp),
+/// [`isin`](crate::ops::isin) and [`histogram`] call it.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for other leading axes, or a 0-d `sorted`.
+#[tensor_method]
+pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Tensor> {
+    let op = "searchsorted";
+    let rank = sorted.rank();
+    let fits = match rank {
+        0 => false,
+        1 => true,
+        _ => rank == values.rank() && sorted.shape()[..rank - 1] == values.shape()[..rank - 1],
+    };
+    if !fits {
+        let help = "sorted must be a vector, or have the leading axes of the values";
+        return Err(Error::shapes(op, [sorted.shape(), values.shape()], help));
+    }
+    let (len, shape) = (sorted.shape()[rank - 1], values.shape().clone());
+    let (sorted, values) = (sorted.detach(), values.detach());
+    let values = if rank == 1 { view::ravel(&values)? } else { values };
+    if len == 0 {
+        // The sum of no elements is 0, on the device of the row.
+        let zeros = fill::full_on_device_of(&values, shape, 0, DType::I64)?;
+        return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
+    }
+    let advance = formula! { static searchsorted(is_before: mask, low; half) = is_before.select(low + half, low); };
+    // The result is in low..=low + count, which every step halves. The count is that of all values.
+    let (mut low, mut count) = (fill::zeros(values.shape(), DType::I64)?, len as i64);
+    while count > 0 {
+        let half = (count + 1) / 2;
+        let there = gather::take_along_axis(&sorted, &arithmetic::add(&low, half - 1)?, -1)?;
+        // A comparison with a NaN in the sorted row is false, as it must be: NaN sorts last.
+        let is_before = if right { compare::le(&there, &values)? } else { compare::lt(&there, &values)? };
+        low = map(advance, &[&is_before, &low], &[half.into()])?;
+        count /= 2;
+    }
+    if values.dtype().is_float() {
+        low = arithmetic::where_(&compare::isnan(&values)?, len as i64, &low)?;
+    }
+    view::reshape_to(&low, &shape)
+}
+
+/// Returns the index of the bucket between ascending boundaries that contains each element.
+///
+/// This is [`searchsorted`] with swapped operands. Bucket i contains x if boundary i − 1 < x ≤ boundary i,
+/// or with `right` if boundary i − 1 ≤ x < boundary i.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the boundaries are a vector.
+#[doc(alias = "digitize")]
+#[tensor_method]
+pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor> {
+    if boundaries.rank() != 1 {
+        return Err(Error::shapes("bucketize", [boundaries.shape()], "boundaries must be a vector"));
+    }
+    searchsorted(boundaries, x, right)
+}
+
+/// Counts the occurrences of 0, 1, .. up to the largest element of a vector of integers, in `i64`.
+///
+/// The result has at least `least` elements. With weights, which have gradients, it is the sum of the weights of each
+/// number. The length depends on values, so a captured step cannot contain it.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
+/// have its shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
+#[tensor_method]
+#[track_caller]
+pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
+    let op = "bincount";
+    if !x.dtype().is_int() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes integers"));
+    }
+    if x.rank() != 1 || weights.is_some_and(|w| w.shape() != x.shape()) {
+        let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
+        return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
+    }
+    let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \
+                classes; histc() counts into bins";
+    engine::check_readable(op, help)?;
+    let numbers = x.array().to_vec::<i64>(op)?;
+    if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
+        return Err(Error::invalid(
+            op,
+            format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()"),
+        ));
+    }
+    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
+    match weights {
+        Some(weights) => gather::scatter_add_along(weights, x, 0, [len]),
+        None => gather::scatter_add_along(&fill::ones(x.shape(), DType::I64)?, x, 0, [len]),
+    }
+}
+
+/// The bins of a [`histogram`].
+#[derive(Clone, Copy, Debug)]
+pub enum Bins<'a> {
+    /// The number of bins of equal width from the smallest element to the largest.
+    Count(usize),
+    /// The number of bins of equal width, and the lower and the upper end.
+    Between(usize, f64, f64),
+    /// A vector of ascending edges.
+    Edges(&'a Tensor),
+}
+
+/// Counts the elements in each bin, as floats. Returns the counts and the edges of the bins (one more).
+///
+/// A bin contains its lower edge, and the last bin also its upper one. Elements outside are not counted. Weights of x's
+/// shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and the
+/// width of the bin, so that the integral is 1.
+///
+/// The bins are found by [`searchsorted`]. Besides operands and result, the operation stores a few arrays of x's shape
+/// in `i64`.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] unless all operands are floats of one dtype; [`Error::ShapeMismatch`];
+/// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
+/// descend or elements that are not finite but determine the ends; [`Error::OutOfMemory`].
+#[tensor_method]
+pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
+    let points = view::reshape(x, [x.size(), 1])?;
+    let (counts, mut edges) = histogram_of("histogram", &points, x.shape(), &[bins], weights, density)?;
+    Ok((counts, edges.remove(0)))
+}
+
+/// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
+///
+/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis; `density` divides by
+/// the volume of the cell. The counts have one element for each cell, however few points there are; they are summed in
+/// `i64`, or in the dtype of the weights, and then converted.
+///
+/// # Errors
+/// Those of [`histogram`].
+#[tensor_method]
+pub fn histogramdd(
+    x: &Tensor,
+    bins: &[Bins<'_>],
+    weights: Option<&Tensor>,
+    density: bool,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let op = "histogramdd";
+    let Some((&dimensions, lead)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
+        let help = format!("takes [.., D], where D is the number of entries of bins, {}", bins.len());
+        return Err(Error::shapes(op, [x.shape()], help));
+    };
+    let points = view::reshape(x, [lead.iter().product(), dimensions])?;
+    histogram_of(op, &points, &lead.into(), bins, weights, density)
+}
+
+/// Computes the [`histogram`] of points (xᵢ, yᵢ). Returns the counts, and the edges along x and along y.
+///
+/// # Errors
+/// Those of [`histogram`]; [`Error::ShapeMismatch`] unless x and y are vectors of one length.
+#[tensor_method]
+pub fn histogram2d(
+    x: &Tensor,
+    y: &Tensor,
+    bins: [Bins<'_>; 2],
+    weights: Option<&Tensor>,
+    density: bool,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let op = "histogram2d";
+    if x.rank() != 1 || x.shape() != y.shape() {
+        return Err(Error::shapes(op, [x.shape(), y.shape()], "x and y must be vectors of one length"));
+    }
+    let (counts, edges) = histogram_of(op, &join::stack(&[x, y], 1)?, x.shape(), &bins, weights, density)?;
+    let [of_x, of_y] = <[Tensor; 2]>::try_from(edges).expect("there must be edges along both dimensions");
+    Ok((counts, of_x, of_y))
+}
+
+/// Computes the histogram of points `[N, D]`, whose weights have the shape `weighed`.
+fn histogram_of(
+    op: &'static str,
+    points: &Tensor,
+    weighed: &Shape,
+    bins: &[Bins<'_>],
+    weights: Option<&Tensor>,
+    density: bool,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    if let Some(weights) = weights
+        && weights.shape() != weighed
+    {
+        let help = "weights must have the shape of the elements";
+        return Err(Error::shapes(op, [weighed, weights.shape()], help));
+    }
+    if let Some(weights) = weights
+        && weights.dtype() != points.dtype()
+    {
+        let help = "weights must have the dtype of the elements; use to_dtype()";
+        return Err(Error::dtypes(op, [points.dtype(), weights.dtype()], help));
+    }
+    let (points, count) = (points.detach(), points.shape()[0]);
+    let (mut all, mut shape) = (Vec::new(), Vec::new());
+    let (mut inside, mut place) = (fill::full([count], true, DType::Bool)?, fill::zeros([count], DType::I64)?);
+    for (axis, &bins) in bins.iter().enumerate() {
+        let x = view::select(&points, 1, axis as isize)?;
+        let edges = bin_edges(op, &x, bins)?;
+        let (first, last, len) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?, edges.size() - 1);
+        let within = compare::logical_and(&compare::ge(&x, &first)?, &compare::le(&x, &last)?)?;
+        inside = compare::logical_and(&inside, &within)?;
+        let bin = arithmetic::clamp(&arithmetic::sub(&searchsorted(&edges, &x, true)?, 1)?, 0, len as i64 - 1)?;
+        // Cells are numbered in row-major order.
+        place = arithmetic::add(&arithmetic::mul(&place, len as i64)?, &bin)?;
+        shape.push(len);
+        all.push(edges);
+    }
+    // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
+    let weights = weights.map_or_else(|| fill::ones([count], DType::I64), view::ravel)?;
+    let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::size_overflow)?;
+    let sums = gather::scatter_add_along(&arithmetic::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
+    let mut counts = copy::to_dtype(&view::reshape(&sums, &shape[..])?, points.dtype())?;
+    if density {
+        counts = arithmetic::div(&counts, &reductions::sum(&counts, Axes::from(..))?)?;
+        for (axis, edges) in all.iter().enumerate() {
+            let along: Vec<usize> = (0..shape.len()).map(|k| if k == axis { shape[k] } else { 1 }).collect();
+            counts = arithmetic::div(&counts, &view::reshape(&scan::diff(edges, 1, 0)?, &along[..])?)?;
+        }
+    }
+    let all = all.iter().map(|edges| placed_like(op, &counts, edges)).collect::<Result<_>>()?;
+    Ok((counts, all))
+}
+
+fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
+    }
+    let end = |value: f64| fill::full_on_device_of(x, (), value, x.dtype());
+    let (count, low, high) = match bins {
+        Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
+            return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two elements"));
+        }
+        Bins::Edges(edges) if edges.dtype() != x.dtype() => {
+            return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges need the dtype of the elements"));
+        }
+        Bins::Edges(edges) => {
+            let widths = scan::diff(&edges.detach(), 1, 0)?;
+            value_range::in_range_without_nan(op, "differences of neighbouring edges", &widths, 0.0..=f64::INFINITY)?;
+            return Ok(edges.detach());
+        }
+        Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
+            return Err(Error::invalid(
+                op,
+                format!("the ends of the bins must be finite and ascending, got {low} and {high}"),
+            ));
+        }
+        Bins::Between(count, low, high) => (count, end(low)?, end(high)?),
+        Bins::Count(count) if x.size() == 0 => (count, end(0.0)?, end(1.0)?),
+        Bins::Count(count) => (count, reductions::min(&x.detach(), ..)?, reductions::max(&x.detach(), ..)?),
+    };
+    if count == 0 {
+        return Err(Error::invalid(op, "needs at least one bin"));
+    }
+    if let Bins::Count(_) = bins {
+        for end in [&low, &high] {
+            value_range::in_range_without_nan(op, "elements that set the ends of the bins", end, f64::MIN..=f64::MAX)?;
+        }
+    }
+    let width = arithmetic::sub(&high, &low)?;
+    value_range::in_range_without_nan(op, "the distance between the ends of the bins", &width, 0.0..=f64::MAX)?;
+    // If the ends are equal, both are moved outwards by ½.
+    let apart = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, x.dtype())?, 0.5)?;
+    let (low, high) = (arithmetic::sub(&low, &apart)?, arithmetic::add(&high, &apart)?);
+    let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
+    let parts = create::linspace(0.0, 1.0, parts, x.dtype())?;
+    let inner = arithmetic::lerp(&low, &high, &parts)?;
+    arithmetic::where_(&compare::eq(&parts, 1.0)?, &high, &inner)
+}
+
+/// Counts the elements in `bins` bins of equal width between two ends; equal ends stand for the extrema of x.
+///
+/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Rounding near an edge may give another bin than
+/// [`histogram`], which compares with the edges.
+///
+/// # Errors
+/// Those of [`histogram`].
+#[tensor_method]
+pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
+    in_single!("histc", [x] => histc(x, bins, low, high));
+    let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
+    let edges = bin_edges("histc", x, ends)?;
+    let x = view::ravel(&x.detach())?;
+    let (low, high) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?);
+    let inside = compare::logical_and(&compare::ge(&x, &low)?, &compare::le(&x, &high)?)?;
+    let scaled = arithmetic::mul(&arithmetic::sub(&x, &low)?, bins as f64)?;
+    let bin = arithmetic::floor(&arithmetic::where_(
+        &inside,
+        &arithmetic::div(&scaled, &arithmetic::sub(&high, &low)?)?,
+        0,
+    )?)?;
+    let bin = copy::to_dtype(&arithmetic::minimum(&bin, bins as f64 - 1.0)?, DType::I64)?;
+    let counts = gather::scatter_add_along(&copy::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
+    copy::to_dtype(&counts, x.dtype())
+}

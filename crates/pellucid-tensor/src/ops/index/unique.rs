@@ -1,0 +1,99 @@
+//! Unique elements and slices.
+
+use crate::engine;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::index::nonzero::nonzero;
+use crate::ops::index::sort;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::reduce::{reductions, scan};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Result};
+
+/// The result of [`unique`].
+#[derive(Clone, Debug)]
+pub struct Unique {
+    /// The unique elements (a vector), or slices (along the axis). The gradient goes to the first occurrence.
+    pub values: Tensor,
+    /// For every element, or slice, the `i64` index of its value.
+    pub inverse: Tensor,
+    /// The number of occurrences of each value, in `i64`.
+    pub counts: Tensor,
+}
+
+/// Returns the unique elements of a tensor in ascending order, or the unique slices along an axis in lexicographic
+/// order.
+///
+/// NaN elements count as different from each other and come last. The number of values depends on the elements, so a
+/// captured step cannot contain this operation. Besides x and the result, it stores a sorted copy of x and a few `i64`
+/// arrays with one element for each value or slice.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).
+#[tensor_method]
+#[track_caller]
+pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
+    check_values_readable("unique")?;
+    let rows = as_rows("unique", x, axis)?;
+    let mut order = create::indices(rows.shape()[0])?;
+    // A stable sort by each column, the last one first, gives the lexicographic order.
+    for column in (0..rows.shape()[1]).rev() {
+        let column = gather::index_select(&view::select(&rows, 1, column as isize)?, 0, &order)?;
+        order = gather::index_select(&order, 0, &sort::argsort(&column, 0, false)?)?;
+    }
+    groups(x, axis, &rows, &order)
+}
+
+/// Collapses every run of equal elements (in row-major order) or slices into one: [`unique`] without sorting.
+///
+/// # Errors
+/// Those of [`unique`].
+#[tensor_method]
+#[track_caller]
+pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
+    check_values_readable("unique_consecutive")?;
+    let rows = as_rows("unique_consecutive", x, axis)?;
+    let order = create::indices(rows.shape()[0])?;
+    groups(x, axis, &rows, &order)
+}
+
+/// Returns an error in a captured step, since the length of the result depends on values.
+#[track_caller]
+fn check_values_readable(op: &'static str) -> Result<()> {
+    engine::check_readable(
+        op,
+        "the number of unique elements depends on values; sort() keeps every element, and ne() of its neighbours marks \
+         the first of each",
+    )
+}
+
+/// Returns the compared elements or slices as rows of a matrix.
+fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
+    let x = x.detach();
+    let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };
+    let count = x.shape()[x.shape().axis(op, axis)?];
+    let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
+    // Columns are compared one by one. The copy makes broadcast elements as costly in memory as they are in time.
+    view::reshape(&copy::contiguous(&view::movedim(&x, [axis], [0])?)?, [count, width])
+}
+
+/// Groups equal adjacent rows after the rows are permuted by `order`.
+#[track_caller]
+fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Result<Unique> {
+    let (count, rest) = (order.size(), order.size().saturating_sub(1));
+    let sorted = gather::index_select(rows, 0, order)?;
+    let (low, high) = (view::narrow(&sorted, 0, 0, rest)?, view::narrow(&sorted, 0, count - rest, rest)?);
+    let differs = reductions::any(&compare::ne(&high, &low)?, 1)?;
+    let starts = concatenate(&[&fill::ones([count - rest], DType::Bool)?, &differs], 0)?;
+    let numbers = arithmetic::sub(&scan::cumsum(&starts, 0)?, 1)?;
+    let firsts = gather::index_select(order, 0, &nonzero(&starts)?[0])?;
+    let inverse = gather::scatter_add_along(&numbers, order, 0, [count])?;
+    let counts = gather::scatter_add_along(&fill::ones([count], DType::I64)?, &numbers, 0, [firsts.size()])?;
+    match axis {
+        None => {
+            Ok(Unique { values: gather::take(x, &firsts)?, inverse: view::reshape_to(&inverse, x.shape())?, counts })
+        }
+        Some(axis) => Ok(Unique { values: gather::index_select(x, axis, &firsts)?, inverse, counts }),
+    }
+}

@@ -1,0 +1,226 @@
+//! Distances between vectors, and normalisation of vectors to a length.
+
+use crate::array::{Array, host_values};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::ops::call::axes::{check_reduction_rank, over};
+use crate::ops::call::check;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::{apply_rows, broadcast, full_range, map_sum, power};
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, create, gather, precision, view};
+use crate::ops::reduce::reductions;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{Error, Result, formula};
+use smallvec::smallvec;
+
+/// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
+///
+/// It stores an array of the broadcast shape, the differences. [`cdist`] of all pairs does not.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: bool) -> Result<Tensor> {
+    in_single!("pairwise_distance", [a, b] => pairwise_distance(a, b, p, eps, keepdims));
+    let axes = if keepdims { over(-1).keepdims() } else { over(-1) };
+    reductions::norm(&arithmetic::add(&arithmetic::sub(a, b)?, eps)?, p, axes)
+}
+
+/// Computes the p-norm of a − b over all elements, a 0-d tensor. a and b broadcast.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    in_single!("dist", [a, b] => dist(a, b, p));
+    reductions::norm(&arithmetic::sub(a, b)?, p, ..)
+}
+
+/// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
+///
+/// The axes before the last two broadcast. The differences are reduced as they are computed: besides inputs and result,
+/// the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the result,
+/// for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
+#[tensor_method(autocast = Single)]
+pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
+        return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
+    }
+    check_order("cdist", p)?;
+    check::floats("cdist", &[a, b])?;
+    in_single!("cdist", [a, b] => cdist(a, b, p));
+    let (a, b) = (precision::cast_operand("cdist", a)?, precision::cast_operand("cdist", b)?);
+    distances(&view::unsqueeze(&a, -2)?, &view::unsqueeze(&b, -3)?, p)
+}
+
+/// Computes the p-norms of a − b over the last axis, without the differences. a and b broadcast.
+fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    let shape = broadcast("cdist", &[a, b])?;
+    check_reduction_rank("cdist", &shape)?;
+    let last = shape.rank() - 1;
+    let axis = std::iter::once(last).collect();
+    let kept = match p {
+        f64::INFINITY if shape[last] == 0 => return reductions::norm(&arithmetic::sub(a, b)?, p, -1),
+        f64::INFINITY => {
+            let dtype = a.dtype().promote(b.dtype());
+            apply_one(LargestDifference { axis }, &[&copy::to_dtype(a, dtype)?, &copy::to_dtype(b, dtype)?])?
+        }
+        0.0 | 1.0 => map_sum(power::difference_power(p), &[a, b], &[], axis, None)?,
+        p => full_range::distance(a, b, p, axis)?,
+    };
+    view::squeeze(&kept, -1)
+}
+
+/// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape
+/// of the differences; this one is summed as it is computed.
+struct LargestDifference {
+    axis: AxisSet,
+}
+
+impl Operation for LargestDifference {
+    fn name(&self) -> &'static str {
+        "cdist"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        saves.input(1);
+        saves.output(0);
+        let [a, b] = [inputs[0], inputs[1]].map(|array| Tensor::from(array.clone()));
+        let largest = formula! { static distance_max(a, b) = (a - b).abs().row_max(); };
+        Ok(smallvec![apply_rows(largest, &[&a, &b], &[], self.axis)?.array().clone()])
+    }
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let (a, b, y) = (saved.input(0)?, saved.input(1)?, saved.output(0)?);
+        // Equal maxima share the gradient evenly.
+        let ties = formula! { static distance_ties(a, b, y) = (a - b).abs().eq(y).to_number(); };
+        let share = arithmetic::div(&grads.get(0)?, &map_sum(ties, &[&a, &b, &y], &[], self.axis, None)?)?;
+        let gradient = formula! {
+            static distance_max_gradient(a, b, y, share) = {
+                let d = a - b;
+                d.abs().eq(y).to_number() * (d.signum() * share)
+            };
+        };
+        let full = broadcast("cdist", &[&a, &b])?;
+        let of = |k: usize, from: &Tensor, to: &Tensor| -> Result<Option<Tensor>> {
+            if !needed.contains(k) {
+                return Ok(None);
+            }
+            let axes = broadcast::broadcast_axes(from.shape(), &full);
+            let sum = map_sum(gradient, &[from, to, &y, &share], &[], axes, None)?;
+            view::reshape_to(&sum, from.shape()).map(Some)
+        };
+        Ok(smallvec![of(0, &a, &b)?, of(1, &b, &a)?])
+    }
+}
+
+/// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
+/// `[N(N − 1)/2]`.
+///
+/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, also in the
+/// gradient.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for
+/// p < 0 or NaN; [`Error::OutOfMemory`].
+#[tensor_method(autocast = Single)]
+pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
+    if x.rank() != 2 {
+        return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
+    }
+    check_order("pdist", p)?;
+    check::floats("pdist", &[x])?;
+    in_single!("pdist", [x] => pdist(x, p));
+    let x = &precision::cast_operand("pdist", x)?;
+    let count = x.shape()[0];
+    let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
+    let pairs = usize::try_from(pairs).map_err(|_| Error::size_overflow())?;
+    let each = (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| i * count as i64 + j));
+    let upper = create::from_host(&host_values(pairs, each)?, [pairs])?;
+    let all = distances(&view::unsqueeze(x, 1)?, &view::unsqueeze(x, 0)?, p)?;
+    gather::index_select(&view::ravel(&all)?, 0, &upper)
+}
+
+/// Returns an error for an order p that gives no distance.
+fn check_order(op: &'static str, p: f64) -> Result<()> {
+    if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p must be at least 0, got {p}"))) }
+}
+
+/// Computes the cosine similarity a·b / (max(‖a‖, ε)·max(‖b‖, ε)) along an axis. a and b broadcast.
+///
+/// The norms ‖a‖ and ‖b‖ must be representable: if one overflows, the result is 0.
+///
+/// Products are summed as they are computed: besides inputs and result, the operation stores arrays of the shapes of a
+/// and b.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers;
+/// [`Error::InvalidArgument`] for an ε that is not finite.
+#[tensor_method(autocast = Single)]
+pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
+    check::finite("cosine_similarity", "eps", eps)?;
+    let help = "a and b must broadcast";
+    let shape = a.shape().broadcast(b.shape());
+    let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
+    in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
+    let axis = shape.axis("cosine_similarity", axis)?;
+    // Vectors are normalised before they are repeated. An axis of length 1 is part of a longer vector.
+    let unit = |x: &Tensor| {
+        let at = (axis + x.rank()).checked_sub(shape.rank());
+        match at.filter(|&at| x.shape()[at] == shape[axis]) {
+            Some(at) => normalize(x, 2.0, at as isize, eps),
+            None => normalize(&broadcast::broadcast_to(x, &shape)?, 2.0, axis as isize, eps),
+        }
+    };
+    let product = formula! { static cosine_similarity(a, b) = a * b; };
+    let kept = map_sum(product, &[&unit(a)?, &unit(b)?], &[], std::iter::once(axis).collect(), None)?;
+    view::squeeze(&kept, axis as isize)
+}
+
+/// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows,
+/// the result is 0.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is not
+/// finite.
+#[tensor_method(autocast = Single)]
+pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+    check::finite("normalize", "eps", eps)?;
+    in_single!("normalize", [x] => normalize(x, p, axis, eps));
+    arithmetic::div(x, &arithmetic::maximum(&reductions::norm(x, p, over(axis).keepdims())?, eps)?)
+}
+
+/// Scales down every slice along an axis whose p-norm exceeds `most`, so that its norm is `most`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for fewer than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
+/// [`Error::InvalidArgument`] for p ≤ 0 or a negative `most`.
+#[tensor_method(autocast = Single)]
+pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
+    let op = "renorm";
+    if x.rank() < 2 {
+        return Err(Error::shapes(op, [x.shape()], "takes at least two axes"));
+    }
+    if p.is_nan() || p <= 0.0 || most.is_nan() || most < 0.0 {
+        return Err(Error::invalid(op, format!("needs p > 0 and a maximal norm ≥ 0, got {p} and {most}")));
+    }
+    in_single!(op, [x] => renorm(x, p, axis, most));
+    let kept = x.shape().axis(op, axis)?;
+    let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
+    let length = reductions::norm(x, p, over(others).keepdims())?;
+    // 1e-7 is PyTorch's constant; it avoids a division by a norm of 0.
+    // A quotient, because the derivatives of a factor most/length contain higher powers of the length.
+    let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, most)?;
+    arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, most)?, &divisor, 1.0)?)
+}

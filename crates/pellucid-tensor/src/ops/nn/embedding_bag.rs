@@ -1,0 +1,203 @@
+//! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
+
+use crate::ops::call::check;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::broadcast;
+use crate::ops::index::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
+use crate::ops::index::search;
+use crate::ops::nn::embedding::{EmbeddingOptions, check_norm, embedding, padding_row, renorm_rows};
+use crate::ops::primitive::gather::select_rows;
+use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
+use crate::ops::primitive::{copy, create, fill, view};
+use crate::ops::reduce::{reductions, value_range};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result};
+
+/// Options of [`embedding_bag`].
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingBagOptions<'a> {
+    /// The start of each bag in a vector of indices. Without offsets, each row of a matrix of indices is a bag.
+    pub offsets: Option<&'a Tensor>,
+    /// Whether the last offset is the end of the last bag instead of the start of another one.
+    pub include_last_offset: bool,
+    /// The reduction of the rows of a bag: sum, mean or maximum. An empty bag gives zeros.
+    pub mode: ScatterReduceOp,
+    /// Factors of the rows, with the shape of the indices; for sums only.
+    pub weights: Option<&'a Tensor>,
+    /// A row that bags ignore; negative indices count from the end.
+    pub padding_index: Option<isize>,
+    /// The maximal norm of a row, and the order p of the norm. Selected rows above it are scaled down in the table.
+    pub max_norm: Option<(f64, f64)>,
+    /// Whether the gradient of a row is divided by how often the index selects it; not for maxima.
+    pub scale_by_frequency: bool,
+}
+
+impl Default for EmbeddingBagOptions<'_> {
+    fn default() -> Self {
+        EmbeddingBagOptions {
+            offsets: None,
+            include_last_offset: false,
+            mode: ScatterReduceOp::Mean,
+            weights: None,
+            padding_index: None,
+            max_norm: None,
+            scale_by_frequency: false,
+        }
+    }
+}
+
+/// Reduces the rows of a table `[R, D]` at the indices of each of B bags: `[B, D]`.
+///
+/// The largest intermediate result is the selected rows.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
+/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for another mode, weights without
+/// a sum, frequencies with a maximum, a padding index outside the table, or a norm that is not positive;
+/// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
+///
+/// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an [`Error::InvalidArgument`];
+/// in lazy and captured steps they make the whole result NaN, or, for a table of integers, are an
+/// [`Error::IndexOutOfBounds`] of the call that runs the kernel.
+#[tensor_method]
+pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
+    let op = "embedding_bag";
+    if table.rank() != 2 {
+        return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
+    }
+    if !index.dtype().is_int() {
+        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)"));
+    }
+    if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
+        return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
+    }
+    if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
+        return Err(Error::invalid(op, "scale_by_frequency needs the mode Sum or Mean"));
+    }
+    if let Some(weights) = options.weights {
+        if options.mode != ScatterReduceOp::Sum {
+            return Err(Error::invalid(op, "weights need the mode Sum"));
+        }
+        if weights.shape() != index.shape() {
+            return Err(Error::shapes(
+                op,
+                [index.shape(), weights.shape()],
+                "weights must have the shape of the indices",
+            ));
+        }
+    }
+    check_norm(op, table, options.max_norm)?;
+    let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
+    let flat = view::ravel(&copy::to_dtype(index, DType::I64)?)?;
+    if let Some((most, p)) = options.max_norm {
+        renorm_rows(op, table, &flat, most, p)?;
+    }
+    let counts = match options.padding_index {
+        Some(padding) => compare::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
+        None => fill::ones([flat.size()], DType::Bool)?,
+    };
+    // Indices of padding go into an extra last bag, which is dropped at the end.
+    let bag = arithmetic::where_(&counts, &bag, bags as i64)?;
+    let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
+    // The rows are summed in `f32`, so that the result is rounded only once.
+    let number = widened_dtype(&[table]).unwrap_or(table.dtype());
+    let rows = copy::to_dtype(&check::named(op, embedding(table, &flat, scaled))?, number)?;
+    let rows = match options.weights {
+        Some(weights) => {
+            let weighed = arithmetic::mul(&rows, &view::reshape(weights, [flat.size(), 1])?)?;
+            copy::to_dtype(&weighed, number)?
+        }
+        None => rows,
+    };
+    let unless_invalid = |x: Tensor| match &valid {
+        Some(valid) if number.is_float() => value_range::nan_unless(valid, &x),
+        _ => Ok(x),
+    };
+    // Invalid offsets make the rows NaN too, not only the result: the gradients of rows that are in no bag must be NaN.
+    let rows = unless_invalid(rows)?;
+    let start = fill::zeros([bags + 1, table.shape()[1]], number)?;
+    let all = match options.mode {
+        ScatterReduceOp::Sum => index_add(&start, 0, &bag, &rows, 1)?,
+        mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
+    };
+    let result = view::narrow(&all, 0, 0, bags)?;
+    match valid {
+        // Integers have no NaN: the kernel that selects the bags refuses an index that is no bag.
+        Some(valid) if !number.is_float() => select_rows(
+            "embedding_bag offsets",
+            &result,
+            &arithmetic::where_(&valid, &create::indices(bags)?, bags as i64)?,
+        ),
+        _ => round_to_operands(op, &[table], unless_invalid(result)?),
+    }
+}
+
+/// The assignment of indices to bags.
+struct Bags {
+    count: usize,
+    /// The bag of every index; `count` marks an index in no bag.
+    of_index: Tensor,
+    /// A 0-d mask: the offsets are valid. Only present in lazy and captured steps, which cannot read the offsets.
+    valid: Option<Tensor>,
+}
+
+fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> Result<Bags> {
+    match (index.rank(), options.offsets) {
+        (2, None) => {
+            let numbers = create::indices(index.shape()[0])?;
+            let of_index = view::ravel(&broadcast::broadcast_to(&view::unsqueeze(&numbers, 1)?, index.shape())?)?;
+            Ok(Bags { count: index.shape()[0], of_index, valid: None })
+        }
+        (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
+            let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
+                return Err(Error::invalid(op, "include_last_offset needs at least one offset"));
+            };
+            let starts = copy::to_dtype(&view::narrow(offsets, 0, 0, bags)?, DType::I64)?;
+            let places = create::indices(index.size())?;
+            let valid = check_offsets(op, offsets, index.size())?;
+            // Of several bags with equal starts, only the last one can contain indices.
+            let bag = arithmetic::sub(&search::searchsorted(&starts, &places, true)?, 1)?;
+            if !options.include_last_offset {
+                return Ok(Bags { count: bags, of_index: bag, valid });
+            }
+            // Indices from the last offset on belong to no bag.
+            let end = copy::to_dtype(&view::narrow(offsets, 0, bags, 1)?, DType::I64)?;
+            let of_index = arithmetic::where_(&compare::lt(&places, &end)?, &bag, bags as i64)?;
+            Ok(Bags { count: bags, of_index, valid })
+        }
+        _ => {
+            let help = "indices must be a matrix, or a vector with a vector of integers as offsets";
+            let shapes = [Some(index.shape()), options.offsets.map(|o| o.shape())];
+            Err(Error::shapes(op, shapes.into_iter().flatten(), help))
+        }
+    }
+}
+
+/// Returns an error for offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps,
+/// returns the mask of [`Bags::valid`] instead.
+fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
+    let n = offsets.size();
+    if !check::is_readable(offsets) {
+        if n == 0 {
+            return Ok(None);
+        }
+        let offsets = copy::to_dtype(offsets, DType::I64)?;
+        let (earlier, later) = (view::narrow(&offsets, 0, 0, n - 1)?, view::narrow(&offsets, 0, 1, n - 1)?);
+        let ascends = reductions::all(&compare::le(&earlier, &later)?, ..)?;
+        let starts = compare::eq(&view::narrow(&offsets, 0, 0, 1)?, 0)?;
+        let ends = compare::le(&view::narrow(&offsets, 0, n - 1, 1)?, indices as i64)?;
+        return compare::logical_and(&ascends, &compare::logical_and(&starts, &ends)?).map(Some);
+    }
+    let offsets = offsets.array().to_vec::<i64>(op)?;
+    let ascends = offsets.is_sorted();
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Ok(None) };
+    if ascends && first == 0 && last <= indices as i64 {
+        return Ok(None);
+    }
+    let found = match ascends {
+        true => format!("got offsets from {first} to {last}"),
+        false => "the offsets do not ascend".to_string(),
+    };
+    Err(Error::invalid(op, format!("offsets must ascend from 0 to at most {indices}, the number of indices; {found}")))
+}

@@ -1,0 +1,224 @@
+//! Cross-entropy of logits against classes, in one row kernel.
+
+use super::{Reduction, class_shape_help, in_range};
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::{apply_rows_in, broadcast};
+use crate::ops::primitive::precision::{in_single, round_to_operands, widened_dtype};
+use crate::ops::primitive::{copy, fill, gather, view};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::formula::{Formula, row_index, row_len};
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
+
+/// Options of [`cross_entropy`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrossEntropyOptions<'a> {
+    /// The part of the target that is distributed evenly over all classes, in [0, 1] (Szegedy et al. 2016).
+    pub label_smoothing: f64,
+    /// A class whose samples contribute 0 and are excluded from the mean.
+    pub ignore_index: Option<i64>,
+    /// The reduction of the samples' losses.
+    pub reduction: Reduction,
+    /// The weights of the classes, `[C]`, of the logits' dtype. For class indices the mean is weighted by them.
+    pub weight: Option<&'a Tensor>,
+}
+
+/// Computes the cross-entropy −Σ_c p_c·log softmax(logits)_c over axis 1 (or the last axis if there is only one).
+///
+/// Logits are `[N, C]`, `[C]` or `[N, C, d..]`. Targets are either class indices, of an integer dtype and the logits'
+/// shape without the class axis, or probabilities of the logits' shape. With label smoothing s, p = (1 − s)·target +
+/// s/C. The gradient is softmax(logits) − p, scaled by the reduction. With class weights w, a sample's loss is
+/// −Σ_c w_c·p_c·log softmax(logits)_c.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing outside [0, 1], or an
+/// `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class index outside 0..C that is not ignored.
+/// In lazy and captured steps, such an index makes the loss NaN, with a gradient of NaN for all samples (without a
+/// reduction, for that sample).
+#[tensor_method(autocast = Single)]
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
+    let op = "cross_entropy";
+    if !logits.dtype().is_float() {
+        let help = match targets.dtype().is_float() {
+            true => {
+                "logits, the first argument, must be floats, but the targets are: exchange the arguments, \
+                 cross_entropy(logits, targets)"
+            }
+            false => "logits must be floats; use to_dtype()",
+        };
+        return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], help));
+    }
+    if logits.rank() == 0 {
+        return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits must be [N, C], [C] or [N, C, d..]"));
+    }
+    if !(0.0..=1.0).contains(&options.label_smoothing) {
+        return Err(Error::invalid(op, format!("label_smoothing must be in [0, 1], got {}", options.label_smoothing)));
+    }
+    if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
+        // The logits are read twice: their gradients must be added before they are rounded.
+        let weight = options.weight;
+        in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropyOptions { weight, ..options }));
+    }
+    let axis = logits.rank().min(2) - 1;
+    let class_axis: AxisSet = [axis].into_iter().collect();
+    let smoothing = options.label_smoothing;
+    let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
+    let number = if targets.dtype().is_float() { widened_dtype(&[logits, targets]) } else { widened_dtype(&[logits]) };
+    let of_rows = |formula, operands: &[&Tensor], params: &[Scalar]| {
+        view::squeeze(&apply_rows_in(formula, operands, params, class_axis, number)?, axis as isize)
+    };
+    if targets.dtype().is_float() {
+        if targets.shape() != logits.shape() {
+            let help = format!(
+                "targets of dtype {} are probabilities and must have the logits' shape; class indices are integers: \
+                 convert them with to_dtype(DType::I64)",
+                targets.dtype()
+            );
+            return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
+        }
+        if options.ignore_index.is_some() {
+            let reason = "ignore_index needs class indices as targets, which are integers; floats are probabilities";
+            return Err(Error::invalid(op, reason));
+        }
+        let losses = match &weight {
+            Some(weight) => of_rows(weighted_probability_formula(), &[logits, targets, weight], &[smoothing.into()])?,
+            None => of_rows(probability_formula(), &[logits, targets], &[smoothing.into()])?,
+        };
+        return round_to_operands(op, &[logits, targets], options.reduction.apply(&losses)?);
+    }
+    let expected = class_axis.remove(logits.shape());
+    if *targets.shape() != expected {
+        let help = format!(
+            "class indices must have the logits' shape without axis {axis}, {expected}; probabilities must have the \
+             logits' shape and be floats"
+        );
+        let help = class_shape_help(logits.shape(), targets, axis, help);
+        return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
+    }
+    if targets.dtype() == DType::Bool {
+        return Err(Error::dtypes(
+            op,
+            [targets.dtype()],
+            "targets are class indices (integers) or probabilities (floats); use to_dtype()",
+        ));
+    }
+    let classes = view::unsqueeze(&copy::to_dtype(targets, DType::I64)?, axis as isize)?;
+    let counts = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
+    // An ignored class index may be outside 0..C; it is replaced by class 0.
+    let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| arithmetic::where_(counts, &classes, 0))?;
+    let checked = in_range(op, &valid, axis, logits.shape()[axis])?;
+    let (formula, params) =
+        if smoothing == 0.0 { (class_formula(), None) } else { (smoothed_class_formula(), Some(smoothing.into())) };
+    let weights = |weight: &Tensor| {
+        let weight = broadcast::broadcast_to(weight, logits.shape())?;
+        view::squeeze(&gather::take_along_axis(&weight, &checked.classes, axis as isize)?, axis as isize)
+    };
+    let losses = match &weight {
+        None => of_rows(formula, &[logits, &valid], params.as_slice())?,
+        Some(weight) => {
+            let picked = arithmetic::mul(&of_rows(class_formula(), &[logits, &valid], &[])?, &weights(weight)?)?;
+            match smoothing {
+                0.0 => picked,
+                s => {
+                    let none = fill::zeros(logits.shape(), logits.dtype())?;
+                    let spread = of_rows(weighted_probability_formula(), &[logits, &none, weight], &[s.into()])?;
+                    arithmetic::add(&arithmetic::mul(&picked, 1.0 - s)?, &spread)?
+                }
+            }
+        }
+    };
+    let counts = counts.map(|counts| view::squeeze(&counts, axis as isize)).transpose()?;
+    let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| arithmetic::where_(counts, &losses, 0.0))?;
+    let shares = match (&weight, &counts) {
+        (None, None) => {
+            let loss = checked.poison_loss(options.reduction.apply(&losses)?, options.reduction, &[])?;
+            return round_to_operands(op, &[logits], loss);
+        }
+        (None, Some(counts)) => copy::to_dtype(counts, losses.dtype())?,
+        (Some(weight), None) => copy::to_dtype(&weights(weight)?, losses.dtype())?,
+        (Some(weight), Some(counts)) => {
+            copy::to_dtype(&arithmetic::where_(counts, &weights(weight)?, 0.0)?, losses.dtype())?
+        }
+    };
+    let loss = checked.poison_loss(options.reduction.weighted(&losses, &shares)?, options.reduction, &[])?;
+    round_to_operands(op, &[logits], loss)
+}
+
+/// Reshapes class weights to broadcast with the logits.
+fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
+    let op = "cross_entropy";
+    if weight.shape()[..] != [logits.shape()[axis]] {
+        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+    }
+    if weight.dtype() != logits.dtype() {
+        return Err(Error::dtypes(op, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));
+    }
+    let shape: Vec<usize> = (0..logits.rank()).map(|k| if k == axis { weight.size() } else { 1 }).collect();
+    view::reshape(weight, &shape[..])
+}
+
+/// Returns the formula for class indices without smoothing: ln Σ exp x − x_t.
+///
+/// With the maximum m, all formulas here add ln Σ exp(x − m) to differences m − x. Adding it to m would lose the digits
+/// of a small loss of large logits.
+fn class_formula() -> &'static Formula {
+    formula! {
+        static cross_entropy(x, t: per_row index) = {
+            let m = x.row_max();
+            let hit = row_index().eq(t);
+            let found = hit.to_number().row_sum().gt(0.0);
+            let picked = hit.select(x, 0.0).row_sum();
+            let loss = (x - m).exp().row_sum().ln() + (m - picked);
+            found.select(loss, f64::NAN)
+        };
+        d x = {
+            let e = (x - x.row_max()).exp();
+            g * (e * e.row_sum().recip() - row_index().eq(t).to_number())
+        };
+    }
+}
+
+/// Returns the formula for class indices with smoothing: (1 − s)·(ln Σ exp x − x_t) + s·(ln Σ exp x − mean x).
+fn smoothed_class_formula() -> &'static Formula {
+    formula! {
+        static cross_entropy(x, t: per_row index; s) = {
+            let m = x.row_max();
+            let hit = row_index().eq(t);
+            let found = hit.to_number().row_sum().gt(0.0);
+            let picked = hit.select(x, 0.0).row_sum();
+            let spread = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
+            let loss = (x - m).exp().row_sum().ln() + spread;
+            found.select(loss, f64::NAN)
+        };
+        d x = {
+            let e = (x - x.row_max()).exp();
+            let p = (1.0 - s) * row_index().eq(t).to_number() + s / row_len();
+            g * (e * e.row_sum().recip() - p)
+        };
+    }
+}
+
+/// Returns the formula for probabilities q: Σ_c p_c·(ln Σ exp x − x_c), p = (1 − s)·q + s/C.
+fn probability_formula() -> &'static Formula {
+    formula! {
+        static cross_entropy(x, q; s) = {
+            let m = x.row_max();
+            let lse = (x - m).exp().row_sum().ln();
+            let p = (1.0 - s) * q + s / row_len();
+            (p * (lse + (m - x))).row_sum()
+        };
+    }
+}
+
+/// Returns the formula for probabilities q with class weights.
+fn weighted_probability_formula() -> &'static Formula {
+    formula! {
+        static cross_entropy(x, q, w; s) = {
+            let m = x.row_max();
+            let lse = (x - m).exp().row_sum().ln();
+            let p = (1.0 - s) * q + s / row_len();
+            (w * p * (lse + (m - x))).row_sum()
+        };
+    }
+}

@@ -1,0 +1,208 @@
+//! Connectionist temporal classification: the probability of a label sequence, summed over all alignments.
+
+use super::{Reduction, class_indices, in_range, to_i64};
+use crate::array::host_vec;
+use crate::engine;
+use crate::ops::call::check;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::{broadcast, map};
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::reduce::value_range;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::{DType, Error, Result, formula};
+
+/// Options of [`ctc_loss`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CtcLossOptions {
+    /// The blank class.
+    pub blank: usize,
+    /// Whether labels without an alignment have loss 0 and gradient 0. Otherwise they have loss ∞ and gradient NaN.
+    pub zero_infinity: bool,
+    /// The reduction of the losses. For the mean, each loss is first divided by its number of labels.
+    pub reduction: Reduction,
+}
+
+/// Computes −ln of the probability of each label sequence, summed over all its alignments (Graves et al. 2006).
+///
+/// An alignment assigns a class to every step: the labels in order, with repetitions and blanks. Its probability is the
+/// product of those of the classes.
+///
+/// Log-probabilities are `[T, N, C]` (or `[T, C]` for one sample). Labels are `[N, S]`, or all label sequences
+/// concatenated; lengths are `i64 [N]`. Labels and steps beyond a sample's lengths are ignored. The forward algorithm
+/// runs step by step over the prefixes, on logarithms. It stores the scores of all steps, `[T, N, 2S + 1]`; the
+/// gradient also needs several arrays `[N, 2S + 1]` for each of the T steps.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and in
+/// eager mode for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
+/// outside 0..C within its sample's length (in lazy and captured steps, the loss and its gradient are NaN instead);
+/// [`Error::ReadInCapture`] for concatenated labels, which are split by the values of the lengths.
+#[tensor_method(autocast = Single)]
+#[track_caller]
+pub fn ctc_loss(
+    log_probs: &Tensor,
+    targets: &Tensor,
+    input_lengths: &Tensor,
+    target_lengths: &Tensor,
+    options: CtcLossOptions,
+) -> Result<Tensor> {
+    let op = "ctc_loss";
+    check::floats(op, &[log_probs])?;
+    in_single!(op, [log_probs] => ctc_loss(log_probs, targets, input_lengths, target_lengths, options));
+    let single = log_probs.rank() == 2;
+    let probs = if single { view::unsqueeze(log_probs, 1)? } else { log_probs.clone() };
+    let &[steps, samples, classes] = &probs.shape()[..] else {
+        return Err(Error::shapes(op, [log_probs.shape()], "log-probabilities must be [T, N, C] or [T, C]"));
+    };
+    if options.blank >= classes {
+        return Err(Error::invalid(op, format!("blank = {} is outside the classes 0..{classes}", options.blank)));
+    }
+    if input_lengths.size() != samples || target_lengths.size() != samples || steps == 0 {
+        let shapes = [log_probs.shape(), input_lengths.shape(), target_lengths.shape()];
+        return Err(Error::shapes(
+            op,
+            shapes,
+            "needs an input length and a label length for each of the N samples, and log-probabilities [T, N, C] of at least \
+             one step; permute() log-probabilities with the batch first",
+        ));
+    }
+    let help = "lengths must be integers; convert them with to_dtype(DType::I64)";
+    let lengths = |t: &Tensor| view::reshape(&to_i64(op, help, t)?, [samples, 1]);
+    let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
+    let targets = class_indices(op, targets)?;
+    if targets.rank() != 1 && !(targets.rank() == 2 && targets.shape()[0] == samples) {
+        return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
+    }
+    value_range::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
+    let labels = padded_labels(op, &targets, &labels_of, samples)?;
+    let most = labels.shape()[1];
+    value_range::in_range(op, "numbers of labels", &labels_of, 0.0..=most as f64)?;
+    // Labels beyond a sample's length may have any value.
+    let counts = compare::lt(&create::indices(most)?, &labels_of)?;
+    let checked = in_range(op, &arithmetic::where_(&counts, &labels, options.blank as i64)?, 2, classes)?;
+    let labels = &checked.classes;
+    let probs = checked.poison(probs, options.reduction, &[1], &[1, samples, 1].into())?;
+
+    // The labels with blanks around each: [N, 2S + 1].
+    let width = 2 * labels.shape()[1] + 1;
+    let blank = fill::full([samples, labels.shape()[1], 1], options.blank as i64, DType::I64)?;
+    let with_blanks = view::reshape(&concatenate(&[&blank, &view::unsqueeze(labels, 2)?], 2)?, [samples, width - 1])?;
+    let path = concatenate(&[&with_blanks, &fill::full([samples, 1], options.blank as i64, DType::I64)?], 1)?;
+    let scores = gather::take_along_axis(
+        &probs,
+        &broadcast::broadcast_to(&view::unsqueeze(&path, 0)?, [steps, samples, width])?,
+        2,
+    )?;
+    // A state is reached from itself, from the one before, and, unless that would skip a blank between equal labels,
+    // from the one before that.
+    let skips = compare::logical_and(
+        &compare::ne(&path, options.blank as i64)?,
+        &compare::ne(&path, &shift_right(&path, 2, options.blank as i64)?)?,
+    )?;
+    let places = create::indices(width)?;
+    // `start` is added, and not used to select scores: a NaN score then has a gradient of NaN in every step.
+    let start = copy::to_dtype(&arithmetic::where_(&compare::lt(&places, 2)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
+    let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &start)?;
+    // With zero steps, only the empty label sequence is possible.
+    let empty = copy::to_dtype(&arithmetic::where_(&compare::lt(&places, 1)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
+    prefixes = arithmetic::where_(&compare::gt(&steps_of, 0)?, &prefixes, &empty)?;
+    // Without samples, no step needs to run.
+    let steps = if samples == 0 { 0 } else { steps };
+    for step in 1..steps {
+        let one = shift_right(&prefixes, 1, f64::NEG_INFINITY)?;
+        let two = arithmetic::where_(&skips, &shift_right(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
+        let next = arithmetic::add(
+            &map(log_sum(), &[&prefixes, &one, &two], &[])?,
+            &view::select(&scores, 0, step as isize)?,
+        )?;
+        prefixes = arithmetic::where_(&compare::gt(&steps_of, step as i64)?, &next, &prefixes)?;
+    }
+    // A complete sequence ends with its last label, or with a blank after it.
+    let end = arithmetic::mul(&labels_of, 2)?;
+    let blank_end = gather::take_along_axis(&prefixes, &end, 1)?;
+    let label_end = gather::take_along_axis(&prefixes, &arithmetic::maximum(&arithmetic::sub(&end, 1)?, 0)?, 1)?;
+    let label_end = arithmetic::where_(&compare::gt(&labels_of, 0)?, &label_end, f64::NEG_INFINITY)?;
+    let nothing = fill::full((), f64::NEG_INFINITY, probs.dtype())?;
+    let mut total = arithmetic::neg(&map(log_sum(), &[&blank_end, &label_end, &nothing], &[])?)?;
+    if !engine::is_eager() {
+        // Lengths outside of 0..=T make the loss and its gradients NaN, as invalid labels do.
+        let is_length =
+            compare::logical_and(&compare::ge(&steps_of, 0)?, &compare::le(&steps_of, log_probs.shape()[0] as i64)?)?;
+        total = value_range::nan_unless(&is_length, &total)?;
+    }
+    let losses = match options.zero_infinity {
+        true => arithmetic::where_(&compare::isinf(&total)?, 0.0, &total)?,
+        false => map(unreachable(), &[&total], &[])?,
+    };
+    let losses = view::squeeze(&losses, 1)?;
+    let losses = match options.reduction {
+        Reduction::Mean => arithmetic::div(
+            &losses,
+            &copy::to_dtype(&arithmetic::maximum(&view::ravel(&labels_of)?, 1)?, probs.dtype())?,
+        )?,
+        _ => losses,
+    };
+    let single = single && options.reduction == Reduction::None;
+    let loss = options.reduction.apply(&if single { view::squeeze(&losses, 0)? } else { losses })?;
+    checked.poison_loss(loss, options.reduction, &[1])
+}
+
+/// Returns the labels, a matrix or a concatenated vector, as a padded matrix.
+#[track_caller]
+fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: usize) -> Result<Tensor> {
+    if targets.rank() == 2 {
+        return Ok(targets.clone());
+    }
+    engine::check_readable(
+        op,
+        "concatenated labels are split by the values of their lengths; pass a padded matrix [N, S]",
+    )?;
+    let counts = lengths.array().to_vec::<i64>(op)?;
+    let total = counts.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
+    if total.is_none_or(|total| total > targets.size() as i64) {
+        let reason =
+            format!("numbers of labels must be at least 0 with a sum of at most {}, got {counts:?}", targets.size());
+        return Err(Error::invalid(op, reason));
+    }
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let mut first = 0;
+    let mut index = host_vec((most as usize).saturating_mul(samples))?;
+    for count in counts {
+        // Padding may be any label: it is ignored.
+        index.extend((0..most).map(|i| if i < count { first + i } else { 0 }));
+        first += count;
+    }
+    gather::take(targets, &create::from_host(&index, [samples, most as usize])?)
+}
+
+/// Shifts the rows of a matrix to the right, and fills the first columns.
+fn shift_right(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> Result<Tensor> {
+    let width = x.shape()[1];
+    let by = by.min(width);
+    let first = fill::full([x.shape()[0], by], fill, x.dtype())?;
+    concatenate(&[&first, &view::narrow(x, 1, 0, width - by)?], 1)
+}
+
+/// Returns the identity formula whose gradient is NaN where a loss is ∞, since no step can decrease it.
+fn unreachable() -> &'static Formula {
+    formula! { static unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }
+}
+
+/// Returns the formula ln(eᵃ + eᵇ + eᶜ). For three −∞ it is −∞ with a gradient of 0, unless the incoming gradient is
+/// NaN.
+fn log_sum() -> &'static Formula {
+    formula! {
+        static log_sum(a, b, c) = {
+            let m = a.max(b).max(c);
+            let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
+            ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
+        };
+        d a = g * y.eq(f64::NEG_INFINITY).select(0.0, (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+        d b = g * y.eq(f64::NEG_INFINITY).select(0.0, (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+        d c = g * y.eq(f64::NEG_INFINITY).select(0.0, (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+    }
+}

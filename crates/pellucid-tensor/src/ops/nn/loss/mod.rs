@@ -1,0 +1,155 @@
+//! Loss functions: regression, classification, comparisons of pairs, and sequences (CTC).
+
+mod classes;
+mod cross_entropy;
+mod ctc;
+mod multiclass;
+mod pairs;
+mod regression;
+
+pub use classes::{
+    binary_cross_entropy, binary_cross_entropy_with_logits, hinge_embedding_loss, multilabel_soft_margin_loss,
+    soft_margin_loss,
+};
+pub use cross_entropy::{CrossEntropyOptions, cross_entropy};
+pub use ctc::{CtcLossOptions, ctc_loss};
+pub use multiclass::{MultiMarginLossOptions, NllLossOptions, multi_margin_loss, multilabel_margin_loss, nll_loss};
+pub use pairs::{
+    TripletMarginLossOptions, cosine_embedding_loss, margin_ranking_loss, triplet_margin_loss,
+    triplet_margin_with_distance_loss,
+};
+pub use regression::{
+    PoissonNllLossOptions, gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss, poisson_nll_loss, smooth_l1_loss,
+};
+
+use crate::device::Device;
+use crate::engine;
+use crate::ops::call::axes;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::primitive::{copy, view};
+use crate::ops::reduce::{reductions, value_range};
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{DType, Error, Result, Shape};
+
+/// The reduction of the losses of the samples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reduction {
+    /// The mean of the losses over the samples that are not ignored.
+    #[default]
+    Mean,
+    /// The sum of the losses.
+    Sum,
+    /// No reduction: one value per sample.
+    None,
+}
+
+impl Reduction {
+    /// Reduces all values; none is ignored.
+    fn apply(self, values: &Tensor) -> Result<Tensor> {
+        match self {
+            Reduction::Mean => reductions::mean(values, ..),
+            Reduction::Sum => reductions::sum(values, ..),
+            Reduction::None => Ok(values.clone()),
+        }
+    }
+
+    /// Reduces values; the mean is Σ values / Σ weights.
+    fn weighted(self, values: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        match self {
+            Reduction::Mean => arithmetic::div(&reductions::sum(values, ..)?, &reductions::sum(weights, ..)?),
+            other => other.apply(values),
+        }
+    }
+}
+
+/// Multiplies values by weights, which broadcast.
+fn apply_weight(values: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
+    weight.map_or(Ok(values.clone()), |weight| arithmetic::mul(&values, weight))
+}
+
+/// Converts class indices to `i64`, or returns an error if they are not integers.
+fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
+    to_i64(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
+}
+
+/// Returns the help for class indices whose shape is not that of the scores without the class axis. `general` is the
+/// help for a shape with no more likely cause.
+fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: String) -> String {
+    let (rank, shape, beside) = (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
+    if rank > axis && scores[axis] == 1 && shape == scores {
+        return "scores of one output have the class 0 alone: for labels of 0 and 1 use BceWithLogitsLoss with float \
+                targets"
+            .to_string();
+    }
+    if shape == scores {
+        let axis = if axis + 1 == rank { -1 } else { axis as isize };
+        return format!(
+            "targets of dtype {} with the logits' shape look like one-hot rows: use argmax({axis}), or \
+             to_dtype(DType::F32) for probabilities",
+            targets.dtype()
+        );
+    }
+    if shape.rank() == rank && shape[axis] == 1 && AxisSet::from_iter([axis]).remove(shape) == beside {
+        return format!("class indices have no class axis: squeeze({axis}) removes that of the targets");
+    }
+    if rank > 2 && shape[..] == scores[..rank - 1] {
+        let order: Vec<String> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|k| k.to_string()).collect();
+        return format!(
+            "classes are on axis 1: permute(({})) of the logits moves them there, or flatten(0, {}) both",
+            order.join(", "),
+            rank as isize - 2
+        );
+    }
+    general
+}
+
+/// Converts integers to `i64`, or returns an error with this help if they are not integers.
+fn to_i64(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tensor> {
+    if !numbers.dtype().is_int() {
+        return Err(Error::dtypes(op, [numbers.dtype()], help));
+    }
+    copy::to_dtype(numbers, DType::I64)
+}
+
+/// Class indices whose values were checked.
+struct CheckedClasses {
+    /// The class indices, all in `0..len`.
+    classes: Tensor,
+    /// The mask of the indices that were valid, if the values could not be read.
+    inside: Option<Tensor>,
+}
+
+/// Checks class indices: at once if values can be read. In lazy and captured steps, invalid indices are replaced by a
+/// valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
+fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
+    if !engine::is_eager() || classes.device() != Device::cpu() {
+        let inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;
+        let near = arithmetic::clamp(classes, 0, len.max(1) as i64 - 1)?;
+        return Ok(CheckedClasses { classes: near, inside: Some(inside) });
+    }
+    match classes.array().find(op, |class: i64| !(0..len as i64).contains(&class))? {
+        Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
+        None => Ok(CheckedClasses { classes: classes.clone(), inside: None }),
+    }
+}
+
+impl CheckedClasses {
+    /// Returns x, or NaN with a gradient of NaN: for each sample with an invalid class index, or for all samples if the
+    /// loss is reduced. `axes` are those of a sample's class indices; `shape` broadcasts a mask per sample to x.
+    fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
+        let Some(inside) = &self.inside else { return Ok(x) };
+        let inside = match reduction {
+            Reduction::None if axes.is_empty() => view::reshape_to(inside, shape)?,
+            Reduction::None => view::reshape_to(&reductions::all(inside, axes::over(axes))?, shape)?,
+            _ => reductions::all(inside, ..)?,
+        };
+        value_range::nan_unless(&inside, &x)
+    }
+
+    /// Applies [`poison`](Self::poison) to a loss with one value per sample, or one in total.
+    fn poison_loss(&self, loss: Tensor, reduction: Reduction, axes: &[isize]) -> Result<Tensor> {
+        let shape = loss.shape().clone();
+        self.poison(loss, reduction, axes, &shape)
+    }
+}

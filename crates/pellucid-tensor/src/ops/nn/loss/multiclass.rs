@@ -1,0 +1,188 @@
+//! Losses of class scores against class indices.
+
+use super::{Reduction, class_indices, class_shape_help, in_range};
+use crate::ops::call::check;
+use crate::ops::elementwise::{activation, arithmetic, compare};
+use crate::ops::formula::map_sum;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, create, fill, gather, precision, view};
+use crate::ops::reduce::{reductions, scan};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{Error, Result, formula};
+
+/// Options of [`nll_loss`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NllLossOptions<'a> {
+    /// The weights of the classes, `[C]`. The mean is weighted by those of the samples.
+    pub weight: Option<&'a Tensor>,
+    /// A class whose samples contribute nothing.
+    pub ignore_index: Option<i64>,
+    /// The reduction of the samples' losses.
+    pub reduction: Reduction,
+}
+
+/// Computes the negative log-likelihood −w_t·x_t of class t, from the log-probabilities x of all classes.
+///
+/// x is `[N, C]`, `[C]` or `[N, C, d..]`; class indices have its shape without the class axis.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C that
+/// is not ignored (in lazy and captured steps, the loss and its gradient are NaN instead).
+#[tensor_method(autocast = Single)]
+pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Result<Tensor> {
+    let op = "nll_loss";
+    check::floats(op, &[x])?;
+    let weight = options.weight;
+    in_single!(op, [x; weight] => nll_loss(x, target, NllLossOptions { weight, ..options }));
+    let x = &precision::cast_operand(op, x)?;
+    let target = class_indices(op, target)?;
+    let axis = x.rank().min(2).saturating_sub(1);
+    let fits = x.rank() > 0 && {
+        let beside: Vec<usize> = (0..x.rank()).filter(|&k| k != axis).map(|k| x.shape()[k]).collect();
+        target.shape()[..] == beside[..]
+    };
+    if !fits {
+        let help = "takes [N, C, ..] or [C], and class indices of its shape without the class axis".to_string();
+        let help = if x.rank() == 0 { help } else { class_shape_help(x.shape(), &target, axis, help) };
+        return Err(Error::shapes(op, [x.shape(), target.shape()], help));
+    }
+    let classes = x.shape()[axis];
+    if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
+        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+    }
+    let counts = options.ignore_index.map(|ignored| compare::ne(&target, ignored)).transpose()?;
+    let valid = counts.as_ref().map_or(Ok(target.clone()), |counts| arithmetic::where_(counts, &target, 0))?;
+    let checked = in_range(op, &valid, axis, classes)?;
+    let (valid, axis) = (&checked.classes, axis as isize);
+    let x = &checked.poison(x.clone(), options.reduction, &[], view::unsqueeze(valid, axis)?.shape())?;
+    let picked = view::squeeze(&gather::take_along_axis(x, &view::unsqueeze(valid, axis)?, axis)?, axis)?;
+    let weights = match options.weight {
+        Some(weight) => gather::index_select(weight, 0, valid)?,
+        None => fill::ones(valid.shape(), x.dtype())?,
+    };
+    // Ignored values are selected out, not multiplied by 0: they may be −∞, and a mean over nothing has a gradient of
+    // ∞.
+    let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| arithmetic::where_(counts, &t, 0.0));
+    let values = counted(arithmetic::neg(&arithmetic::mul(&picked, &weights)?)?)?;
+    checked.poison_loss(options.reduction.weighted(&values, &counted(weights)?)?, options.reduction, &[])
+}
+
+/// Options of [`multi_margin_loss`].
+#[derive(Clone, Copy, Debug)]
+pub struct MultiMarginLossOptions<'a> {
+    /// The power p to which the missing margin is raised.
+    pub p: f64,
+    /// The margin by which the score of the target class should exceed the others.
+    pub margin: f64,
+    /// The weights of the classes, `[C]`.
+    pub weight: Option<&'a Tensor>,
+    /// The reduction of the samples' losses.
+    pub reduction: Reduction,
+}
+
+impl Default for MultiMarginLossOptions<'_> {
+    fn default() -> Self {
+        MultiMarginLossOptions { p: 1.0, margin: 1.0, weight: None, reduction: Reduction::Mean }
+    }
+}
+
+/// Computes the multiclass margin loss Σ_{i ≠ t} w_t·max(0, margin − x_t + xᵢ)ᵖ / C (Crammer & Singer 2001).
+///
+/// Scores x are `[N, C]` or `[C]` (or 0-d); t are class indices.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C (in
+/// lazy and captured steps, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
+/// not positive.
+#[tensor_method(autocast = Single)]
+pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOptions<'_>) -> Result<Tensor> {
+    let op = "multi_margin_loss";
+    if options.p.is_nan() || options.p <= 0.0 {
+        return Err(Error::invalid(op, format!("the power p must be positive, got {}", options.p)));
+    }
+    check::floats(op, &[x])?;
+    let weight = options.weight;
+    in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMarginLossOptions { weight, ..options }));
+    let x = &precision::cast_operand(op, x)?;
+    let target = class_indices(op, target)?;
+    let (rows, classes) = scores_as_matrix(op, x)?;
+    if target.size() != rows.shape()[0] || target.rank() > 1 {
+        return Err(Error::shapes(op, [x.shape(), target.shape()], "needs one class index per sample"));
+    }
+    if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
+        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+    }
+    let checked = in_range(op, &target, 1, classes)?;
+    let target = view::reshape(&checked.classes, [target.size(), 1])?;
+    let rows = checked.poison(rows, options.reduction, &[], target.shape())?;
+    let missing = arithmetic::sub(options.margin, &gather::take_along_axis(&rows, &target, 1)?)?;
+    let short = activation::relu(&arithmetic::add(&missing, &rows)?)?;
+    let short = if options.p == 1.0 { short } else { arithmetic::pow(&short, options.p)? };
+    let short = match options.weight {
+        Some(weight) => arithmetic::mul(&short, &gather::index_select(weight, 0, &target)?)?,
+        None => short,
+    };
+    let others = compare::ne(create::indices(classes)?, &target)?;
+    let loss = reduce_samples(x, &arithmetic::where_(&others, &short, 0.0)?, classes, options.reduction)?;
+    checked.poison_loss(loss, options.reduction, &[])
+}
+
+/// Computes the multilabel margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over target classes j and other classes i.
+///
+/// Scores x are `[N, C]` or `[C]` (or 0-d). Targets have the shape of x and contain class indices up to the first
+/// negative element (−1 in PyTorch).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index of C or more (in
+/// lazy and captured steps, the loss and its gradient are NaN instead).
+#[tensor_method(autocast = Single)]
+pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    let op = "multilabel_margin_loss";
+    check::floats(op, &[x])?;
+    in_single!(op, [x] => multilabel_margin_loss(x, target, reduction));
+    let x = &precision::cast_operand(op, x)?;
+    let target = class_indices(op, target)?;
+    let (rows, classes) = scores_as_matrix(op, x)?;
+    if target.shape() != x.shape() {
+        return Err(Error::shapes(op, [x.shape(), target.shape()], "targets must have the shape of the scores"));
+    }
+    let target = view::reshape(&target, rows.shape())?;
+    // The class indices of a sample end before its first negative element.
+    let ended = scan::cumsum(&compare::lt(&target, 0)?, 1)?;
+    let valid = compare::eq(&ended, 0)?;
+    let target = arithmetic::where_(&valid, &target, 0)?;
+    let checked = in_range(op, &target, 1, classes)?;
+    let target = &checked.classes;
+    let rows = checked.poison(rows, reduction, &[1], &[target.shape()[0], 1].into())?;
+    let numbers = copy::to_dtype(&valid, target.dtype())?;
+    let has = compare::gt(&gather::scatter_add_along(&numbers, target, 1, rows.shape())?, 0)?;
+    let ahead = arithmetic::sub(1.0, &gather::take_along_axis(&rows, target, 1)?)?;
+    // The pairs of classes, [N, C, C], are summed as they are computed.
+    let hinge = formula! {
+        static multilabel_margin(ahead, score, valid: mask, has: mask) = {
+            (valid & !has).select((ahead + score).relu(), 0.0)
+        };
+    };
+    let (column, row) = (|t: &Tensor| view::unsqueeze(t, 2), |t: &Tensor| view::unsqueeze(t, 1));
+    let pairs = [&column(&ahead)?, &row(&rows)?, &column(&valid)?, &row(&has)?];
+    let sums = map_sum(hinge, &pairs, &[], std::iter::once(1).collect(), None)?;
+    let loss = reduce_samples(x, &view::squeeze(&sums, 1)?, classes, reduction)?;
+    checked.poison_loss(loss, reduction, &[1])
+}
+
+/// Returns scores as a matrix, and the number of classes.
+fn scores_as_matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
+    let classes = x.shape().last().copied().unwrap_or(1);
+    if x.rank() > 2 || classes == 0 {
+        return Err(Error::shapes(op, [x.shape()], "scores must be [N, C], [C] or 0-d, with at least one class"));
+    }
+    let samples = if x.rank() < 2 { 1 } else { x.shape()[0] };
+    Ok((view::reshape(x, [samples, classes])?, classes))
+}
+
+/// Reduces the means over the classes of each sample.
+fn reduce_samples(x: &Tensor, values: &Tensor, classes: usize, reduction: Reduction) -> Result<Tensor> {
+    let losses = arithmetic::div(&reductions::sum(values, 1)?, classes as f64)?;
+    reduction.apply(&if x.rank() < 2 { view::squeeze(&losses, 0)? } else { losses })
+}

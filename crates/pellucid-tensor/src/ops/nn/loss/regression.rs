@@ -1,0 +1,260 @@
+//! Losses of predicted numbers against target numbers.
+
+use super::Reduction;
+use crate::ops::call::check;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::{map, map_in};
+use crate::ops::primitive::precision::{in_single, round_to_operands, widened_dtype};
+use crate::ops::primitive::{precision, view};
+use crate::ops::reduce::value_range;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
+use std::f64::consts::PI;
+
+/// Reduces a formula of x and its target, which broadcast.
+fn elementwise_loss(
+    formula: &Formula,
+    x: &Tensor,
+    target: &Tensor,
+    params: &[Scalar],
+    reduction: Reduction,
+) -> Result<Tensor> {
+    check::floats(formula.name(), &[x, target])?;
+    let operands = [x, target];
+    let losses = reduction.apply(&map_in(formula, &operands, params, widened_dtype(&operands))?)?;
+    round_to_operands(formula.name(), &operands, losses)
+}
+
+/// Computes the absolute error |x − t|.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    elementwise_loss(formula! { static l1_loss(x, t) = (x - t).abs(); }, x, target, &[], reduction)
+}
+
+/// Computes the squared error (x − t)².
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    elementwise_loss(formula! { static mse_loss(x, t) = (x - t).square(); }, x, target, &[], reduction)
+}
+
+/// Computes the Huber loss: ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] unless δ is positive.
+#[tensor_method(autocast = Single)]
+pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
+    if delta.is_nan() || delta <= 0.0 {
+        return Err(Error::invalid("huber_loss", format!("delta must be positive, got {delta}")));
+    }
+    let formula = formula! {
+        static huber_loss(x, t; delta) = {
+            let d = x - t;
+            // |d|² has no second derivative at 0, but d² has.
+            // With an infinite δ, the other branch is ∞ − ∞.
+            let is_near = d.abs().lt(delta) | delta.eq(f64::INFINITY);
+            is_near.select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
+        };
+        // An infinite δ must not be multiplied by 0.
+        d x = g * clamped(x - t, delta);
+        d t = -(g * clamped(x - t, delta));
+    };
+    elementwise_loss(formula, x, target, &[delta.into()], reduction)
+}
+
+/// Returns d within −δ and δ.
+fn clamped(d: Expr, delta: Expr) -> Expr {
+    d.abs().lt(delta).select(d, delta * d.signum())
+}
+
+/// Returns d/β within −1 and 1.
+fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
+    d.abs().lt(beta).select(d / beta, d.signum())
+}
+
+/// Computes the [`huber_loss`] with δ = β divided by β, whose slope is 1 beyond β (Girshick 2015). β = 0 is
+/// [`l1_loss`].
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
+#[tensor_method(autocast = Single)]
+pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
+    // In the dtype of the computation, a smaller β would be 0 and divide.
+    let is_single = x.dtype().promote(target.dtype()) != DType::F64;
+    if beta == 0.0 || (is_single && beta > 0.0 && beta as f32 == 0.0) {
+        return l1_loss(x, target, reduction);
+    }
+    if beta.is_nan() || beta < 0.0 {
+        return Err(Error::invalid("smooth_l1_loss", format!("beta must be at least 0, got {beta}")));
+    }
+    let formula = formula! {
+        static smooth_l1_loss(x, t; beta) = {
+            let d = x - t;
+            // The square can overflow or underflow where its quotient with β does not.
+            d.abs().lt(beta).select(0.5 * d * (d / beta), d.abs() - 0.5 * beta)
+        };
+        d x = g * clamped_ratio(x - t, beta);
+        d t = -(g * clamped_ratio(x - t, beta));
+    };
+    elementwise_loss(formula, x, target, &[beta.into()], reduction)
+}
+
+/// Computes the Kullback–Leibler divergence t·(ln t − x) of a target distribution t from log-probabilities x; 0 for t =
+/// 0.
+///
+/// With `log_target`, where t are log-probabilities too, it is eᵗ·(t − x); 0 for t = −∞.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
+    let op = "kl_div";
+    check::floats(op, &[x, target])?;
+    in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
+    let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
+    let formula = match log_target {
+        true => formula! {
+            static kl_div(x, t) = {
+                let is_limit = t.eq(f64::NEG_INFINITY);
+                is_limit.select(0.0, t.exp() * (is_limit.select(0.0, t) - is_limit.select(0.0, x)))
+            };
+        },
+        false => formula! {
+            static kl_div(x, t) = t.eq(0.0).select(0.0 - t * bounded(x, t), t * (t.ln() - x));
+            d x = -(g * t);
+            // As in `xlogy`, the derivative of t·ln t at 0 is 0.
+            d t = g * (t.eq(0.0).select(0.0, t.eq(0.0).select(1.0, t).ln() + 1.0) - bounded(x, t));
+        },
+    };
+    reduction.apply(&map(formula, &[x, target], &[])?)
+}
+
+/// Returns log-probabilities x, but 0 for −∞ where the target t is 0.
+fn bounded(x: Expr, t: Expr) -> Expr {
+    (t.eq(0.0) & x.eq(f64::NEG_INFINITY)).select(0.0, x)
+}
+
+/// Options of [`poisson_nll_loss`].
+#[derive(Clone, Copy, Debug)]
+pub struct PoissonNllLossOptions {
+    /// Whether x is the logarithm of the rate instead of the rate.
+    pub log_input: bool,
+    /// Whether to add Stirling's approximation of ln t!.
+    pub full: bool,
+    /// ε, which is added to the rate before its logarithm.
+    pub eps: f64,
+    /// The reduction of the losses.
+    pub reduction: Reduction,
+}
+
+impl Default for PoissonNllLossOptions {
+    fn default() -> PoissonNllLossOptions {
+        PoissonNllLossOptions { log_input: true, full: false, eps: 1e-8, reduction: Reduction::Mean }
+    }
+}
+
+/// Returns the rate, but 1 for a rate of 0 or ∞ with the count t = 0, so that t·ln(rate) is 0.
+fn positive_rate(rate: Expr, t: Expr) -> Expr {
+    (t.eq(0.0) & (rate.eq(0.0) | rate.eq(f64::INFINITY))).select(1.0, rate)
+}
+
+/// Computes the negative log-likelihood of a count t under a Poisson distribution, by default without ln t!.
+///
+/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε). For t = 0, the term with t is 0, also at
+/// infinite logarithms.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+#[tensor_method(autocast = Single)]
+pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOptions) -> Result<Tensor> {
+    let op = "poisson_nll_loss";
+    check::floats(op, &[x, target])?;
+    in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
+    let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
+    let values = match options.log_input {
+        true => {
+            // Where eˣ overflows, t·x may, too, but is smaller.
+            let formula = formula! {
+                static poisson_nll_loss(x, t) = {
+                    let rate = x.exp();
+                    rate.eq(f64::INFINITY).select(rate, rate - t * bounded(x, t))
+                };
+                d x = g * (x.exp() - t);
+                d t = -(g * bounded(x, t));
+            };
+            map(formula, &[x, target], &[])?
+        }
+        false => {
+            let formula = formula! {
+                static poisson_nll_loss(x, t; eps) = x - t * positive_rate(x + eps, t).ln();
+                d x = g * (1.0 - t / positive_rate(x + eps, t));
+                d t = -(g * (x + eps).ln());
+            };
+            map(formula, &[x, target], &[options.eps.into()])?
+        }
+    };
+    if !options.full {
+        return options.reduction.apply(&values);
+    }
+    let stirling = formula! {
+        static stirling(t) = {
+            let safe = t.gt(1.0).select(t, 1.0);
+            t.gt(1.0).select(safe * safe.ln() - safe + 0.5 * (2.0 * PI * safe).ln(), 0.0)
+        };
+    };
+    options.reduction.apply(&arithmetic::add(&values, &map(stirling, &[target], &[])?)?)
+}
+
+/// Computes the negative log-likelihood ½(ln v + (x − t)²/v) of t under a normal distribution of mean x and variance v.
+///
+/// With `full` it includes ½ln 2π (Nix & Weigend 1994). Variances below ε are replaced by ε, but still have the
+/// gradient at ε, so that they can grow again.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
+/// negative or NaN, and for a negative variance. In lazy and captured steps, the loss of a negative variance is
+/// NaN instead.
+#[tensor_method(autocast = Single)]
+pub fn gaussian_nll_loss(
+    x: &Tensor,
+    target: &Tensor,
+    variance: &Tensor,
+    full: bool,
+    eps: f64,
+    reduction: Reduction,
+) -> Result<Tensor> {
+    let op = "gaussian_nll_loss";
+    check::floats(op, &[x, target, variance])?;
+    in_single!(op, [x, target, variance] => gaussian_nll_loss(x, target, variance, full, eps, reduction));
+    let variance = match variance.rank() + 1 == x.rank() && variance.shape()[..] == x.shape()[..variance.rank()] {
+        // The variance may have one value per row.
+        true => view::unsqueeze(variance, -1)?,
+        false => variance.clone(),
+    };
+    if eps.is_nan() || eps < 0.0 {
+        return Err(Error::invalid(op, format!("eps must be at least 0, got {eps}")));
+    }
+    check::broadcasts(op, &[x, target, &variance])?;
+    value_range::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
+    let formula = formula! {
+        static gaussian_nll_loss(x, t, v; eps, constant) = {
+            let least = v.lt(eps).select(eps, v);
+            // The square could overflow where the quotient does not.
+            let d = x - t;
+            v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + d * (d / least)) + constant)
+        };
+        d v = {
+            let least = v.lt(eps).select(eps, v);
+            v.lt(0.0).select(f64::NAN, g * 0.5 * (1.0 - (x - t) * ((x - t) / least)) / least)
+        };
+    };
+    let constant = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
+    reduction.apply(&map(formula, &[x, target, &variance], &[eps.into(), constant.into()])?)
+}

@@ -1,0 +1,72 @@
+//! Layer normalisation and root-mean-square normalisation, over the last axes.
+
+use super::{score, standardized};
+use crate::ops::call::axes::check_reduction_rank;
+use crate::ops::call::check;
+use crate::ops::formula::apply_rows;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{Error, Result, Shape};
+
+/// Returns the last axes of x, which have the normalized shape; weight and bias must have this shape.
+fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
+    let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
+    let Some(lead) = lead else {
+        let help = format!("the normalized shape {shape} must be the last axes of x, {}", x.shape());
+        return Err(Error::shapes(op, [x.shape(), shape], help));
+    };
+    if let Some(other) = others.iter().flatten().find(|t| t.shape() != shape) {
+        let help = "weight and bias must have the normalized shape";
+        return Err(Error::shapes(op, [x.shape(), shape, other.shape()], help));
+    }
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    check_reduction_rank(op, x.shape())?;
+    Ok((lead..x.rank()).collect())
+}
+
+/// Applies layer normalisation (Ba, Kiros & Hinton 2016) over the last axes, of shape `shape`:
+/// (x − mean) / √(var + eps)·weight + bias, with the biased variance.
+///
+/// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
+///
+/// The squares (x − mean)² are scaled. For eps ≥ 1e-27 the quotients are right up to a magnitude of about 2.9e20/√n in
+/// `f32` and half precision, for rows of n elements, and 1.4e163/√n in `f64`; beyond it they are 0. For eps = 0 they
+/// are right over the whole range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled
+/// squares must be representable. For eps > 0 the result is NaN if the sum of x overflows.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is
+/// not finite.
+#[tensor_method]
+pub fn layer_norm(
+    x: &Tensor,
+    shape: impl Into<Shape>,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    eps: f64,
+) -> Result<Tensor> {
+    let axes = normalized_axes("layer_norm", x, &shape.into(), &[weight, bias])?;
+    check::finite("layer_norm", "eps", eps)?;
+    standardized(x, weight, bias, eps, axes)
+}
+
+/// Applies root-mean-square normalisation (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
+/// x / √(mean(x²) + eps)·weight.
+///
+/// x is `[.., shape]`; the weight, if given, has shape `shape`. The range of x is that of [`layer_norm`].
+///
+/// # Errors
+/// Those of [`layer_norm`].
+#[tensor_method(autocast = Single)]
+pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+    let axes = normalized_axes("rms_norm", x, &shape.into(), &[weight])?;
+    check::finite("rms_norm", "eps", eps)?;
+    let params = score::params(x, eps);
+    match weight {
+        None => apply_rows(score::unit_rms(x, eps), &[x], &params, axes),
+        Some(w) => apply_rows(score::unit_rms_with_weight(x, eps), &[x, w], &params, axes),
+    }
+}

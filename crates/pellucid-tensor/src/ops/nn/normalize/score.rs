@@ -1,0 +1,139 @@
+//! The formulas of standard scores (x − mean) / √(var + eps) and of x / √(mean(x²) + eps).
+//!
+//! Both divide a deviation by the root of its mean square. Deviations are scaled by a power of two, c, so that the
+//! squares of large elements do not overflow:
+//!
+//! ```text
+//! d = (x − mean)·c or x·c     q = 1 / √(mean(d²) + eps·c²)     y = d·q
+//! ```
+//!
+//! If eps > 0, one small c serves all rows: squares that underflow are negligible beside eps·c². If eps = 0, c is 1 in
+//! a row of a moderate mean square; any other row is read again, and scaled by its largest magnitude. A GPU does
+//! without that, because a shader reads the rows of a skipped phase too.
+//!
+//! With an incoming gradient a, and k = q²·mean(a·d), the derivative by x is
+//!
+//! ```text
+//! standard score: (a − mean(a) − k·d)·q·c     root mean square: (a − k·d)·q·c
+//! ```
+
+use crate::tensor::Tensor;
+use pellucid_ir::formula::{Expr, Formula, row_len};
+use pellucid_ir::{DType, Scalar, formula};
+
+/// The parameters of the formulas: c, −c and eps·c²; or the bounds of moderate mean squares, and the largest exponent
+/// of a scale.
+pub(super) fn params(x: &Tensor, eps: f64) -> [Scalar; 3] {
+    // Exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest scale. A
+    // derivative of order k contains q²ᵏ⁺¹, so c must not be very small.
+    let (smallest, least, moderate, most) = match x.dtype() {
+        DType::F64 => (-30, -960, 300, 1022),
+        _ => (-4, -100, 60, 126),
+    };
+    let params = if is_scaled_by_row(x, eps) {
+        [2f64.powi(-moderate), 2f64.powi(moderate), f64::from(most)]
+    } else {
+        let exponent = if eps > 0.0 { (least - eps.log2().ceil() as i32) / 2 } else { 0 };
+        let scale = 2f64.powi(exponent.clamp(smallest, 0));
+        [scale, -scale, eps * scale * scale]
+    };
+    params.map(Scalar::from)
+}
+
+/// Returns whether each row has its own scale.
+fn is_scaled_by_row(x: &Tensor, eps: f64) -> bool {
+    eps == 0.0 && x.device().is_cpu()
+}
+
+/// The deviations of a row, and what they are multiplied by.
+struct Score {
+    /// d.
+    deviation: Expr,
+    /// q.
+    factor: Expr,
+    /// c.
+    scale: Expr,
+}
+
+impl Score {
+    /// The scores with one scale for all rows.
+    fn new(x: Expr, is_centred: bool, [scale, opposite, floor]: [Expr; 3]) -> Score {
+        // −mean·c, with the divisor −n/c, which is exact.
+        let shift = is_centred.then(|| x.row_sum() / (row_len() / opposite));
+        let deviation = shift.map_or(x * scale, |s| x.mul_add(scale, s));
+        let square = (deviation * deviation).row_sum().mul_add(row_len().recip(), floor);
+        Score { deviation, factor: square.sqrt().recip(), scale }
+    }
+
+    /// The scores for eps = 0 with a scale of each row.
+    fn scaled_by_row(x: Expr, is_centred: bool, [low, high, most]: [Expr; 3]) -> Score {
+        let mean = is_centred.then(|| x.row_mean());
+        let plain = mean.map_or(x, |m| x - m);
+        let square = (plain * plain).row_mean();
+        let is_moderate = square.ge(low) & square.le(high);
+        let largest = x.abs().row_max();
+        let exponent = largest.gt(0.0).select(largest, 1.0).log2().floor().clamp(-most, most);
+        let scale = is_moderate.select(1.0, (-exponent).exp2());
+        let mean = mean.map(|m| is_moderate.select(m, (x * scale).row_mean()));
+        let deviation = mean.map_or(x * scale, |m| x.mul_add(scale, -m));
+        let square = is_moderate.select(square, (deviation * deviation).row_mean());
+        Score { deviation, factor: square.sqrt().recip(), scale }
+    }
+
+    /// Returns the scores.
+    fn value(self) -> Expr {
+        self.deviation * self.factor
+    }
+
+    /// Returns the derivative by the elements, with the incoming gradient `a`.
+    fn derivative(self, a: Expr, is_centred: bool) -> Expr {
+        let Score { deviation, factor, scale } = self;
+        let along = (a * deviation).row_mean() * factor * factor;
+        let across = if is_centred { a - a.row_mean() } else { a };
+        (across - deviation * along) * (factor * scale)
+    }
+}
+
+/// Defines functions that return the formulas of one kind of score, with one scale for all rows or one of each row.
+macro_rules! scores {
+    ($centred:literal: $($(#[$doc:meta])* $function:ident = $name:ident(x $(, $w:ident)*), $y:expr, $a:expr;)*) => {$(
+        $(#[$doc])*
+        pub(super) fn $function(x: &Tensor, eps: f64) -> &'static Formula {
+            if is_scaled_by_row(x, eps) {
+                scores!(@formula $centred, scaled_by_row(low, high, most), $name($($w),*), $y, $a)
+            } else {
+                scores!(@formula $centred, new(scale, opposite, floor), $name($($w),*), $y, $a)
+            }
+        }
+    )*};
+    (@formula $centred:literal, $score:ident($($k:ident),*), $name:ident($($w:ident),*), $y:expr, $a:expr) => {
+        formula! {
+            static $name(x $(, $w)*; $($k),*) = {
+                let y: fn(Expr $(, scores!(@expr $w))*) -> Expr = $y;
+                y(Score::$score(x, $centred, [$($k),*]).value() $(, $w)*)
+            };
+            d x = {
+                let a: fn(Expr $(, scores!(@expr $w))*) -> Expr = $a;
+                let slope = a(g $(, $w)*);
+                Score::$score(x, $centred, [$($k),*]).derivative(slope, $centred)
+            };
+        }
+    };
+    (@expr $w:ident) => { Expr };
+}
+
+scores! { true:
+    /// Returns the formula of standard scores.
+    standardized = standardized(x), |score| score, |slope| slope;
+    /// Returns the formula of standard scores times a weight.
+    standardized_with_weight = standardized(x, w), |score, weight| score * weight, |slope, weight| slope * weight;
+    /// Returns the formula of standard scores times a weight, plus a bias.
+    standardized_with_bias = standardized(x, w, b), |score, weight, bias| score.mul_add(weight, bias), |slope, weight, _| slope * weight;
+}
+
+scores! { false:
+    /// Returns the formula of elements divided by their root mean square.
+    unit_rms = rms_norm(x), |score| score, |slope| slope;
+    /// Returns the formula of elements divided by their root mean square, times a weight.
+    unit_rms_with_weight = rms_norm(x, w), |score, weight| score * weight, |slope, weight| slope * weight;
+}

@@ -1,0 +1,93 @@
+//! `RecurrentLayer`, and its definition step by step, in tensor operations.
+
+use crate::ops::elementwise::{activation, arithmetic, compare, transcendental};
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::view;
+use crate::ops::products::matmul::matmul;
+use crate::tensor::Tensor;
+use pellucid_ir::Result;
+use pellucid_ir::kernel::RnnMode;
+
+/// A recurrent layer in `f32` or `f64`.
+///
+/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of
+/// an LSTM; W_hr `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last state, and the
+/// last c.
+#[derive(Clone, Copy)]
+pub(super) struct RecurrentLayer {
+    /// The called operation, which an error of a deferred kernel names.
+    pub(super) op: &'static str,
+    pub(super) cell: RnnMode,
+    pub(super) reverse: bool,
+    pub(super) projected: bool,
+    pub(super) lengths: bool,
+}
+
+/// Computes all states, the last state, and for an LSTM the last c. `x` are the inputs of [`RecurrentLayer`] without
+/// lengths.
+pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
+    let [inputs, w_ih, w_hh, bias, h0] = [0, 1, 2, 3, 4].map(|i| &x[i]);
+    let lstm = layer.cell == RnnMode::Lstm;
+    let weight_hr = layer.projected.then(|| &x[6]);
+    let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
+    let shares = matmul(inputs, &view::t(w_ih)?)?;
+    let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
+    // The states in the order of time; the initial state is stored at both ends.
+    let mut states = vec![view::unsqueeze(h0, 0)?; 2];
+    for k in 0..steps {
+        let step = if layer.reverse { steps - 1 - k } else { k };
+        let share = view::select(&shares, 0, step as isize)?;
+        let (mut next, next_c) =
+            cell_step(layer.cell, hidden, &share, &matmul(&h, &view::t(w_hh)?)?, bias, &h, c.as_ref())?;
+        if let Some(weight) = weight_hr {
+            next = matmul(&next, &view::t(weight)?)?;
+        }
+        let active = lengths.map(|lengths| view::unsqueeze(&compare::gt(lengths, step as i64)?, 1)).transpose()?;
+        let kept = |new: &Tensor, old: &Tensor| match &active {
+            Some(active) => arithmetic::where_(active, new, old),
+            None => Ok(new.clone()),
+        };
+        h = kept(&next, &h)?;
+        c = c.zip(next_c).map(|(old, new)| kept(&new, &old)).transpose()?;
+        let seen = match &active {
+            Some(active) => arithmetic::where_(active, &h, 0.0)?,
+            None => h.clone(),
+        };
+        let at = if layer.reverse { 1 } else { states.len() - 1 };
+        states.insert(at, view::unsqueeze(&seen, 0)?);
+    }
+    let states = concatenate(&states, 0)?;
+    Ok([view::narrow(&states, 0, 1, steps)?, h].into_iter().chain(c).collect())
+}
+
+/// Computes one step. Returns the next state, before projection, and the next c.
+fn cell_step(
+    cell: RnnMode,
+    hidden: usize,
+    share: &Tensor,
+    product: &Tensor,
+    bias: &Tensor,
+    h: &Tensor,
+    c: Option<&Tensor>,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let block = |t: &Tensor, b: usize| view::narrow(t, -1, b * hidden, hidden);
+    let sum = |b: usize| arithmetic::add(&arithmetic::add(&block(share, b)?, &block(product, b)?)?, &block(bias, b)?);
+    Ok(match (cell, c) {
+        (RnnMode::Tanh, _) => (transcendental::tanh(&sum(0)?)?, None),
+        (RnnMode::Relu, _) => (activation::relu(&sum(0)?)?, None),
+        (RnnMode::Gru, _) => {
+            let (r, z) = (activation::sigmoid(&sum(0)?)?, activation::sigmoid(&sum(1)?)?);
+            let u = arithmetic::add(&block(product, 2)?, &block(bias, 3)?)?;
+            let n = arithmetic::add(&arithmetic::add(&block(share, 2)?, &block(bias, 2)?)?, &arithmetic::mul(&r, &u)?)?;
+            let n = transcendental::tanh(&n)?;
+            (arithmetic::add(&n, &arithmetic::mul(&z, &arithmetic::sub(h, &n)?)?)?, None)
+        }
+        (RnnMode::Lstm, c) => {
+            let (i, f, o) =
+                (activation::sigmoid(&sum(0)?)?, activation::sigmoid(&sum(1)?)?, activation::sigmoid(&sum(3)?)?);
+            let c = arithmetic::mul(&f, c.expect("an LSTM must have a cell state"))?;
+            let c = arithmetic::add(&c, &arithmetic::mul(&i, &transcendental::tanh(&sum(2)?)?)?)?;
+            (arithmetic::mul(&o, &transcendental::tanh(&c)?)?, Some(c))
+        }
+    })
+}

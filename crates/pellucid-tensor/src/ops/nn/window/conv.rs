@@ -1,0 +1,434 @@
+//! Convolutions and transposed convolutions.
+
+use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_positive};
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::engine;
+use crate::ops::formula::map_in;
+use crate::ops::primitive::{copy, fill, precision, view};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+use smallvec::smallvec;
+
+/// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] with respect to one argument. The inputs
+/// are the two other arguments.
+///
+/// T is linear in each argument, so the gradient of a derivative is again a derivative of T, with g in place of one
+/// argument. This holds for every derivative and argument, so gradients of every order exist.
+#[derive(Clone)]
+struct Convolution {
+    window: Window,
+    groups: usize,
+    part: ConvPart,
+    /// The shape of the result.
+    shape: Shape,
+    /// The dtype of the inputs.
+    factors: DType,
+    /// The dtype of the result: that of the inputs, or `f32` for a result in half precision that is rounded later.
+    dtype: DType,
+}
+
+impl Convolution {
+    fn by(&self, part: ConvPart, shape: Shape) -> Convolution {
+        Convolution { part, shape, dtype: self.factors, ..self.clone() }
+    }
+}
+
+impl Operation for Convolution {
+    fn name(&self) -> &'static str {
+        "conv"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        let device = Array::common_device("conv", inputs)?;
+        for i in 0..2 {
+            if saves.needs(1 - i) {
+                saves.input(i);
+            }
+        }
+        let out = Array::new(device, self.dtype, self.shape.clone())?;
+        let (x, y) = match self.part {
+            ConvPart::Output => (inputs[0].shape(), &self.shape),
+            ConvPart::Input => (&self.shape, inputs[1].shape()),
+            ConvPart::Weight => (inputs[0].shape(), inputs[1].shape()),
+        };
+        let window = without_unused_stride(self.window, x, y);
+        let kernel = kernel::Conv { window, groups: self.groups, part: self.part };
+        engine::submit(&Kernel::Conv(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        use ConvPart::{Input, Output, Weight};
+        // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, one copy serves both.
+        let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
+        // The roles of the two inputs, in the order x, w, y.
+        let parts = match self.part {
+            Output => [Input, Weight],
+            Input => [Weight, Output],
+            Weight => [Input, Output],
+        };
+        let gradient = |i: usize| {
+            let other = saved.input(1 - i)?;
+            let operation = self.by(parts[i], saved.input_shape(i));
+            let first = parts[1 - i].place() < self.part.place();
+            apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
+        };
+        (0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect()
+    }
+}
+
+/// Limits the stride to the length of x along axes with one output, where the stride has no effect. Kernels may take
+/// time proportional to the stride.
+fn without_unused_stride(mut window: Window, x: &Shape, y: &Shape) -> Window {
+    for a in 0..3 {
+        if y[2 + a] == 1 {
+            window.stride[a] = window.stride[a].min(x[2 + a].max(1));
+        }
+    }
+    window
+}
+
+/// The zero padding of a convolution.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConvPadding {
+    /// Padding before and after every axis.
+    Both(Spatial),
+    /// Padding for as many outputs as inputs; if it is odd, one more after the axis. Requires stride 1.
+    Same,
+}
+
+impl<T: Into<Spatial>> From<T> for ConvPadding {
+    fn from(both: T) -> ConvPadding {
+        ConvPadding::Both(both.into())
+    }
+}
+
+/// Options of a convolution. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
+///
+/// ```
+/// use pellucid::{DType, Tensor, ops::{ConvOptions, ConvPadding}};
+/// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
+/// assert_eq!(x.conv2d(&w, None, ConvOptions { groups: 2, ..Default::default() }).shape().dims(), [1, 6, 6, 6]);
+/// assert_eq!(x.conv2d(&w, None, ConvOptions { groups: 2, stride: 2.into(), padding: 1.into(), ..Default::default() }).shape().dims(), [1, 6, 4, 4]);
+/// let same = ConvOptions { groups: 2, padding: ConvPadding::Same, ..Default::default() };
+/// assert_eq!(x.conv2d(&w, None, same).shape().dims(), [1, 6, 8, 8]);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConvOptions {
+    /// The distance from one window to the next.
+    pub stride: Spatial,
+    /// The zero padding of the input.
+    pub padding: ConvPadding,
+    /// The distance from one tap of a window to the next.
+    pub dilation: Spatial,
+    /// The number of groups of channels; the output channels of a group read the input channels of this group only.
+    pub groups: usize,
+    /// For transposed convolutions: the number of additional outputs at the end of every axis.
+    pub output_padding: Spatial,
+}
+
+impl Default for ConvOptions {
+    fn default() -> ConvOptions {
+        let one = Spatial::from(1);
+        ConvOptions { stride: one.clone(), padding: 0.into(), dilation: one, groups: 1, output_padding: 0.into() }
+    }
+}
+
+/// The checked operands of a convolution or its transpose: images and weights with three spatial axes, and the window.
+struct ConvOperands {
+    images: SpatialImages,
+    w: Tensor,
+    window: Window,
+    /// The padding after each axis.
+    after: [usize; 3],
+}
+
+impl ConvOperands {
+    fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &ConvOptions) -> Result<ConvOperands> {
+        let images = SpatialImages::new(op, x, spatial)?;
+        if w.rank() != spatial + 2 || options.groups == 0 {
+            let help = format!("the weight must have {} axes, and there must be at least one group", spatial + 2);
+            return Err(Error::shapes(op, [x.shape(), w.shape()], help));
+        }
+        if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
+            return Err(Error::dtypes(
+                op,
+                [x.dtype(), w.dtype()],
+                "x and the weight must have the same dtype, other than bool; use to_dtype()",
+            ));
+        }
+        let size = Spatial::from(&w.shape()[2..]).to_three(op, "the weight", spatial, 1)?;
+        let stride = check_positive(op, "stride", DEFAULT_IS_ONE, options.stride.to_three(op, "stride", spatial, 1)?)?;
+        let dilation =
+            check_positive(op, "dilation", DEFAULT_IS_ONE, options.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let mut window =
+            Window { size: check_positive(op, "the kernel size", USE_ONE, size)?, stride, dilation, before: [0; 3] };
+        let after = match &options.padding {
+            ConvPadding::Both(both) => {
+                window.before = both.to_three(op, "padding", spatial, 0)?;
+                window.before
+            }
+            ConvPadding::Same if stride == [1; 3] => {
+                let total = [0, 1, 2].map(|a| window.reach(a));
+                window.before = total.map(|t| t / 2);
+                [0, 1, 2].map(|a| total[a] - window.before[a])
+            }
+            ConvPadding::Same => return Err(Error::invalid(op, "padding \"same\" needs stride 1")),
+        };
+        let lead = std::iter::repeat_n(1, 3 - spatial);
+        let shape: Shape = w.shape()[..2].iter().copied().chain(lead).chain(w.shape()[2..].iter().copied()).collect();
+        Ok(ConvOperands { images, w: view::reshape_to(w, &shape)?, window, after })
+    }
+
+    /// Restores the number of axes, and adds the bias, if given, to the channels.
+    fn add_bias(&self, op: &'static str, y: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let y = self.images.restore_axes(y)?;
+        let Some(bias) = bias else { return Ok(y) };
+        let channels = y.shape()[y.rank() - self.images.spatial - 1];
+        if bias.shape()[..] != [channels] {
+            return Err(Error::shapes(op, [y.shape(), bias.shape()], "the bias needs one value per output channel"));
+        }
+        if bias.dtype() != self.w.dtype() {
+            return Err(Error::dtypes(
+                op,
+                [self.w.dtype(), bias.dtype()],
+                "the bias needs the dtype of the input; use to_dtype()",
+            ));
+        }
+        let shape: Shape = std::iter::once(channels).chain(std::iter::repeat_n(1, self.images.spatial)).collect();
+        let added = formula! { static add_bias(y, bias) = y + bias; };
+        map_in(added, &[&y, &view::reshape_to(bias, &shape)?], &[], Some(bias.dtype()))
+    }
+
+    /// Returns the dtype of the sum before the bias is added: `f32` in half precision, because the result is rounded
+    /// once.
+    fn sum_dtype(&self, bias: Option<&Tensor>) -> DType {
+        match self.w.dtype() {
+            DType::F16 | DType::BF16 if bias.is_some() => DType::F32,
+            dtype => dtype,
+        }
+    }
+}
+
+/// Returns the remedy for an input with another number of channels than the weight. If the last axis has the length of
+/// the channels, they are probably there; with several groups, the weight can have the wrong number of channels. An
+/// input without a batch axis may be a batch without a channel axis.
+fn channels_remedy(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
+    if groups > 1 || x.shape().last() != Some(&channels) {
+        return match (x.rank() == spatial + 1, channels) {
+            (true, 1) => format!(
+                "; an input of rank {} is one sample [C, ..]: for {} samples of one channel, add the channel axis by \
+                 unsqueeze(1)",
+                x.rank(),
+                x.shape()[0]
+            ),
+            (true, _) => format!(
+                "; an input of rank {} is one sample [C, ..]: add a missing channel axis by unsqueeze(), or give one of \
+                 them the channels of the other",
+                x.rank()
+            ),
+            _ => "; give one of them the channels of the other".into(),
+        };
+    }
+    let lead = x.rank() - spatial - 1;
+    let order: Vec<usize> = (0..lead).chain([x.rank() - 1]).chain(lead..x.rank() - 1).collect();
+    format!("; the last axis has length {channels}: if it is the channels, use permute({order:?})")
+}
+
+fn conv(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    options: &ConvOptions,
+) -> Result<Tensor> {
+    if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
+        let bias = precision::cast_some(bias, dtype)?;
+        return conv(op, spatial, &precision::cast(x, dtype)?, &precision::cast(w, dtype)?, bias.as_ref(), options);
+    }
+    let start = ConvOperands::new(op, spatial, x, w, options)?;
+    let (images, window, groups) = (&start.images, start.window, options.groups);
+    let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
+    if start.w.shape()[1].checked_mul(groups) != Some(channels) || !outputs.is_multiple_of(groups) {
+        let takes = start.w.shape()[1].saturating_mul(groups);
+        let help = match channels == takes {
+            true => format!("the {outputs} output channels must be divisible by the {groups} groups"),
+            false => {
+                format!(
+                    "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}{}",
+                    channels_remedy(x, spatial, takes, groups)
+                )
+            }
+        };
+        return Err(Error::shapes(op, [x.shape(), w.shape()], help));
+    }
+    let dims = images.dims();
+    let mut shape = [images.x.shape()[0], outputs, 0, 0, 0];
+    for a in 0..3 {
+        let padded = dims[a] + window.before[a] + start.after[a];
+        let Some(free) = padded.checked_sub(window.reach(a) + 1) else {
+            let help = format!(
+                "a window of {} does not fit an axis of length {padded} including padding; add padding, or make the \
+                 kernel smaller",
+                window.reach(a) + 1
+            );
+            return Err(Error::shapes(op, [x.shape(), w.shape()], help));
+        };
+        shape[2 + a] = free / window.stride[a] + 1;
+    }
+    let operation = Convolution {
+        window,
+        groups,
+        part: ConvPart::Output,
+        shape: shape.into(),
+        factors: start.w.dtype(),
+        dtype: start.sum_dtype(bias),
+    };
+    start.add_bias(op, &apply_one(operation, &[&images.x, &start.w])?, bias)
+}
+
+fn conv_transpose(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    options: &ConvOptions,
+) -> Result<Tensor> {
+    if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
+        let bias = precision::cast_some(bias, dtype)?;
+        return conv_transpose(
+            op,
+            spatial,
+            &precision::cast(x, dtype)?,
+            &precision::cast(w, dtype)?,
+            bias.as_ref(),
+            options,
+        );
+    }
+    let start = ConvOperands::new(op, spatial, x, w, options)?;
+    let (images, window, groups) = (&start.images, start.window, options.groups);
+    let channels = images.x.shape()[1];
+    if start.w.shape()[0] != channels || !channels.is_multiple_of(groups) {
+        let takes = start.w.shape()[0];
+        let help = match channels == takes {
+            true => format!("the {channels} channels must be divisible by the {groups} groups"),
+            false => {
+                format!(
+                    "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}{}",
+                    channels_remedy(x, spatial, takes, groups)
+                )
+            }
+        };
+        return Err(Error::shapes(op, [x.shape(), w.shape()], help));
+    }
+    let more = options.output_padding.to_three(op, "output_padding", spatial, 0)?;
+    let dims = images.dims();
+    let mut shape = [images.x.shape()[0], start.w.shape()[1].saturating_mul(groups), 0, 0, 0];
+    for a in 0..3 {
+        if more[a] > 0 && more[a] >= window.stride[a].max(window.dilation[a]) {
+            let reason = format!(
+                "output_padding must be less than the stride or the dilation, got output_padding {}, stride {} and \
+                 dilation {}",
+                more[a], window.stride[a], window.dilation[a]
+            );
+            return Err(Error::invalid(op, reason));
+        }
+        let full = dims[a].saturating_sub(1).checked_mul(window.stride[a]);
+        let full = full.and_then(|f| f.checked_add(window.reach(a))?.checked_add(more[a] + 1));
+        let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
+        match len.filter(|&len| len > 0) {
+            Some(len) => shape[2 + a] = len,
+            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the whole output")),
+        }
+    }
+    let operation = Convolution {
+        window,
+        groups,
+        part: ConvPart::Input,
+        shape: shape.into(),
+        factors: start.w.dtype(),
+        dtype: start.sum_dtype(bias),
+    };
+    start.add_bias(op, &apply_one(operation, &[&start.w, &images.x])?, bias)
+}
+
+macro_rules! convolutions {
+    ($($conv:ident, $transpose:ident: $spatial:literal, $axes:literal, $size:literal, $out:literal;)*) => {$(
+        #[doc = concat!("Computes the convolution (as a cross-correlation) of x over ", $axes, ".")]
+        ///
+        /// `y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k]`, summed over the channels c
+        /// of k's group and the taps t of the window.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`,")]
+        #[doc = concat!("the bias `[K]`; y is `[N, K, ", $out, "]` with")]
+        /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. `f16` and `bf16` accumulate in `f32`.
+        /// Padding zeros are multiplied like other elements: with a weight of NaN or ∞ they give NaN.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded
+        /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
+        #[tensor_method(autocast = Half)]
+        pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions) -> Result<Tensor> {
+            conv(stringify!($conv), $spatial, x, weight, bias, &options)
+        }
+
+        #[doc = concat!("Computes the transposed convolution over ", $axes, " (Zeiler et al. 2010).")]
+        ///
+        #[doc = concat!("It is the transpose of the linear map of [`", stringify!($conv), "`]:")]
+        /// `y[n, k, stride·i + dilation·t − padding] = Σ x[n, c, i]·w[c, k, t] + bias[k]`.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[C, K / groups, taps..]`,")]
+        /// the bias `[K]`; an axis of length L becomes
+        /// `(L − 1)·stride − 2·padding + dilation·(taps − 1) + output_padding + 1`.
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding`")]
+        /// is neither below the stride nor below the dilation.
+        #[tensor_method(autocast = Half)]
+        pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions) -> Result<Tensor> {
+            conv_transpose(stringify!($transpose), $spatial, x, weight, bias, &options)
+        }
+    )*};
+}
+
+convolutions! {
+    conv1d, conv_transpose1d: 1, "one axis", "L", "L'";
+    conv2d, conv_transpose2d: 2, "two axes", "H, W", "H', W'";
+    conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
+}
+
+/// Computes Σ over each window, separately for all planes `[.., z, y, x]`, as a convolution of one channel with ones.
+/// The operation `op` consists of these sums.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] for booleans.
+pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
+    if x.dtype() == DType::Bool {
+        return Err(Error::dtypes(op, [x.dtype()], "windows of booleans have no sum; use to_dtype()"));
+    }
+    let shape = x.shape().clone();
+    let lead = shape.rank() - 3;
+    let planes: usize = shape[..lead].iter().product();
+    let flat = |count, dims: &[usize]| -> Shape { [count, 1].iter().chain(dims).copied().collect() };
+    let ones = fill::ones(flat(1, &window.size), x.dtype())?;
+    let operation = Convolution {
+        window,
+        groups: 1,
+        part: ConvPart::Output,
+        shape: flat(planes, &outputs),
+        factors: x.dtype(),
+        dtype: x.dtype(),
+    };
+    let sums = apply_one(operation, &[&view::reshape_to(x, &flat(planes, &shape[lead..]))?, &ones])?;
+    view::reshape_to(&sums, &shape[..lead].iter().chain(&outputs).copied().collect())
+}

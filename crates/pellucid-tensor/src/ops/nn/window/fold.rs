@@ -1,0 +1,148 @@
+//! im2col and its transpose: windows as columns, and the sum of columns in an image.
+
+use super::{DEFAULT_IS_ONE, Spatial, USE_ONE, check_lengths, check_positive};
+use crate::array::host_values;
+use crate::ops::primitive::gather::scatter_add_axis;
+use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
+use crate::ops::primitive::{copy, create, gather, view};
+use crate::ops::shape::pad::{PadMode, pad};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{Error, Result, Shape};
+
+/// The windows along one axis.
+struct AxisWindows {
+    /// `[taps, outputs]`: the position of each tap of each window in the padded axis.
+    places: Tensor,
+    taps: usize,
+    outputs: usize,
+    padding: usize,
+    /// The length including padding.
+    padded: usize,
+}
+
+/// Computes the windows along each spatial axis; `dims` are the spatial lengths.
+fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> Result<Vec<AxisWindows>> {
+    let count = dims.len();
+    if !(1..=3).contains(&count) {
+        return Err(Error::invalid(op, format!("takes one to three spatial axes, not {count}")));
+    }
+    check_lengths(dims)?;
+    let [size, dilation, padding, stride] = options;
+    let size = check_positive(op, "the size", USE_ONE, size.to_three(op, "size", count, 1)?)?;
+    let dilation = check_positive(op, "dilation", DEFAULT_IS_ONE, dilation.to_three(op, "dilation", count, 1)?)?;
+    let stride = check_positive(op, "stride", DEFAULT_IS_ONE, stride.to_three(op, "stride", count, 1)?)?;
+    let padding = padding.to_three(op, "padding", count, 0)?;
+    (3 - count..3)
+        .zip(dims)
+        .map(|(a, &len)| {
+            let padded = len + 2 * padding[a];
+            let reach = dilation[a] * (size[a] - 1) + 1;
+            let Some(free) = padded.checked_sub(reach) else {
+                let reason = format!("a window of {reach} does not fit an axis of length {padded} including padding");
+                return Err(Error::invalid(op, reason));
+            };
+            let outputs = free / stride[a] + 1;
+            let place = |t: usize| (0..outputs).map(move |o| (t * dilation[a] + o * stride[a]) as i64);
+            let places = host_values(size[a].saturating_mul(outputs), (0..size[a]).flat_map(place))?;
+            let places = create::from_host(&places[..], [size[a], outputs])?;
+            Ok(AxisWindows { places, taps: size[a], outputs, padding: padding[a], padded })
+        })
+        .collect()
+}
+
+/// Returns the product, saturating: no tensor has this many elements.
+fn product(lengths: impl Iterator<Item = usize>) -> usize {
+    lengths.fold(1, usize::saturating_mul)
+}
+
+/// Extracts every window as a column: `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order (im2col).
+///
+/// For a single image without N, the result has no N either.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for impossible windows.
+#[tensor_method]
+pub fn unfold(
+    x: &Tensor,
+    size: impl Into<Spatial>,
+    dilation: impl Into<Spatial>,
+    padding: impl Into<Spatial>,
+    stride: impl Into<Spatial>,
+    spatial: usize,
+) -> Result<Tensor> {
+    let op = "unfold";
+    if !(1..=3).contains(&spatial) {
+        return Err(Error::invalid(op, format!("takes one to three spatial axes, not {spatial}")));
+    }
+    if x.rank() != spatial + 2 && x.rank() != spatial + 1 {
+        let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+        return Err(Error::shapes(op, [x.shape()], help));
+    }
+    let first = x.rank() - spatial;
+    let options = [&size.into(), &dilation.into(), &padding.into(), &stride.into()];
+    let axes = windows_of_axes(op, &x.shape()[first..], options)?;
+    let around = |a: usize| if a < first { 0 } else { axes[a - first].padding as isize };
+    let width: Vec<(isize, isize)> = (0..x.rank()).map(|a| (around(a), around(a))).collect();
+    let mut y = pad(x, &width[..], PadMode::Constant(0.into()))?;
+    // Every axis becomes two: taps and windows.
+    for (k, axis) in axes.iter().enumerate() {
+        y = gather::index_select(&y, (first + 2 * k) as isize, &axis.places)?;
+    }
+    let taps = (0..spatial).map(|k| (first + 2 * k) as isize);
+    let windows = taps.clone().map(|a| a + 1);
+    let order: Vec<isize> = (0..first as isize).chain(taps).chain(windows).collect();
+    let columns = product(axes.iter().map(|a| a.outputs));
+    let rows = product(axes.iter().map(|a| a.taps).chain([x.shape()[first - 1]]));
+    let shape: Shape = x.shape()[..first - 1].iter().copied().chain([rows, columns]).collect();
+    view::reshape_to(&view::permute(&y, &order)?, &shape)
+}
+
+/// Sums columns of windows into an image of spatial lengths `dims`: the transpose of [`unfold`].
+///
+/// Elements that several windows contain are added.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns is not that of the
+/// windows; [`Error::InvalidArgument`] for impossible windows; [`Error::OutOfMemory`].
+#[tensor_method]
+pub fn fold(
+    x: &Tensor,
+    dims: &[usize],
+    size: impl Into<Spatial>,
+    dilation: impl Into<Spatial>,
+    padding: impl Into<Spatial>,
+    stride: impl Into<Spatial>,
+) -> Result<Tensor> {
+    let op = "fold";
+    let axes = windows_of_axes(op, dims, [&size.into(), &dilation.into(), &padding.into(), &stride.into()])?;
+    let (taps, columns) = (product(axes.iter().map(|a| a.taps)), product(axes.iter().map(|a| a.outputs)));
+    let fits = (x.rank() == 2 || x.rank() == 3)
+        && x.shape()[x.rank() - 1] == columns
+        && x.shape()[x.rank() - 2].is_multiple_of(taps);
+    if !fits {
+        let help = format!("takes [N, C·{taps}, {columns}], for {columns} windows of {taps} elements");
+        return Err(Error::shapes(op, [x.shape()], help));
+    }
+    let lead = x.rank() - 2;
+    let channels = x.shape()[lead] / taps;
+    let lengths = axes.iter().map(|a| a.taps).chain(axes.iter().map(|a| a.outputs));
+    let shape: Shape = x.shape()[..lead].iter().copied().chain([channels]).chain(lengths).collect();
+    // Each axis needs one kernel; the result is rounded after the last kernel.
+    let number = widened_dtype(&[x]).unwrap_or(x.dtype());
+    let mut y = view::reshape_to(&copy::to_dtype(x, number)?, &shape)?;
+    let first = lead + 1;
+    for (k, axis) in axes.iter().enumerate() {
+        // The remaining axes are those of the taps, then those of the windows. The first axis of each kind is joined
+        // with the other, at the position of the taps.
+        let left = axes.len() - k;
+        let pair = view::movedim(&y, [(first + k + left) as isize], [(first + k + 1) as isize])?;
+        let pair = view::flatten(&pair, (first + k) as isize, (first + k + 1) as isize)?;
+        let places = view::ravel(&axis.places)?;
+        y = scatter_add_axis(&pair, first + k, &places, axis.padded)?;
+    }
+    for (k, axis) in axes.iter().enumerate() {
+        y = view::narrow(&y, (first + k) as isize, axis.padding, axis.padded - 2 * axis.padding)?;
+    }
+    round_to_operands(op, &[x], y)
+}

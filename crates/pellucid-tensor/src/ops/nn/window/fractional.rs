@@ -1,0 +1,143 @@
+//! Fractional max pooling: windows of one size, at pseudorandom positions.
+//!
+//! For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o starts at
+//! ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
+
+use super::{Spatial, SpatialImages, USE_ONE, check_lengths, check_positive};
+use crate::array::host_values;
+use crate::grad_mode::no_grad;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::{broadcast, map};
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::random::uniform_on;
+use crate::ops::reduce::reductions;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+
+/// Computes the starts of the windows along one axis, `[N, C, O]`, from random numbers `[N, C]`.
+fn window_starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<Tensor> {
+    let formula = formula! { static fractional_starts(u, o; alpha) = ((o + u) * alpha).trunc() - (u * alpha).trunc(); };
+    let (free, lead) = ((len - size) as i64, [u.shape()[0], u.shape()[1]]);
+    let last = fill::full([lead[0], lead[1], 1], free, DType::I64)?;
+    if outputs == 1 {
+        return Ok(last);
+    }
+    let (rest, alpha) = (outputs - 1, free as f64 / (outputs - 1) as f64);
+    let o = create::arange(0, rest as i64, 1, u.dtype())?;
+    let others = map(formula, &[&view::unsqueeze(u, -1)?, &o], &[alpha.into()])?;
+    // Clamped, since numbers outside [0, 1) must not give windows outside the axis.
+    let others = arithmetic::maximum(&arithmetic::minimum(&copy::to_dtype(&others, DType::I64)?, free)?, 0)?;
+    concatenate(&[&others, &last], 2)
+}
+
+fn fractional_max(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    size: Spatial,
+    outputs: Spatial,
+    samples: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    let images = SpatialImages::new(op, x, spatial)?;
+    let (dims, n, c) = (images.dims(), images.x.shape()[0], images.x.shape()[1]);
+    let size = check_positive(op, "the size", USE_ONE, size.to_three(op, "size", spatial, 1)?)?;
+    let outputs = check_positive(
+        op,
+        "the number of windows",
+        "use 1 for one window",
+        outputs.to_three(op, "the number of windows", spatial, 1)?,
+    )?;
+    check_lengths(&outputs)?;
+    if let Some(a) = (0..3).find(|&a| outputs[a] + size[a] > dims[a] + 1) {
+        let (windows, size, len) = (outputs[a], size[a], dims[a]);
+        return Err(Error::invalid(
+            op,
+            format!("{windows} windows of size {size} do not fit an axis of length {len} at different positions"),
+        ));
+    }
+    let drawn;
+    let samples = match samples {
+        Some(samples) => samples,
+        None => {
+            let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            drawn = uniform_on(x.device(), [n, c, spatial].into(), dtype)?;
+            &drawn
+        }
+    };
+    if samples.shape()[..] != [n, c, spatial] {
+        let help = format!("needs {spatial} samples for every channel, [{n}, {c}, {spatial}]");
+        return Err(Error::shapes(op, [x.shape(), samples.shape()], help));
+    }
+    if !samples.dtype().is_float() {
+        return Err(Error::dtypes(op, [samples.dtype()], "the samples must be floats; use to_dtype()"));
+    }
+    let flat = view::flatten(&images.x, 2, -1)?;
+    let (windows, taps) = (outputs.iter().product::<usize>(), size.iter().product::<usize>());
+    let chosen = {
+        let _off = no_grad();
+        // The position of every tap of every window: that of the first tap plus an offset.
+        let steps = [(dims[1] * dims[2]) as i64, dims[2] as i64, 1];
+        let tap = |t: usize| {
+            let t = [t / (size[1] * size[2]), t / size[2] % size[1], t % size[2]];
+            (0..3).map(|a| t[a] as i64 * steps[a]).sum::<i64>()
+        };
+        let taps_at = host_values(taps, (0..taps).map(tap))?;
+        let mut positions = create::from_host(&taps_at[..], [taps])?;
+        for a in 3 - spatial..3 {
+            // Samples are in the order W, H in 2-D, but D, H, W in 3-D, as in PyTorch.
+            let k = if spatial == 3 { a } else { 2 - a };
+            let starts = window_starts(&view::select(&samples.detach(), 2, k as isize)?, dims[a], size[a], outputs[a])?;
+            let mut shape = [n, c, 1, 1, 1, 1];
+            shape[2 + a] = outputs[a];
+            positions =
+                arithmetic::add(&arithmetic::mul(&view::reshape_to(&starts, &shape.into())?, steps[a])?, &positions)?;
+        }
+        let all = broadcast::broadcast_to(&positions, [n, c, outputs[0], outputs[1], outputs[2], taps])?;
+        let places = view::reshape_to(&all, &[n, c, windows * taps].into())?;
+        let seen = gather::take_along_axis(&flat.detach(), &places, 2)?;
+        let apart = |t: &Tensor| view::reshape_to(t, &[n, c, windows, taps].into());
+        let largest = view::unsqueeze(&reductions::argmax(&apart(&seen)?, 3)?, 3)?;
+        view::squeeze(&gather::take_along_axis(&apart(&places)?, &largest, 3)?, 3)?
+    };
+    let values = gather::take_along_axis(&flat, &chosen, 2)?;
+    let shape: Shape = [n, c].iter().chain(&outputs).copied().collect();
+    Ok((
+        images.restore_axes(&view::reshape_to(&values, &shape)?)?,
+        images.restore_axes(&view::reshape_to(&chosen, &shape)?)?,
+    ))
+}
+
+macro_rules! fractional {
+    ($($name:ident: $spatial:literal, $size:literal, $numbers:literal;)*) => {$(
+        /// Computes fractional max pooling (Graham 2014): the maxima of windows at pseudorandom positions.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`.")]
+        /// Returns the maxima, and their `i64` positions in the spatial axes (row-major), to which the gradient goes.
+        ///
+        /// For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o
+        /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers
+        /// are `samples`,
+        #[doc = concat!("`[N, C, ", $spatial, "]` (N = 1 for one image), in the order ", $numbers, ".")]
+        /// Without samples they are drawn uniformly.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for samples that are not floats;
+        /// [`Error::InvalidArgument`] for a size or a count of 0, or more windows than start positions.
+        #[tensor_method]
+        pub fn $name(
+            x: &Tensor,
+            size: impl Into<Spatial>,
+            outputs: impl Into<Spatial>,
+            samples: Option<&Tensor>,
+        ) -> Result<(Tensor, Tensor)> {
+            fractional_max(stringify!($name), $spatial, x, size.into(), outputs.into(), samples)
+        }
+    )*};
+}
+
+fractional! {
+    fractional_max_pool2d: 2, "H, W", "W, H";
+    fractional_max_pool3d: 3, "D, H, W", "D, H, W";
+}

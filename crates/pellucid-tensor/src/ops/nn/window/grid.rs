@@ -1,0 +1,243 @@
+//! Sampling of images at the points of a grid.
+
+use super::check_lengths;
+use super::resample::cubic_at;
+use crate::array::host_vec;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::{broadcast, map};
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::view::reshape_to;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::products::matmul::matmul;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result, Shape, formula};
+
+/// The interpolation of [`grid_sample`] between elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterpolationMode {
+    /// The nearest element; in a tie the one with the even index.
+    Nearest,
+    /// Linear interpolation between the neighbours along every axis.
+    Linear,
+    /// Cubic interpolation of four neighbours along every axis (Keys 1981, a = −0.75).
+    Cubic,
+}
+
+/// The values of [`grid_sample`] outside the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PaddingMode {
+    /// Elements outside the image are zeros.
+    Zeros,
+    /// Elements outside the image are equal to the nearest element of the border.
+    Border,
+    /// The image is reflected at its border.
+    Reflection,
+}
+
+/// Samples images at the points of a grid (Jaderberg et al., "Spatial Transformer Networks", 2015).
+///
+/// x is `[N, C, H, W]` (or `[N, C, D, H, W]`) and the grid `[N, H', W', 2]` (`[N, D', H', W', 3]`); the result is
+/// `[N, C, H', W']` (`[N, C, D', H', W']`). A point is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1.
+/// With `align_corners` −1 and 1 are the centers of the first and the last element, otherwise their outer edges.
+///
+/// The gradient with respect to the grid is the gradient of the interpolation weights: at an element, the right
+/// derivative. It is 0 in the mode `Nearest`; with the paddings `Border` and `Reflection` it is 0 at the first and the
+/// last element of an axis too, except in the mode `Cubic` (PyTorch's convention). A point
+/// that is NaN gives NaN. Cubic interpolation reads 16 elements for a point: its gradient takes about 20 times the
+/// memory of the result.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[tensor_method]
+pub fn grid_sample(
+    x: &Tensor,
+    grid: &Tensor,
+    mode: InterpolationMode,
+    outside: PaddingMode,
+    align_corners: bool,
+) -> Result<Tensor> {
+    let op = "grid_sample";
+    let spatial = x.rank().wrapping_sub(2);
+    let fits = (2..=3).contains(&spatial)
+        && grid.rank() == x.rank()
+        && grid.shape()[0] == x.shape()[0]
+        && grid.shape()[spatial + 1] == spatial
+        && !x.shape()[1..].contains(&0);
+    if !fits {
+        let help =
+            "x must be [N, C, H, W] and the grid [N, H', W', 2], or x [N, C, D, H, W] and the grid [N, D', H', W', 3]";
+        return Err(Error::shapes(op, [x.shape(), grid.shape()], help));
+    }
+    if x.dtype() != grid.dtype() || !x.dtype().is_float() {
+        let help = "x and the grid must have the same float dtype; use to_dtype()";
+        return Err(Error::dtypes(op, [x.dtype(), grid.dtype()], help));
+    }
+    in_single!(op, [x, grid] => grid_sample(x, grid, mode, outside, align_corners));
+    let (n, channels) = (x.shape()[0], x.shape()[1]);
+    let dims = &x.shape()[2..];
+    let places = grid.shape()[1..=spatial].iter().product::<usize>();
+    let flat = reshape_to(grid, &[n, places, spatial].into())?;
+    let axes: Vec<SampledAxis> =
+        (0..spatial).map(|a| SampledAxis { len: dims[a], outside, align: align_corners }).collect();
+    // The coordinate of each point along each axis, in elements, as [N, P].
+    let at: Vec<Tensor> = axes
+        .iter()
+        .enumerate()
+        .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
+        .collect::<Result<_>>()?;
+    // The elements that are read along each axis, with their weights.
+    let seen: Vec<Vec<(Tensor, Option<Tensor>)>> = axes
+        .iter()
+        .zip(&at)
+        .map(|(axis, at)| match mode {
+            InterpolationMode::Nearest => Ok(vec![(arithmetic::round(&axis.padded_coordinates(at)?.detach())?, None)]),
+            InterpolationMode::Linear => {
+                let at = axis.padded_coordinates(at)?;
+                let low = arithmetic::floor(&at.detach())?;
+                let far = arithmetic::sub(&at, &low)?;
+                let near = arithmetic::sub(1.0, &far)?;
+                Ok(vec![(low.clone(), Some(near)), (arithmetic::add(&low, 1.0)?, Some(far))])
+            }
+            InterpolationMode::Cubic => {
+                let low = arithmetic::floor(&at.detach())?;
+                let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
+                let taps = weights.into_iter().enumerate();
+                // The padding mode replaces an element outside of the image by one inside.
+                taps.map(|(k, w)| Ok((axis.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?)?, Some(w))))
+                    .collect()
+            }
+        })
+        .collect::<Result<_>>()?;
+    // The value of elements outside of the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
+    // gets its gradient of 0 through this value.
+    let zero = fill::zeros((), x.dtype())?;
+    let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
+    let beyond = match mode {
+        InterpolationMode::Nearest => at.iter().try_fold(zero, |sum, at| arithmetic::add(&sum, &held(at)?))?,
+        InterpolationMode::Linear | InterpolationMode::Cubic => zero,
+    };
+    let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
+    let mut sum: Option<Tensor> = None;
+    for taps in 0..seen.iter().map(Vec::len).product() {
+        let mut rest = taps;
+        let (mut index, mut inside, mut weight): (Option<Tensor>, Option<Tensor>, Option<Tensor>) = (None, None, None);
+        for (axis, seen) in axes.iter().zip(&seen) {
+            let (element, own) = &seen[rest % seen.len()];
+            rest /= seen.len();
+            let last = (axis.len - 1) as f64;
+            let within = compare::logical_and(&compare::ge(element, 0.0)?, &compare::le(element, last)?)?;
+            let number = copy::to_dtype(&arithmetic::clamp(element, 0.0, last)?, DType::I64)?;
+            index = Some(match index {
+                None => number,
+                Some(index) => arithmetic::add(&arithmetic::mul(&index, axis.len as i64)?, &number)?,
+            });
+            inside = Some(inside.map_or(Ok(within.clone()), |inside| compare::logical_and(&inside, &within))?);
+            weight = match (weight, own) {
+                (Some(weight), Some(own)) => Some(arithmetic::mul(&weight, own)?),
+                (weight, own) => weight.or(own.clone()),
+            };
+        }
+        let (index, inside) = (
+            index.expect("an image must have at least one spatial axis"),
+            inside.expect("an image must have at least one spatial axis"),
+        );
+        let each = broadcast::broadcast_to(&view::unsqueeze(&index, 1)?, [n, channels, places])?;
+        let found = gather::take_along_axis(&image, &each, 2)?;
+        let found = arithmetic::where_(&view::unsqueeze(&inside, 1)?, &found, &beyond)?;
+        let part = weight.map_or(Ok(found.clone()), |w| arithmetic::mul(&found, &view::unsqueeze(&w, 1)?))?;
+        sum = Some(sum.map_or(Ok(part.clone()), |sum| arithmetic::add(&sum, &part))?);
+    }
+    let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
+    reshape_to(&sum.expect("an output must read at least one element"), &shape)
+}
+
+/// One axis of the image.
+struct SampledAxis {
+    len: usize,
+    outside: PaddingMode,
+    align: bool,
+}
+
+impl SampledAxis {
+    /// Converts coordinates in −1 .. 1 to coordinates in elements: element i has coordinate i.
+    fn to_elements(&self, at: &Tensor) -> Result<Tensor> {
+        let len = self.len as f64;
+        let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
+        arithmetic::add(&arithmetic::mul(&arithmetic::add(at, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
+    }
+
+    /// Moves coordinates into the image, unless the padding is zeros.
+    fn padded_coordinates(&self, at: &Tensor) -> Result<Tensor> {
+        let last = (self.len - 1) as f64;
+        match self.outside {
+            PaddingMode::Zeros => Ok(at.clone()),
+            PaddingMode::Border => clip(at, last),
+            PaddingMode::Reflection => {
+                let (low, span) = if self.align { (0.0, last) } else { (-0.5, self.len as f64) };
+                if span == 0.0 {
+                    return arithmetic::mul(at, 0.0);
+                }
+                let far = arithmetic::abs(&arithmetic::sub(at, low)?)?;
+                let times = arithmetic::floor(&arithmetic::div(far.detach(), span)?)?;
+                let extra = arithmetic::sub(&far, &arithmetic::mul(&times, span)?)?;
+                let odd = compare::ne(&arithmetic::fmod(&times, 2.0)?, 0.0)?;
+                let folded = arithmetic::where_(&odd, &arithmetic::sub(span, &extra)?, &extra)?;
+                clip(&arithmetic::add(&folded, low)?, last)
+            }
+        }
+    }
+}
+
+/// Returns coordinates within 0 .. `last`. The derivative is 0 at both ends, as beyond them: right of the last element
+/// there is none whose weight could grow.
+fn clip(at: &Tensor, last: f64) -> Result<Tensor> {
+    let formula = formula! {
+        static clip(at; last) = at.max(0.0).min(last);
+        d at = (at.gt(0.0) & at.lt(last)).select(g, 0.0);
+    };
+    map(formula, &[at], &[last.into()])
+}
+
+/// Computes a grid for [`grid_sample`] from affine maps `theta` `[N, 2, 3]` (`[N, 3, 4]`).
+///
+/// Each map is applied to the regular grid with spatial lengths `dims`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
+#[tensor_method]
+pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Result<Tensor> {
+    let (op, spatial) = ("affine_grid", dims.len());
+    let fits = (2..=3).contains(&spatial) && theta.rank() == 3 && theta.shape()[1..] == [spatial, spatial + 1];
+    if !fits {
+        let help = format!(
+            "takes [N, 2, 3] with the lengths [H, W], or [N, 3, 4] with [D, H, W]; the number of lengths is {spatial}"
+        );
+        return Err(Error::shapes(op, [theta.shape()], help));
+    }
+    if !theta.dtype().is_float() {
+        return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
+    }
+    check_lengths(dims)?;
+    in_single!(op, [theta] => affine_grid(theta, dims, align_corners));
+    let place = |i: usize, len: usize| match (align_corners, len) {
+        (true, 1) => 0.0,
+        (true, _) => 2.0 * i as f64 / (len - 1) as f64 - 1.0,
+        (false, _) => (2 * i + 1) as f64 / len as f64 - 1.0,
+    };
+    let places: usize = dims.iter().product();
+    let mut base = host_vec(places * (spatial + 1))?;
+    for flat in 0..places {
+        let mut rest = flat;
+        // A row contains the coordinates of a point, the last axis first, and a 1 for the translation.
+        for &len in dims.iter().rev() {
+            base.push(place(rest % len, len));
+            rest /= len;
+        }
+        base.push(1.0);
+    }
+    let base = copy::to_dtype(&create::from_host(&base[..], [places, spatial + 1])?, theta.dtype())?;
+    let grid = matmul(&base, &view::transpose(theta, 1, 2)?)?;
+    let shape: Shape = [theta.shape()[0]].iter().chain(dims).chain(&[spatial]).copied().collect();
+    reshape_to(&grid, &shape)
+}

@@ -1,0 +1,161 @@
+//! Operations on windows over one, two or three spatial axes: convolution, pooling, resampling.
+//!
+//! Images are `[N, C, spatial..]`, or `[C, spatial..]` for a single image. The kernels have three spatial axes; for
+//! fewer, axes of length 1 are inserted before the others and removed from the result.
+
+mod adaptive;
+mod conv;
+mod fold;
+mod fractional;
+mod grid;
+mod pool;
+mod resample;
+mod resample_taps;
+mod shuffle;
+
+pub use adaptive::{
+    adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,
+    adaptive_max_pool3d,
+};
+pub use conv::{
+    ConvOptions, ConvPadding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d,
+};
+pub use fold::{fold, unfold};
+pub use fractional::{fractional_max_pool2d, fractional_max_pool3d};
+pub use grid::{InterpolationMode, PaddingMode, affine_grid, grid_sample};
+pub use pool::{
+    AvgPoolDivisor, PoolOptions, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d,
+    max_pool2d, max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
+};
+pub use resample::{Resize, ResizeMode, interpolate};
+pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
+
+pub(crate) use conv::window_sums;
+
+use crate::ops::primitive::view;
+use crate::tensor::Tensor;
+use pellucid_ir::{Error, Result, Shape};
+use std::fmt;
+
+/// The maximal length, stride or padding. Sums and products of a few such numbers do not overflow.
+const MOST: usize = 1 << 31;
+
+/// A number for every spatial axis: one for all axes, or one for each, starting with the first.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Spatial(Vec<usize>);
+
+impl fmt::Debug for Spatial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Spatial {
+    /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.
+    fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
+        if let Some(number) = self.0.iter().find(|&&number| number > MOST) {
+            return Err(Error::invalid(op, format!("{what} of {number} exceeds the maximum, {MOST}")));
+        }
+        let mut all = [one; 3];
+        match self.0[..] {
+            [single] => all[3 - count..].fill(single),
+            ref each if each.len() == count => all[3 - count..].copy_from_slice(each),
+            ref each => {
+                let reason = format!("{what} needs one number, or one for each of {count} spatial axes; got {each:?}");
+                return Err(Error::invalid(op, reason));
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl From<usize> for Spatial {
+    fn from(all: usize) -> Spatial {
+        Spatial(vec![all])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Spatial {
+    fn from(each: [usize; N]) -> Spatial {
+        Spatial(each.to_vec())
+    }
+}
+
+impl From<&[usize]> for Spatial {
+    fn from(each: &[usize]) -> Spatial {
+        Spatial(each.to_vec())
+    }
+}
+
+impl From<Vec<usize>> for Spatial {
+    fn from(each: Vec<usize>) -> Spatial {
+        Spatial(each)
+    }
+}
+
+/// A batch of images with three spatial axes, and the original number of axes.
+struct SpatialImages {
+    /// `[N, C, z, y, x]`.
+    x: Tensor,
+    /// Whether x had a batch axis.
+    batched: bool,
+    spatial: usize,
+}
+
+impl SpatialImages {
+    /// Reshapes `[N, C, spatial..]`, or one image without N.
+    fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<SpatialImages> {
+        let batched = x.rank() == spatial + 2;
+        if !batched && x.rank() != spatial + 1 {
+            let remedy = match x.rank() {
+                rank if rank == spatial => "; add the channel axis with unsqueeze(0)",
+                rank if rank < spatial => "; add axes with unsqueeze(0)",
+                _ => "; merge leading axes with flatten()",
+            };
+            let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes{remedy}");
+            return Err(Error::shapes(op, [x.shape()], help));
+        }
+        let n = if batched { x.shape()[0] } else { 1 };
+        let rest = x.shape().iter().skip(usize::from(batched));
+        let (channels, dims): (usize, Vec<usize>) = {
+            let mut rest = rest.copied();
+            (rest.next().expect("images must have a channel axis"), rest.collect())
+        };
+        let shape = [n, channels].into_iter().chain(std::iter::repeat_n(1, 3 - spatial)).chain(dims);
+        let x = view::reshape_to(x, &shape.collect())?;
+        Ok(SpatialImages { x, batched, spatial })
+    }
+
+    /// Returns the three spatial lengths.
+    fn dims(&self) -> [usize; 3] {
+        [2, 3, 4].map(|a| self.x.shape()[a])
+    }
+
+    /// Removes the inserted axes from a result `[N, C', z, y, x]`.
+    fn restore_axes(&self, y: &Tensor) -> Result<Tensor> {
+        let lead = y.shape()[..2].iter().skip(usize::from(!self.batched));
+        let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
+        view::reshape_to(y, &shape)
+    }
+}
+
+/// Remedy for a stride or dilation of 0.
+const DEFAULT_IS_ONE: &str = "use 1, the default";
+/// Remedy for a window without elements.
+const USE_ONE: &str = "use 1 for an axis on which the window has one element";
+
+/// Returns an error with the remedy `help` unless all numbers are at least 1.
+fn check_positive(op: &'static str, what: &str, help: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
+    if numbers.contains(&0) {
+        Err(Error::invalid(op, format!("{what} must be at least 1 on every axis, got 0; {help}")))
+    } else {
+        Ok(numbers)
+    }
+}
+
+/// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.
+fn check_lengths(lengths: &[usize]) -> Result<()> {
+    let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
+    let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MOST);
+    if fits { Ok(()) } else { Err(Error::size_overflow()) }
+}

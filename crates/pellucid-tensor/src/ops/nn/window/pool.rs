@@ -1,0 +1,403 @@
+//! Pooling: the maximum, the mean, or the p-norm of every window.
+
+use super::conv::window_sums;
+use super::shuffle::concat_dims;
+use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_lengths, check_positive};
+use crate::array::{Array, host_values};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
+};
+use crate::engine;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::over_axes::as_float;
+use crate::ops::formula::{full_range, map, power};
+use crate::ops::index::scatter::scatter_from_start;
+use crate::ops::primitive::gather::gather_along;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::tensor::{AsStrided, Tensor};
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
+use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use smallvec::smallvec;
+
+/// The windows of a pooling operation. By default windows are adjacent.
+///
+/// ```
+/// use pellucid::{DType, Tensor, ops::PoolOptions};
+/// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
+/// assert_eq!(x.max_pool2d(PoolOptions::new(2)).0.shape().dims(), [1, 4, 3, 3]);
+/// assert_eq!(x.max_pool2d(PoolOptions { ceil: true, ..PoolOptions::new(2) }).0.shape().dims(), [1, 4, 4, 4]);
+/// assert_eq!(x.max_pool2d(PoolOptions { stride: Some(1.into()), padding: [1, 0].into(), ..PoolOptions::new([3, 2]) }).0.shape().dims(), [1, 4, 7, 6]);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolOptions {
+    /// The size of a window.
+    pub size: Spatial,
+    /// The distance from one window to the next; the default is the size.
+    pub stride: Option<Spatial>,
+    /// The padding at both ends of each axis, at most half the window.
+    pub padding: Spatial,
+    /// The distance from one element of a window to the next.
+    pub dilation: Spatial,
+    /// Whether a last window that extends beyond the padded input counts, if it starts inside.
+    pub ceil: bool,
+}
+
+impl PoolOptions {
+    /// Creates windows of this size, next to each other.
+    pub fn new(size: impl Into<Spatial>) -> PoolOptions {
+        PoolOptions { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
+    }
+
+    /// Returns the window, and the number of windows along each axis.
+    fn window(&self, op: &'static str, spatial: usize, dims: [usize; 3]) -> Result<(Window, [usize; 3])> {
+        let size = check_positive(op, "the size", USE_ONE, self.size.to_three(op, "size", spatial, 1)?)?;
+        check_lengths(&size)?;
+        let stride = self.stride.as_ref().map_or(Ok(size), |s| s.to_three(op, "stride", spatial, 1))?;
+        let stride = check_positive(op, "stride", "the default is the size of the window", stride)?;
+        let dilation =
+            check_positive(op, "dilation", DEFAULT_IS_ONE, self.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let before = self.padding.to_three(op, "padding", spatial, 0)?;
+        let window = Window { size, stride, dilation, before };
+        let mut outputs = [0; 3];
+        for a in 0..3 {
+            if 2 * before[a] > window.reach(a) + 1 {
+                let reason =
+                    format!("padding {} exceeds half of a window of {}; use pad()", before[a], window.reach(a) + 1);
+                return Err(Error::invalid(op, reason));
+            }
+            let more = if self.ceil { stride[a] - 1 } else { 0 };
+            let free = (dims[a] + 2 * before[a] + more).checked_sub(window.reach(a) + 1);
+            let Some(free) = free.filter(|_| dims[a] > 0) else {
+                let reason = format!(
+                    "a window of {} does not fit axis {} of the spatial shape {:?}; add padding, or make the window \
+                     smaller",
+                    window.reach(a) + 1,
+                    a + spatial - 3,
+                    &dims[3 - spatial..]
+                );
+                return Err(Error::invalid(op, reason));
+            };
+            outputs[a] = free / stride[a] + 1;
+            // The last window must start inside the input, or in the padding before it.
+            if self.ceil && (outputs[a] - 1) * stride[a] >= dims[a] + before[a] {
+                outputs[a] -= 1;
+            }
+        }
+        Ok((window, outputs))
+    }
+}
+
+/// The maximum of every window, and its position in the three spatial axes, to which the gradient goes.
+struct MaxPoolOp {
+    window: Window,
+    outputs: [usize; 3],
+}
+
+impl Operation for MaxPoolOp {
+    fn name(&self) -> &'static str {
+        "max_pool"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        let x = inputs[0];
+        let shape: Shape = x.shape()[..2].iter().chain(&self.outputs).copied().collect();
+        let values = Array::new(x.device(), x.dtype(), shape.clone())?;
+        let positions = Array::new(x.device(), DType::I64, shape)?;
+        let kernel = kernel::Pool { window: self.window, part: PoolPart::Maximum };
+        engine::submit(&Kernel::Pool(kernel), inputs, &[&values, &positions])?;
+        saves.output(1);
+        Ok(smallvec![values, positions])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let gradient = MaxPoolGradient { window: self.window, shape: saved.input_shape(0) };
+        Ok(smallvec![Some(apply_one(gradient, &[&grads.get(0)?, &saved.output(1)?])?)])
+    }
+}
+
+/// The gradient of x in a max pooling, from that of the maxima and their positions.
+struct MaxPoolGradient {
+    window: Window,
+    /// The shape of x.
+    shape: Shape,
+}
+
+impl Operation for MaxPoolGradient {
+    fn name(&self) -> &'static str {
+        "max_pool'"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(1);
+        let out = Array::new(inputs[0].device(), inputs[0].dtype(), self.shape.clone())?;
+        let kernel = kernel::Pool { window: self.window, part: PoolPart::Gradient };
+        engine::submit(&Kernel::Pool(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    /// The sum is linear in the gradient of the maxima: its transpose selects the elements at the positions.
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let flat = |t: &Tensor| view::flatten(t, 2, -1);
+        let positions = saved.input(1)?;
+        let selected = gather::take_along_axis(&flat(&grads.get(0)?)?, &flat(&positions)?, 2)?;
+        Ok(smallvec![Some(view::reshape_to(&selected, positions.shape())?), None])
+    }
+}
+
+fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) -> Result<(Tensor, Tensor)> {
+    let images = SpatialImages::new(op, x, spatial)?;
+    if images.x.shape()[1] == 0 {
+        return Err(Error::shapes(op, [x.shape()], "needs at least one channel"));
+    }
+    let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    let dims = images.dims();
+    if !(0..3).all(|a| window.has_taps(a, dims[a], outputs[a])) {
+        return Err(Error::invalid(op, "a window has elements in the padding only; use less padding or dilation"));
+    }
+    let y = apply(MaxPoolOp { window, outputs }, &[&images.x])?;
+    Ok((images.restore_axes(&y[0])?, images.restore_axes(&y[1])?))
+}
+
+fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
+    let (values, places) = (SpatialImages::new(op, x, spatial)?, SpatialImages::new(op, positions, spatial)?);
+    if values.x.shape() != places.x.shape() || dims.len() != spatial {
+        let help = "values and positions must have the same shape, and there must be one length per spatial axis";
+        return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
+    }
+    check_lengths(dims).map_err(|error| {
+        let lead = x.rank() - spatial;
+        error.with_shape(&concat_dims(&x.shape()[..lead], dims))
+    })?;
+    if !positions.dtype().is_int() {
+        return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
+    }
+    let len = dims.iter().product();
+    let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
+    shape[5 - spatial..].copy_from_slice(dims);
+    let flat = |t: &Tensor| view::flatten(t, 2, -1);
+    let y = apply_one(MaxUnpoolOp { op, places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
+    values.restore_axes(&view::reshape_to(&y, &shape.into())?)
+}
+
+/// Planes of zeros with values at their positions. The gradient of a value is that at its position. If several
+/// values share a position, each gets its whole gradient, as in PyTorch; the gradient does not depend on which one is
+/// stored.
+struct MaxUnpoolOp {
+    op: &'static str,
+    places: usize,
+}
+
+impl Operation for MaxUnpoolOp {
+    fn name(&self) -> &'static str {
+        "max_unpool"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(1);
+        let (values, positions) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
+        let planes = fill::zeros([values.shape()[0], values.shape()[1], self.places], values.dtype())?;
+        Ok(smallvec![scatter_from_start(self.op, &planes, &positions, &values, 2)?.array().clone()])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Ok(smallvec![Some(gather_along(self.op, &grads.get(0)?, &saved.input(1)?, 2)?), None])
+    }
+}
+
+/// The divisor of an average.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum AvgPoolDivisor {
+    /// The size of the window including padding (but not the part beyond the padding).
+    #[default]
+    Window,
+    /// The number of elements of the window that are inside the input.
+    Inside,
+    /// This number, for all windows.
+    Number(f64),
+}
+
+fn avg_pool(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    pool: &PoolOptions,
+    divisor: AvgPoolDivisor,
+) -> Result<Tensor> {
+    let images = SpatialImages::new(op, x, spatial)?;
+    if pool.dilation.to_three(op, "dilation", spatial, 1)? != [1; 3] {
+        return Err(Error::invalid(op, "average pooling does not support dilation"));
+    }
+    if let AvgPoolDivisor::Number(number) = divisor
+        && (number == 0.0 || !number.is_finite())
+    {
+        return Err(Error::invalid(op, format!("the divisor must be finite and nonzero, got {number}")));
+    }
+    let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    in_single!(op, [x] => avg_pool(op, spatial, x, pool, divisor));
+    images.restore_axes(&window_means(op, &images.x, window, outputs, divisor)?)
+}
+
+/// Computes the sums of windows over the divisor.
+fn window_means(
+    op: &'static str,
+    x: &Tensor,
+    window: Window,
+    outputs: [usize; 3],
+    divisor: AvgPoolDivisor,
+) -> Result<Tensor> {
+    let dims: [usize; 3] = std::array::from_fn(|a| x.shape()[x.rank() - 3 + a]);
+    let sums = window_sums(op, x, window, outputs)?;
+    // The number of elements of window o along axis a.
+    let count = |a: usize, o: usize| {
+        let (start, before) = (window.stride[a] * o, window.before[a]);
+        let end = (start + window.size[a]).min(dims[a] + 2 * before);
+        match divisor {
+            AvgPoolDivisor::Inside => end.min(dims[a] + before) - start.max(before).min(end),
+            _ => end - start,
+        }
+    };
+    let along = |a: usize| host_values(outputs[a], (0..outputs[a]).map(|o| count(a, o)));
+    let counts = [along(0)?, along(1)?, along(2)?];
+    match divisor {
+        AvgPoolDivisor::Number(number) => arithmetic::div(&sums, number),
+        _ if counts.iter().all(|c| c.iter().all(|n| *n == c[0])) => {
+            arithmetic::div(&sums, counts.iter().map(|c| c[0]).product::<usize>() as f64)
+        }
+        _ => {
+            let [z, y, x] = &counts;
+            let each = z.iter().flat_map(|z| y.iter().flat_map(move |y| x.iter().map(move |x| (z * y * x) as f64)));
+            let numbers = host_values(outputs.iter().fold(1, |n, &len| n.saturating_mul(len)), each)?;
+            let numbers = copy::to_dtype(&create::from_host(&numbers[..], outputs)?, sums.dtype())?;
+            arithmetic::div(&sums, &numbers)
+        }
+    }
+}
+
+/// Returns x `[N, C, z, y, x]` as windows `[N, C, z', kz, y', ky, x', kx]` without a copy, or `None` if windows overlap
+/// or extend beyond x.
+fn disjoint_windows(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Option<Tensor>> {
+    let dims = &x.shape()[2..];
+    let is_inside = |a: usize| outputs[a] == 0 || (outputs[a] - 1) * window.stride[a] + window.size[a] <= dims[a];
+    if !(0..3).all(|a| window.stride[a] >= window.size[a] && is_inside(a)) {
+        return Ok(None);
+    }
+    let contiguous = Layout::contiguous(x.shape().clone());
+    let strides = contiguous.strides();
+    let axes = (0..3).flat_map(|a| {
+        let stride = strides[2 + a];
+        [(outputs[a], stride * window.stride[a] as isize), (window.size[a], stride)]
+    });
+    let axes: Vec<(usize, isize)> = (0..2).map(|a| (x.shape()[a], strides[a])).chain(axes).collect();
+    let lengths: Shape = axes.iter().map(|axis| axis.0).collect();
+    let layout = Layout::strided(lengths, axes.iter().map(|axis| axis.1).collect(), 0);
+    Ok(Some(apply_one(AsStrided { layout, shape: x.shape().clone() }, &[x])?))
+}
+
+fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOptions) -> Result<Tensor> {
+    let images = SpatialImages::new(op, x, spatial)?;
+    if p == 0.0 || p.is_nan() {
+        return Err(Error::invalid(op, format!("p must be a nonzero number, got {p}")));
+    }
+    let plain = pool.padding.to_three(op, "padding", spatial, 0)? == [0; 3]
+        && pool.dilation.to_three(op, "dilation", spatial, 1)? == [1; 3];
+    if !plain {
+        return Err(Error::invalid(op, "p-norm pooling supports neither padding nor dilation"));
+    }
+    let (window, outputs) = pool.window(op, spatial, images.dims())?;
+    if p.is_infinite() {
+        // The sum is dominated by the largest element for p = ∞, and by the smallest for p = −∞.
+        let x = as_float(x)?;
+        return match p > 0.0 {
+            true => Ok(max_pool(op, spatial, &x, pool)?.0),
+            false => arithmetic::neg(&max_pool(op, spatial, &arithmetic::neg(&x)?, pool)?.0),
+        };
+    }
+    in_single!(op, [x] => lp_pool(op, spatial, x, p, pool));
+    let x = as_float(&images.x)?;
+    if p != 1.0
+        && let Some(windows) = disjoint_windows(&x, window, outputs)?
+    {
+        let norms = full_range::signed_norm(&windows, p, [3, 5, 7].into_iter().collect())?;
+        let shape: Shape = x.shape()[..2].iter().chain(&outputs).copied().collect();
+        return images.restore_axes(&view::reshape_to(&norms, &shape)?);
+    }
+    let powers = if p == 1.0 { x } else { map(power::signed_power(p), &[&x], &[p.into()])? };
+    let sums = if pool.ceil {
+        let means = window_means(op, &powers, window, outputs, AvgPoolDivisor::Inside)?;
+        arithmetic::mul(&means, window.size.iter().product::<usize>() as f64)?
+    } else {
+        window_sums(op, &powers, window, outputs)?
+    };
+    // A sum of first powers has no root, whose derivative at 0 would be 0.
+    images.restore_axes(&if p == 1.0 { sums } else { map(power::root(), &[&sums], &[(1.0 / p).into()])? })
+}
+
+macro_rules! pools {
+    ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
+        /// Computes the maximum of every window, and its `i64` position in the spatial axes of x (row-major).
+        ///
+        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. Padding
+        /// is never selected.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of length L becomes")]
+        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`PoolOptions::ceil`].
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`], also for x without channels; [`Error::InvalidArgument`] for an impossible window.
+        #[tensor_method]
+        pub fn $max(x: &Tensor, pool: PoolOptions) -> Result<(Tensor, Tensor)> {
+            max_pool(stringify!($max), $spatial, x, &pool)
+        }
+
+        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
+        ///
+        /// `dims` are the spatial lengths of the result. The last of several elements with equal positions is stored,
+        /// but each of them receives the gradient at this position.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].
+        #[tensor_method]
+        pub fn $unpool(x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
+            max_unpool(stringify!($unpool), $spatial, x, positions, dims)
+        }
+
+        /// Computes the mean of every window. Padding counts as zeros. Integers give `f32`.
+        ///
+        #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; the result has the shape of")]
+        #[doc = concat!("[`", stringify!($max), "`].")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($max), "`];")]
+        /// [`Error::InvalidArgument`] for a dilation or a divisor of 0.
+        #[tensor_method]
+        pub fn $avg(x: &Tensor, pool: PoolOptions, divisor: AvgPoolDivisor) -> Result<Tensor> {
+            avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
+        }
+
+        /// Computes (Σ xᵖ)^(1/p) over every window; NaN for a root of a negative sum.
+        ///
+        /// For p = ∞ it is the maximum, for −∞ the minimum. The gradient of a window whose sum is 0 is 0, except for
+        /// p = 1.
+        ///
+        /// On the CPU, windows that neither overlap nor extend beyond x are scaled like those of
+        /// [`norm`](crate::ops::norm): the result is right over the whole range. Other windows are summed by a
+        /// convolution, which has no scale for each window. There the sum Σ xᵖ must be representable, as in PyTorch;
+        /// for p = 2 this is true for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in
+        /// `f64`, in windows of n elements. Derivatives of order k compute powers of the order 1 − p·k, which must be
+        /// representable, too.
+        ///
+        #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
+        /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts
+        /// as if it had the mean of the part inside, as in PyTorch.
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($max), "`];")]
+        /// [`Error::InvalidArgument`] for padding, dilation, or p = 0.
+        #[tensor_method(autocast = Single)]
+        pub fn $lp(x: &Tensor, p: f64, pool: PoolOptions) -> Result<Tensor> {
+            lp_pool(stringify!($lp), $spatial, x, p, &pool)
+        }
+    )*};
+}
+
+pools! {
+    max_pool1d, max_unpool1d, avg_pool1d, lp_pool1d: 1, "L";
+    max_pool2d, max_unpool2d, avg_pool2d, lp_pool2d: 2, "H, W";
+    max_pool3d, max_unpool3d, avg_pool3d, lp_pool3d: 3, "D, H, W";
+}

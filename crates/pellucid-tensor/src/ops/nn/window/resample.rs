@@ -1,0 +1,214 @@
+//! Resampling of spatial axes: interpolation, axis by axis.
+//!
+//! Every mode is a linear map along one axis after the other. Each output is a weighted sum of a few neighbouring
+//! inputs.
+
+use super::adaptive::adaptive_means;
+use super::check_lengths;
+use super::resample_taps::{ResampleTaps, apply_taps};
+use super::shuffle::concat_dims;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::fill;
+use crate::ops::primitive::precision::in_single;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result};
+use std::fmt;
+
+/// The size of the result of [`interpolate`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum Resize {
+    /// Lengths, one per spatial axis.
+    To(Vec<usize>),
+    /// Factors, one per spatial axis: lengths are ⌊length·factor⌋, and coordinates are divided by exactly this factor.
+    By(Vec<f64>),
+}
+
+impl fmt::Display for Resize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resize::To(to) => write!(f, "lengths {to:?}"),
+            Resize::By(by) => write!(f, "factors {by:?}"),
+        }
+    }
+}
+
+/// The interpolation mode of [`interpolate`].
+///
+/// With `align_corners` the centers of the first and the last element are fixed; otherwise the edges of the image, with
+/// elements as unit squares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResizeMode {
+    /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
+    Nearest,
+    /// The element with the nearest center.
+    NearestExact,
+    /// Linear interpolation of the two neighbours along each axis: linear, bilinear, trilinear.
+    Linear {
+        /// Whether the centers of the corner elements are fixed.
+        align_corners: bool,
+    },
+    /// Cubic interpolation of four neighbours along each axis (Keys 1981, with a = −0.75).
+    Cubic {
+        /// Whether the centers of the corner elements are fixed.
+        align_corners: bool,
+    },
+    /// Linear interpolation with a filter that widens with the scale when it shrinks: PyTorch's `bilinear` with
+    /// `antialias`, Pillow's `BILINEAR`. The edges of the image are fixed.
+    LinearAntialias,
+    /// Cubic interpolation (Keys 1981, with a = −0.5) with a filter that widens with the scale when it shrinks:
+    /// PyTorch's `bicubic` with `antialias`, Pillow's `BICUBIC`. The edges of the image are fixed.
+    CubicAntialias,
+    /// The mean over the area of an output, as in adaptive average pooling.
+    Area,
+}
+
+/// Resizes images x `[N, C, spatial..]`, with one to three spatial axes, by interpolation axis by axis.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (except with nearest elements);
+/// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
+/// [`Error::OutOfMemory`].
+#[tensor_method(autocast = Single)]
+pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor> {
+    let op = "interpolate";
+    let spatial = x.rank().wrapping_sub(2);
+    if !(1..=3).contains(&spatial) || x.shape()[2..].contains(&0) {
+        let help = "takes [N, C, ..] with one to three spatial axes, none empty; unsqueeze() adds missing axes";
+        return Err(Error::shapes(op, [x.shape()], help));
+    }
+    let picks = matches!(mode, ResizeMode::Nearest | ResizeMode::NearestExact);
+    if x.dtype() == DType::Bool || !x.dtype().is_float() && !picks {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    if !picks {
+        in_single!(op, [x] => interpolate(x, size, mode));
+    }
+    let dims = &x.shape()[2..];
+    // The length of each axis of the result, and the distance in x from one output to the next.
+    let axes: Vec<(usize, f64)> = match &size {
+        Resize::To(to) if to.len() == spatial => {
+            to.iter().zip(dims).map(|(&to, &len)| (to, len as f64 / to as f64)).collect()
+        }
+        Resize::By(by) if by.len() == spatial => {
+            by.iter().zip(dims).map(|(&by, &len)| ((len as f64 * by).floor() as usize, 1.0 / by)).collect()
+        }
+        other => {
+            let reason =
+                format!("needs one number for each of {spatial} spatial axes, got {other}; pass {spatial} numbers");
+            return Err(Error::invalid(op, reason));
+        }
+    };
+    if axes.iter().any(|&(to, scale)| to == 0 || !scale.is_finite() || scale <= 0.0) {
+        let reason = format!(
+            "cannot resize {} by {size}: factors must be finite and positive, and every new length at least 1",
+            x.shape()
+        );
+        return Err(Error::invalid(op, reason));
+    }
+    let lengths: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
+    check_lengths(&lengths).map_err(|error| error.with_shape(&concat_dims(&x.shape()[..2], &lengths)))?;
+    let mut y = x.clone();
+    for (k, &(to, scale)) in axes.iter().enumerate() {
+        y = resample_axis(&y, k + 2, to, scale, mode)?;
+    }
+    Ok(y)
+}
+
+fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMode) -> Result<Tensor> {
+    let len = x.shape()[axis];
+    let last = len - 1;
+    let clamped = |i: isize| i.clamp(0, last as isize) as usize;
+    // Computes the coordinate of output o, in elements of x.
+    let place = |o: usize, align: bool| match align {
+        true if to > 1 => o as f64 * last as f64 / (to - 1) as f64,
+        true => 0.0,
+        false => (o as f64 + 0.5) * scale - 0.5,
+    };
+    let taps = match mode {
+        ResizeMode::Area => return adaptive_means(x, axis, to),
+        ResizeMode::Nearest | ResizeMode::NearestExact => {
+            let shift = if mode == ResizeMode::Nearest { 0.0 } else { 0.5 };
+            let mut taps = ResampleTaps::new(1, to)?;
+            (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
+            taps
+        }
+        ResizeMode::Linear { align_corners } => {
+            let mut taps = ResampleTaps::new(2, to)?;
+            for o in 0..to {
+                let at = place(o, align_corners).max(0.0);
+                let low = clamped(at.floor() as isize);
+                let far = (at - low as f64).clamp(0.0, 1.0);
+                taps.push([(low, 1.0 - far), ((low + 1).min(last), far)]);
+            }
+            taps
+        }
+        ResizeMode::Cubic { align_corners } => {
+            let mut taps = ResampleTaps::new(4, to)?;
+            for o in 0..to {
+                let at = place(o, align_corners);
+                let low = at.floor();
+                let weights = cubic(at - low);
+                taps.push((0..4).map(|k| (clamped(low as isize + k as isize - 1), weights[k])));
+            }
+            taps
+        }
+        ResizeMode::LinearAntialias => filter_taps(len, to, scale, 1.0, |d| (1.0 - d).max(0.0))?,
+        ResizeMode::CubicAntialias => filter_taps(len, to, scale, 2.0, |d| match d {
+            d if d < 1.0 => keys_near(d, A_OF_FILTER),
+            d if d < 2.0 => keys_far(d, A_OF_FILTER),
+            _ => 0.0,
+        })?,
+    };
+    apply_taps(x, axis, &taps)
+}
+
+/// Returns the weights of a filter of distances below `radius`, which is stretched by the scale if the axis shrinks.
+/// The weights of an output have the sum 1.
+fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f64) -> f64) -> Result<ResampleTaps> {
+    let stretch = scale.max(1.0);
+    let support = radius * stretch;
+    let mut taps = ResampleTaps::new(((2.0 * support).ceil() as usize).saturating_add(1).min(len), to)?;
+    for o in 0..to {
+        let center = (o as f64 + 0.5) * scale;
+        let first = ((center - support + 0.5).max(0.0) as usize).min(len - 1);
+        let end = ((center + support + 0.5) as usize).clamp(first + 1, len);
+        let weight = |i: usize| filter((i as f64 + 0.5 - center).abs() / stretch);
+        let total: f64 = (first..end).map(weight).sum();
+        taps.push((first..end).map(|i| (i, weight(i) / total)));
+    }
+    Ok(taps)
+}
+
+/// The parameter a of Keys's cubic.
+const A: f64 = -0.75;
+
+/// The parameter a of Keys's cubic in filters.
+const A_OF_FILTER: f64 = -0.5;
+
+/// Computes Keys's cubic of a distance of at most 1.
+fn keys_near(d: f64, a: f64) -> f64 {
+    ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
+}
+
+/// Computes Keys's cubic of a distance from 1 to 2.
+fn keys_far(d: f64, a: f64) -> f64 {
+    ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
+}
+
+/// Returns the weights of the elements at −1, 0, 1, 2 for t in 0..1 (Keys, "Cubic convolution interpolation", 1981).
+fn cubic(t: f64) -> [f64; 4] {
+    let (near, far) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
+    [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+}
+
+/// Returns the weights of [`cubic`] for a tensor of coordinates.
+pub(super) fn cubic_at(t: &Tensor) -> Result<Vec<Tensor>> {
+    let horner = |d: &Tensor, c: [f64; 4]| {
+        c[1..].iter().try_fold(fill::full_like(d, c[0])?, |sum, &c| arithmetic::add(&arithmetic::mul(&sum, d)?, c))
+    };
+    let near = |d: &Tensor| horner(d, [A + 2.0, -(A + 3.0), 0.0, 1.0]);
+    let far = |d: &Tensor| horner(d, [A, -5.0 * A, 8.0 * A, -4.0 * A]);
+    let rest = arithmetic::sub(1.0, t)?;
+    Ok(vec![far(&arithmetic::add(t, 1.0)?)?, near(t)?, near(&rest)?, far(&arithmetic::add(&rest, 1.0)?)?])
+}

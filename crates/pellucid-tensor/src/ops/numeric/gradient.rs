@@ -1,0 +1,67 @@
+//! Derivatives of sampled functions by finite differences.
+
+use crate::ops::elementwise::arithmetic;
+use crate::ops::numeric::integrate::Spacing;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{fill, view};
+use crate::ops::reduce::scan;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{Error, Result};
+
+/// Computes the derivative dy/dx of samples along an axis (NumPy's `gradient` along one axis).
+///
+/// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) at interior samples,
+/// exact for parabolas. At both ends it is the one-sided slope (`edge_order` 1), or that of the parabola through three
+/// samples (`edge_order` 2). Points are a vector as long as the axis.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1
+/// samples; [`Error::ShapeMismatch`] for points of another shape; [`Error::DTypeMismatch`] for samples that are not
+/// floats.
+#[tensor_method]
+pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize) -> Result<Tensor> {
+    let op = "gradient";
+    let at = y.shape().axis(op, axis)?;
+    let len = y.shape()[at];
+    if !y.dtype().is_float() {
+        return Err(Error::dtypes(op, [y.dtype()], "takes floats; use to_dtype()"));
+    }
+    if !(1..=2).contains(&edge_order) || len <= edge_order {
+        let reason = format!(
+            "needs edge order 1 or 2 and more samples than the order, got order {edge_order} and {len} samples"
+        );
+        return Err(Error::invalid(op, reason));
+    }
+    let points = spacing.points();
+    in_single!(op, [y; points] => gradient(y, spacing.with_points(points), axis, edge_order));
+    let steps = match spacing {
+        Spacing::Step(step) => fill::full([len - 1], step, y.dtype())?,
+        Spacing::Points(points) if points.shape()[..] == [len] => scan::diff(points, 1, 0)?,
+        Spacing::Points(points) => {
+            let help = format!("points must be a vector as long as axis {at}");
+            return Err(Error::shapes(op, [y.shape(), points.shape()], help));
+        }
+    };
+    // The axis is moved to the end, where a vector of steps broadcasts.
+    let last = |t: &Tensor, start, count| view::narrow(t, -1, start, count);
+    let slopes = arithmetic::div(&scan::diff(&view::movedim(y, [axis], [-1])?, 1, -1)?, &steps)?;
+    let both = |t: &Tensor| -> Result<(Tensor, Tensor)> { Ok((last(t, 0, len - 2)?, last(t, 1, len - 2)?)) };
+    let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
+    let inside = arithmetic::add(arithmetic::mul(&left, &after)?, arithmetic::mul(&right, &before)?)?;
+    let inside = arithmetic::div(&inside, &arithmetic::add(&left, &right)?)?;
+    // The derivative at an end: its slope, for order 2 corrected by its difference from the next slope.
+    let end = |own: usize, next: usize| -> Result<Tensor> {
+        let slope = last(&slopes, own, 1)?;
+        if edge_order == 1 {
+            return Ok(slope);
+        }
+        let (step, beyond) = (last(&steps, own, 1)?, last(&steps, next, 1)?);
+        let bend =
+            arithmetic::div(&arithmetic::sub(&slope, &last(&slopes, next, 1)?)?, &arithmetic::add(&step, &beyond)?)?;
+        arithmetic::add(&slope, &arithmetic::mul(&bend, &step)?)
+    };
+    let (first, final_) = (end(0, 1)?, end(len - 2, len.saturating_sub(3))?);
+    view::movedim(&concatenate(&[&first, &inside, &final_], -1)?, [-1], [axis])
+}

@@ -1,0 +1,92 @@
+//! Integrals of sampled functions by the trapezoidal rule.
+
+use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::view;
+use crate::ops::reduce::{reductions, scan};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{Error, Result, Scalar};
+
+/// The spacing of samples.
+#[derive(Clone, Copy, Debug)]
+pub enum Spacing<'a> {
+    /// A constant distance.
+    Step(f64),
+    /// Sample points: a vector as long as the axis, or a tensor that broadcasts to the samples.
+    Points(&'a Tensor),
+}
+
+impl<'a> Spacing<'a> {
+    pub(in crate::ops) fn points(self) -> Option<&'a Tensor> {
+        match self {
+            Spacing::Points(points) => Some(points),
+            Spacing::Step(_) => None,
+        }
+    }
+
+    /// Replaces the points, if the spacing has points.
+    pub(in crate::ops) fn with_points<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
+    where
+        'a: 'b,
+    {
+        points.map_or(self, Spacing::Points)
+    }
+}
+
+/// Computes the integral ∫ y dx along an axis by the trapezoidal rule, Σ (xᵢ₊₁ − xᵢ)·(yᵢ + yᵢ₊₁)/2.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
+#[doc(alias = "trapz")]
+#[tensor_method(autocast = Single)]
+pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    let points = spacing.points();
+    in_single!("trapezoid", [y; points] => trapezoid(y, spacing.with_points(points), axis));
+    reductions::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
+}
+
+/// Computes the running integral along an axis, up to every sample but the first (see [`trapezoid`]).
+///
+/// # Errors
+/// Those of [`trapezoid`].
+#[doc(alias = "cumtrapz")]
+#[tensor_method(autocast = Single)]
+pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    let points = spacing.points();
+    in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.with_points(points), axis));
+    scan::cumsum(&trapezoid_areas("cumulative_trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
+}
+
+/// Returns the axis counted from the end, since points may have more leading axes than the samples.
+fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
+    Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
+}
+
+/// Computes the areas between neighbouring samples.
+fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
+    let at = y.shape().axis(op, axis)?;
+    let len = y.shape()[at];
+    let neighbours = |x: &Tensor, axis: isize| {
+        let rest = len.saturating_sub(1);
+        Ok::<_, Error>((view::narrow(x, axis, 0, rest)?, view::narrow(x, axis, len - rest, rest)?))
+    };
+    let (low, high) = neighbours(y, axis)?;
+    let sums = arithmetic::add(&low, &high)?;
+    let points = match spacing {
+        Spacing::Step(step) => return arithmetic::mul(&sums, Scalar::from(0.5 * step)),
+        Spacing::Points(points) if points.rank() == 1 => {
+            let beside: Vec<isize> = (0..y.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
+            view::reshape(points, &beside[..])?
+        }
+        Spacing::Points(points) => points.clone(),
+    };
+    let from_end = axis_from_end(y, axis)?;
+    let along = points.shape().axis(op, from_end).ok().filter(|&k| points.shape()[k] == len);
+    if along.is_none() || points.shape().broadcast(y.shape()).is_none() {
+        let help = format!("points must be a vector of length {len}, or broadcast to the samples");
+        return Err(Error::shapes(op, [y.shape(), points.shape()], help));
+    }
+    let (low, high) = neighbours(&points, from_end)?;
+    arithmetic::mul(&arithmetic::mul(&arithmetic::sub(&high, &low)?, &sums)?, 0.5)
+}

@@ -1,0 +1,302 @@
+//! Polynomials given by coefficients, and piecewise linear functions: evaluation and least squares fits.
+
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::ops::call::check;
+use crate::ops::elementwise::{arithmetic, compare, numbers, transcendental};
+use crate::ops::formula::over_axes::as_float;
+use crate::ops::formula::{broadcast, map};
+use crate::ops::index::{search, sort};
+use crate::ops::linalg;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::reduce::{reductions, scan, value_range};
+use crate::ops::shape::{join, rearrange};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result, formula};
+use smallvec::smallvec;
+
+/// Evaluates the polynomial with these coefficients, the highest power first, at every element of x (Horner's rule).
+///
+/// This is NumPy's `polyval`: the coefficients are a vector `[n]` of a polynomial of degree n − 1; without
+/// coefficients it is 0. Both operands have gradients. Dtypes are promoted. The gradient takes about 3 times the memory
+/// of x for every number of coefficients, and each further derivative about 2 times more.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let p = Tensor::from([3.0, 0.0, 1.0]);
+/// assert_eq!(p.polyval(&Tensor::from([0.0, 2.0])).to_vec::<f64>(), [1.0, 13.0]);
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the coefficients are a vector; [`Error::OutOfMemory`].
+#[tensor_method]
+pub fn polyval(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let op = "polyval";
+    if coefficients.rank() != 1 {
+        let help = "the coefficients must be a vector, the highest power first";
+        return Err(Error::shapes(op, [coefficients.shape(), x.shape()], help));
+    }
+    let count = coefficients.size();
+    if count > 2 {
+        in_single!(op, [coefficients, x] => polyval(coefficients, x));
+    }
+    check::affordable_parts(count)?;
+    let dtype = coefficients.dtype().promote(x.dtype());
+    // Booleans are multiplied and added as integers.
+    let dtype = if dtype == DType::Bool { DType::I64 } else { dtype };
+    let x = copy::to_dtype(x, dtype)?;
+    if count == 0 {
+        // The sum of no coefficients is 0, on the device of the coefficients.
+        return arithmetic::add(&fill::zeros_like(&x)?, &copy::to_dtype(&reductions::sum(coefficients, ..)?, dtype)?);
+    }
+    apply_one(PolynomialValue, &[&copy::to_dtype(coefficients, dtype)?, &x])
+}
+
+/// Σᵢ cᵢ·x^(n−1−i) of coefficients `[n]`, n ≥ 1, and x in one dtype. Nothing is stored for each coefficient, because
+/// the derivatives are values of polynomials and [power sums](PowerSums).
+struct PolynomialValue;
+
+impl Operation for PolynomialValue {
+    fn name(&self) -> &'static str {
+        "polyval"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..2).for_each(|i| saves.input(i));
+        let [coefficients, x] = [0, 1].map(|i| Tensor::from(inputs[i].clone()));
+        let mut parts = rearrange::unbind(&coefficients, 0)?.into_iter();
+        let highest = parts.next().expect("the polynomial must have a coefficient");
+        let step = formula! { static polyval(y, x, c) = y * x + c; };
+        let y = parts.try_fold(broadcast::broadcast_to(&highest, x.shape())?, |y, c| map(step, &[&y, &x, &c], &[]))?;
+        Ok(smallvec![y.array().clone()])
+    }
+
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let (coefficients, x, g) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
+        let count = coefficients.size();
+        let sums = needed.contains(0).then(|| apply_one(PowerSums { count }, &[&g, &x])).transpose()?;
+        let slope = needed.contains(1).then(|| arithmetic::mul(&g, &slope(&coefficients, &x)?)).transpose()?;
+        Ok(smallvec![sums, slope])
+    }
+}
+
+/// Computes the derivative of the polynomial with these coefficients, at least one, at x.
+fn slope(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let degree = coefficients.size() - 1;
+    if degree == 0 {
+        return fill::zeros_like(x);
+    }
+    let powers = view::flip(&arithmetic::add(&create::indices(degree)?, 1)?, 0)?;
+    let scaled =
+        arithmetic::mul(&view::narrow(coefficients, 0, 0, degree)?, &copy::to_dtype(&powers, coefficients.dtype())?)?;
+    apply_one(PolynomialValue, &[&scaled, x])
+}
+
+/// The sums Σ g·x^(n−1−i) over all elements, `[n]`: the gradient of the coefficients of a polynomial.
+struct PowerSums {
+    count: usize,
+}
+
+impl Operation for PowerSums {
+    fn name(&self) -> &'static str {
+        "polyval"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..2).for_each(|i| saves.input(i));
+        let [mut product, x] = [0, 1].map(|i| Tensor::from(inputs[i].clone()));
+        let mut sums = vec![reductions::sum(&product, ..)?];
+        for _ in 1..self.count {
+            product = arithmetic::mul(&product, &x)?;
+            sums.push(reductions::sum(&product, ..)?);
+        }
+        sums.reverse();
+        Ok(smallvec![join::stack(&sums, 0)?.array().clone()])
+    }
+
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let (g, x, weights) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
+        let value = needed.contains(0).then(|| apply_one(PolynomialValue, &[&weights, &x])).transpose()?;
+        let slope = needed.contains(1).then(|| arithmetic::mul(&g, &slope(&weights, &x)?)).transpose()?;
+        Ok(smallvec![value, slope])
+    }
+}
+
+/// Fits a polynomial of a degree to points (xᵢ, yᵢ) by least squares. Returns its coefficients, the highest power
+/// first.
+///
+/// This is NumPy's `polyfit`: x is `[N]`, and y `[N]` or `[N, K]` for K polynomials; the result is `[degree + 1]` or
+/// `[degree + 1, K]`. x is scaled by a power of two, so that its powers do not overflow. The powers are scaled to unit
+/// length, and singular values up to max(N, degree + 1)·ε of the
+/// largest count as zero (see [`lstsq`](crate::ops::lstsq)). Both operands have gradients.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let (x, y) = (Tensor::from([0.0, 1.0, 2.0, 3.0]), Tensor::from([1.0, 3.0, 5.0, 7.0]));
+/// let line = x.polyfit(&y, 1);
+/// assert!(line.allclose(&Tensor::from([2.0, 1.0]), 1e-9, 1e-9, false).item::<bool>());
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless x is a vector with at least one element and y has its length;
+/// [`Error::DTypeMismatch`] for integers; [`Error::OutOfMemory`].
+#[tensor_method(autocast = Single)]
+pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
+    let op = "polyfit";
+    check::floats(op, &[x, y])?;
+    if x.rank() != 1 || x.size() == 0 || !(1..=2).contains(&y.rank()) || y.shape()[0] != x.size() {
+        let help = "x must be a vector [N] with N of at least 1, and y [N] or [N, K]";
+        return Err(Error::shapes(op, [x.shape(), y.shape()], help));
+    }
+    in_single!(op, [x, y] => polyfit(x, y, degree));
+    let count = degree.checked_add(1).ok_or_else(Error::size_overflow)?;
+    // Powers of numbers up to 1 do not overflow. The scale 2⁻ᵉ is exact.
+    let (_, e) = numbers::frexp(&reductions::max(&arithmetic::abs(&x.detach())?, ..)?)?;
+    let powers = view::flip(&linalg::vander(&transcendental::ldexp(x, &arithmetic::neg(&e)?)?, Some(count))?, -1)?;
+    let lengths = reductions::norm(&powers, 2.0, 0)?;
+    // A power that is 0 at all points has the coefficient 0.
+    let lengths = arithmetic::where_(&compare::gt(&lengths, 0.0)?, &lengths, 1.0)?;
+    let scaled = linalg::lstsq(&arithmetic::div(&powers, &lengths)?, y, None)?.solution;
+    let exponents = arithmetic::mul(&e, &arithmetic::sub(&create::indices(count)?, degree as i64)?)?;
+    let each = |t: Tensor| if y.rank() == 1 { Ok(t) } else { view::unsqueeze(&t, 1) };
+    transcendental::ldexp(&arithmetic::div(&scaled, &each(lengths)?)?, &each(exponents)?)
+}
+
+/// Options of [`interp`].
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct InterpOptions {
+    /// The result for elements below the first point; `None` means the value of the first point.
+    pub left: Option<f64>,
+    /// The result for elements above the last point; `None` means the value of the last point.
+    pub right: Option<f64>,
+    /// The period of a periodic function; `None` means that the function is not periodic.
+    pub period: Option<f64>,
+}
+
+/// Evaluates the piecewise linear function through the points (pᵢ, vᵢ) at every element of x. Before the first and
+/// after the last point it is constant.
+///
+/// This is NumPy's `interp`: points and values are vectors of one length, and the points ascend. At a point that occurs
+/// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; that of x is the slope.
+/// Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the result for
+/// points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need no
+/// order; the function connects the last point of a period with the first of the next.
+///
+/// The segments are found by [`searchsorted`](crate::ops::searchsorted). Besides operands and result, the operation
+/// stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::ops::InterpOptions;
+/// let (p, v) = (Tensor::from([0.0, 1.0, 3.0]), Tensor::from([5.0, 7.0, 3.0]));
+/// let x = Tensor::from([-1.0, 0.5, 2.0, 9.0]);
+/// assert_eq!(x.interp(&p, &v, InterpOptions::default()).to_vec::<f64>(), [5.0, 6.0, 5.0, 3.0]);
+/// let left = InterpOptions { left: Some(0.0), ..Default::default() };
+/// assert_eq!(x.interp(&p, &v, left).to_vec::<f64>(), [0.0, 6.0, 5.0, 3.0]);
+/// let periodic = InterpOptions { period: Some(4.0), ..Default::default() };
+/// assert_eq!(x.interp(&p, &v, periodic).to_vec::<f64>(), [3.0, 6.0, 5.0, 7.0]);
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless points and values are vectors of one length of at least 1;
+/// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`, and, in eager
+/// mode, for points that descend without a period.
+#[tensor_method]
+pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptions) -> Result<Tensor> {
+    let op = "interp";
+    let InterpOptions { left, right, period } = options;
+    if points.rank() != 1 || points.size() == 0 || points.shape() != values.shape() {
+        let help = "points and values must be vectors of one length of at least 1";
+        return Err(Error::shapes(op, [x.shape(), points.shape(), values.shape()], help));
+    }
+    if let Some(period) = period {
+        check::finite(op, "period", period)?;
+        if period == 0.0 || left.is_some() || right.is_some() {
+            let reason = match period {
+                0.0 => "the period must not be 0",
+                _ => "a periodic function has no ends: give the period, or left and right",
+            };
+            return Err(Error::invalid(op, reason));
+        }
+    }
+    if period.is_none() {
+        let widths = scan::diff(&points.detach(), 1, 0)?;
+        value_range::in_range(op, "differences of neighbouring points", &widths, 0.0..=f64::INFINITY)?;
+    }
+    in_single!(op, [x, points, values] => interp(x, points, values, options));
+    let dtype = [points, values].iter().fold(x.dtype(), |dtype, t| dtype.promote(t.dtype()));
+    let operand = |t: &Tensor| as_float(&copy::to_dtype(t, dtype)?);
+    let (mut x, mut points, mut values) = (operand(x)?, operand(points)?, operand(values)?);
+    if let Some(period) = period {
+        (x, points, values) = unrolled(&x, &points, &values, period.abs())?;
+    }
+    let y = piecewise_linear(&x, &points, &values)?;
+    let y = match period {
+        None if !check::is_readable(&points) => {
+            let widths = scan::diff(&points.detach(), 1, 0)?;
+            let descends = reductions::any(&compare::lt(&widths, 0.0)?, ..)?;
+            value_range::nan_unless(&compare::logical_not(&descends)?, &y)?
+        }
+        _ => y,
+    };
+    let end = |index: isize| view::select(&points, 0, index);
+    let y = match left {
+        Some(left) => arithmetic::where_(&compare::lt(&x, &end(0)?)?, left, &y)?,
+        None => y,
+    };
+    match right {
+        Some(right) => arithmetic::where_(&compare::gt(&x, &end(-1)?)?, right, &y),
+        None => Ok(y),
+    }
+}
+
+/// Takes x and the points modulo a period, and sorts the points. The last point is repeated one period earlier, and the
+/// first one period later.
+fn unrolled(x: &Tensor, points: &Tensor, values: &Tensor, period: f64) -> Result<(Tensor, Tensor, Tensor)> {
+    let (x, points) = (arithmetic::rem(x, period)?, arithmetic::rem(points, period)?);
+    let order = sort::argsort(&points, 0, false)?;
+    let (points, values) = (gather::index_select(&points, 0, &order)?, gather::index_select(values, 0, &order)?);
+    let last = |t: &Tensor| view::narrow(t, 0, t.size() - 1, 1);
+    let first = |t: &Tensor| view::narrow(t, 0, 0, 1);
+    let (before, after) = (arithmetic::sub(&last(&points)?, period)?, arithmetic::add(&first(&points)?, period)?);
+    let points = concatenate(&[&before, &points, &after], 0)?;
+    let values = concatenate(&[&last(&values)?, &values, &first(&values)?], 0)?;
+    Ok((x, points, values))
+}
+
+/// Computes [`interp`] of operands of one float dtype, without options.
+fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
+    let last = points.size() as i64 - 1;
+    let right = arithmetic::clamp(&search::searchsorted(points, x, true)?, last.min(1), last)?;
+    let left = arithmetic::maximum(&arithmetic::sub(&right, 1)?, 0)?;
+    let segment = formula! {
+        static interp(x, p0, p1, v0, v1) = {
+            let width = p1 - p0;
+            let t = ((x - p0) / width.gt(0.0).select(width, 1.0)).clamp(0.0, 1.0);
+            let rise = v1 - v0;
+            // From the nearer end, so that the function is exact at all points.
+            let value = t.lt(0.5).select(v0 + t * rise, v1 - (1.0 - t) * rise);
+            // Between a finite and an infinite value the function is infinite; t is NaN if x is.
+            let between = t.gt(0.0).select(v0 + v1, t);
+            rise.is_finite().select(value, t.le(0.0).select(v0, t.ge(1.0).select(v1, between)))
+        };
+    };
+    let at = |t: &Tensor, index: &Tensor| gather::index_select(t, 0, index);
+    let [p0, p1, v0, v1] = [at(points, &left)?, at(points, &right)?, at(values, &left)?, at(values, &right)?];
+    map(segment, &[x, &p0, &p1, &v0, &v1], &[])
+}

@@ -1,0 +1,165 @@
+//! Operations that create tensors of evenly spaced numbers, and tensors of host values.
+
+use crate::array::{Array, host_values};
+use crate::device::Device;
+use crate::ops::primitive::copy;
+use crate::panic;
+use crate::tensor::Tensor;
+use pellucid_derive::operation;
+use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
+
+/// Returns start, start + step, .. up to but excluding `end`: ⌈(end − start)/step⌉ values, computed as start + i·step.
+///
+/// # Errors
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite; for an integer
+/// dtype, if an argument is not an integer, or the dtype cannot represent an element of the result.
+#[doc(alias = "range")]
+#[operation]
+pub fn arange(
+    start: impl Into<Scalar>,
+    end: impl Into<Scalar>,
+    step: impl Into<Scalar>,
+    dtype: DType,
+) -> Result<Tensor> {
+    evenly_stepped(start.into(), end.into(), step.into(), dtype)
+}
+
+/// Returns `count` evenly spaced values from `start` to `end`, both included. Element i is
+/// start + i·(end − start)/(count − 1), computed from the nearer end, so that both ends are exact.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if `dtype` is not a float.
+#[operation]
+pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
+    evenly_spaced("linspace", start, end, count, dtype, |x| x)
+}
+
+/// Returns `count` values from base^start to base^end: the powers of `base` with the exponents of [`linspace`].
+///
+/// # Errors
+/// Those of [`linspace`].
+#[operation]
+pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
+    evenly_spaced("logspace", start, end, count, dtype, |x| base.powf(x))
+}
+
+/// Returns `count` values from `start` to `end`, both included, with a constant ratio: start·(end/start)^(i/(count −
+/// 1)).
+///
+/// # Errors
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite, nonzero and of one sign;
+/// those of [`linspace`].
+#[operation]
+pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
+    if !(start.is_finite() && end.is_finite() && start != 0.0 && end != 0.0 && start.signum() == end.signum()) {
+        let reason = format!("both ends must be finite, nonzero and of one sign; got {start} and {end}");
+        return Err(Error::invalid("geomspace", reason));
+    }
+    let (low, high) = (start.abs().ln(), end.abs().ln());
+    let power = |x: f64| match x {
+        x if x == low => start,
+        x if x == high => end,
+        x => x.exp().copysign(start),
+    };
+    evenly_spaced("geomspace", low, high, count, dtype, power)
+}
+
+/// Returns the integers 0, 1, .., count − 1 (`i64`).
+pub(crate) fn indices(count: usize) -> Result<Tensor> {
+    from_host(&host_values(count, 0i64..)?, [count])
+}
+
+/// Returns a tensor of `shape` with the given values.
+pub(crate) fn from_host<T: Element>(values: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
+    Array::from_slice(Device::cpu(), values, shape.into()).map(Tensor::from)
+}
+
+/// Creates the numbers start, start + step, .. below `end` (above it for a negative step).
+fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
+    let reason = |why: &str| Error::invalid("arange", format!("{why}: {start}..{end} by {step}"));
+    if dtype.is_float() {
+        let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
+        let count = ((b - a) / s).ceil();
+        if !(a.is_finite() && b.is_finite() && count.is_finite()) {
+            return Err(reason("needs finite bounds and a nonzero step"));
+        }
+        return tensor_from_fn(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
+    }
+    let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
+    if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
+        let why = format!("{x} is not an integer, and the dtype is {dtype}; use a float dtype");
+        return Err(reason(&why));
+    }
+    let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
+    if s == 0 {
+        return Err(reason("needs a nonzero step; full() repeats a value"));
+    }
+    let distance = (b - a) * s.signum();
+    let count = if distance <= 0 { 0 } else { (distance - 1) / s.abs() + 1 };
+    let last = a + (count - 1).max(0) * s;
+    let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
+    if count > 0 && !(fits(a) && fits(last)) {
+        return Err(reason(&format!(
+            "the first element {a} or the last element {last} is outside of the range of {dtype}; use a wider dtype"
+        )));
+    }
+    tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
+}
+
+/// Computes f of `count` evenly spaced numbers from `start` to `end`.
+fn evenly_spaced(
+    op: &'static str,
+    start: f64,
+    end: f64,
+    count: usize,
+    dtype: DType,
+    f: impl Fn(f64) -> f64,
+) -> Result<Tensor> {
+    if !dtype.is_float() {
+        return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
+    }
+    let parts = count.saturating_sub(1).max(1) as f64;
+    // The ends are divided first if their distance overflows.
+    let distance = end - start;
+    let step = if distance.is_finite() { distance / parts } else { end / parts - start / parts };
+    let at = |i: usize| {
+        if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
+    };
+    tensor_from_fn(count, |i| Scalar::Float(f(at(i))), dtype)
+}
+
+/// Computes `count` elements on the host: element i is `at(i)`.
+pub(in crate::ops) fn tensor_from_fn(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
+    let shape = Shape::from([count]);
+    let sized = |error: Error| error.with_shape(&shape);
+    if dtype.is_float() {
+        let values = host_values(count, (0..count).map(|i| at(i).to_f64())).map_err(sized)?;
+        copy::to_dtype(&from_host(&values, &shape)?, dtype)
+    } else {
+        let values = host_values(count, (0..count).map(|i| at(i).to_i64())).map_err(sized)?;
+        copy::to_dtype(&from_host(&values, &shape)?, dtype)
+    }
+}
+
+impl Tensor {
+    /// Creates the numbers start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉
+    /// elements, each computed as start + i·step. The dtype is that of the arguments.
+    ///
+    /// # Panics
+    /// If the step is 0 or a bound is not finite.
+    #[doc(alias = "range")]
+    #[track_caller]
+    pub fn arange<T: Element + Into<Scalar>>(start: T, end: T, step: T) -> Tensor {
+        panic::unwrap(arange(start, end, step, T::DTYPE))
+    }
+
+    /// Creates `count` evenly spaced numbers from `start` to `end`, both included. Element i is start + i·(end −
+    /// start)/(count − 1), computed from the nearer end, so that both ends are exact.
+    ///
+    /// # Panics
+    /// If `dtype` is not a float.
+    #[track_caller]
+    pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Tensor {
+        panic::unwrap(linspace(start, end, count, dtype))
+    }
+}

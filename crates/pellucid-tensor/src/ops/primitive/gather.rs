@@ -1,0 +1,203 @@
+//! Gather and its transpose: selecting elements by index tensors, and accumulating at them.
+//!
+//! Gather and scatter-add are the gradients of each other, which gives derivatives of every order. Repeated indices
+//! accumulate in a fixed order.
+
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::engine;
+use crate::ops::call::operation_scope::outermost_operation;
+use crate::ops::primitive::{copy, view};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::{SmallVec, smallvec};
+
+/// Computes y = x[index]. The inputs are x and the index tensors.
+struct GatherOp {
+    /// The operation that the error of an index names.
+    op: &'static str,
+    from_end: bool,
+    index: Index,
+}
+
+impl Operation for GatherOp {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (1..inputs.len()).for_each(|i| saves.input(i));
+        let x = inputs[0];
+        let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
+        let kernel = kernel::Gather { op: self.op, from_end: self.from_end, index: self.index.clone() };
+        engine::submit(&Kernel::Gather(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let &GatherOp { op, from_end, ref index } = self;
+        let scatter = ScatterAdd { op, from_end, index: index.clone(), shape: saved.input_shape(0) };
+        let indices = saved.inputs_from(1)?;
+        let g = grads.get(0)?;
+        let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
+        gradients[0] = Some(apply_one(scatter, &operands)?);
+        Ok(gradients)
+    }
+}
+
+/// Creates zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
+struct ScatterAdd {
+    op: &'static str,
+    from_end: bool,
+    index: Index,
+    shape: Shape,
+}
+
+impl Operation for ScatterAdd {
+    fn name(&self) -> &'static str {
+        "scatter_add"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (1..inputs.len()).for_each(|i| saves.input(i));
+        let out = Array::filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
+        let &ScatterAdd { op, from_end, ref index, .. } = self;
+        let kernel = kernel::Scatter { op, from_end, index: index.clone(), reduction: ScatterReduction::Add };
+        engine::submit(&Kernel::Scatter(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let indices = saved.inputs_from(1)?;
+        let g = grads.get(0)?;
+        let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
+        let &ScatterAdd { op, from_end, ref index, .. } = self;
+        gradients[0] = Some(apply_one(GatherOp { op, from_end, index: index.clone() }, &operands)?);
+        Ok(gradients)
+    }
+}
+
+pub(in crate::ops) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
+    if !index.dtype().is_int() {
+        return Err(Error::dtypes(
+            op,
+            [index.dtype()],
+            "index tensors need an integer dtype; use to_dtype(DType::I64)",
+        ));
+    }
+    copy::to_dtype(index, DType::I64)
+}
+
+/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result.
+/// Negative indices count from the end. The error of an index names `op`.
+pub(crate) fn gather_axes(
+    op: &'static str,
+    x: &Tensor,
+    axes: SmallVec<[usize; 4]>,
+    indices: &[Tensor],
+) -> Result<Tensor> {
+    let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
+    let op = outermost_operation(op);
+    apply_one(GatherOp { op, from_end: true, index: Index::Axes(axes) }, &operands)
+}
+
+/// Returns the rows of x at the indices, of which none may be negative. Errors name `op`.
+pub(in crate::ops) fn select_rows(op: &'static str, x: &Tensor, index: &Tensor) -> Result<Tensor> {
+    let rows = GatherOp { op: outermost_operation(op), from_end: false, index: Index::Axes(smallvec![0]) };
+    apply_one(rows, &[x, &as_index(op, index)?])
+}
+
+/// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
+/// [`index_select`] by a vector of indices.
+pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usize) -> Result<Tensor> {
+    let front = view::movedim(x, [axis as isize], [0])?;
+    let rest = front.shape()[1..].iter().copied();
+    // The scatter kernel indexes the first axis, so the axis is moved to the front and back.
+    let shape = std::iter::once(len).chain(rest).collect();
+    let op = outermost_operation("scatter_add");
+    let scatter = ScatterAdd { op, from_end: true, index: Index::Axes(smallvec![0]), shape };
+    view::movedim(&apply_one(scatter, &[&front, index])?, [0], [axis as isize])
+}
+
+/// Returns the slices of x at indices of an axis (PyTorch's `index_select`, for index tensors of any rank).
+///
+/// The axes of the index tensor replace the axis. Negative indices count from the end.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index tensor without an
+/// integer dtype.
+#[doc(alias = "take")]
+#[tensor_method]
+pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
+    let at = x.shape().axis("index_select", axis)?;
+    let index = as_index("index_select", index)?;
+    let rank = index.rank();
+    let picked = gather_axes("index_select", x, smallvec![at], &[index])?;
+    // The gather puts the axes of the index first; they are moved to the position of the axis.
+    let order: Vec<isize> =
+        (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
+    if at == 0 { Ok(picked) } else { view::permute(&picked, &order) }
+}
+
+/// Picks one element along an axis for every index: yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1.
+///
+/// This is NumPy's `take_along_axis` and PyTorch's `gather`. The index has x's rank; its other axes may be shorter than
+/// x's. An index without elements may have any shape.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`],
+/// [`Error::DTypeMismatch`].
+#[doc(alias("gather", "take_along_dim"))]
+#[tensor_method]
+pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor> {
+    let op = "take_along_axis";
+    let axis = x.shape().axis(op, axis)?;
+    let index = as_index(op, index)?;
+    if index.size() == 0 && index.rank() != x.rank() {
+        return take(x, &index);
+    }
+    check_index_shape(op, x.shape(), index.shape(), axis)?;
+    gather_along(outermost_operation(op), x, &index, axis)
+}
+
+/// Computes [`take_along_axis`] of operands that fit, on behalf of another operation, which errors name.
+pub(in crate::ops) fn gather_along(op: &'static str, x: &Tensor, index: &Tensor, axis: usize) -> Result<Tensor> {
+    apply_one(GatherOp { op, from_end: true, index: Index::Along(axis) }, &[x, index])
+}
+
+pub(in crate::ops) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
+    let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
+    let help = format!("the index must have the tensor's rank, and no longer axes except axis {axis}");
+    if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], help)) }
+}
+
+/// Adds each value of x to zeros of `shape` at its index along `axis`: the transpose of [`take_along_axis`].
+///
+/// # Errors
+/// Those of [`take_along_axis`].
+#[tensor_method]
+pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl Into<Shape>) -> Result<Tensor> {
+    let op = "scatter_add_along";
+    let shape = shape.into();
+    let axis = shape.axis(op, axis)?;
+    let index = as_index(op, index)?;
+    check_index_shape(op, &shape, index.shape(), axis)?;
+    if x.shape() != index.shape() {
+        return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index must have the same shape"));
+    }
+    let op = outermost_operation(op);
+    apply_one(ScatterAdd { op, from_end: true, index: Index::Along(axis), shape }, &[x, &index])
+}
+
+/// Returns the elements at positions in row-major order, in the shape of the index. Negative positions count from the
+/// end.
+///
+/// # Errors
+/// [`Error::IndexOutOfBounds`]; [`Error::DTypeMismatch`] for an index without an integer dtype.
+#[tensor_method]
+pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
+    let op = "take";
+    gather_axes(op, &view::ravel(x)?, smallvec![0], &[as_index(op, index)?])
+}

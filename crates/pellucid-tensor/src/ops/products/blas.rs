@@ -1,0 +1,169 @@
+//! Matrix products that are added to a tensor, β·x + α·A·B (levels 2 and 3 of BLAS), and the inner product of tensors.
+//!
+//! Half precision is rounded once, after the addition.
+
+use crate::autocast::autocast_off;
+use crate::ops::formula::map;
+use crate::ops::primitive::copy::to_dtype;
+use crate::ops::primitive::{precision, view};
+use crate::ops::products::matmul;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
+
+/// The factors β of the addend and α of the product.
+#[derive(Clone, Copy)]
+struct ProductFactors {
+    beta: Scalar,
+    alpha: Scalar,
+}
+
+impl ProductFactors {
+    /// Returns true if the addend has no effect, as NaN neither.
+    fn ignores_addend(self) -> bool {
+        self.beta.to_f64() == 0.0
+    }
+}
+
+/// Computes β·x + α·`product`(a, b). The operands are promoted to one dtype.
+fn add_product(
+    op: &'static str,
+    [x, a, b]: [&Tensor; 3],
+    factors: ProductFactors,
+    product: fn(&Tensor, &Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let promoted = [x, a, b].iter().map(|t| t.dtype()).fold(x.dtype(), DType::promote);
+    let dtype = precision::wanted_dtype(op, &[x, a, b]).unwrap_or(promoted);
+    let _off = autocast_off();
+    let single = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+    // Operands that autocast makes narrower are rounded first.
+    let cast = |t: &Tensor| to_dtype(&to_dtype(t, dtype)?, single);
+    let product = product(&cast(a)?, &cast(b)?)?;
+    if x.shape().broadcast(product.shape()).as_ref() != Some(product.shape()) {
+        let help = format!("the first tensor must broadcast to the shape of the product, {}", product.shape());
+        return Err(Error::shapes(op, [x.shape(), a.shape(), b.shape()], &help));
+    }
+    let sum = if factors.ignores_addend() {
+        map(formula! { static scaled_product(p; alpha) = alpha * p; }, &[&product], &[factors.alpha])?
+    } else {
+        let sum = formula! { static add_product(x, p; beta, alpha) = beta * x + alpha * p; };
+        map(sum, &[&cast(x)?, &product], &[factors.beta, factors.alpha])?
+    };
+    if single == dtype { Ok(sum) } else { to_dtype(&sum, dtype) }
+}
+
+/// Returns an error unless the operands of the product have these ranks.
+fn check_ranks(op: &'static str, tensors: [&Tensor; 3], ranks: [usize; 2], help: &str) -> Result<()> {
+    match tensors[1].rank() == ranks[0] && tensors[2].rank() == ranks[1] {
+        true => Ok(()),
+        false => Err(Error::shapes(op, tensors.map(|t| t.shape()), help)),
+    }
+}
+
+/// Computes β·x + α·A·B for matrices A `[n, k]` and B `[k, m]`; x broadcasts to `[n, m]`.
+///
+/// With β = 0, x has no effect, also where it is NaN. Dtypes are promoted.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let (x, a) = (Tensor::from([10.0, 20.0]), Tensor::from([[1.0, 2.0], [3.0, 4.0]]));
+/// assert_eq!(x.addmm(&a, &a, 1.0, 1.0).to_vec::<f64>(), [17.0, 30.0, 25.0, 42.0]);
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless A and B are matrices of equal inner lengths and x broadcasts to the product;
+/// [`Error::DTypeMismatch`] for bool.
+#[tensor_method(autocast = Half)]
+pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
+    let factors = ProductFactors { beta, alpha };
+    check_ranks("addmm", [x, a, b], [2, 2], "takes two matrices; baddbmm() takes batches, addmv() a vector")?;
+    add_product("addmm", [x, a, b], factors, matmul::matmul)
+}
+
+/// Computes β·x + α·A·v for a matrix A `[n, k]` and a vector v `[k]`; x broadcasts to `[n]`. See [`addmm`].
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless A is a matrix, v a vector of its width, and x broadcasts to the product;
+/// [`Error::DTypeMismatch`] for bool.
+#[tensor_method(autocast = Half)]
+pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
+    let factors = ProductFactors { beta, alpha };
+    check_ranks("addmv", [x, a, v], [2, 1], "takes a matrix and a vector; addmm() takes two matrices")?;
+    add_product("addmv", [x, a, v], factors, matmul::matmul)
+}
+
+/// Computes β·x + α·u·vᵀ for vectors u `[n]` and v `[m]`; x broadcasts to `[n, m]`. See [`addmm`].
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless u and v are vectors and x broadcasts to their outer product.
+#[tensor_method]
+pub fn addr(x: &Tensor, u: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
+    let factors = ProductFactors { beta, alpha };
+    check_ranks("addr", [x, u, v], [1, 1], "takes two vectors; ravel() them first")?;
+    add_product("addr", [x, u, v], factors, |u, v| matmul::outer(u, v))
+}
+
+/// Computes β·x + α·A·B for each pair of matrices of A `[N, n, k]` and B `[N, k, m]`; x broadcasts to `[N, n, m]`. See
+/// [`addmm`].
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless A and B are batches of one length with equal inner lengths, and x broadcasts to the
+/// product; [`Error::DTypeMismatch`] for bool.
+#[tensor_method(autocast = Half)]
+pub fn baddbmm(
+    x: &Tensor,
+    a: &Tensor,
+    b: &Tensor,
+    beta: impl Into<Scalar>,
+    alpha: impl Into<Scalar>,
+) -> Result<Tensor> {
+    let factors = ProductFactors { beta, alpha };
+    check_batches("baddbmm", [x, a, b])?;
+    add_product("baddbmm", [x, a, b], factors, matmul::matmul)
+}
+
+/// Computes β·x + α·Σ Aᵢ·Bᵢ over the pairs of matrices of A `[N, n, k]` and B `[N, k, m]`; x broadcasts to `[n, m]`.
+/// See [`addmm`].
+///
+/// The sum is one product of `[n, N·k]` and `[N·k, m]`.
+///
+/// # Errors
+/// Those of [`baddbmm`].
+#[tensor_method(autocast = Half)]
+pub fn addbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
+    let factors = ProductFactors { beta, alpha };
+    check_batches("addbmm", [x, a, b])?;
+    add_product("addbmm", [x, a, b], factors, |a, b| {
+        let ([batch, n, k], m) = ([a.shape()[0], a.shape()[1], a.shape()[2]], b.shape()[2]);
+        let rows = view::reshape(&view::transpose(a, 0, 1)?, [n, batch * k])?;
+        matmul::matmul(&rows, &view::reshape(b, [batch * k, m])?)
+    })
+}
+
+/// Returns an error unless A and B are batches of matrices that can be multiplied one by one.
+fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
+    check_ranks(op, tensors, [3, 3], "takes batches [N, n, k] and [N, k, m]; addmm() takes two matrices")?;
+    let (a, b) = (tensors[1].shape(), tensors[2].shape());
+    match a[0] == b[0] && a[2] == b[1] {
+        true => Ok(()),
+        false => {
+            let help = "the batches [N, n, k] and [N, k, m] must have equal N and equal k";
+            Err(Error::shapes(op, tensors.map(|t| t.shape()), help))
+        }
+    }
+}
+
+/// Computes the inner product Σ aᵢ·bᵢ of two tensors of the same number of elements, in row-major order.
+///
+/// This is NumPy's `vdot`: shapes may differ. [`dot`](crate::ops::dot) takes vectors only.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the numbers of elements differ; [`Error::DTypeMismatch`] for bool.
+#[tensor_method]
+pub fn vdot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.size() != b.size() {
+        let help = "both tensors must have the same number of elements";
+        return Err(Error::shapes("vdot", [a.shape(), b.shape()], help));
+    }
+    matmul::matmul(&view::ravel(a)?, &view::ravel(b)?)
+}

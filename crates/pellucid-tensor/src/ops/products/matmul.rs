@@ -1,0 +1,287 @@
+//! Matrix products for operands of all ranks.
+
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::device::Device;
+use crate::engine;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::broadcast::sum_to;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::view::{reshape_to, transpose};
+use crate::ops::primitive::{copy, precision, view};
+use crate::ops::reduce::reductions;
+use crate::ops::shape::diagonal::diagonal;
+use crate::ops::shape::rearrange;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Signature;
+use pellucid_ir::kernel::{Kernel, MatMul};
+use pellucid_ir::{DType, Error, Result, formula};
+use smallvec::{SmallVec, smallvec};
+
+/// Computes C = A·B over the last two axes, or A·B + b; the axes before the last two broadcast.
+///
+/// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over broadcast batch axes. The gradient of an operand that is a transposed view is
+/// computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ. It then has the memory order of the operand: the gradient of a dense
+/// weight is dense. The graph does not depend on this, nor does the order in which higher-order gradients are summed.
+struct MatrixProduct {
+    transposed: [bool; 2],
+    /// Stores the result in column-major order, as the view (Bᵀ·Aᵀ)ᵀ.
+    columns: bool,
+}
+
+impl Operation for MatrixProduct {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        let device = Array::common_device("matmul", inputs)?;
+        if saves.needs(1) {
+            saves.input(0);
+        }
+        if saves.needs(0) {
+            saves.input(1);
+        }
+        let out = match self.columns {
+            true => flipped(&multiply(device, [&flipped(inputs[1]), &flipped(inputs[0])], None)?),
+            false => multiply(device, [inputs[0], inputs[1]], inputs.get(2).copied())?,
+        };
+        Ok(smallvec![out])
+    }
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let g = grads.get(0)?;
+        let flip = |x: &Tensor| transpose(x, -1, -2);
+        let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
+        if needed.contains(0) {
+            let b = saved.input(1)?;
+            let whole = product(&g, &flip(&b)?, None, self.transposed[0])?;
+            gradients[0] = Some(sum_to(&whole, &saved.input_shape(0))?);
+        }
+        if needed.contains(2) {
+            gradients[2] = Some(sum_to(&g, &saved.input_shape(2))?);
+        }
+        if needed.contains(1) {
+            let a = saved.input(0)?;
+            // If the batch shares the matrix, one product sums over the batch.
+            let (a, g) = fold_batch_into_rows(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
+            let whole = product(&flip(&a)?, &g, None, self.transposed[1])?;
+            gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
+        }
+        Ok(gradients)
+    }
+}
+
+/// Submits the kernel into a new array. Its epilogue adds the bias block by block. In half precision it reads the
+/// product in `f32`, so that the sum is rounded once.
+fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
+    let added = formula!(|product, bias| product + bias);
+    let program = |bias: &Array| match bias.dtype() {
+        half @ (DType::F16 | DType::BF16) => {
+            added.program(&Signature::new([DType::F32, half], DType::F32).storing([half])).cloned()
+        }
+        dtype => added.uniform_program(dtype).cloned(),
+    };
+    let epilogue = bias.map(program).transpose()?;
+    let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
+    let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("a matrix product must have one output");
+    let out = Array::new(device, out.dtype, out.shape)?;
+    let inputs: SmallVec<[&Array; 4]> = [a, b].into_iter().chain(bias).collect();
+    engine::submit(&kernel, &inputs, &[&out])?;
+    Ok(out)
+}
+
+/// Returns a view with the last two axes swapped.
+fn flipped(x: &Array) -> Array {
+    let mut order: SmallVec<[usize; 6]> = (0..x.shape().rank()).collect();
+    let last = order.len() - 1;
+    order.swap(last - 1, last);
+    x.view(x.layout().permute(&order))
+}
+
+fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Result<Tensor> {
+    let column_by_column = |x: &Tensor| {
+        let layout = x.array().layout();
+        !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
+    };
+    let inputs: SmallVec<[&Tensor; 4]> = [a, b].into_iter().chain(bias).collect();
+    apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
+}
+
+/// Merges the batch axes of A and g with their row axis, if B has rank 2 and is shared by the batch.
+fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
+    let rows = |t: &Tensor| t.shape()[..t.rank() - 1].iter().product::<usize>();
+    if rank != 2 || a.rank() == 2 || rows(a) != rows(g) {
+        return Ok(None);
+    }
+    let flat = |t: &Tensor| reshape_to(t, &[rows(t), t.shape()[t.rank() - 1]].into());
+    Ok(Some((flat(a)?, flat(g)?)))
+}
+
+/// Computes the matrix product, as NumPy's `@`.
+///
+/// The last two axes are matrices, and the axes before them broadcast. A 1-D first operand is a row, a 1-D second one a
+/// column; the result does not have this axis. Dtypes are promoted; booleans are an error.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
+/// [`Error::DTypeMismatch`] for bool.
+#[doc(alias("mm", "bmm", "mv"))]
+#[tensor_method(autocast = Half)]
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    matmul_with(a, b, None)
+}
+
+/// Computes A·B + b. A bias that is a vector over the columns is added in the kernel's epilogue.
+fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let mismatch = |help: &str| Error::shapes("matmul", [a.shape(), b.shape()], help);
+    if a.rank() == 0 || b.rank() == 0 {
+        return Err(mismatch("0-d tensors have no matrix product; multiply with *"));
+    }
+    let inner = (a.shape()[a.rank() - 1], b.shape()[b.rank().max(2) - 2]);
+    if inner.0 != inner.1 {
+        let help = format!("the inner lengths {} and {} must be equal; transpose one operand?", inner.0, inner.1);
+        return Err(mismatch(&help));
+    }
+    let dtype = a.dtype().promote(b.dtype());
+    if dtype == DType::Bool {
+        return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "booleans have no matrix product; use to_dtype()"));
+    }
+    let dtype = precision::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
+    // A bias that is added after the product, to the rounded product, would round half precision twice.
+    if let Some(bias) = bias.filter(|bias| matches!(dtype, DType::F16 | DType::BF16) && !is_epilogue(bias, dtype, b)) {
+        let [a, b, wide] = [
+            copy::to_dtype(a, dtype)?,
+            copy::to_dtype(b, dtype)?,
+            copy::to_dtype(bias, bias.dtype().promote(DType::F32))?,
+        ];
+        let [a, b] = [copy::to_dtype(&a, DType::F32)?, copy::to_dtype(&b, DType::F32)?];
+        return copy::to_dtype(&matmul_with(&a, &b, Some(&wide))?, dtype.promote(bias.dtype()));
+    }
+    let (x, y) = (copy::to_dtype(a, dtype)?, copy::to_dtype(b, dtype)?);
+    let x = if a.rank() == 1 { view::unsqueeze(&x, 0)? } else { x };
+    let y = if b.rank() == 1 { view::unsqueeze(&y, 1)? } else { y };
+    let (inside, after) = match bias {
+        Some(bias) if is_epilogue(bias, dtype, b) => (Some(bias), None),
+        other => (None, other),
+    };
+    // A batch of rows times one matrix is computed as one product with more rows, for every layout: products with
+    // different numbers of rows may sum in different orders.
+    let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
+    let product = match joined {
+        Some(rows) => {
+            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y, inside, false)?;
+            let shape = x.shape().with_axis(x.rank() - 1, y.shape()[1]);
+            reshape_to(&flat, &shape)?
+        }
+        None => product(&x, &y, inside, false)?,
+    };
+    let product = if a.rank() == 1 { view::squeeze(&product, -2)? } else { product };
+    let product = if b.rank() == 1 { view::squeeze(&product, -1)? } else { product };
+    match after {
+        None => Ok(product),
+        Some(bias) => arithmetic::add(product, bias),
+    }
+}
+
+/// Returns true if the kernel of a product by B can add the bias: a vector over the columns of one matrix.
+fn is_epilogue(bias: &Tensor, dtype: DType, b: &Tensor) -> bool {
+    bias.dtype() == dtype && b.rank() == 2 && bias.shape()[..] == b.shape()[1..]
+}
+
+/// Computes the inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless both are 1-D and equally long.
+#[tensor_method]
+pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.rank() != 1 || b.rank() != 1 {
+        let help = "takes two vectors; matmul() takes every rank";
+        return Err(Error::shapes("dot", [a.shape(), b.shape()], help));
+    }
+    matmul(a, b)
+}
+
+/// Computes the outer product aᵢ·bⱼ of two vectors, `[n, m]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless both are 1-D.
+#[doc(alias = "ger")]
+#[tensor_method]
+pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.rank() != 1 || b.rank() != 1 {
+        return Err(Error::shapes("outer", [a.shape(), b.shape()], "takes two vectors; flatten() them first"));
+    }
+    arithmetic::mul(&view::unsqueeze(a, 1)?, b)
+}
+
+/// Computes y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`. For W `[in]`, y is `[..]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless the last axes of x and W have equal lengths; those of [`matmul`] and of the
+/// addition.
+#[tensor_method(autocast = Half)]
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if let Some(dtype) = precision::wanted_dtype("linear", &[x, weight]) {
+        let bias = precision::cast_some(bias, dtype)?;
+        return linear(&precision::cast(x, dtype)?, &precision::cast(weight, dtype)?, bias.as_ref());
+    }
+    let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
+    match (x.shape().last(), weight.shape().last()) {
+        (None, _) => mismatch("the input has no axis of features; unsqueeze() it"),
+        (Some(given), Some(wanted)) if given != wanted => mismatch(&format!(
+            "the last axis of the input has length {given}, but the weight [out, in] needs {wanted}; reshape the input, \
+                 or transpose the weight if it is [in, out]"
+        )),
+        _ if weight.rank() == 1 => matmul_with(x, weight, bias),
+        _ if weight.rank() == 2 => {
+            let outputs = weight.shape()[0];
+            if let Some(bias) = bias
+                && bias.shape().last().is_some_and(|&len| len != outputs && len != 1 && outputs != 1)
+            {
+                let help =
+                    format!("the bias must have length {outputs}, the number of outputs of the weight [out, in]");
+                return Err(Error::shapes("linear", [x.shape(), weight.shape(), bias.shape()], help));
+            }
+            matmul_with(x, &view::t(weight)?, bias)
+        }
+        _ => mismatch("the weight is [out, in] or [in]"),
+    }
+}
+
+/// Computes the sum of the main diagonal of a matrix.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless x is a matrix.
+#[tensor_method]
+pub fn trace(x: &Tensor) -> Result<Tensor> {
+    if x.rank() != 2 {
+        return Err(Error::shapes("trace", [x.shape()], "takes a matrix; sum a diagonal() of a stack of them"));
+    }
+    reductions::sum(&diagonal(x, 0, 0, 1)?, ..)
+}
+
+/// Computes the cross product a × b along an axis of length 3, with broadcasting. The axis is one of the result.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] unless the axis has length 3 in both.
+#[tensor_method]
+pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
+    let mismatch = |help: &str| Error::shapes("cross", [a.shape(), b.shape()], help);
+    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
+    let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
+    let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;
+    if !fits(a) || !fits(b) {
+        return Err(mismatch("the axis must have length 3 in both operands"));
+    }
+    in_single!("cross", [a, b] => cross(a, b, axis));
+    // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.
+    let next = |t: &Tensor, by: isize| rearrange::roll(t, [-by], [at]);
+    arithmetic::sub(&arithmetic::mul(&next(a, 1)?, &next(b, 2)?)?, &arithmetic::mul(&next(a, 2)?, &next(b, 1)?)?)
+}

@@ -1,0 +1,336 @@
+//! Rearrangements in Einops notation: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
+//!
+//! The left side names the axes of x, the right side those of the result. Parentheses join several axes into one, the
+//! last of them varying fastest. `...` stands for any number of axes, and a number for an axis of this length without a
+//! name. Lengths are inferred from x; of the axes in a pair of parentheses all lengths but one must be given.
+
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::view;
+use crate::ops::primitive::view::reshape_to;
+use crate::ops::reduce::reductions;
+use crate::tensor::Tensor;
+use pellucid_derive::{operation, tensor_method};
+use pellucid_ir::{Error, Result, Shape};
+
+/// Splits, joins and permutes the axes of x by the pattern. Every axis is on both sides.
+///
+/// ```
+/// use pellucid::{DType, Tensor};
+/// let x = Tensor::zeros([2, 8, 6, 3], DType::F32);
+/// assert_eq!(x.rearrange("b h w c -> b c h w", &[]).shape().dims(), [2, 3, 8, 6]);
+/// assert_eq!(x.rearrange("b (h s) (w t) c -> b (h w) (s t c)", &[("s", 2), ("t", 2)]).shape().dims(), [2, 12, 12]);
+/// assert_eq!(x.rearrange("... c -> c (...)", &[]).shape().dims(), [3, 96]);
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a malformed pattern, or one with an axis on one side only;
+/// [`Error::ShapeMismatch`] if x does not fit the pattern.
+#[tensor_method]
+pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
+    let plan = EinopsPlan::new("rearrange", x, pattern, lengths)?;
+    if let Some(axis) = plan.lost().next() {
+        return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
+    }
+    if let Some(axis) = plan.new_axes().next() {
+        return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
+    }
+    plan.finish(&plan.split_axes(x)?, &plan.left)
+}
+
+/// The reduction that [`reduce`] applies over the axes that the result does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EinopsReduction {
+    /// The sum of the elements.
+    Sum,
+    /// The mean of the elements.
+    Mean,
+    /// The largest element.
+    Max,
+    /// The smallest element.
+    Min,
+    /// The product of the elements.
+    Prod,
+}
+
+/// Like [`rearrange`], but reduces the axes that are on the left side only.
+///
+/// ```
+/// use pellucid::{DType, Tensor, ops::einops::EinopsReduction};
+/// let x = Tensor::ones([2, 3, 8, 6], DType::F32);
+/// assert_eq!(x.reduce("b c (h 2) (w 2) -> b c h w", EinopsReduction::Max, &[]).shape().dims(), [2, 3, 4, 3]);
+/// assert_eq!(x.reduce("b c h w -> c", EinopsReduction::Sum, &[]).to_vec::<f32>(), [96.0; 3]);
+/// ```
+///
+/// # Errors
+/// Those of [`rearrange`], and of the reduction.
+#[tensor_method]
+pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str, usize)]) -> Result<Tensor> {
+    let plan = EinopsPlan::new("reduce", x, pattern, lengths)?;
+    if let Some(axis) = plan.new_axes().next() {
+        return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
+    }
+    let lost: Vec<isize> =
+        (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
+    let apart = plan.split_axes(x)?;
+    let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
+    let folded = match fold {
+        _ if lost.is_empty() => apart,
+        EinopsReduction::Sum => reductions::sum(&apart, &lost[..])?,
+        EinopsReduction::Mean => reductions::mean(&apart, &lost[..])?,
+        EinopsReduction::Max => reductions::max(&apart, &lost[..])?,
+        EinopsReduction::Min => reductions::min(&apart, &lost[..])?,
+        EinopsReduction::Prod => reductions::prod(&apart, &lost[..])?,
+    };
+    plan.finish(&folded, &kept)
+}
+
+/// Like [`rearrange`], but repeats x along axes that are on the right side only.
+///
+/// ```
+/// use pellucid::{ops::einops, Tensor};
+/// let x = Tensor::from([1.0f32, 2.0]);
+/// assert_eq!(einops::repeat(&x, "a -> (a 2)", &[])?.to_vec::<f32>(), [1.0, 1.0, 2.0, 2.0]);
+/// assert_eq!(einops::repeat(&x, "a -> (r a)", &[("r", 2)])?.to_vec::<f32>(), [1.0, 2.0, 1.0, 2.0]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`rearrange`].
+#[operation(entry = einops_repeat)]
+pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
+    let plan = EinopsPlan::new("repeat", x, pattern, lengths)?;
+    if let Some(axis) = plan.lost().next() {
+        return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
+    }
+    let new: Vec<usize> = plan.new_axes().collect();
+    let apart = plan.split_axes(x)?;
+    let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(apart.shape().iter().copied()).collect();
+    let all: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
+    plan.finish(&broadcast::broadcast_to(&apart, shape)?, &all)
+}
+
+/// An elementary axis: one that the pattern does not split.
+struct ElementaryAxis {
+    /// Empty for an axis without a name.
+    name: String,
+    len: usize,
+}
+
+/// A parsed pattern, with the lengths of all axes.
+struct EinopsPlan {
+    op: &'static str,
+    pattern: String,
+    axes: Vec<ElementaryAxis>,
+    /// The elementary axes of x and of the result, as indices into `axes`.
+    left: Vec<usize>,
+    right: Vec<usize>,
+    /// For each axis of the result, the number of elementary axes that it joins.
+    joined: Vec<usize>,
+}
+
+/// One axis of a side of the pattern, made of elementary axes.
+struct AxisGroup<'a> {
+    parts: Vec<&'a str>,
+    bracketed: bool,
+}
+
+impl AxisGroup<'_> {
+    /// Returns true for `...` outside parentheses: not one axis, but any number of them.
+    fn is_rest(&self) -> bool {
+        !self.bracketed && self.parts == ["..."]
+    }
+}
+
+impl EinopsPlan {
+    fn new(op: &'static str, x: &Tensor, pattern: &str, given: &[(&str, usize)]) -> Result<EinopsPlan> {
+        let invalid = |reason: String| Error::invalid(op, format!("{reason}, in \"{pattern}\""));
+        let Some((left, right)) = pattern.split_once("->") else {
+            return Err(invalid("the arrow -> is missing".into()));
+        };
+        let (left, right) = (parse_groups(left).map_err(invalid)?, parse_groups(right).map_err(invalid)?);
+        let mut plan =
+            EinopsPlan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
+        // The number of axes that the ellipsis stands for.
+        let named = left.iter().filter(|group| !group.is_rest()).count();
+        let dots = left.iter().any(AxisGroup::is_rest);
+        if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(dots) {
+            return Err(plan.invalid("... must occur on the left at most once, outside parentheses".into()));
+        }
+        let more = x.rank().checked_sub(named).filter(|&more| dots || more == 0);
+        let Some(more) = more else {
+            let help = format!("x must have the {named} axes that the left side of \"{pattern}\" names");
+            return Err(Error::shapes(op, [x.shape()], help));
+        };
+        let mut lengths = x.shape().iter().copied();
+        let mut rest = vec![];
+        for group in &left {
+            if group.is_rest() {
+                for _ in 0..more {
+                    rest.push(plan.add(
+                        "",
+                        lengths.next().expect("the lengths must match the number of axes that was checked above"),
+                    ));
+                }
+                plan.left.extend(&rest);
+                continue;
+            }
+            let len = lengths.next().expect("the lengths must match the number of axes that was checked above");
+            let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
+            let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
+            let open = parts.iter().filter(|part| part.is_none()).count();
+            let fits = match open {
+                0 => known == len,
+                1 => known > 0 && len.is_multiple_of(known),
+                _ => {
+                    return Err(plan.invalid(format!("more than one length of ({}) is unknown", group.parts.join(" "))));
+                }
+            };
+            if !fits {
+                let help = format!("({}) of \"{pattern}\" cannot have length {len}", group.parts.join(" "));
+                return Err(Error::shapes(op, [x.shape()], help));
+            }
+            for (part, own) in group.parts.iter().zip(parts) {
+                if is_name(part) && plan.find(part).is_some() {
+                    return Err(plan.invalid(format!("{part} occurs twice")));
+                }
+                let axis = plan.add(if is_name(part) { part } else { "" }, own.unwrap_or(len / known.max(1)));
+                plan.left.push(axis);
+            }
+        }
+        for group in &right {
+            let before = plan.right.len();
+            for part in &group.parts {
+                match *part {
+                    "..." if !dots => return Err(plan.invalid("... is on the right only".into())),
+                    "..." if group.is_rest() => {
+                        plan.right.extend(&rest);
+                        plan.joined.extend(rest.iter().map(|_| 1));
+                    }
+                    "..." => plan.right.extend(&rest),
+                    part if is_name(part) => {
+                        let axis = match (plan.find(part), length(part, given)) {
+                            (Some(axis), _) => axis,
+                            (None, Some(len)) => plan.add(part, len),
+                            (None, None) => return Err(plan.invalid(format!("the length of {part} is unknown"))),
+                        };
+                        plan.right.push(axis);
+                    }
+                    number => {
+                        let axis = plan.add(
+                            "",
+                            length(number, given).expect("a part that is neither a name nor ... must be a number"),
+                        );
+                        plan.right.push(axis);
+                    }
+                }
+            }
+            if !group.is_rest() {
+                plan.joined.push(plan.right.len() - before);
+            }
+        }
+        let twice = (0..plan.right.len()).find(|&k| plan.right[..k].contains(&plan.right[k]));
+        if let Some(k) = twice {
+            return Err(plan.invalid(format!("{} is on the right twice", plan.name(plan.right[k]))));
+        }
+        if let Some((name, _)) = given.iter().find(|(name, _)| plan.find(name).is_none()) {
+            return Err(plan.invalid(format!("a length is given for {name}, which is no axis")));
+        }
+        Ok(plan)
+    }
+
+    fn invalid(&self, reason: String) -> Error {
+        Error::invalid(self.op, format!("{reason}, in \"{}\"", self.pattern))
+    }
+
+    fn add(&mut self, name: &str, len: usize) -> usize {
+        self.axes.push(ElementaryAxis { name: name.into(), len });
+        self.axes.len() - 1
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.axes.iter().position(|axis| axis.name == name)
+    }
+
+    /// Returns the name of an axis for an error.
+    fn name(&self, axis: usize) -> String {
+        let ElementaryAxis { name, len } = &self.axes[axis];
+        if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
+    }
+
+    /// Returns the axes of x that the result does not have. Unnamed axes of length 1 are dropped without an error.
+    fn lost(&self) -> impl Iterator<Item = usize> + '_ {
+        self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_unnamed_unit(axis))
+    }
+
+    /// Returns the axes of the result that x does not have. Unnamed axes of length 1 are inserted without an error.
+    fn new_axes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_unnamed_unit(axis))
+    }
+
+    fn is_unnamed_unit(&self, axis: usize) -> bool {
+        self.axes[axis].name.is_empty() && self.axes[axis].len == 1
+    }
+
+    /// Splits x into its elementary axes.
+    fn split_axes(&self, x: &Tensor) -> Result<Tensor> {
+        reshape_to(x, &self.left.iter().map(|&axis| self.axes[axis].len).collect())
+    }
+
+    /// Permutes and joins a tensor with the elementary axes `has` to the result.
+    fn finish(&self, x: &Tensor, has: &[usize]) -> Result<Tensor> {
+        // Unnamed axes of length 1 may be on one side only.
+        let order: Vec<usize> = self.right.iter().filter_map(|axis| has.iter().position(|h| h == axis)).collect();
+        let gone: Vec<usize> = (0..has.len()).filter(|k| !order.contains(k)).collect();
+        let order: Vec<isize> = order.iter().chain(&gone).map(|&k| k as isize).collect();
+        let mut lengths = self.right.iter().map(|&axis| self.axes[axis].len);
+        let shape: Shape =
+            self.joined.iter().map(|&count| lengths.by_ref().take(count).fold(1, usize::saturating_mul)).collect();
+        reshape_to(&view::permute(x, &order)?, &shape)
+    }
+}
+
+/// Returns true if a part of a pattern is a name.
+fn is_name(part: &str) -> bool {
+    part != "..." && !part.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Returns the length of a part that is a number or whose length the caller gave.
+fn length(part: &str, given: &[(&str, usize)]) -> Option<usize> {
+    if is_name(part) { given.iter().find(|(name, _)| name == &part).map(|(_, len)| *len) } else { part.parse().ok() }
+}
+
+/// Parses the axes of one side, each with its parts.
+fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
+    let mut groups: Vec<AxisGroup<'_>> = vec![];
+    let (mut inside, mut rest) = (false, side.trim_start());
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            '(' if inside => return Err("parentheses must not be nested".into()),
+            ')' if !inside => return Err("a closing parenthesis has no opening parenthesis".into()),
+            '(' | ')' => {
+                inside = first == '(';
+                if inside {
+                    groups.push(AxisGroup { parts: vec![], bracketed: true });
+                }
+                1
+            }
+            '.' if rest.starts_with("...") => 3,
+            c if c.is_alphanumeric() || c == '_' => {
+                rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len())
+            }
+            other => return Err(format!("'{other}' is not allowed in a pattern")),
+        };
+        let part = &rest[..len];
+        if !matches!(part, "(" | ")") {
+            if part.starts_with(|c: char| c.is_ascii_digit()) && part.parse::<usize>().is_err() {
+                return Err(format!("{part} is no length; a name must not begin with a digit"));
+            }
+            match groups.last_mut().filter(|_| inside) {
+                Some(group) => group.parts.push(part),
+                None => groups.push(AxisGroup { parts: vec![part], bracketed: false }),
+            }
+        }
+        rest = rest[len..].trim_start();
+    }
+    if inside { Err("a parenthesis is not closed".into()) } else { Ok(groups) }
+}

@@ -1,0 +1,217 @@
+//! Reductions over axes.
+//!
+//! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
+//! and on any number of threads.
+
+use crate::array::Array;
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
+use crate::ops::call::axes::Axes;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::kernel_reduction::{accumulator, by_kernel, identity_formula, run_reduction};
+use crate::ops::formula::over_axes::{over_axes, row_formula};
+use crate::ops::formula::{broadcast, full_range, map_sum};
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::precision::{in_single, round_to_operands, widened_dtype};
+use crate::ops::primitive::via_definition::via_definition;
+use crate::ops::primitive::view::reshape_to;
+use crate::ops::primitive::{copy, fill, precision, view};
+use crate::tensor::Tensor;
+use pellucid_ir::formula::Formula;
+use pellucid_ir::kernel::{AxisSet, ReduceOp};
+use pellucid_ir::{DType, Result, formula};
+use smallvec::smallvec;
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`].";
+
+    /// Computes the sum over `axes`.
+    ///
+    /// Integers and booleans sum in `i64`; `f16` and `bf16` accumulate in `f32`. The gradient is g for every element.
+    sum(x; axes) = sum_of(identity_formula(), x, &axes, None), autocast = Single;
+    /// Computes the product over `axes`. Integers and booleans multiply in `i64`, wrapping.
+    ///
+    /// The gradient g·Π_{j≠i} xⱼ is exact where elements are zero, in every order.
+    prod(x; axes) = product(&precision::cast_operand("prod", x)?, axes), autocast = Single;
+    /// Computes the arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
+    #[doc(alias = "average")]
+    mean(x; axes) = {
+        let axes = axes.resolve("mean", x.shape())?;
+        let number = widened_dtype(&[x]).unwrap_or(if x.dtype().is_float() { x.dtype() } else { DType::F32 });
+        let total = map_sum(identity_formula(), &[x], &[], axes.set, Some(number))?;
+        let mean = arithmetic::div(&total, axes.set.count(x.shape()) as f64)?;
+        reshape_to(&round_to_operands("mean", &[x], mean)?, &axes.shape(x.shape()))
+    }, autocast = Single;
+    /// Returns true where at least one element over `axes` is nonzero; false over zero elements.
+    any(x; axes) = by_kernel("any", ReduceOp::Any, x, axes);
+    /// Returns true where all elements over `axes` are nonzero; true over zero elements.
+    all(x; axes) = by_kernel("all", ReduceOp::All, x, axes);
+    /// Counts the nonzero elements over `axes`, in `i64`.
+    count_nonzero(x; axes) = sum(&compare::ne(x, 0)?, axes);
+    /// Computes the sum over `axes` of the elements that are not NaN.
+    nansum(x; axes) = match x.dtype().is_float() {
+        true => sum(&arithmetic::where_(&compare::isnan(x)?, &fill::full((), 0, x.dtype())?, x)?, axes),
+        false => sum(x, axes),
+    };
+    /// Computes the mean over `axes` of the elements that are not NaN; NaN if all are NaN.
+    nanmean(x; axes) = {
+        if !x.dtype().is_float() {
+            return mean(x, axes);
+        }
+        in_single!("nanmean", [x] => nanmean(x, axes));
+        let count = sum(&compare::logical_not(&compare::isnan(x)?)?, axes.clone())?;
+        arithmetic::div(&nansum(x, axes)?, &copy::to_dtype(&count, x.dtype())?)
+    }, autocast = Single;
+}
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+
+    /// Returns the largest element over `axes`; NaN if one is NaN. Equal maxima share the gradient evenly.
+    #[doc(alias = "amax")]
+    max(x; axes) = by_kernel("max", ReduceOp::Max, x, axes);
+    /// Returns the smallest element over `axes`; NaN if one is NaN. Equal minima share the gradient evenly.
+    #[doc(alias = "amin")]
+    min(x; axes) = by_kernel("min", ReduceOp::Min, x, axes);
+    /// Returns the smallest and the largest element over `axes`; NaN if one is NaN. Equal extrema share the gradient
+    /// evenly.
+    aminmax(x; axes) -> (Tensor, Tensor) = Ok((min(x, axes.clone())?, max(x, axes)?));
+    /// Computes the distance from the smallest to the largest element over `axes` (peak to peak); NaN if one is NaN.
+    /// Integers wrap. Equal extrema share the gradient evenly.
+    ptp(x; axes) = arithmetic::sub(&max(x, axes.clone())?, &min(x, axes)?);
+    /// Returns the index (`i64`) of the first maximum over `axes`, in row-major order over them; of the first NaN if
+    /// there is one.
+    argmax(x; axes) = by_kernel("argmax", ReduceOp::ArgMax, x, axes);
+    /// Returns the index (`i64`) of the first minimum over `axes`, in row-major order over them; of the first NaN if
+    /// there is one.
+    argmin(x; axes) = by_kernel("argmin", ReduceOp::ArgMin, x, axes);
+}
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.";
+
+    /// Computes the variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
+    /// `ddof` is 0 unless [`Axes::ddof`] sets it.
+    var(x: floats; axes) = moment("var", x, axes, false), autocast = Single;
+    /// Computes the standard deviation over `axes`, the square root of [`var`]. The derivative for equal elements is 0,
+    /// as in PyTorch.
+    std(x: floats; axes) = moment("std", x, axes, true), autocast = Single;
+    /// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
+    ///
+    /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative at
+    /// the zero vector is 0, and so is that by an element of 0 for p ≤ 1, as in PyTorch.
+    #[doc(alias("vector_norm", "linalg_norm"))]
+    norm(x: floats, p: f64; axes) = match p {
+        f64::INFINITY => max(&arithmetic::abs(x)?, axes),
+        f64::NEG_INFINITY => min(&arithmetic::abs(x)?, axes),
+        0.0 => sum_of(formula! { static count(x) = x.eq(0.0).select(0.0, 1.0); }, x, &axes, None),
+        1.0 => sum(&arithmetic::abs(x)?, axes),
+        p => power_norm(x, p, &axes),
+    }, autocast = Single;
+}
+
+row_formula! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.";
+
+    /// Computes ln Σ exp x over `axes`, stable for any magnitude of x. The gradient is the softmax.
+    ///
+    /// If the result is near 0, its error is relative to the largest element, as in PyTorch.
+    logsumexp(x: floats; axes) = {
+        let m = x.row_max();
+        // A maximum of ±∞ must not be subtracted from itself.
+        let m = m.is_finite().select(m, 0.0);
+        (x - m).exp().row_sum().ln() + m
+    }, autocast = Single,
+        d x = {
+            // For large elements, y is rounded to their precision, and exp(x − y) would not be the softmax.
+            let m = x.row_max();
+            let e = (x - m.is_finite().select(m, 0.0)).exp();
+            g * (e * e.row_sum().recip())
+        };
+}
+
+/// Computes Σ f(x) over axes in one kernel, in the dtype `number`, by default that of [`sum`].
+fn sum_of(f: &'static Formula, x: &Tensor, axes: &Axes, number: Option<DType>) -> Result<Tensor> {
+    let axes = axes.resolve(f.name(), x.shape())?;
+    let kept = map_sum(f, &[x], &[], axes.set, number.or(Some(accumulator(x.dtype()))))?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}
+
+/// Computes the variance over axes, or its root.
+fn moment(op: &'static str, x: &Tensor, axes: Axes, root: bool) -> Result<Tensor> {
+    let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
+    // For N ≤ ddof the estimate is undefined: x/0 gives NaN or infinity, as in NumPy.
+    let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
+    let kept = match root {
+        true => full_range::deviation(x, free, axes.set)?,
+        false => full_range::variance(x, free, axes.set)?,
+    };
+    reshape_to(&round_to_operands(op, &[x], kept)?, &axes.shape(x.shape()))
+}
+
+/// Computes (Σ |x|ᵖ)^(1/p); p is neither 0 nor infinite.
+fn power_norm(x: &Tensor, p: f64, axes: &Axes) -> Result<Tensor> {
+    let axes = axes.resolve("norm", x.shape())?;
+    let kept = full_range::norm(x, p, axes.set)?;
+    reshape_to(&round_to_operands("norm", &[x], kept)?, &axes.shape(x.shape()))
+}
+
+/// The product over axes.
+struct Product {
+    axes: AxisSet,
+}
+
+impl Product {
+    /// Computes products by a tree: each step multiplies two halves, as the kernel does. The gradients of these
+    /// multiplications contain no division.
+    fn tree(&self, x: &Tensor) -> Result<Tensor> {
+        in_single!("prod", [x] => self.tree(x));
+        let mut y = x.clone();
+        for axis in self.axes.iter() {
+            if y.shape()[axis] == 0 {
+                return broadcast::broadcast_to(
+                    &fill::full_on_device_of(x, (), 1, y.dtype())?,
+                    self.axes.keepdims(x.shape()),
+                );
+            }
+            while y.shape()[axis] > 1 {
+                let (len, half) = (y.shape()[axis], y.shape()[axis] / 2);
+                let low = view::narrow(&y, axis as isize, 0, half)?;
+                let product = arithmetic::mul(&low, &view::narrow(&y, axis as isize, half, half)?)?;
+                y = match len % 2 {
+                    0 => product,
+                    _ => concatenate(&[&product, &view::narrow(&y, axis as isize, len - 1, 1)?], axis as isize)?,
+                };
+            }
+        }
+        Ok(y)
+    }
+
+    fn gradient(&self, x: &Tensor, g: &Tensor) -> Result<Tensor> {
+        if x.size() == 0 {
+            // The empty product is constant.
+            return fill::zeros_like(x);
+        }
+        Ok(via_definition(&[x], &[g], |x| Ok(vec![self.tree(&x[0])?]))?.swap_remove(0))
+    }
+}
+
+impl Operation for Product {
+    fn name(&self) -> &'static str {
+        "prod"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        Ok(smallvec![run_reduction("prod", ReduceOp::Prod, self.axes, inputs[0])?])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Ok(smallvec![Some(self.gradient(&saved.input(0)?, &grads.get(0)?)?)])
+    }
+}
+
+fn product(x: &Tensor, axes: Axes) -> Result<Tensor> {
+    let axes = axes.resolve("prod", x.shape())?;
+    let kept = apply_one(Product { axes: axes.set }, &[x])?;
+    reshape_to(&kept, &axes.shape(x.shape()))
+}

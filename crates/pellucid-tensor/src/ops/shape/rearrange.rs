@@ -1,0 +1,339 @@
+//! Rearrangements: moving, repeating and splitting elements.
+//!
+//! Each is composed of views and joins, which determine its gradient: gradients of repeated elements are summed.
+
+use crate::array::host_values;
+use crate::autograd::note_call_location;
+use crate::ops::call::check;
+use crate::ops::call::int_list::IntList;
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::copy::copy;
+use crate::ops::primitive::view::{movedim, ravel, reshape_to, slice_axes};
+use crate::ops::primitive::{concatenate, create, gather, view};
+use crate::panic;
+use crate::tensor::Tensor;
+use pellucid_derive::{operation, tensor_method};
+use pellucid_ir::{Error, Result, Shape, from_integers};
+use smallvec::smallvec;
+
+/// Shifts elements cyclically by `shifts[k]` along axis `axes[k]`, towards its end for positive shifts.
+///
+/// One shift without axes moves all elements in row-major order: `x.roll(1, ())`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for no shift, or unless there is one per axis; [`Error::AxisOutOfRange`].
+#[tensor_method]
+pub fn roll(x: &Tensor, shifts: impl Into<IntList>, axes: impl Into<IntList>) -> Result<Tensor> {
+    let (shifts, axes) = (shifts.into(), axes.into());
+    if axes.is_empty() && shifts.len() == 1 {
+        return reshape_to(&roll(&ravel(x)?, shifts, 0.into())?, x.shape());
+    }
+    if shifts.is_empty() || shifts.len() != axes.len() {
+        let reason = format!("needs one shift per axis, got {:?} for {:?}", &shifts[..], &axes[..]);
+        return Err(Error::invalid("roll", reason));
+    }
+    let axes: Vec<usize> = axes.iter().map(|&a| x.shape().axis("roll", a)).collect::<Result<_>>()?;
+    let mut y = x.clone();
+    for (axis, &shift) in axes.into_iter().zip(&shifts[..]) {
+        let len = x.shape()[axis];
+        let shift = if len == 0 { 0 } else { shift.rem_euclid(len as isize) as usize };
+        if shift != 0 {
+            let tail = slice_axes(&y, smallvec![(axis, len - shift, 1, shift)])?;
+            let head = slice_axes(&y, smallvec![(axis, 0, 1, len - shift)])?;
+            y = concatenate(&[&tail, &head], axis as isize)?;
+        }
+    }
+    copy_if_aliased(x, y)
+}
+
+/// Rotates x by `times` quarter turns in the plane of two axes, from the first towards the second.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axes are equal.
+#[tensor_method]
+pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
+    let [a, b] = axes;
+    let (first, second) = (x.shape().axis("rot90", a)?, x.shape().axis("rot90", b)?);
+    if first == second {
+        return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same")));
+    }
+    let turned = match times.rem_euclid(4) {
+        0 => x.clone(),
+        1 => view::flip(&view::transpose(x, a, b)?, a)?,
+        2 => view::flip(x, axes)?,
+        _ => view::transpose(&view::flip(x, a)?, a, b)?,
+    };
+    copy_if_aliased(x, turned)
+}
+
+/// Splits one axis into several of these lengths, of which one may be −1.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not that of the axis;
+/// [`Error::InvalidArgument`] for two lengths of −1.
+#[tensor_method]
+pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result<Tensor> {
+    let axis = x.shape().axis("unflatten", axis)?;
+    let lengths = lengths.into().infer_shape("unflatten", x.shape(), x.shape()[axis])?;
+    if lengths.checked_size() != Some(x.shape()[axis]) {
+        let help = format!("axis {axis} of length {} cannot be split into {lengths}", x.shape()[axis]);
+        return Err(Error::shapes("unflatten", [x.shape()], help));
+    }
+    let dims = x.shape();
+    let shape: Shape = dims[..axis].iter().chain(lengths.dims()).chain(&dims[axis + 1..]).copied().collect();
+    reshape_to(x, &shape)
+}
+
+/// Repeats every element along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`); [`tile`] repeats the tensor.
+///
+/// `times` is one number for all indices of the axis, or a number for each. Without an axis, x is flattened in
+/// row-major order.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let x = Tensor::from([[1, 2], [3, 4]]);
+/// assert_eq!(x.repeat(2, 1).to_vec::<i64>(), [1, 1, 2, 2, 3, 3, 4, 4]);
+/// assert_eq!(x.repeat([1, 2], 0).to_vec::<i64>(), [1, 2, 3, 4, 3, 4]);
+/// assert_eq!(x.repeat(2, None).to_vec::<i64>(), [1, 1, 2, 2, 3, 3, 4, 4]);
+/// ```
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one number, or one per index, and for negative
+/// numbers; [`Error::OutOfMemory`].
+#[doc(alias = "repeat_interleave")]
+#[tensor_method]
+pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isize>>) -> Result<Tensor> {
+    let times = times.into();
+    let Some(axis) = axis.into() else {
+        return repeat(&ravel(x)?, times, Some(0));
+    };
+    let axis = x.shape().axis("repeat", axis)?;
+    let len = x.shape()[axis];
+    match times.counts("repeat")?[..] {
+        [times] => {
+            let column = view::unsqueeze(x, axis + 1)?;
+            let whole = broadcast::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
+            let shape = x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::size_overflow)?);
+            copy_if_aliased(x, reshape_to(&whole, &shape)?)
+        }
+        ref times if times.len() == len => {
+            let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::size_overflow)?;
+            let each = times.iter().enumerate();
+            let index = host_values(total, each.flat_map(|(i, &n)| std::iter::repeat_n(i as i64, n)))?;
+            gather::index_select(x, axis as isize, &create::from_host(&index[..], [index.len()])?)
+        }
+        ref times => {
+            let reason = format!("needs one number for each of the {len} indices of axis {axis}, got {}", times.len());
+            Err(Error::invalid("repeat", reason))
+        }
+    }
+}
+
+/// Repeats the whole tensor along every axis (PyTorch's `repeat`). The shorter of `times` and the shape is padded with
+/// leading 1s.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for negative numbers; [`Error::OutOfMemory`].
+#[doc(alias = "repeat")]
+#[tensor_method]
+pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
+    let times = times.into().counts("tile")?;
+    let rank = x.rank().max(times.len());
+    let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
+    let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
+    // Each axis gets a repetition axis before it, and the two are joined.
+    let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
+    let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
+    let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
+    if joined.checked_size().is_none() {
+        return Err(Error::invalid("tile", format!("the result of shape {joined} has too many elements")));
+    }
+    copy_if_aliased(x, reshape_to(&broadcast::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
+}
+
+/// The order of the first two axes of [`meshgrid`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MeshgridIndexing {
+    /// The first tensor's axis first: matrix coordinates (i, j).
+    Ij,
+    /// The second tensor's axis first: Cartesian coordinates (x, y).
+    Xy,
+}
+
+/// Returns coordinate tensors of a grid: tensor k holds at every grid point the value of vector k.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for a tensor of rank 2 or more.
+#[operation]
+pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<Tensor>> {
+    if vectors.iter().any(|v| v.rank() > 1) {
+        let help = "takes vectors; reshape() or ravel() the others";
+        return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), help));
+    }
+    let rank = vectors.len();
+    let place = |k: usize| if indexing == MeshgridIndexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
+    let mut shape = Shape::from(vec![1; rank]);
+    for (k, v) in vectors.iter().enumerate() {
+        shape = shape.with_axis(place(k), v.size());
+    }
+    let spread = |(k, v): (usize, &&Tensor)| {
+        let own = Shape::from(vec![1; rank]).with_axis(place(k), v.size());
+        broadcast::broadcast_to(&reshape_to(v, &own)?, shape.clone())
+    };
+    vectors.iter().enumerate().map(spread).collect()
+}
+
+/// Returns all windows of `size` indices of an axis, at every `step`-th index (PyTorch's `unfold`).
+///
+/// The axis counts the windows, and a new last axis the elements of each window.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
+#[doc(alias("unfold", "sliding_window_view"))]
+#[tensor_method]
+pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tensor> {
+    let axis = x.shape().axis("windows", axis)?;
+    let len = x.shape()[axis];
+    if step == 0 || size > len {
+        let reason = format!("needs a step above 0 and windows of at most {len}, got step {step} and size {size}");
+        return Err(Error::invalid("windows", reason));
+    }
+    let count = (len - size) / step + 1;
+    let total = count.checked_mul(size).ok_or_else(Error::size_overflow)?;
+    let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
+    let index = host_values(total, index)?;
+    let index = create::from_host(&index[..], [count, size])?;
+    movedim(&gather::index_select(x, axis as isize, &index)?, [axis as isize + 1], [-1])
+}
+
+/// Splits x along an axis into at most `count` views of ⌈length/count⌉ indices; the last one may be shorter.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a count of 0; [`Error::OutOfMemory`] if memory cannot hold
+/// the parts.
+#[tensor_method]
+pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("chunk", axis)?;
+    if count == 0 {
+        return Err(Error::invalid("chunk", "needs at least one part, got 0; 1 returns the whole tensor"));
+    }
+    match x.shape()[at].div_ceil(count) {
+        0 => {
+            check::affordable_parts(count)?;
+            concatenate::split(x, vec![0usize; count], axis)
+        }
+        size => concatenate::split(x, size, axis),
+    }
+}
+
+/// The parts of [`tensor_split`]. Converts from a number of parts, and from a list of indices.
+#[derive(Clone, Debug)]
+pub enum Sections {
+    /// A number of parts. If the length is not divisible by it, the first parts are longer by one.
+    Count(usize),
+    /// Splits before these indices, which may be negative or beyond the end.
+    At(Vec<isize>),
+}
+
+// No length has a negative number of parts; they are refused as 0 parts are.
+from_integers!(
+    Sections,
+    number: |count: isize| Sections::Count(count.max(0) as usize),
+    list: |list| Sections::At(Iterator::collect(list))
+);
+
+/// Splits x along an axis into a number of parts, or before given indices, as views (NumPy's `array_split`).
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for 0 parts; [`Error::OutOfMemory`] if memory cannot hold the
+/// parts.
+#[doc(alias("array_split", "hsplit", "vsplit", "dsplit"))]
+#[tensor_method]
+pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("tensor_split", axis)?;
+    let len = x.shape()[at];
+    let bounds: Vec<(usize, usize)> = match sections.into() {
+        Sections::Count(0) => {
+            return Err(Error::invalid("tensor_split", "needs at least one part, got 0; 1 returns the whole tensor"));
+        }
+        Sections::Count(count) => {
+            let (size, longer) = (len / count, len % count);
+            let start = |k: usize| k * size + k.min(longer);
+            check::affordable_parts(count)?;
+            host_values(count, (0..count).map(|k| (start(k), start(k + 1))))?
+        }
+        Sections::At(indices) => {
+            let place = |i: &isize| if *i < 0 { len.saturating_sub(i.unsigned_abs()) } else { len.min(*i as usize) };
+            let places: Vec<usize> = indices.iter().map(place).collect();
+            let starts = std::iter::once(0).chain(places.iter().copied());
+            starts.zip(places.iter().copied().chain([len])).map(|(a, b)| (a, b.max(a))).collect()
+        }
+    };
+    bounds.into_iter().map(|(start, end)| slice_axes(x, smallvec![(at, start, 1, end - start)])).collect()
+}
+
+/// Returns views of the slices at every index of an axis, without the axis.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+#[doc(alias = "unstack")]
+#[tensor_method]
+pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("unbind", axis)?;
+    if x.shape()[at] == 0 {
+        return Ok(Vec::new());
+    }
+    concatenate::split(x, 1, axis)?.iter().map(|part| view::squeeze(part, at)).collect()
+}
+
+impl Tensor {
+    /// Returns an iterator over the slices at every index of the first axis, which are views: [`unbind`] of axis 0.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// let x = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
+    /// let sums: Vec<f64> = x.iter().map(|row| row.sum(..).item()).collect();
+    /// assert_eq!(sums, [3.0, 7.0]);
+    /// for row in &x {
+    ///     assert_eq!(row.shape().dims(), [2]);
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// For a 0-d tensor.
+    #[track_caller]
+    pub fn iter(&self) -> std::vec::IntoIter<Tensor> {
+        let _call = note_call_location();
+        let reason = "a 0-d tensor has no axis to iterate over; item() returns its element";
+        let slices = if self.rank() == 0 { Err(Error::invalid("iter", reason)) } else { unbind(self, 0) };
+        panic::unwrap(slices).into_iter()
+    }
+}
+
+impl IntoIterator for &Tensor {
+    type Item = Tensor;
+    type IntoIter = std::vec::IntoIter<Tensor>;
+
+    /// Iterates over the first axis as [`Tensor::iter`] does.
+    #[track_caller]
+    fn into_iter(self) -> std::vec::IntoIter<Tensor> {
+        self.iter()
+    }
+}
+
+impl IntoIterator for Tensor {
+    type Item = Tensor;
+    type IntoIter = std::vec::IntoIter<Tensor>;
+
+    /// Iterates over the first axis as [`Tensor::iter`] does.
+    #[track_caller]
+    fn into_iter(self) -> std::vec::IntoIter<Tensor> {
+        self.iter()
+    }
+}
+
+/// Returns y, or a copy of it if it shares the memory of x: these operations copy for all arguments.
+pub(in crate::ops) fn copy_if_aliased(x: &Tensor, y: Tensor) -> Result<Tensor> {
+    if y.array().shares_storage(x.array()) { copy(&y) } else { Ok(y) }
+}

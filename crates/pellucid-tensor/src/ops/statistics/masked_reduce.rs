@@ -1,0 +1,209 @@
+//! Reductions over the elements where a mask is true.
+//!
+//! Elements where the mask is false are replaced by the neutral element: 0 in a sum, 1 in a product, −∞ in a maximum.
+//! Their gradient is zero, also if they are NaN. Means and variances divide by the number of selected
+//! elements.
+
+use crate::ops::call::axes::{Axes, over};
+use crate::ops::call::check;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::over_axes::{as_float, over_axes};
+use crate::ops::formula::{broadcast, full_range, map};
+use crate::ops::index::scatter_reduce::{ScatterReduceOp, reduction_identity};
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::{copy, fill, view};
+use crate::ops::reduce::{reductions, scan, softmax, value_range};
+use crate::ops::statistics::quantile;
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
+
+/// Returns x where the mask is true, else `number`.
+fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
+    check_mask(op, x, mask)?;
+    arithmetic::where_(mask, x, &fill::full((), number, x.dtype())?)
+}
+
+fn check_mask(op: &'static str, x: &Tensor, mask: &Tensor) -> Result<()> {
+    if mask.dtype() != DType::Bool {
+        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
+    }
+    if x.shape().broadcast(mask.shape()).as_ref() != Some(x.shape()) {
+        return Err(Error::shapes(op, [x.shape(), mask.shape()], "the mask must broadcast to the tensor's shape"));
+    }
+    Ok(())
+}
+
+/// Counts the elements that the mask selects, in the dtype of x.
+fn count(x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
+    copy::to_dtype(&reductions::sum(&broadcast::broadcast_to(mask, x.shape())?, axes)?, x.dtype())
+}
+
+/// Defines masked operations by those without a mask: a neutral element replaces the elements where the mask is false.
+macro_rules! masked {
+    ($($(#[$doc:meta])* $name:ident = $module:ident::$op:ident, neutral $neutral:ident;)*) => {
+        over_axes! {
+            errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does \
+                      not broadcast to x's shape; those of the operation without a mask.";
+            $(
+                $(#[$doc])*
+                ///
+                /// The mask broadcasts to x's shape. The gradient of the other elements is zero.
+                $name(x, mask: &Tensor; axes) = {
+                    let number = reduction_identity(ScatterReduceOp::$neutral, x.dtype());
+                    $module::$op(&masked_or(stringify!($name), x, mask, number)?, axes)
+                };
+            )*
+        }
+    };
+}
+
+masked! {
+    /// Computes the sum over axes of the elements where the mask is true; 0 of none.
+    masked_sum = reductions::sum, neutral Sum;
+    /// Computes the product over axes of the elements where the mask is true; 1 of none.
+    masked_prod = reductions::prod, neutral Prod;
+    /// Returns the largest element over axes where the mask is true; of none the least value.
+    masked_max = reductions::max, neutral Max;
+    /// Returns the smallest element over axes where the mask is true; of none the greatest value.
+    masked_min = reductions::min, neutral Min;
+    /// Computes ln Σ exp x over axes, where the mask is true; −∞ of none.
+    masked_logsumexp = reductions::logsumexp, neutral Max;
+    /// Computes the softmax over axes where the mask is true; 0 elsewhere, NaN for none.
+    masked_softmax = softmax::softmax, neutral Max;
+    /// Computes the logarithm of [`masked_softmax`]; −∞ where the mask is false.
+    masked_log_softmax = softmax::log_softmax, neutral Max;
+    /// Computes the masked softmax of −x over axes; see [`masked_softmax`].
+    masked_softmin = softmax::softmin, neutral Min;
+    /// Computes the cumulative sum along an axis, where the mask is true.
+    masked_cumsum = scan::cumsum, neutral Sum;
+    /// Computes the cumulative product along an axis, where the mask is true.
+    masked_cumprod = scan::cumprod, neutral Prod;
+}
+
+over_axes! {
+    errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
+              broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+
+    /// Returns the index (`i64`) of the first maximum over axes where the mask is true, among all elements; of the
+    /// first NaN where the mask is true, if there is one; 0 if the mask is false everywhere.
+    masked_argmax(x, mask: &Tensor; axes) = position(x, mask, axes, masked_max);
+    /// Returns the index (`i64`) of the first minimum over axes where the mask is true, among all elements; of the
+    /// first NaN where the mask is true, if there is one; 0 if the mask is false everywhere.
+    masked_argmin(x, mask: &Tensor; axes) = position(x, mask, axes, masked_min);
+}
+
+over_axes! {
+    errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
+              broadcast to x's shape; [`Error::AxisOutOfRange`].";
+
+    /// Computes the mean over axes of the elements where the mask is true; NaN of none. Integers give `f32`.
+    ///
+    /// ```
+    /// use pellucid::{Tensor, ops};
+    /// let (x, mask) = (Tensor::from([1.0, 2.0, f64::NAN]), Tensor::from([true, true, false]));
+    /// assert_eq!(ops::masked_mean(&x, &mask, ..)?.item::<f64>(), 1.5);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    masked_mean(x, mask: &Tensor; axes) = {
+        in_single!("masked_mean", [x] => masked_mean(x, mask, axes));
+        let x = &as_float(x)?;
+        let total = reductions::sum(&masked_or("masked_mean", x, mask, 0.into())?, axes.clone())?;
+        arithmetic::div(&total, &count(x, mask, axes)?)
+    }, autocast = Single;
+}
+
+over_axes! {
+    errors = "Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.";
+
+    /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
+    /// none.
+    ///
+    /// Options are those of [`var`](crate::ops::var). On the CPU, the squares and sums are scaled where they overflow
+    /// or underflow; the differences x − mean must be representable.
+    masked_var(x: floats, mask: &Tensor; axes) = {
+        in_single!("masked_var", [x] => masked_var(x, mask, axes));
+        let Deviations { values, axes, free, shape } = deviations("masked_var", x, mask, axes.into())?;
+        view::reshape_to(&full_range::mean_square_of(&values, &free, axes)?, &shape)
+    }, autocast = Single;
+    /// Computes the standard deviation over axes of the elements where the mask is true, the square root of
+    /// [`masked_var`]. The derivative for equal elements is 0.
+    masked_std(x: floats, mask: &Tensor; axes) = {
+        in_single!("masked_std", [x] => masked_std(x, mask, axes));
+        let Deviations { values, axes, free, shape } = deviations("masked_std", x, mask, axes.into())?;
+        view::reshape_to(&arithmetic::div(&full_range::norm(&values, 2.0, axes)?, &arithmetic::sqrt(&free)?)?, &shape)
+    }, autocast = Single;
+    /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
+    ///
+    /// For an even count it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
+    /// [`nanmedian`](crate::ops::nanmedian). Zero elements have no median: [`Error::InvalidArgument`].
+    masked_median(x: floats, mask: &Tensor; axes) -> (Tensor, Tensor) =
+        quantile::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);
+    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)); 0 of
+    /// none, ∞ if p < 0.
+    masked_norm(x: floats, mask: &Tensor, p: f64; axes) = {
+        let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
+        reductions::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
+    };
+}
+
+/// Returns the first selected position of an extremum. An element where the mask is false is none, also if it equals
+/// the neutral element.
+fn position(
+    x: &Tensor,
+    mask: &Tensor,
+    axes: Axes,
+    extremum: fn(&Tensor, &Tensor, Axes) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let x = x.detach();
+    let best = extremum(&x, mask, axes.clone().keepdims())?;
+    // If the extremum is NaN, it equals no element.
+    let is_best = match x.dtype().is_float() {
+        true => map(formula! { static is_extremum(x, best) = x.eq(best) | x.ne(x); }, &[&x, &best], &[])?,
+        false => compare::eq(&x, &best)?,
+    };
+    reductions::argmax(&compare::logical_and(&is_best, mask)?, axes)
+}
+
+/// The deviations of elements from the mean of their row.
+struct Deviations {
+    /// x − mean where the mask is true, else 0.
+    values: Tensor,
+    /// The axes of a row.
+    axes: AxisSet,
+    /// N − ddof of each row, whose product with the variance is the sum of the squares.
+    free: Tensor,
+    /// The shape of the variance.
+    shape: Shape,
+}
+
+fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Deviations> {
+    check_mask(op, x, mask)?;
+    let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
+    let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
+    let numbers = count(x, mask, kept)?;
+    let mut mean = full_range::masked_mean(x, mask, &numbers, resolved.set)?;
+    let free = arithmetic::maximum(&arithmetic::sub(&numbers, ddof as f64)?, 0.0)?;
+    if ddof > 0 {
+        // The derivative of the norm of a zero vector is 0, but that of 0/0 for a single element is NaN.
+        mean = value_range::nan_unless(
+            &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&numbers, 1.0)?)?, 0.0)?,
+            &mean,
+        )?;
+    }
+    let values = masked_or(op, &arithmetic::sub(x, &mean)?, mask, 0.into())?;
+    Ok(Deviations { values, axes: resolved.set, free, shape: resolved.shape(x.shape()) })
+}
+
+/// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
+///
+/// # Errors
+/// Those of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is not finite.
+#[tensor_method(autocast = Single)]
+pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+    check::finite("masked_normalize", "eps", eps)?;
+    in_single!("masked_normalize", [x] => masked_normalize(x, mask, p, axis, eps));
+    let length = masked_norm(x, mask, p, over(axis).keepdims())?;
+    arithmetic::div(&masked_or("masked_normalize", x, mask, 0.into())?, &arithmetic::maximum(&length, eps)?)
+}

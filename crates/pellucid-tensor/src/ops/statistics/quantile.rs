@@ -1,0 +1,238 @@
+//! Order statistics: medians, quantiles, and modes.
+
+use crate::ops::call::axes::{Axes, ResolvedAxes, over};
+use crate::ops::call::check;
+use crate::ops::elementwise::operand::TensorOrScalar;
+use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::broadcast;
+use crate::ops::formula::over_axes::over_axes;
+use crate::ops::index::sort::sort;
+use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::view::reshape_to;
+use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::reduce::{reductions, scan, value_range};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{DType, Error, Result};
+use smallvec::SmallVec;
+
+/// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
+struct RankedRows {
+    axes: ResolvedAxes,
+    len: usize,
+    values: Tensor,
+    positions: Tensor,
+    nans: Tensor,
+}
+
+/// Moves the reduced axes of x to the end and flattens them into one, in row-major order.
+fn move_axes_behind(axes: ResolvedAxes, x: &Tensor) -> Result<Tensor> {
+    let others = (0..x.rank()).filter(|&k| !axes.set.contains(k));
+    let order: SmallVec<[isize; 6]> = others.chain(axes.set.iter()).map(|k| k as isize).collect();
+    let mut shape = axes.set.remove(x.shape()).to_vec();
+    shape.push(axes.set.count(x.shape()));
+    reshape_to(&view::permute(x, &order[..])?, &shape.into())
+}
+
+impl RankedRows {
+    fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<RankedRows> {
+        let axes = axes.resolve(op, x.shape())?;
+        let rows = move_axes_behind(axes, x)?;
+        let len = axes.set.count(x.shape());
+        if len == 0 && axes.shape(x.shape()).size() != 0 {
+            return Err(Error::invalid(op, format!("needs at least one element, got shape {}", x.shape())));
+        }
+        let (values, positions) = sort(&rows, -1, false)?;
+        let nans = reductions::count_nonzero(&compare::isnan(&rows)?, over(-1).keepdims())?;
+        Ok(RankedRows { axes, len, values, positions, nans })
+    }
+
+    /// Returns the elements at ranks `[.., 1]`, and their positions, in the shape of the reduction of x.
+    fn pick(&self, x: &Tensor, ranks: &Tensor) -> Result<(Tensor, Tensor)> {
+        let shape = self.axes.shape(x.shape());
+        let of = |rows: &Tensor| reshape_to(&gather::take_along_axis(rows, ranks, -1)?, &shape);
+        Ok((of(&self.values)?, of(&self.positions)?))
+    }
+
+    /// Returns the rank of the last element of the first longest run of equal elements in each row.
+    fn ends_of_longest_runs(&self) -> Result<Tensor> {
+        let rest = self.len.saturating_sub(1);
+        let (low, high) =
+            (view::narrow(&self.values, -1, 0, rest)?, view::narrow(&self.values, -1, self.len - rest, rest)?);
+        // A run of equal elements starts where an element differs from its predecessor; its length so far is the
+        // distance.
+        let numbers = create::indices(self.len)?;
+        let starts =
+            arithmetic::where_(&compare::ne(&high, &low)?, &view::narrow(&numbers, 0, self.len - rest, rest)?, 0)?;
+        let first = fill::zeros(starts.shape().with_axis(starts.rank() - 1, self.len - rest), DType::I64)?;
+        let (starts, _) = scan::cummax(&concatenate(&[&first, &starts], -1)?, -1)?;
+        reductions::argmax(&arithmetic::sub(&numbers, &starts)?, over(-1).keepdims())
+    }
+}
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+
+    /// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
+    ///
+    /// For an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to
+    /// that index.
+    median(x; axes) -> (Tensor, Tensor) = {
+        let ranked = RankedRows::new("median", x, axes)?;
+        let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, arithmetic::sub(ranked.len as i64, &ranked.nans)?);
+        ranked.pick(x, &arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &first_nan, middle)?)
+    };
+    /// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
+    nanmedian(x; axes) -> (Tensor, Tensor) = {
+        let ranked = RankedRows::new("nanmedian", x, axes)?;
+        let last = arithmetic::sub(ranked.len as i64 - 1, &ranked.nans)?;
+        ranked.pick(x, &arithmetic::maximum(&arithmetic::floor_div(&last, 2)?, 0)?)
+    };
+    /// Returns the most frequent element over `axes`, the smallest in a tie, and the `i64` index of its last
+    /// occurrence.
+    ///
+    /// NaN elements count as different from each other. The gradient goes to that index.
+    mode(x; axes) -> (Tensor, Tensor) = {
+        let ranked = RankedRows::new("mode", x, axes)?;
+        ranked.pick(x, &ranked.ends_of_longest_runs()?)
+    };
+}
+
+/// The interpolation of a quantile between two neighbouring elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum QuantileInterpolation {
+    /// Linear interpolation.
+    #[default]
+    Linear,
+    /// The lower element.
+    Lower,
+    /// The higher element.
+    Higher,
+    /// The mean of both elements.
+    Midpoint,
+    /// The nearer element; in a tie the one of even rank.
+    Nearest,
+}
+
+/// Computes the q-quantiles over `axes`: the sorted elements at rank q·(n − 1), counted from 0; NaN if one is NaN.
+///
+/// For a vector of probabilities q, their axis comes first in the result. `f16` and `bf16` are computed in `f32`, with
+/// probabilities of x's dtype or `f32`.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
+/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1] (NaN if probabilities
+/// are a tensor whose values are not known, as in a captured step or on a GPU).
+#[doc(alias = "percentile")]
+#[tensor_method]
+pub fn quantile<'a>(
+    x: &Tensor,
+    q: impl Into<TensorOrScalar<'a>>,
+    axes: impl Into<Axes>,
+    interpolation: QuantileInterpolation,
+) -> Result<Tensor> {
+    quantiles("quantile", x, q.into(), axes.into(), interpolation, false)
+}
+
+/// Computes the [`quantile`] of the elements that are not NaN; NaN if all are NaN.
+///
+/// # Errors
+/// Those of [`quantile`].
+#[doc(alias = "nanpercentile")]
+#[tensor_method]
+pub fn nanquantile<'a>(
+    x: &Tensor,
+    q: impl Into<TensorOrScalar<'a>>,
+    axes: impl Into<Axes>,
+    interpolation: QuantileInterpolation,
+) -> Result<Tensor> {
+    quantiles("nanquantile", x, q.into(), axes.into(), interpolation, true)
+}
+
+fn quantiles(
+    op: &'static str,
+    x: &Tensor,
+    q: TensorOrScalar<'_>,
+    axes: Axes,
+    interpolation: QuantileInterpolation,
+    ignore_nan: bool,
+) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+    }
+    let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
+    // bf16 would round 0.999 to 1.
+    let single = if is_half { DType::F32 } else { x.dtype() };
+    let outside = |p: f64| !(0.0..=1.0).contains(&p);
+    let refused = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
+    let is_number = matches!(q, TensorOrScalar::Scalar(_));
+    // On the device of x, because a captured step has one device.
+    let q = q.tensor_or_else(|number| match number.to_f64() {
+        p if outside(p) => Err(refused(p)),
+        _ => fill::full_on_device_of(x, (), number, single),
+    })?;
+    if q.dtype() != x.dtype() && q.dtype() != single {
+        let help = "probabilities must have the dtype of x (for f16 and bf16 also f32); use to_dtype()";
+        return Err(Error::dtypes(op, [x.dtype(), q.dtype()], help));
+    }
+    if q.rank() > 1 {
+        return Err(Error::shapes(op, [q.shape()], "probabilities must be a scalar or a vector"));
+    }
+    axes.resolve(op, x.shape())?;
+    let is_checked = is_number || check::is_readable(&q);
+    if is_checked
+        && !is_number
+        && let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p))
+    {
+        return Err(refused(p));
+    }
+    // bf16 cannot represent every rank above 256.
+    in_single!(op, [x] => {
+        let probabilities = copy::to_dtype(&q, DType::F32)?;
+        quantiles(op, x, TensorOrScalar::Owned(probabilities), axes, interpolation, ignore_nan)
+    });
+    // The values of a tensor may be unknown: the quantile of an invalid probability is NaN then.
+    let is_valid = match is_checked {
+        true => None,
+        false => Some(compare::logical_and(&compare::ge(&q, 0.0)?, &compare::le(&q, 1.0)?)?),
+    };
+    let q = match &is_valid {
+        Some(is_valid) => arithmetic::where_(is_valid, &q, 0.0)?,
+        None => q,
+    };
+    let ranked = RankedRows::new(op, x, axes)?;
+    let last = match ignore_nan {
+        true => arithmetic::maximum(&arithmetic::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
+        false => fill::full_on_device_of(x, (), ranked.len.saturating_sub(1) as i64, DType::I64)?,
+    };
+    let last = copy::to_dtype(&last, x.dtype())?;
+    let ranks = arithmetic::mul(&view::reshape(&q, [q.size()])?, &last)?;
+    let ranks = if ignore_nan { ranks } else { arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &last, &ranks)? };
+    let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
+    let ranks = broadcast::broadcast_to(&ranks, &shape)?;
+    let at = |ranks: &Tensor| gather::take_along_axis(&ranked.values, &copy::to_dtype(ranks, DType::I64)?, -1);
+    let (low, high) = (|| arithmetic::floor(&ranks), || arithmetic::ceil(&ranks));
+    let y = match interpolation {
+        QuantileInterpolation::Lower => at(&low()?)?,
+        QuantileInterpolation::Higher => at(&high()?)?,
+        QuantileInterpolation::Nearest => at(&arithmetic::round(&ranks)?)?,
+        QuantileInterpolation::Linear => {
+            let low = low()?;
+            arithmetic::lerp(&at(&low)?, &at(&high()?)?, &arithmetic::sub(&ranks, &low)?)?
+        }
+        QuantileInterpolation::Midpoint => {
+            arithmetic::lerp(&at(&low()?)?, &at(&high()?)?, &fill::full_on_device_of(x, (), 0.5, x.dtype())?)?
+        }
+    };
+    let y = match &is_valid {
+        Some(is_valid) => value_range::nan_unless(&view::reshape(is_valid, [q.size()])?, &y)?,
+        None => y,
+    };
+    let reduced = ranked.axes.shape(x.shape());
+    if q.rank() == 0 {
+        return reshape_to(&y, &reduced);
+    }
+    let shape: Vec<usize> = std::iter::once(q.size()).chain(reduced.iter().copied()).collect();
+    reshape_to(&view::movedim(&y, [-1], [0])?, &shape.into())
+}
