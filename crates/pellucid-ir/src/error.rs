@@ -382,8 +382,8 @@ fn index_help(op: &str, index: i64, len: usize) -> String {
         "masked_scatter" => {
             format!("; the mask has more than {len} true elements: the source needs one element for each of them")
         }
-        // `narrow` reports the end of the range.
-        "narrow" => format!("; start + length must be at most {len}"),
+        // `narrow` reports the start or the end of the range.
+        "narrow" => format!("; start must be at least -{len}, and start + length at most {len}"),
         _ if len == 0 => "; the axis is empty".to_string(),
         "max_unpool1d" | "max_unpool2d" | "max_unpool3d" => format!("; indices must be in 0..{len}"),
         "rnn" | "gru" | "lstm" => format!("; lengths of sequences must be in 0..={}", len - 1),
@@ -525,10 +525,13 @@ impl Error {
         }
     }
 
-    /// Adds the shape of the tensor to an [`Error::OutOfMemory`] that has none.
+    /// Adds the shape of the tensor to an [`Error::OutOfMemory`] that has none. A length above `isize::MAX` would be
+    /// printed as a negative number, so such a shape is left out.
     #[cold]
     pub fn with_shape(mut self, of: &Shape) -> Error {
-        if let Error::OutOfMemory { shape: shape @ None, .. } = &mut self {
+        if let Error::OutOfMemory { shape: shape @ None, .. } = &mut self
+            && !of.has_negative_length()
+        {
             *shape = Some(Box::new(of.clone()));
         }
         self

@@ -137,8 +137,9 @@ impl MultiheadAttention {
         let kv_heads = kv_heads.unwrap_or(heads);
         check_heads(width, heads, kv_heads, rotary.is_some(), dropout)?;
         let (kdim, vdim, shared) = (kdim.unwrap_or(width), vdim.unwrap_or(width), width / heads * kv_heads);
+        let rows = shared.saturating_mul(2).saturating_add(width);
         let in_proj = if kdim == width && vdim == width {
-            InProj::Joint(init::try_xavier_uniform([width + 2 * shared, width], 1.0)?)
+            InProj::Joint(init::try_xavier_uniform([rows, width], 1.0)?)
         } else {
             let [query, key, value] = [[width, width], [shared, kdim], [shared, vdim]];
             let weight = |shape: [usize; 2]| init::try_xavier_uniform(shape, 1.0);
@@ -147,7 +148,7 @@ impl MultiheadAttention {
         let mut out_proj = Linear::try_new(width, width)?.without_bias();
         let zeros = |length: usize| bias.then(|| init::try_zeros([length])).transpose();
         out_proj.bias = zeros(width)?;
-        let in_proj_bias = zeros(width + 2 * shared)?;
+        let in_proj_bias = zeros(rows)?;
         let appended = || init::try_xavier_normal([1, 1, shared], 1.0);
         Ok(MultiheadAttention {
             in_proj,

@@ -91,6 +91,12 @@ fn overwrite_parameter(parameter: &Tensor, values: Result<Tensor>) -> Result<()>
     ops::copy_(parameter, &values?)
 }
 
+/// Returns a weight of ones and a bias of zeros for a layer of this name.
+pub(crate) fn try_affine(layer: &'static str, shape: impl Into<Shape>) -> Result<[Parameter; 2]> {
+    let shape = shape.into();
+    Ok([of_layer(layer, try_ones(&shape))?, of_layer(layer, try_zeros(&shape))?])
+}
+
 /// Names the layer in the error of a scheme that fills its parameter.
 pub(crate) fn of_layer<T>(layer: &'static str, mut parameter: Result<T>) -> Result<T> {
     if let Err(error) = &mut parameter {

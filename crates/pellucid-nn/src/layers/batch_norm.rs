@@ -66,10 +66,11 @@ impl<const N: usize> BatchNorm<N> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(channels: usize) -> Result<BatchNorm<N>> {
-        let [mean, var, count] = running_statistics(channels)?;
+        let [mean, var, count] = running_statistics("batch_norm", channels)?;
+        let [weight, bias] = init::try_affine("batch_norm", channels)?;
         Ok(BatchNorm {
-            weight: Some(init::try_ones(channels)?),
-            bias: Some(init::try_zeros(channels)?),
+            weight: Some(weight),
+            bias: Some(bias),
             running_mean: Some(mean),
             running_var: Some(var),
             num_batches_tracked: Some(count),
@@ -120,9 +121,10 @@ impl<const N: usize> BatchNorm<N> {
 }
 
 /// Returns buffers for a mean of 0, a variance of 1, and a count of 0.
-pub(super) fn running_statistics(channels: usize) -> Result<[Buffer; 3]> {
+pub(super) fn running_statistics(layer: &'static str, channels: usize) -> Result<[Buffer; 3]> {
     let dtype = init::default_dtype();
-    Ok([ops::zeros(channels, dtype)?, ops::ones(channels, dtype)?, ops::zeros((), DType::I64)?].map(Buffer::new))
+    let [mean, var] = [ops::zeros(channels, dtype), ops::ones(channels, dtype)].map(|t| init::of_layer(layer, t));
+    Ok([mean?, var?, ops::zeros((), DType::I64)?].map(Buffer::new))
 }
 
 impl<const N: usize> Layer for BatchNorm<N> {

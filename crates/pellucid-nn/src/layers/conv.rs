@@ -102,17 +102,17 @@ impl<const N: usize> Module for Padding<N> {
 impl<const N: usize> ConvSettings<N> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a kernel without taps.
-    fn new(kernel: [usize; N]) -> Result<ConvSettings<N>> {
-        let kernel = positive("kernel", kernel, "use 1 for an axis along which the kernel has one tap")?;
+    fn new(layer: &'static str, kernel: [usize; N]) -> Result<ConvSettings<N>> {
+        let kernel = positive(layer, "kernel", kernel, "use 1 for an axis along which the kernel has one tap")?;
         Ok(ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 })
     }
 
-    fn with_stride(self, stride: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
-        Ok(ConvSettings { stride: positive("stride", stride, DEFAULT_IS_ONE)?, ..self })
+    fn with_stride(self, layer: &'static str, stride: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
+        Ok(ConvSettings { stride: positive(layer, "stride", stride, DEFAULT_IS_ONE)?, ..self })
     }
 
-    fn with_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
-        Ok(ConvSettings { dilation: positive("dilation", dilation, DEFAULT_IS_ONE)?, ..self })
+    fn with_dilation(self, layer: &'static str, dilation: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
+        Ok(ConvSettings { dilation: positive(layer, "dilation", dilation, DEFAULT_IS_ONE)?, ..self })
     }
 
     fn options(&self) -> ops::ConvOptions {
@@ -142,7 +142,7 @@ impl<const N: usize> ConvSettings<N> {
                  number of {second_name} channels; use groups(1), or other numbers of channels",
                 self.groups
             );
-            return Err(Error::invalid("groups", reason));
+            return Err(Error::invalid(layer, reason));
         }
         let second = second / self.groups;
         let bound = bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
@@ -159,7 +159,7 @@ impl<const N: usize> Conv<N> {
     /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        let sliding = ConvSettings::new(kernel.into().0)?;
+        let sliding = ConvSettings::new(by_axes::<_, N>(CONV), kernel.into().0)?;
         let (weight, bound) = sliding.weight(by_axes::<_, N>(CONV), ("output", outputs), ("input", inputs))?;
         let bias = Some(init::of_layer(by_axes::<_, N>(CONV), init::try_uniform(outputs, -bound, bound))?);
         Ok(Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None })
@@ -178,7 +178,7 @@ impl<const N: usize> Conv<N> {
     /// [`Error::InvalidArgument`] for a stride of 0.
     #[panicking_form]
     pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        Ok(Conv { sliding: self.sliding.with_stride(stride)?, ..self })
+        Ok(Conv { sliding: self.sliding.with_stride(by_axes::<_, N>(CONV), stride)?, ..self })
     }
 
     /// Sets the padding.
@@ -197,7 +197,7 @@ impl<const N: usize> Conv<N> {
     /// [`Error::InvalidArgument`] for a dilation of 0.
     #[panicking_form]
     pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        Ok(Conv { sliding: self.sliding.with_dilation(dilation)?, ..self })
+        Ok(Conv { sliding: self.sliding.with_dilation(by_axes::<_, N>(CONV), dilation)?, ..self })
     }
 
     /// Splits the channels into groups: the output channels of a group depend on its input channels only. Weight and
@@ -302,7 +302,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        let sliding = ConvSettings::new(kernel.into().0)?;
+        let sliding = ConvSettings::new(by_axes::<_, N>(TRANSPOSED), kernel.into().0)?;
         let (weight, bound) = sliding.weight(by_axes::<_, N>(TRANSPOSED), ("input", inputs), ("output", outputs))?;
         let bias = Some(init::of_layer(by_axes::<_, N>(TRANSPOSED), init::try_uniform(outputs, -bound, bound))?);
         Ok(ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] })
@@ -320,7 +320,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// [`Error::InvalidArgument`] for a stride of 0.
     #[panicking_form]
     pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        Ok(ConvTranspose { sliding: self.sliding.with_stride(stride)?, ..self })
+        Ok(ConvTranspose { sliding: self.sliding.with_stride(by_axes::<_, N>(TRANSPOSED), stride)?, ..self })
     }
 
     /// Sets the padding, which is cut off at both ends of the output.
@@ -339,7 +339,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// [`Error::InvalidArgument`] for a dilation of 0.
     #[panicking_form]
     pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        Ok(ConvTranspose { sliding: self.sliding.with_dilation(dilation)?, ..self })
+        Ok(ConvTranspose { sliding: self.sliding.with_dilation(by_axes::<_, N>(TRANSPOSED), dilation)?, ..self })
     }
 
     /// Splits the channels into groups; see [`Conv::groups`].

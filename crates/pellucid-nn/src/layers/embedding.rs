@@ -30,12 +30,12 @@ pub struct Embedding {
 }
 
 /// Overwrites a row of a table with zeros.
-fn clear(table: &Parameter, row: isize) -> Result<()> {
+fn clear(layer: &'static str, table: &Parameter, row: isize) -> Result<()> {
     let _off = no_grad();
     let rows = table.shape()[0];
     let is_row = (-(rows as isize)..rows as isize).contains(&row);
     if !is_row {
-        return Err(Error::IndexOutOfBounds { op: "padding_index", index: row as i64, axis: 0, len: rows });
+        return Err(Error::IndexOutOfBounds { op: layer, index: row as i64, axis: 0, len: rows });
     }
     ops::copy_(&ops::select(&table.detach(), 0, row)?, &ops::zeros((), table.dtype())?)
 }
@@ -64,7 +64,7 @@ impl Embedding {
     #[panicking_form]
     pub fn try_padding_index(self, row: impl Integer) -> Result<Embedding> {
         let row = row.to_isize();
-        clear(&self.weight, row)?;
+        clear("Embedding::padding_index", &self.weight, row)?;
         let options = ops::EmbeddingOptions { padding_index: Some(row), ..self.options };
         Ok(Embedding { options, ..self })
     }
@@ -146,7 +146,7 @@ impl EmbeddingBag {
     #[panicking_form]
     pub fn try_padding_index(self, row: impl Integer) -> Result<EmbeddingBag> {
         let row = row.to_isize();
-        clear(&self.weight, row)?;
+        clear("EmbeddingBag::padding_index", &self.weight, row)?;
         Ok(EmbeddingBag { padding: Some(row), ..self })
     }
 

@@ -8,6 +8,9 @@ use crate::visit::Visitor;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
+/// The name of the layers in errors.
+const FRACTIONAL: &str = "fractional_max_pool";
+
 /// The number of windows along each axis.
 #[derive(Clone, Copy, Debug)]
 enum WindowCount<const N: usize> {
@@ -57,7 +60,7 @@ impl<const N: usize> FractionalMaxPool<N> {
     /// [`Error::InvalidArgument`] for a size or a number of 0.
     #[panicking_form]
     pub fn try_new(size: impl Into<PerAxis<N>>, outputs: impl Into<PerAxis<N>>) -> Result<FractionalMaxPool<N>> {
-        let outputs = positive("outputs", outputs, "use 1 for an axis with one window")?;
+        let outputs = positive(FRACTIONAL, "outputs", outputs, "use 1 for an axis with one window")?;
         Self::with_count(size, WindowCount::Outputs(outputs))
     }
 
@@ -68,14 +71,14 @@ impl<const N: usize> FractionalMaxPool<N> {
     #[panicking_form]
     pub fn try_of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> Result<FractionalMaxPool<N>> {
         if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
-            let reason = format!("must be in (0, 1) on every axis, got {ratio:?}; a usual value is 0.5");
-            return Err(Error::invalid("ratio", reason));
+            let reason = format!("ratio must be in (0, 1) on every axis, got {ratio:?}; a usual value is 0.5");
+            return Err(Error::invalid(FRACTIONAL, reason));
         }
         Self::with_count(size, WindowCount::Ratio(ratio))
     }
 
     fn with_count(size: impl Into<PerAxis<N>>, count: WindowCount<N>) -> Result<FractionalMaxPool<N>> {
-        Ok(FractionalMaxPool { size: positive("size", size, ONE_ELEMENT)?, count, samples: None })
+        Ok(FractionalMaxPool { size: positive(FRACTIONAL, "size", size, ONE_ELEMENT)?, count, samples: None })
     }
 
     /// Uses the samples `[B, C, N]` in [0, 1) instead of random numbers; see [`ops::fractional_max_pool2d`]. The
@@ -94,7 +97,7 @@ impl<const N: usize> FractionalMaxPool<N> {
         let outputs = match self.count {
             WindowCount::Outputs(outputs) => outputs,
             WindowCount::Ratio(ratio) => {
-                channels::<N>("fractional_max_pool", x.shape())?;
+                channels::<N>(FRACTIONAL, x.shape())?;
                 let mut outputs = [0; N];
                 for a in 0..N {
                     outputs[a] = (x.shape()[x.rank() - N + a] as f64 * ratio[a]) as usize;

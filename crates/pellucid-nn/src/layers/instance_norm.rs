@@ -80,7 +80,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_affine(self) -> Result<InstanceNorm<N>> {
-        let (weight, bias) = (init::try_ones(self.channels)?, init::try_zeros(self.channels)?);
+        let [weight, bias] = init::try_affine("instance_norm", self.channels)?;
         Ok(InstanceNorm { weight: Some(weight), bias: Some(bias), ..self })
     }
 
@@ -90,7 +90,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_running_statistics(self) -> Result<InstanceNorm<N>> {
-        let [mean, var, count] = running_statistics(self.channels)?.map(Some);
+        let [mean, var, count] = running_statistics("instance_norm", self.channels)?.map(Some);
         Ok(InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self })
     }
 }

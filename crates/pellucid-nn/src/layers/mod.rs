@@ -17,12 +17,14 @@ mod norm;
 mod pad;
 mod parametrized;
 mod pool;
+mod repeated;
 mod resize;
 mod shape;
 mod spatial;
 mod unpool;
 
 pub(crate) use batch_norm::{batch_norms, plain_averages};
+pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
 
 crate::exports::exports! {

@@ -32,7 +32,7 @@ impl LayerNorm {
     #[panicking_form]
     pub fn try_new(shape: impl Into<Shape>) -> Result<LayerNorm> {
         let shape = shape.into();
-        let (weight, bias) = (init::try_ones(&shape)?, init::try_zeros(&shape)?);
+        let [weight, bias] = init::try_affine("layer_norm", &shape)?;
         Ok(LayerNorm { weight: Some(weight), bias: Some(bias), shape, eps: 1e-5 })
     }
 
@@ -109,7 +109,7 @@ impl RmsNorm {
     #[panicking_form]
     pub fn try_new(shape: impl Into<Shape>) -> Result<RmsNorm> {
         let shape = shape.into();
-        Ok(RmsNorm { weight: Some(init::try_ones(&shape)?), shape, eps: None })
+        Ok(RmsNorm { weight: Some(init::of_layer("rms_norm", init::try_ones(&shape))?), shape, eps: None })
     }
 
     /// Creates a layer for the length of the last axis of its first input.
@@ -166,9 +166,12 @@ impl GroupNorm {
     /// Creates a layer that splits the channels into groups.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the groups do not divide the channels; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the groups do not divide the channels, or there are none; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(groups: usize, channels: usize) -> Result<GroupNorm> {
+        if channels == 0 {
+            return Err(Error::invalid("group_norm", "the number of channels must be at least 1"));
+        }
         if groups == 0 || !channels.is_multiple_of(groups) {
             let reason = format!(
                 "the number of groups, {groups}, must divide the number of channels, {channels}; use 1, {channels} or \
@@ -176,7 +179,7 @@ impl GroupNorm {
             );
             return Err(Error::invalid("group_norm", reason));
         }
-        let (weight, bias) = (init::try_ones(channels)?, init::try_zeros(channels)?);
+        let [weight, bias] = init::try_affine("group_norm", channels)?;
         Ok(GroupNorm { weight: Some(weight), bias: Some(bias), groups, eps: 1e-5 })
     }
 

@@ -26,13 +26,16 @@ macro_rules! windows {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
+            /// The name of the layer in errors.
+            const NAME: &'static str = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]);
+
             /// Sets the stride, by default the window size.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`] for a stride of 0.
             #[panicking_form]
             pub fn try_stride(mut self, stride: impl Into<PerAxis<N>>) -> Result<$name<N>> {
-                self.pool.stride = Some(positive("stride", stride, DEFAULT_IS_SIZE)?.into());
+                self.pool.stride = Some(positive(Self::NAME, "stride", stride, DEFAULT_IS_SIZE)?.into());
                 Ok(self)
             }
 
@@ -66,8 +69,8 @@ windows! {
 }
 
 /// Returns adjacent windows of this size.
-fn windows<const N: usize>(size: impl Into<PerAxis<N>>) -> Result<PoolOptions> {
-    Ok(PoolOptions::new(positive("size", size, ONE_ELEMENT)?))
+fn windows<const N: usize>(layer: &'static str, size: impl Into<PerAxis<N>>) -> Result<PoolOptions> {
+    Ok(PoolOptions::new(positive(layer, "size", size, ONE_ELEMENT)?))
 }
 
 impl<const N: usize> MaxPool<N> {
@@ -77,7 +80,7 @@ impl<const N: usize> MaxPool<N> {
     /// [`Error::InvalidArgument`] for a size of 0.
     #[panicking_form]
     pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<MaxPool<N>> {
-        Ok(MaxPool { pool: windows(size)? })
+        Ok(MaxPool { pool: windows(Self::NAME, size)? })
     }
 
     /// Sets the padding, at most half the window size; it counts as −∞. A dilation enlarges the window; therefore the
@@ -92,7 +95,7 @@ impl<const N: usize> MaxPool<N> {
     /// [`Error::InvalidArgument`] for a dilation of 0.
     #[panicking_form]
     pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<MaxPool<N>> {
-        let dilation = positive("dilation", dilation, DEFAULT_IS_ONE)?.into();
+        let dilation = positive(Self::NAME, "dilation", dilation, DEFAULT_IS_ONE)?.into();
         Ok(MaxPool { pool: PoolOptions { dilation, ..self.pool } })
     }
 
@@ -120,7 +123,7 @@ impl<const N: usize> AvgPool<N> {
     /// [`Error::InvalidArgument`] for a size of 0.
     #[panicking_form]
     pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<AvgPool<N>> {
-        Ok(AvgPool { pool: windows(size)?, divisor: AvgPoolDivisor::default() })
+        Ok(AvgPool { pool: windows(Self::NAME, size)?, divisor: AvgPoolDivisor::default() })
     }
 
     /// Sets the padding, at most half the window size.
@@ -160,7 +163,7 @@ impl<const N: usize> LpPool<N> {
         if p == 0.0 || p.is_nan() {
             return Err(Error::invalid("p", format!("must be a nonzero number, got {p}; a usual value is 2")));
         }
-        Ok(LpPool { pool: windows(size)?, p })
+        Ok(LpPool { pool: windows(Self::NAME, size)?, p })
     }
 }
 

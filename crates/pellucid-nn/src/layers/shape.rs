@@ -89,7 +89,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a size of 0.
             #[panicking_form]
             pub fn try_new($($field: impl Into<PerAxis<2>>,)* size: impl Into<PerAxis<2>>) -> Result<$name> {
-                let (size, one) = (positive("size", size, ONE_ELEMENT)?, [1, 1]);
+                let (size, one) = (positive(stringify!($name), "size", size, ONE_ELEMENT)?, [1, 1]);
                 Ok($name { $($field: $field.into().0,)* size, stride: one, padding: [0, 0], dilation: one })
             }
 
@@ -99,7 +99,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a stride of 0.
             #[panicking_form]
             pub fn try_stride(self, stride: impl Into<PerAxis<2>>) -> Result<$name> {
-                Ok($name { stride: positive("stride", stride, DEFAULT_IS_ONE)?, ..self })
+                Ok($name { stride: positive(stringify!($name), "stride", stride, DEFAULT_IS_ONE)?, ..self })
             }
 
             /// Sets the padding.
@@ -113,7 +113,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a dilation of 0.
             #[panicking_form]
             pub fn try_dilation(self, dilation: impl Into<PerAxis<2>>) -> Result<$name> {
-                Ok($name { dilation: positive("dilation", dilation, DEFAULT_IS_ONE)?, ..self })
+                Ok($name { dilation: positive(stringify!($name), "dilation", dilation, DEFAULT_IS_ONE)?, ..self })
             }
         }
     )*};

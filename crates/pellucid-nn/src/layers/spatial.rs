@@ -31,21 +31,25 @@ pub(super) const ONE_ELEMENT: &str = "use 1 for an axis on which the window has 
 /// Remedy for a stride of 0 between windows that are adjacent by default.
 pub(super) const DEFAULT_IS_SIZE: &str = "the default is the size of the window";
 
-/// Returns the numbers of an option, or an error with the remedy `help` if one of them is 0.
+/// Returns the numbers of an option of a layer, or an error with the remedy `help` if one of them is 0.
 pub(super) fn positive<const N: usize>(
-    option: &'static str,
+    layer: &'static str,
+    option: &str,
     numbers: impl Into<PerAxis<N>>,
     help: &str,
 ) -> Result<[usize; N]> {
     let PerAxis(numbers) = numbers.into();
     if numbers.contains(&0) {
-        return Err(Error::invalid(option, format!("must be at least 1 on every axis, got {numbers:?}; {help}")));
+        return Err(Error::invalid(
+            layer,
+            format!("{option} must be at least 1 on every axis, got {numbers:?}; {help}"),
+        ));
     }
     Ok(numbers)
 }
 
 /// Selects one of three values for N = 1, 2 or 3 spatial axes.
-pub(super) fn by_axes<T: Copy, const N: usize>(each: [T; 3]) -> T {
+pub(super) const fn by_axes<T: Copy, const N: usize>(each: [T; 3]) -> T {
     const { assert!(1 <= N && N <= 3, "the number of spatial axes must be 1, 2 or 3") };
     each[N - 1]
 }

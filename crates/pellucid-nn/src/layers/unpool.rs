@@ -33,13 +33,16 @@ pub type MaxUnpool2d = MaxUnpool<2>;
 pub type MaxUnpool3d = MaxUnpool<3>;
 
 impl<const N: usize> MaxUnpool<N> {
+    /// The name of the layer in errors.
+    const NAME: &'static str = by_axes::<_, N>(["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]);
+
     /// Creates a layer with windows of this size; the stride is the size.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a size of 0.
     #[panicking_form]
     pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<MaxUnpool<N>> {
-        let size = positive("size", size, ONE_ELEMENT)?;
+        let size = positive(Self::NAME, "size", size, ONE_ELEMENT)?;
         Ok(MaxUnpool { size, stride: size, padding: [0; N] })
     }
 
@@ -49,7 +52,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// [`Error::InvalidArgument`] for a stride of 0.
     #[panicking_form]
     pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<MaxUnpool<N>> {
-        Ok(MaxUnpool { stride: positive("stride", stride, DEFAULT_IS_SIZE)?, ..self })
+        Ok(MaxUnpool { stride: positive(Self::NAME, "stride", stride, DEFAULT_IS_SIZE)?, ..self })
     }
 
     /// Sets the padding of the pooling.

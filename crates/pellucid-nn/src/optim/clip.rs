@@ -42,7 +42,7 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
         return Err(Error::invalid(op, format!("max_norm must be above 0, got {max_norm}")));
     }
     let _guard = no_grad();
-    let norm = grad_norm(parameters, options.order)?;
+    let norm = norm_of_gradients(op, parameters, options.order)?;
     if options.error_if_nonfinite {
         let value: f64 = norm.try_item()?;
         if !value.is_finite() {
@@ -65,6 +65,11 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
 /// [`Error::InvalidArgument`] if no parameter has a gradient.
 #[doc(alias = "get_total_norm")]
 pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
+    norm_of_gradients("grad_norm", parameters, order)
+}
+
+/// Computes [`grad_norm`] for the operation `op`.
+fn norm_of_gradients(op: &'static str, parameters: &[Parameter], order: f64) -> Result<Tensor> {
     let _guard = no_grad();
     let gradients: Vec<Tensor> = gradients(parameters).collect();
     let widest = gradients.iter().map(Tensor::dtype).fold(DType::F32, DType::promote);
@@ -75,9 +80,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     };
     let norms: Vec<Tensor> = gradients.iter().filter(|g| g.size() > 0).map(own).collect::<Result<_>>()?;
     match &norms[..] {
-        [] if gradients.is_empty() => {
-            Err(Error::invalid("grad_norm", "no parameter has a gradient; call backward() first"))
-        }
+        [] if gradients.is_empty() => Err(Error::invalid(op, "no parameter has a gradient; call backward() first")),
         [] => ops::zeros((), widest),
         [one] => Ok(one.clone()),
         [first, rest @ ..] => {

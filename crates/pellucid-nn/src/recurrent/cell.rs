@@ -87,7 +87,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(input: usize, hidden: usize) -> Result<RecurrentCell<K>> {
-        LayerWeights::new(K::CELL.gates(), input, hidden, true, None).map(RecurrentCell::with_weights)
+        LayerWeights::new(K::CELL, input, hidden, true, None).map(RecurrentCell::with_weights)
     }
 
     /// Creates a cell as [`new`](RecurrentCell::new) does, without biases.
@@ -96,7 +96,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_without_bias(input: usize, hidden: usize) -> Result<RecurrentCell<K>> {
-        LayerWeights::new(K::CELL.gates(), input, hidden, false, None).map(RecurrentCell::with_weights)
+        LayerWeights::new(K::CELL, input, hidden, false, None).map(RecurrentCell::with_weights)
     }
 
     fn with_weights(weights: LayerWeights) -> RecurrentCell<K> {

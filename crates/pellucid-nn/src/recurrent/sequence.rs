@@ -24,11 +24,12 @@ pub fn pad_sequence<T: AsRef<Tensor>>(
     batch_first: bool,
     value: impl Into<Scalar>,
 ) -> Result<(Tensor, Tensor)> {
-    pad_all(&sequences.iter().map(AsRef::as_ref).collect::<Vec<_>>(), batch_first, value.into())
+    let sequences: Vec<&Tensor> = sequences.iter().map(AsRef::as_ref).collect();
+    pad_all("pad_sequence", &sequences, batch_first, value.into())
 }
 
-fn pad_all(sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(Tensor, Tensor)> {
-    let op = "pad_sequence";
+/// Computes [`pad_sequence`] for the operation `op`.
+fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(Tensor, Tensor)> {
     let misfit = || {
         Error::shapes(
             op,
@@ -110,7 +111,8 @@ pub struct PackedSequence {
 /// # Errors
 /// The errors of [`pad_sequence`].
 pub fn pack_sequence<T: AsRef<Tensor>>(sequences: &[T]) -> Result<PackedSequence> {
-    let (padded, lengths) = pad_sequence(sequences, false, 0)?;
+    let sequences: Vec<&Tensor> = sequences.iter().map(AsRef::as_ref).collect();
+    let (padded, lengths) = pad_all("pack_sequence", &sequences, false, Scalar::Int(0))?;
     Ok(PackedSequence { padded, lengths })
 }
 

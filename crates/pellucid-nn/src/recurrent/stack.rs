@@ -3,7 +3,7 @@
 use super::kind::{CellKind, RecurrentOutputs};
 use super::weights::LayerWeights;
 use crate::layer::Layer;
-use crate::layers::Dropout;
+use crate::layers::{Dropout, make_layers};
 use crate::option_range::OptionRange;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrenceOptions;
@@ -66,10 +66,10 @@ impl RecurrentStack {
             return Err(Error::invalid(cell.name(), "projection is supported for Lstm only"));
         }
         let directions = 1 + usize::from(bidirectional);
-        let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
-        let weights = (0..layers * directions)
-            .map(|k| LayerWeights::new(cell.gates(), width(k / directions), hidden, bias, projection))
-            .collect::<Result<_>>()?;
+        let width =
+            |layer: usize| if layer == 0 { input } else { projection.unwrap_or(hidden).saturating_mul(directions) };
+        let weights = |k: usize| LayerWeights::new(cell, width(k / directions), hidden, bias, projection);
+        let weights = make_layers(cell.name(), layers.saturating_mul(directions), weights)?;
         Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(dropout)? })
     }
 

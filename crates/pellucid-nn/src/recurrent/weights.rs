@@ -18,23 +18,23 @@ pub(super) struct LayerWeights {
 }
 
 impl LayerWeights {
-    /// Creates the weights of a recurrent layer with `gates` gates, uniform on ±1/√hidden.
+    /// Creates the weights of a recurrent layer of this cell, uniform on ±1/√hidden.
     #[track_caller]
     pub(super) fn new(
-        gates: usize,
+        cell: CellKind,
         input: usize,
         hidden: usize,
         bias: bool,
         projection: Option<usize>,
     ) -> Result<LayerWeights> {
         let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
-        let (rows, state) = (gates * hidden, projection.unwrap_or(hidden));
-        let vector = || init::try_uniform([rows], -bound, bound);
+        let (rows, state) = (cell.gates().saturating_mul(hidden), projection.unwrap_or(hidden));
+        let uniform = |shape: &[usize]| init::of_layer(cell.name(), init::try_uniform(shape, -bound, bound));
         Ok(LayerWeights {
-            weight_ih: init::try_uniform([rows, input], -bound, bound)?,
-            weight_hh: init::try_uniform([rows, state], -bound, bound)?,
-            biases: if bias { Some([vector()?, vector()?]) } else { None },
-            weight_hr: projection.map(|p| init::try_uniform([p, hidden], -bound, bound)).transpose()?,
+            weight_ih: uniform(&[rows, input])?,
+            weight_hh: uniform(&[rows, state])?,
+            biases: if bias { Some([uniform(&[rows])?, uniform(&[rows])?]) } else { None },
+            weight_hr: projection.map(|p| uniform(&[p, hidden])).transpose()?,
         })
     }
 

@@ -6,7 +6,7 @@ use super::sublayers::Sublayers;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{LayerNorm, Linear};
+use crate::layers::{LayerNorm, Linear, make_layers};
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::{Module, panicking_form};
@@ -182,7 +182,12 @@ impl TransformerDecoder {
         options: TransformerOptions,
     ) -> Result<TransformerDecoder> {
         let layer = |_| TransformerDecoderLayer::try_new(width, heads, hidden, options);
-        Ok(TransformerDecoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
+        Ok(TransformerDecoder {
+            layers: make_layers("transformer_decoder", layers, layer)?,
+            norm: None,
+            options,
+            width,
+        })
     }
 
     /// Adds a norm at the end, which layers with `norm_first` need.

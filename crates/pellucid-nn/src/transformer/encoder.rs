@@ -5,7 +5,7 @@ use super::sublayers::Sublayers;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{LayerNorm, Linear};
+use crate::layers::{LayerNorm, Linear, make_layers};
 use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::{Module, panicking_form};
@@ -144,7 +144,12 @@ impl TransformerEncoder {
         options: TransformerOptions,
     ) -> Result<TransformerEncoder> {
         let layer = |_| TransformerEncoderLayer::try_new(width, heads, hidden, options);
-        Ok(TransformerEncoder { layers: (0..layers).map(layer).collect::<Result<_>>()?, norm: None, options, width })
+        Ok(TransformerEncoder {
+            layers: make_layers("transformer_encoder", layers, layer)?,
+            norm: None,
+            options,
+            width,
+        })
     }
 
     /// Adds a norm at the end, which layers with `norm_first` need.

@@ -54,8 +54,12 @@ pub(in crate::ops) fn is_readable(x: &Tensor) -> bool {
     engine::is_eager() && x.device() == Device::cpu()
 }
 
-/// Returns the shape, or an error if the number of its elements or bytes overflows.
+/// Returns the shape, or an error if a length, the number of elements or the number of bytes overflows.
 pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
+    // These lengths are counts of the caller, never negative numbers.
+    if shape.has_negative_length() {
+        return Err(Error::size_overflow());
+    }
     crate::array::checked_size(&shape)?;
     Ok(shape)
 }

@@ -4,6 +4,7 @@ use crate::array::{Array, checked_size};
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::primitive::view::checked_axes;
 use crate::ops::primitive::{copy, create, fill, view};
@@ -100,6 +101,7 @@ pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Resu
     let side = x.shape()[last].checked_add(offset.unsigned_abs()).ok_or_else(Error::size_overflow)?;
     let dims = &x.shape()[..last];
     let square: Shape = std::iter::repeat_n(side, x.rank() + 1).collect();
+    check::representable([side, side].into())?;
     let axes = checked_axes("diag_embed", &square, axis0, axis1)?;
     let mut others = dims.iter().copied();
     let length = |k: usize| {
