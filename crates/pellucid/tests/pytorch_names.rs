@@ -270,6 +270,7 @@ rows! {
         let spd = a.matmul(&a.t()) + Tensor::eye(3, DType::F64);
     }
     "a @ b" => [a.matmul(&b)];
+    "a @ b.T" => [a.matmul(&b.t())];
     "torch.bmm(batch, batch)" => [batch.matmul(&batch)];
     "torch.dot(u, v)" => [u.dot(&v)];
     "torch.outer(u, v)" => [u.outer(&v)];
@@ -435,6 +436,7 @@ rows! {
     "x, lengths = nn.utils.rnn.pad_packed_sequence(out)" => [let (x, lengths) = pad_packed_sequence(&packed, false, 0.0)?];
     "nn.utils.rnn.unpack_sequence(out)" => [unpack_sequence(&packed)?];
     "nn.LSTMCell(8, 6)" => [LstmCell::new(8, 6)];
+    "nn.LSTMCell(8, 6)(s)" => [LstmCell::new(8, 6).forward(&s, None)];
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];
     "attention(x, x, x, need_weights=False)" => [attention.attend(&x, &x, &x, none)];
     "attention(x, x, x, key_padding_mask=~visible)" => [attention.attend(&x, &x, &x, AttentionMasks::padding(&visible))];
@@ -444,7 +446,9 @@ rows! {
     "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())];
     "encoder(x, src_key_padding_mask=~visible)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default()).forward_masked(&x, AttentionMasks::padding(&visible))];
     "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())];
+    "decoder(x, memory)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default()).forward(&x, &x, none, none)];
     "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())];
+    "model(x, x)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default()).forward(&x, &x, none, none, none)];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
 
     functional [] {
@@ -548,6 +552,7 @@ rows! {
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
     "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
     "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer)?.step(&optimizer)?];
+    "optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))" => [AveragedModel::new(&model, Average::Exponential(0.999))];
     "averaged.update_parameters(model)" => [averaged.update()?];
     "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.try_add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];
 

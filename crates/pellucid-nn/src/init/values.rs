@@ -35,17 +35,14 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
         return Err(Error::shapes(op, [shape], help));
     }
     // 1 if the input channel equals the output channel within its group and every tap is the middle one.
-    let number = |len: usize, mark: &dyn Fn(usize) -> bool| -> Result<Tensor> {
-        let marks: Vec<f64> = (0..len).map(|i| f64::from(u8::from(mark(i)))).collect();
-        ops::to_dtype(&Tensor::new(marks, len), dtype)
-    };
-    let each = (outputs / groups).max(1);
-    let pairs = number(outputs * inputs, &|i| i / inputs % each == i % inputs)?;
-    let mut weight = ops::reshape(&pairs, &[*outputs, *inputs][..])?;
+    let length = |len: usize| i64::try_from(len).map_err(|_| Error::size_overflow());
+    let count = |len: usize| ops::arange(0, length(len)?, 1, DType::I64);
+    let own = ops::rem(&count(*outputs)?, (outputs / groups).max(1) as i64)?;
+    let mut weight = ops::eq(&ops::unsqueeze(&own, 1)?, &count(*inputs)?)?;
     for &len in taps {
-        weight = ops::mul(&ops::unsqueeze(&weight, -1)?, &number(len, &|tap| tap == len / 2)?)?;
+        weight = ops::logical_and(&ops::unsqueeze(&weight, -1)?, &ops::eq(&count(len)?, (len / 2) as i64)?)?;
     }
-    Ok(weight)
+    ops::to_dtype(&weight, dtype)
 }
 
 pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
