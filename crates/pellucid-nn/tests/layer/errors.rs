@@ -1,12 +1,14 @@
 //! Refused inputs and settings, layers without capture, and the lines that errors name.
 
 use super::mlp;
-use pellucid_nn::loss::TripletMarginWithDistanceLoss;
+use pellucid_nn::loss::{CrossEntropyLoss, Loss, NllLoss, TripletMarginWithDistanceLoss};
+use pellucid_nn::optim::{Average, AveragedModel, clip_grad_norm};
 use pellucid_nn::{
     AttentionMasks, AvgPool2d, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding,
-    EmbeddingBag, Fold, FractionalMaxPool2d, Gru, GruCell, Layer, LayerNorm, LearnedPositions, Linear,
-    LocalResponseNorm, LpPool2d, Lstm, LstmCell, MaxPool2d, MaxPool3d, MaxUnpool2d, Module, MultiheadAttention, Relu,
-    RnnCell, Rotary, SinusoidalPositions, Unfold, init, sequential,
+    EmbeddingBag, Fold, FractionalMaxPool2d, GroupNorm, Gru, GruCell, Layer, LayerNorm, LearnedPositions, Linear,
+    LocalResponseNorm, LpPool2d, Lstm, LstmCell, MaxPool2d, MaxPool3d, MaxUnpool2d, Module, MultiheadAttention,
+    RecurrentOptions, Relu, RmsNorm, RnnCell, Rotary, SinusoidalPositions, TransformerDecoder, TransformerEncoder,
+    TransformerOptions, Unfold, init, pack_sequence, sequential,
 };
 use pellucid_tensor::{BackwardOptions, DType, Error, Result, Tensor, capture, detect_anomaly, ops};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -245,4 +247,63 @@ fn errors_of_sequence_layers_name_the_layer() {
             assert!(help.contains("to_dtype("), "{error}");
         }
     }
+}
+
+#[test]
+fn absurd_sizes_are_errors_of_the_layer() {
+    let most = usize::MAX;
+    let many = RecurrentOptions { layers: most, ..Default::default() };
+    let both = RecurrentOptions { bidirectional: true, ..Default::default() };
+    let errors = [
+        ("lstm", Lstm::try_with(3, most / 2, RecurrentOptions::default()).map(drop)),
+        ("lstm", Lstm::try_with(3, 2, many).map(drop)),
+        ("lstm", Lstm::try_with(3, 2, RecurrentOptions { bidirectional: true, ..many }).map(drop)),
+        ("gru", Gru::try_with(3, most / 2 + 1, both).map(drop)),
+        ("gru", Gru::try_with(most, 1, RecurrentOptions::default()).map(drop)),
+        ("lstm", LstmCell::try_new(1, most).map(drop)),
+        ("multihead_attention", MultiheadAttention::try_new(most, 1).map(drop)),
+        ("multihead_attention", MultiheadAttention::try_new(most - 1, 2).map(drop)),
+        ("transformer_encoder", TransformerEncoder::try_new(most, 8, 2, 16, TransformerOptions::default()).map(drop)),
+        ("transformer_decoder", TransformerDecoder::try_new(most, 8, 2, 16, TransformerOptions::default()).map(drop)),
+        ("batch_norm", BatchNorm2d::try_new(most).map(drop)),
+        ("layer_norm", LayerNorm::try_new(most).map(drop)),
+        ("group_norm", GroupNorm::try_new(1, most).map(drop)),
+        ("rms_norm", RmsNorm::try_new(most).map(drop)),
+    ];
+    for (layer, result) in errors {
+        let error = result.expect_err(layer);
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{layer}: {error}");
+        assert!(error.to_string().starts_with(layer), "{layer}: {error}");
+    }
+}
+
+#[test]
+fn errors_of_options_name_the_layer() {
+    let messages = [
+        (Conv2d::try_new(3, 3, 0).map(drop), "conv2d: kernel must be at least 1"),
+        (Conv2d::new(3, 3, 3).try_groups(2).map(drop), "conv2d: the number of groups, 2,"),
+        (ConvTranspose2d::new(3, 3, 3).try_stride(0).map(drop), "conv_transpose2d: stride must be at least 1"),
+        (MaxPool2d::try_new(0).map(drop), "MaxPool2d: size must be at least 1"),
+        (AvgPool2d::new(2).try_stride([1, 0]).map(drop), "AvgPool2d: stride must be at least 1"),
+        (Unfold::new(2).try_dilation(0).map(drop), "Unfold: dilation must be at least 1"),
+        (Embedding::new(3, 2).try_padding_index(7).map(drop), "Embedding::padding_index: index 7"),
+        (GroupNorm::try_new(1, 0).map(drop), "group_norm: the number of channels must be at least 1"),
+        (pack_sequence::<Tensor>(&[]).map(drop), "pack_sequence: "),
+        (clip_grad_norm(&[], 1.0).map(drop), "clip_grad_norm: no parameter has a gradient"),
+    ];
+    for (result, message) in messages {
+        let error = result.expect_err(message).to_string();
+        assert!(error.starts_with(message), "{error}, expected {message}");
+    }
+}
+
+#[test]
+fn losses_and_averages_refuse_what_has_no_classes_or_parameters() {
+    let (logits, target) = (Tensor::zeros((), DType::F32), Tensor::scalar(0, DType::I64));
+    for loss in [&CrossEntropyLoss::default() as &dyn Loss, &NllLoss::default()] {
+        let error = loss.try_forward(&logits, &target).unwrap_err();
+        assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+    }
+    let lazy = sequential![Linear::lazy(3)];
+    assert!(AveragedModel::try_new(&lazy, Average::Exponential(0.9)).is_err());
 }

@@ -206,3 +206,21 @@ fn an_index_that_a_gradient_needs_names_the_call() {
         assert!(error.starts_with(&format!("{op}: index 9 is out of bounds")), "{error}");
     }
 }
+
+#[test]
+fn versions_in_errors_are_those_of_eager_mode() {
+    let modified = || {
+        let w = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
+        let h = &w * 1.0;
+        let y = h.square();
+        h.copy_(&(&h * 2.0));
+        y.sum(..).try_backward().expect_err("the saved value is modified").to_string()
+    };
+    let eager = modified();
+    assert!(eager.contains("version 0, now 1"), "{eager}");
+    assert_eq!(lazy(modified), eager);
+    let captured = std::sync::Mutex::new(String::new());
+    let record = |_: &[Tensor]| *captured.lock().unwrap() = modified();
+    capture(record, &[]).unwrap();
+    assert_eq!(captured.into_inner().unwrap(), eager);
+}

@@ -1,7 +1,7 @@
 //! NaN, infinities and values near the ends of their range follow IEEE 754, C99 and PyTorch.
 
 use crate::support::{bits, leaf};
-use pellucid_tensor::ops::{PoissonNllLossOptions, Reduction};
+use pellucid_tensor::ops::{CovOptions, PoissonNllLossOptions, Reduction};
 use pellucid_tensor::{DType, GradOptions, Tensor, capture, grad_one, ops};
 
 const NAN: f64 = f64::NAN;
@@ -301,4 +301,22 @@ fn polynomials_of_large_and_small_points() {
             }
         }
     }
+}
+
+#[test]
+fn covariances_without_freedom_are_sums_divided_by_zero() {
+    let x = Tensor::from([1.0, 2.0, 3.0]);
+    for correction in [3.0, 4.0] {
+        let y = ops::cov(&x, CovOptions { correction, ..Default::default() }).unwrap();
+        assert_eq!(y.item::<f64>(), INF); // 2 / 0
+    }
+    let constant = ops::cov(&Tensor::from([2.0, 2.0]), CovOptions { correction: 2.0, ..Default::default() }).unwrap();
+    assert_same(&constant, &[NAN]);
+    let none = Tensor::zeros([2, 0], DType::F64);
+    assert_same(&ops::cov(&none, CovOptions::default()).unwrap().ravel(), &[NAN; 4]);
+    assert_same(&ops::corrcoef(&none).unwrap().ravel(), &[NAN; 4]);
+    assert_same(&ops::corrcoef(&Tensor::zeros([0], DType::F64)).unwrap(), &[NAN]);
+    // The range is that of the covariance.
+    let large = ops::cov(&Tensor::from([1e200, -1e200]), CovOptions { correction: -1e200, ..Default::default() });
+    assert!((large.unwrap().item::<f64>() / 2e200 - 1.0).abs() < 1e-15);
 }

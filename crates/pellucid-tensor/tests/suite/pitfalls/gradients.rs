@@ -2,8 +2,10 @@
 
 use super::{gradients, matrix};
 use crate::support::{assert_close, leaf, number};
-use pellucid_tensor::ops::{self, MeshgridIndexing, PoolOptions, Resize, ResizeMode, over};
-use pellucid_tensor::{GradOptions, Tensor, grad};
+use pellucid_tensor::ops::{
+    self, InterpolationMode, MeshgridIndexing, PaddingMode, PoolOptions, Resize, ResizeMode, over,
+};
+use pellucid_tensor::{DType, GradOptions, Tensor, grad};
 
 #[test]
 fn broadcast_along_a_leading_axis() {
@@ -359,4 +361,43 @@ fn one_tensor_for_both_operands() {
     assert_eq!(gradients(&(&x - &x), Tensor::from(1.0), [&x]), [[0.0]]);
     let m = matrix([[1.0, 2.0], [3.0, 4.0]]);
     assert_eq!(gradients(&m.matmul(&m.t()), Tensor::from([[1.0, 0.0], [0.0, 0.0]]), [&m]), [[2.0, 4.0, 0.0, 0.0]]);
+}
+
+#[test]
+fn a_point_on_the_last_element_has_no_gradient_through_the_border() {
+    let image = || Tensor::from([1.0, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
+    let slopes = |x: f64, outside: PaddingMode, align: bool| {
+        let grid = leaf([x, 0.0]).reshape([1, 1, 1, 2]).detach().requires_grad_(true);
+        image().grid_sample(&grid, InterpolationMode::Linear, outside, align).sum(..).backward();
+        grid.grad().unwrap().to_vec::<f64>()
+    };
+    for outside in [PaddingMode::Border, PaddingMode::Reflection] {
+        // At the ends the gradient is 0, as beyond the border; inside it is the slope between the elements.
+        assert_eq!(slopes(1.0, outside, true), [0.0, 1.0], "{outside:?}");
+        assert_eq!(slopes(-1.0, outside, true), [0.0, 1.0], "{outside:?}");
+        assert_eq!(slopes(0.5, outside, false)[0], 0.0, "{outside:?}");
+        assert_eq!(slopes(0.25, outside, true), [0.5, 1.0], "{outside:?}");
+        // An image of one element is constant.
+        let (single, grid) = (Tensor::from([[[[5.0], [7.0]]]]), leaf([0.0, 0.2]));
+        let y = single.grid_sample(&grid.reshape([1, 1, 1, 2]), InterpolationMode::Linear, outside, false);
+        y.sum(..).backward();
+        assert_eq!(grid.grad().unwrap().to_vec::<f64>()[0], 0.0, "{outside:?}");
+    }
+    // The identity map of a spatial transformer, three axes.
+    let volume = Tensor::arange(0.0, 27.0, 1.0).reshape([1, 1, 3, 3, 3]);
+    let grid = Tensor::ones([1, 1, 1, 1, 3], DType::F64).requires_grad_(true);
+    volume.grid_sample(&grid, InterpolationMode::Linear, PaddingMode::Border, true).sum(..).backward();
+    assert_eq!(grid.grad().unwrap().to_vec::<f64>(), [0.0; 3]);
+}
+
+#[test]
+fn the_gradient_of_fmod_by_its_first_operand_is_1() {
+    for (a, b) in [(0.0, 0.0), (f64::NAN, 2.0), (-7.5, 2.0), (3.0, -2.0), (0.0, 3.0)] {
+        let [a, b] = [a, b].map(number);
+        a.fmod(&b).backward();
+        assert_eq!(a.grad().unwrap().item::<f64>(), 1.0);
+    }
+    let [a, b] = [-7.5, 2.0].map(number);
+    a.fmod(&b).backward();
+    assert_eq!(b.grad().unwrap().item::<f64>(), 3.0); // -trunc(a / b)
 }

@@ -486,3 +486,32 @@ fn a_mask_without_true_elements_needs_no_source_in_any_mode() {
     assert_eq!(step.launch(&[&off]).unwrap().to_vec::<f64>(0), [1.0, 2.0]);
     assert!(matches!(step.launch(&[&on]), Err(Error::IndexOutOfBounds { op: "masked_scatter", .. })));
 }
+
+#[test]
+fn interpolation_between_descending_points_is_nan_where_they_are_not_read() {
+    let (points, x) = (Tensor::from([3.0f32, 1.0]), Tensor::from([2.0f32, 9.0]));
+    let interp = |points: &Tensor| ops::interp(&x, points, points, Default::default());
+    assert!(matches!(interp(&points), Err(Error::InvalidArgument { op: "interp", .. })));
+    let all_nan = |y: &Tensor| y.to_vec::<f32>().iter().all(|v| v.is_nan());
+    assert!(all_nan(&lazy(|| interp(&points)).unwrap()));
+    let mut step = capture(|inputs| interp(&inputs[0]), &[&points]).unwrap();
+    assert!(step.launch(&[&points]).unwrap().to_vec::<f32>(0).iter().all(|v| v.is_nan()));
+    let ascending = points.flip(..).copy();
+    assert_eq!(step.launch(&[&ascending]).unwrap().to_vec::<f32>(0), [2.0, 3.0]);
+}
+
+#[test]
+fn counts_beyond_the_address_space_are_not_printed_as_negative_numbers() {
+    let x = Tensor::from([1i64]);
+    let results = [
+        ops::one_hot(&x, usize::MAX),
+        ops::vander(&Tensor::from([1.0]), Some(usize::MAX)),
+        ops::diag(&Tensor::from([1.0]), isize::MAX),
+        ops::diag_embed(&Tensor::from([1.0]), isize::MIN, 0, 1),
+        ops::adaptive_avg_pool2d(&Tensor::zeros([1, 1, 4, 4], DType::F32), &[Some(usize::MAX); 2]),
+    ];
+    for result in results {
+        let error = result.expect_err("the size must be refused");
+        assert!(matches!(error, Error::OutOfMemory { .. }) && !error.to_string().contains('-'), "{error}");
+    }
+}
