@@ -178,7 +178,7 @@ per_isa! {
 
 /// Returns whether all destinations of non-temporal stores are aligned to the size of T and congruent modulo 64 bytes.
 fn has_aligned_non_temporal_outputs<T>(links: &[FusedOperands]) -> bool {
-    let mut streamed = links.iter().filter(|l| l.streamed).map(|l| l.into.addr());
+    let mut streamed = links.iter().filter(|l| l.non_temporal).map(|l| l.into.addr());
     streamed
         .next()
         .is_none_or(|first| first.is_multiple_of(size_of::<T>()) && streamed.all(|other| other % 64 == first % 64))
@@ -210,7 +210,7 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     unsafe {
         let all = V::mask(V::LANES);
         // Selects the lanes of a partial vector: first before the first aligned address, and later at the end.
-        let first_streamed = links.iter().find(|l| l.first_streamed);
+        let first_streamed = links.iter().find(|l| l.non_temporal);
         let mut partial = first_streamed.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
         loop {
             if partial > 0 {
