@@ -130,11 +130,11 @@ pub enum Binary {
     Igamma,
     /// 1 − P(a, b), accurate where it is small.
     Igammac,
-    /// The Bessel function of the first kind of whole order a, J_a(b).
+    /// The Bessel function of the first kind of integer order a, J_a(b).
     BesselJ,
     /// The Bessel function of the second kind of integer order a, Y_a(b).
     BesselY,
-    /// The modified Bessel function of the first kind of whole order a, I_a(b).
+    /// The modified Bessel function of the first kind of integer order a, I_a(b).
     BesselI,
     /// e^(−|b|)·I_a(b)
     BesselIe,

@@ -32,6 +32,6 @@ fn check_printing(device: Device) {
 
 #[test]
 fn printing_keeps_the_error_of_a_deferred_kernel() {
-    gpus(16).into_iter().filter(Device::is_deferred).for_each(check);
+    gpus(16).into_iter().filter(Device::is_deferred).for_each(check_printing);
     lazy(|| check_printing(Device::cpu()));
 }
