@@ -67,8 +67,8 @@ pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
 /// A position beyond the end wraps around to 0; a negative one counts from the end.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for positions without an integer dtype; [`Error::OutOfMemory`](crate::Error::OutOfMemory) for a shape whose size
-/// overflows.
+/// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for positions without an integer dtype;
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory) for a shape whose size overflows.
 #[tensor_method]
 pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
     let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());

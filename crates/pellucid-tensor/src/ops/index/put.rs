@@ -40,8 +40,8 @@ fn replace_part(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> 
 
 /// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position.
 ///
-/// This is the transpose of [`take`](crate::ops::take). Negative positions count from the end; of equal positions the last
-/// value is stored.
+/// This is the transpose of [`take`](crate::ops::take). Negative positions count from the end; of equal positions the
+/// last value is stored.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless there are as many positions as values; [`Error::IndexOutOfBounds`];
@@ -132,7 +132,8 @@ pub fn slice_scatter(
     replace_part("slice_scatter", x, element_positions(x)?.try_i(index)?, source)
 }
 
-/// Replaces a diagonal of x by the source, `offset` elements above the main one (see [`diagonal`](crate::ops::diagonal)).
+/// Replaces a diagonal of x by the source, `offset` elements above the main one (see
+/// [`diagonal`](crate::ops::diagonal)).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::InvalidArgument`] for equal

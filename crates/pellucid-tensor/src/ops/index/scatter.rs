@@ -119,7 +119,8 @@ pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor
 /// are not used.
 ///
 /// # Errors
-/// Those of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if there are fewer values than indices.
+/// Those of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if there are fewer values than
+/// indices.
 #[doc(alias = "put_along_axis")]
 #[tensor_method]
 pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {

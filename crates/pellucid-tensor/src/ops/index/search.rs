@@ -22,8 +22,8 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 /// the values of the same leading indices.
 ///
 /// All values are searched together, one step of bisection after another: besides operands and result, the operation
-/// stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp), [`isin`](crate::ops::isin) and
-/// [`histogram`] call it.
+/// stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp),
+/// [`isin`](crate::ops::isin) and [`histogram`] call it.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for other leading axes, or a 0-d `sorted`.

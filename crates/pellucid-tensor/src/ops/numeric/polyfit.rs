@@ -196,8 +196,8 @@ pub struct InterpOptions {
 /// eager mode; in lazy and captured steps, points that descend give unspecified values. With a period, x and the points are taken modulo the period, and the points need no order; the
 /// function connects the last point of a period with the first of the next.
 ///
-/// The segments are found by [`searchsorted`](crate::ops::searchsorted). Besides operands and result, the operation stores
-/// the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
+/// The segments are found by [`searchsorted`](crate::ops::searchsorted). Besides operands and result, the operation
+/// stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
 ///
 /// ```
 /// use pellucid::Tensor;

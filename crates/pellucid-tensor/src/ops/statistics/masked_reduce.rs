@@ -120,8 +120,8 @@ over_axes! {
     /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
     /// none.
     ///
-    /// Options are those of [`var`](crate::ops::var). On the CPU, the squares and sums are scaled where they overflow or
-    /// underflow; the differences x − mean must be representable.
+    /// Options are those of [`var`](crate::ops::var). On the CPU, the squares and sums are scaled where they overflow
+    /// or underflow; the differences x − mean must be representable.
     masked_var(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_var", [x] => masked_var(x, mask, axes));
         let Deviations { values, axes, free, shape } = deviations("masked_var", x, mask, axes.into())?;
@@ -140,8 +140,8 @@ over_axes! {
     /// [`nanmedian`](crate::ops::nanmedian). Zero elements have no median: [`Error::InvalidArgument`].
     masked_median(x: floats, mask: &Tensor; axes) -> (Tensor, Tensor) =
         quantile::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);
-    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)); 0 of none, ∞ if
-    /// p < 0.
+    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)); 0 of
+    /// none, ∞ if p < 0.
     masked_norm(x: floats, mask: &Tensor, p: f64; axes) = {
         let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
         reductions::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
