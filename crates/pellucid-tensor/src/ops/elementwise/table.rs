@@ -64,7 +64,10 @@ macro_rules! binary {
                 /// # Panics
                 /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
                 #[track_caller]
-                pub fn $name<'a>(&'a self, other: impl Into<crate::ops::elementwise::operand::TensorOrScalar<'a>>) -> crate::Tensor {
+                pub fn $name<'a>(
+                    &'a self,
+                    other: impl Into<crate::ops::elementwise::operand::TensorOrScalar<'a>>,
+                ) -> crate::Tensor {
                     crate::panic::unwrap(crate::ops::$name(self, other))
                 }
             }

@@ -87,7 +87,7 @@ pub fn setxor1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// x's shape, two of them in `i64` (see [`searchsorted`](crate::ops::searchsorted)).
 ///
 /// # Errors
-/// [`Error::OutOfMemory`].
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 #[doc(alias = "in1d")]
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {

@@ -24,7 +24,7 @@ use pellucid_ir::{DType, Result, formula};
 use smallvec::smallvec;
 
 over_axes! {
-    errors = "[`Error::AxisOutOfRange`].";
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).";
 
     /// Computes the sum over `axes`.
     ///
@@ -66,7 +66,8 @@ over_axes! {
 }
 
 over_axes! {
-    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) over zero elements.";
 
     /// Returns the largest element over `axes`; NaN if one is NaN. Equal maxima share the gradient evenly.
     #[doc(alias = "amax")]
@@ -89,7 +90,8 @@ over_axes! {
 }
 
 over_axes! {
-    errors = "[`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.";
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
+              [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.";
 
     /// Computes the variance over `axes`, Σ (x − mean)² / (N − ddof), in two passes over the row.
     /// `ddof` is 0 unless [`Axes::ddof`] sets it.
@@ -112,7 +114,8 @@ over_axes! {
 }
 
 row_formula! {
-    errors = "[`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers.";
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
+              [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.";
 
     /// Computes ln Σ exp x over `axes`, stable for any magnitude of x. The gradient is the softmax.
     ///

@@ -34,7 +34,8 @@ over_axes! {
     ///
     /// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero. The second derivative
     /// takes about 25 times the memory of x.
-    cumprod(x; axis) = cumulative_reduction("cumprod", ScanOp::Prod, |a, b| arithmetic::mul(a, b), x, axis), autocast = Single;
+    cumprod(x; axis) =
+        cumulative_reduction("cumprod", ScanOp::Prod, |a, b| arithmetic::mul(a, b), x, axis), autocast = Single;
     /// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index, the last among
     /// equals.
     ///
@@ -57,7 +58,8 @@ over_axes! {
     /// `f32` and 4.1e-16 in `f64`, so that a smaller result can have the wrong sign. The second derivative takes about
     /// 25 times the memory of x.
     logcumsumexp(x: floats; axis) =
-        cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| transcendental::logaddexp(a, b), x, axis), autocast = Single;
+        cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| transcendental::logaddexp(a, b), x, axis),
+        autocast = Single;
 }
 
 /// Computes yᵢ = Σ_{j ≤ i} xⱼ, or in reverse, Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.

@@ -4,7 +4,7 @@ use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::over_axes::{as_float, over_axes, row_formula};
 
 row_formula! {
-    errors = "[`Error::AxisOutOfRange`].";
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).";
 
     /// Computes the softmax yᵢ = exp xᵢ / Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
     ///
@@ -25,7 +25,7 @@ row_formula! {
 }
 
 over_axes! {
-    errors = "[`Error::AxisOutOfRange`].";
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).";
 
     /// Computes the softmax of −x over `axes`.
     softmin(x; axes) = softmax(&arithmetic::neg(&as_float(x)?)?, axes);

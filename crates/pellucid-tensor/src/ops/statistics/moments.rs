@@ -126,7 +126,7 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
 }
 
 over_axes! {
-    errors = "Those of [`var`](ops::var).";
+    errors = "Those of [`var`](crate::ops::var).";
 
     /// Computes the variance and the mean over `axes` (see [`var`](crate::ops::var)).
     var_mean(x; axes) -> (Tensor, Tensor) = Ok((reductions::var(x, axes.clone())?, reductions::mean(x, axes.ddof(0))?));

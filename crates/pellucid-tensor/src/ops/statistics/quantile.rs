@@ -80,7 +80,8 @@ over_axes! {
     /// that index.
     median(x; axes) -> (Tensor, Tensor) = {
         let ranked = RankedRows::new("median", x, axes)?;
-        let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, arithmetic::sub(ranked.len as i64, &ranked.nans)?);
+        let middle = ranked.len.saturating_sub(1) as i64 / 2;
+        let first_nan = arithmetic::sub(ranked.len as i64, &ranked.nans)?;
         ranked.pick(x, &arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &first_nan, middle)?)
     };
     /// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
