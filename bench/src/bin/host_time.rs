@@ -69,7 +69,7 @@ fn main() {
         Tensor::new(values, shape).to(device)
     };
     let mlp = sequential![Linear::new(16, 16), Relu, Linear::new(16, 16), Relu, Linear::new(16, 10)];
-    let sgd = Sgd::new(mlp.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).expect("valid options");
+    let sgd = Sgd::new(mlp.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
     measure_training("MLP of three layers, SGD", &mlp, &sgd, &wave(&[4, 16]));
     let cnn = sequential![
         Conv2d::new(1, 4, 3).padding(1),
@@ -83,6 +83,6 @@ fn main() {
         Relu,
         Linear::new(16, 10),
     ];
-    let adam = Adam::new(cnn.parameters(), AdamOptions::default()).expect("valid options");
+    let adam = Adam::new(cnn.parameters(), AdamOptions::default());
     measure_training("CNN of two convolutions and two linear layers, Adam", &cnn, &adam, &wave(&[4, 1, 28, 28]));
 }
