@@ -34,8 +34,8 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Returns the next representable number after a in the direction of b; b if they are equal, NaN if either is NaN.
 ///
-/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is g and the gradient of b is zero. The
-/// method uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour
+/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is g and the gradient of b is zero.
+/// The method uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour
 /// (Rump, Zimmermann, Boldo & Melquiond 2009).
 ///
 /// # Errors
