@@ -18,8 +18,8 @@
 //! divisions.
 //!
 //! Distances of all pairs of rows, (Σ |a − b|ᵖ)^(1/p), are finished likewise, without an array of the differences. The
-//! differences are multiplied by r = 1/c. A sum of 0 is common: the rows are equal, if no element is so small that a
-//! power of a difference could underflow.
+//! differences are multiplied by r = 1/c. A sum of 0 is kept if no element is so small that a power of a difference
+//! could underflow: the rows are equal.
 
 use crate::autograd::{is_recorded, on_one_device};
 use crate::ops::formula::{apply_rows_in, map, map_all, map_sum, power, record_result};
