@@ -40,7 +40,7 @@ pub(in crate::ops) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor
     }
 }
 
-/// Returns an error unless the shapes broadcast. Checks of values follow those of shapes, whose errors name the cause.
+/// Returns an error unless the shapes broadcast. Checks of values follow checks of shapes, whose errors name the cause.
 pub(in crate::ops) fn broadcasts(op: &'static str, operands: &[&Tensor]) -> Result<()> {
     let shape = operands.iter().try_fold(Shape::default(), |shape, x| shape.broadcast(x.shape()));
     match shape {

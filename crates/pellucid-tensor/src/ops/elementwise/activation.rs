@@ -62,7 +62,7 @@ unary! {
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
             // t = tanh(ln(1 + n)) with n = eˣ, which has no kink at 0, is 1 − r. For large x, where t is near 1, its
-            // derivatives are those of r; for x < 0, where r is near 1, the difference would cancel.
+            // derivatives are computed from r; for x < 0, where r is near 1, the difference would cancel.
             let n = x.gt(40.0).select(40.0, x).exp();
             let m = n * (n + 2.0);
             let r = x.gt(40.0).select(0.0, 2.0 / (m + 2.0));

@@ -68,7 +68,7 @@ fn value_formula() -> &'static Formula {
     formula! { static airy_ai(x) = airy_value(x); }
 }
 
-/// Limits x: Ai and Ai′ are 0 for large x, also where x·Ai would be ∞·0.
+/// Limits x: Ai and Ai′ are 0 for large x, even where x·Ai would be ∞·0.
 fn bounded(x: Expr) -> Expr {
     x.gt(1e3).select(1e3, x)
 }

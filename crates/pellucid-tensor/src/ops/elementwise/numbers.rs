@@ -34,8 +34,8 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Returns the next representable number after a in the direction of b; b if they are equal, NaN if either is NaN.
 ///
-/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is g and that of b is zero. The
-/// method uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour
+/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is g and the gradient of b is zero.
+/// The method uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour
 /// (Rump, Zimmermann, Boldo & Melquiond 2009).
 ///
 /// # Errors
@@ -96,7 +96,7 @@ pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. a and b broadcast.
 ///
 /// # Errors
-/// Those of [`gcd`].
+/// The errors of [`gcd`].
 #[tensor_method]
 pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("lcm", a, b)?;

@@ -139,7 +139,7 @@ macro_rules! assigning_operators {
             /// if there are none.
             ///
             /// # Panics
-            /// With the errors of the binary operator, and if the result has another shape or dtype than the tensor.
+            /// Panics if the binary operator does, and if the shape or dtype of the result differs from the tensor's.
             /// The handle is then unchanged.
             #[inline]
             #[track_caller]

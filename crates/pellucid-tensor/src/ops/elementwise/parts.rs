@@ -102,8 +102,8 @@ pub fn divmod<'a>(a: &Tensor, b: impl Into<TensorOrScalar<'a>>) -> Result<(Tenso
 }
 
 /// Returns the fractional and the integral part, both with the sign of x. The fractional part of ±∞ is ±0, and of NaN
-/// both parts are NaN. The gradient of the fractional part is g, and that of the integral part zero. Integers give
-/// `f32`.
+/// both parts are NaN. The gradient of the fractional part is g, and the gradient of the integral part is zero.
+/// Integers give `f32`.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).

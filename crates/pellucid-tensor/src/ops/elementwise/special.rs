@@ -186,7 +186,7 @@ pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 /// Computes 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
 ///
 /// # Errors
-/// Those of [`igamma`].
+/// The errors of [`igamma`].
 #[tensor_method]
 pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     apply_with_parameter("igammac", formula! { static igammac(a, x) = x.igamma(a).1; }, a, x)

@@ -16,7 +16,7 @@ unary! {
         let root = y + (x / (y * y) - y) * (1.0 / 3.0);
         (x.eq(0.0) | !x.is_finite()).select(x, root)
     },
-        // A power has a derivative of ±∞ at 0; that of 1/(y·y) is 0/0.
+        // A power has a derivative of ±∞ at 0; the derivative of 1/(y·y) is 0/0.
         d x = g / 3.0 * y.pow(-2.0);
     /// Computes the natural logarithm.
     ln(x) = x.ln(), autocast = Single;
@@ -102,6 +102,6 @@ binary! {
     /// Computes a·ln(1 + b); 0 where a is 0, unless b is NaN. The gradient at (0, −1) is 0.
     xlog1py(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln_1p()),
         d a = g * (a.eq(0.0) & b.le(-1.0)).select(0.0, b.ln_1p()), d b = g * (a / (a.eq(0.0) & b.eq(-1.0)).select(f64::INFINITY, 1.0 + b));
-    /// Computes a·2ᵇ, also where 2ᵇ overflows or underflows and the result does not.
+    /// Computes a·2ᵇ, even where 2ᵇ overflows or underflows and the result does not.
     ldexp(a, b) = a.ldexp(b);
 }

@@ -1,8 +1,8 @@
 //! Gradients of a formula in the backward pass.
 //!
 //! Without recording, and for the first order, one fused formula computes the gradients of all inputs. A recorded
-//! gradient is differentiated by partial derivatives (`contraction`), and that of a row formula by composite operations
-//! (`unroll`), so that the size of the formulas does not grow with the order.
+//! gradient is differentiated by partial derivatives (`contraction`), and the gradient of a row formula by composite
+//! operations (`unroll`), so that the size of the formulas does not grow with the order.
 
 use super::contraction::{EvaluationPoint, reduce_gradient_to};
 use super::derivative::{FormulaDerivative, GradientPart, for_each_part};
@@ -149,7 +149,7 @@ impl FormulaCall<'_> {
                 GradientInput::Input(i) => saved.input(i),
                 GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
                 GradientInput::Output(j) => saved.output(j),
-                // A recorded gradient of a sum broadcasts to that of the summands: see `ContractionDerivative`.
+                // A recorded gradient of a sum broadcasts to the shape of the summands: see `ContractionDerivative`.
                 GradientInput::Gradient(j) if is_recorded => grads.get(j),
                 GradientInput::Gradient(j) => self.unsummed(grads.get(j)?),
             };

@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// k).
 const MOST_COTANGENTS: usize = 32;
 
-/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are those of the
+/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are the edges of the
 /// cotangents, then of the variables. It saves the cotangents, and the values of `partials.reads()` as constants.
 struct ContractionDerivative {
     partials: Arc<Partials>,
@@ -76,9 +76,9 @@ pub(super) fn reduce_gradient_to(gradient: Tensor, target: &Meta) -> Result<Tens
 }
 
 impl EvaluationPoint<'_> {
-    /// Computes the gradients of all targets; `factor(f)` is cotangent f. One kernel computes those of full shape, as
-    /// the outputs of one node; the others are summed to their shapes. An [`Error::InvalidArgument`] means that a
-    /// formula would have too many inputs or registers.
+    /// Computes the gradients of all targets; `factor(f)` is cotangent f. One kernel computes the gradients of full
+    /// shape, as the outputs of one node; the others are summed to their shapes. An [`Error::InvalidArgument`] means
+    /// that a formula would have too many inputs or registers.
     fn contract(
         &self,
         targets: Vec<GradientTarget>,

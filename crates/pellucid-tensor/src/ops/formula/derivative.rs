@@ -16,9 +16,9 @@ pub(super) struct FormulaDerivative {
     pub(super) sum: Option<AxisSet>,
     /// The dtype of numbers, unless it is the promoted dtype of the inputs.
     pub(super) number: Option<DType>,
-    /// The inputs for which backward may compute gradients. Those of full shape are `together`: one formula computes
-    /// their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `apart`: its own
-    /// formula computes a gradient, which is then summed.
+    /// The inputs for which backward may compute gradients. The inputs of full shape are `together`: one formula
+    /// computes their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `apart`:
+    /// its own formula computes a gradient, which is then summed.
     pub(super) tracked: Variables,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The sum of squares of a row overflows or underflows where its root is representable. The formulas of this file
 //! finish such a sum s, which a kernel without further measures has computed. A row whose sum is neither infinite nor
-//! small keeps it: the result is that of the plain definition, and the row is not read again. Any other row is scaled
+//! small keeps it: the plain definition computes the result, and the row is not read again. Any other row is scaled
 //! so that no square over- or underflows, and summed again: by a power of two, which is exact, or in a norm of another
 //! order than 2 by its largest magnitude, or its smallest if p < 0.
 //!
@@ -18,8 +18,8 @@
 //! divisions.
 //!
 //! Distances of all pairs of rows, (Σ |a − b|ᵖ)^(1/p), are finished likewise, without an array of the differences. The
-//! differences are multiplied by r = 1/c. A sum of 0 is that of equal rows, and usual, if no element is so small that a
-//! power of a difference could underflow.
+//! differences are multiplied by r = 1/c. A sum of 0 is kept if no element is so small that a power of a difference
+//! could underflow: the rows are equal.
 
 use crate::autograd::{is_recorded, on_one_device};
 use crate::ops::formula::{apply_rows_in, map, map_all, map_sum, power, record_result};
@@ -332,7 +332,8 @@ fn square() -> &'static Formula {
     }
 }
 
-/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives have the bits of those of the square.
+/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives have the bits of the derivatives of the
+/// square.
 fn relative_square() -> &'static Formula {
     formula! {
         static square(x, c) = x * (x / c);

@@ -434,7 +434,7 @@ impl<'a> FormulaCall<'a> {
     }
 
     /// Runs the kernel of a gradient. A result is pinned to its device if an input is. Inputs broadcast to the shape of
-    /// the call, also if no input has the length of an axis.
+    /// the call, even if no input has the length of an axis.
     fn run_gradient(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let is_full = |a: usize, x: &Array| {
             (a + x.shape().rank()).checked_sub(self.shape.rank()).is_some_and(|at| x.shape()[at] == self.shape[a])

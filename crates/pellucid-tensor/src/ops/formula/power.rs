@@ -1,6 +1,6 @@
 //! The formulas of p-norms: the terms |x|ᵖ of the sum, and its root.
 //!
-//! The derivatives of every order are those of the Taylor series at 0 where it exists. Elsewhere they are 0 at 0: for
+//! The derivatives of every order follow the Taylor series at 0 where it exists. Elsewhere they are 0 at 0: for
 //! odd p in order p, where the one-sided derivatives have opposite signs, and for fractional p in orders above p. An
 //! element of 0 then contributes nothing to the gradient, as in PyTorch.
 
@@ -92,7 +92,7 @@ pub(in crate::ops) fn difference_power(p: f64) -> &'static Formula {
 }
 
 /// Returns the formula of |a − b|·|(a − b)·r|ᵖ⁻¹ for a constant r > 0, with the parameter of [`difference_power`]; p is
-/// neither 0 nor 1 nor infinite. For r = 1 its derivatives have the bits of those of [`difference_power`].
+/// neither 0 nor 1 nor infinite. For r = 1 its derivatives have the bits of the derivatives of [`difference_power`].
 pub(in crate::ops) fn relative_difference_power(p: f64) -> &'static Formula {
     if p == 2.0 {
         return formula! {
@@ -136,8 +136,8 @@ fn whole_power() -> &'static Formula {
 }
 
 /// Returns the formula of sᵖ for the exponent p = 1/q of a norm of order q. Its derivatives at 0 are 0: the subgradient
-/// of least length of the norm. So are those at infinity. As functions of s and the result, they are also those of any
-/// constant times sᵖ.
+/// of least length of the norm. So are the derivatives at infinity. As functions of s and the result, they also hold
+/// for any constant times sᵖ.
 pub(in crate::ops) fn root() -> &'static Formula {
     formula! {
         static root(s; p) = s.pow(p);
@@ -148,7 +148,7 @@ pub(in crate::ops) fn root() -> &'static Formula {
     }
 }
 
-/// Returns the formula of √s. Its derivatives at 0 are 0, as those of [`root`].
+/// Returns the formula of √s. Its derivatives at 0 are 0, like the derivatives of [`root`].
 pub(in crate::ops) fn square_root() -> &'static Formula {
     formula! {
         static root(s) = s.sqrt();

@@ -59,7 +59,7 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
             RowOp::Max | RowOp::Min => {
                 let elements = evaluate(call, value, &inputs, &reduced, &params, None)?;
                 if length == 0 {
-                    // As in the row kernel, the maximum of zero elements is −∞.
+                    // The maximum of zero elements is −∞.
                     let none = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
                     let shape = call.rows.keepdims(call.shape);
                     reduced.push(fill::full(shape, none, elements.dtype())?);

@@ -43,7 +43,7 @@ pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<T
 /// ```
 ///
 /// # Errors
-/// Those of [`map`]; the formula may have several outputs.
+/// The errors of [`map`]; the formula may have several outputs.
 #[operation(transparent)]
 pub fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Vec<Tensor>> {
     formula::check(formula, inputs, params, false)?;
@@ -61,7 +61,7 @@ pub fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Resu
 /// ```
 ///
 /// # Errors
-/// Those of [`map`], without the one on row reductions; [`Error::AxisOutOfRange`].
+/// The errors of [`map`], without the one on row reductions; [`Error::AxisOutOfRange`].
 #[operation(transparent)]
 pub fn map_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: impl Into<Axes>) -> Result<Tensor> {
     formula::check(formula, inputs, params, true)?;
@@ -82,7 +82,7 @@ pub fn map_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: 
 /// ```
 ///
 /// # Errors
-/// Those of [`map_rows`]; the formula may have several outputs.
+/// The errors of [`map_rows`]; the formula may have several outputs.
 #[operation(transparent)]
 pub fn map_rows_all(
     formula: &Formula,

@@ -20,7 +20,7 @@ use pellucid_ir::{Error, Result};
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] for other ranks than 1;
+/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] for ranks other than 1;
 /// [`Error::OutOfMemory`].
 #[operation]
 pub fn cartesian_prod<T: AsRef<Tensor>>(vectors: &[T]) -> Result<Tensor> {

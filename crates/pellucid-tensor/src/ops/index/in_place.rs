@@ -102,7 +102,7 @@ pub(crate) fn put_axes(
     let (op, reduction) = (outermost_operation(op), ScatterReduction::Set);
     let kernel = Kernel::Scatter(kernel::Scatter { op, from_end: true, index, reduction });
     let scatter = |values: &Array| {
-        // A scatter reads in another order than it writes: an operand in the target's memory is copied first.
+        // A scatter reads and writes in different orders: an operand in the target's memory is copied first.
         let apart = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };
         let operands = std::iter::once(values).chain(indices.iter().map(|t| t.array()));
         let operands: SmallVec<[Array; 4]> = operands.map(apart).collect::<Result<_>>()?;

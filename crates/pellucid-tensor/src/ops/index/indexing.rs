@@ -239,8 +239,8 @@ pub trait IntoValues<'a> {
     /// Returns the tensor or the number, which is written into a tensor of `dtype`.
     ///
     /// # Errors
-    /// Those of [`Tensor::try_from_nested`]; [`Error::InvalidArgument`] for a number of a list that an integer dtype
-    /// cannot represent.
+    /// The errors of [`Tensor::try_from_nested`]; [`Error::InvalidArgument`] for a number of a list that an integer
+    /// dtype cannot represent.
     fn into_values(self, dtype: DType) -> Result<TensorOrScalar<'a>>;
 }
 
@@ -307,7 +307,7 @@ impl Slice {
 /// follows later.
 ///
 /// # Errors
-/// [`Error::DeviceMismatch`] names the position of an index tensor that is pinned to another device than x.
+/// [`Error::DeviceMismatch`] names the position of an index tensor that is pinned to a device other than x's.
 fn on_device_of_tensor(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) -> Result<Vec<IndexItem>> {
     for (position, item) in index.iter_mut().enumerate() {
         let IndexItem::Tensor(tensor) = item else { continue };
@@ -478,7 +478,7 @@ impl ResolvedIndex {
         })
     }
 
-    /// Returns the shape of the result from that of the sliced tensor, and the axes and the shape of the indices.
+    /// Returns the shape of the result from the shape of the sliced tensor, and the axes and the shape of the indices.
     fn picked_shape(&self, view: &Shape, axes: &SmallVec<[usize; 4]>, indices: &Shape) -> Shape {
         let front = Index::Axes(axes.clone()).shape(view, indices);
         match self.result_permutation(indices.rank(), front.rank()) {
@@ -501,7 +501,7 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_i`].
+    /// Panics if [`Tensor::try_i`] returns an error.
     #[doc(alias("index", "__getitem__"))]
     #[track_caller]
     pub fn i(&self, index: impl IntoIndex) -> Tensor {
@@ -554,7 +554,7 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_set`].
+    /// Panics if [`Tensor::try_set`] returns an error.
     #[doc(alias("__setitem__", "index_put_", "setitem"))]
     #[track_caller]
     pub fn set<'a>(&self, index: impl IntoIndex, values: impl IntoValues<'a>) {

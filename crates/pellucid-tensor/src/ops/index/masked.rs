@@ -9,7 +9,8 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
 
-/// Replaces the elements of x where the mask is true by `value`. x and the mask broadcast; the dtype is that of x.
+/// Replaces the elements of x where the mask is true by `value`. x and the mask broadcast; the result has the dtype of
+/// x.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`]

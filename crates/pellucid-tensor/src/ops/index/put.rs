@@ -60,8 +60,8 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 /// This is the functional form of [`Tensor::set`](crate::Tensor::set), with gradients to x and the values.
 ///
 /// # Errors
-/// Those of [`Tensor::try_i`](crate::Tensor::try_i); [`Error::ShapeMismatch`] for values that do not broadcast to the
-/// indexed shape; [`Error::DTypeMismatch`].
+/// The errors of [`Tensor::try_i`](crate::Tensor::try_i); [`Error::ShapeMismatch`] for values that do not broadcast to
+/// the indexed shape; [`Error::DTypeMismatch`].
 #[tensor_method]
 #[track_caller]
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {

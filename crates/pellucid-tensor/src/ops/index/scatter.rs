@@ -100,7 +100,7 @@ pub(in crate::ops) fn scatter_from_start(
 pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
     if !fits {
-        let help = "no axis of the values may be shorter than that of the index";
+        let help = "no axis of the values may be shorter than the same axis of the index";
         return Err(Error::shapes(op, [values.shape(), index.shape()], help));
     }
     check::values_dtype(op, x, values)?;
@@ -119,8 +119,8 @@ pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor
 /// are not used.
 ///
 /// # Errors
-/// Those of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if there are fewer values than
-/// indices.
+/// The errors of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if there are fewer values
+/// than indices.
 #[doc(alias = "put_along_axis")]
 #[tensor_method]
 pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
@@ -130,7 +130,7 @@ pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Resu
 /// Adds each value to a copy of x at its index along `axis`; values with equal indices accumulate.
 ///
 /// # Errors
-/// Those of [`scatter`].
+/// The errors of [`scatter`].
 #[tensor_method]
 pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
     scatter_into(x, index, values, axis, ScatterReduction::Add)

@@ -21,8 +21,8 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 /// `sorted` is a vector for all values, or it has the leading axes of `values` and its last axis is the sorted row for
 /// the values of the same leading indices.
 ///
-/// All values are searched together, one step of bisection after another: besides operands and result, the operation
-/// stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp),
+/// All values are searched together, one step of bisection after another: in addition to operands and result, the
+/// operation stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp),
 /// [`isin`](crate::ops::isin) and [`histogram`] call it.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
         return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
     }
     let advance = formula! { static searchsorted(is_before: mask, low; half) = is_before.select(low + half, low); };
-    // The result is in low..=low + count, which every step halves. The count is that of all values.
+    // The result is in low..=low + count, which every step halves. All values have the same count.
     let (mut low, mut count) = (fill::zeros(values.shape(), DType::I64)?, len as i64);
     while count > 0 {
         let half = (count + 1) / 2;
@@ -134,8 +134,8 @@ pub enum Bins<'a> {
 /// shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and the
 /// width of the bin, so that the integral is 1.
 ///
-/// The bins are found by [`searchsorted`]. Besides operands and result, the operation stores a few arrays of x's shape
-/// in `i64`.
+/// The bins are found by [`searchsorted`]. In addition to operands and result, the operation stores a few arrays of x's
+/// shape in `i64`.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless all operands are floats of one dtype; [`Error::ShapeMismatch`];
@@ -155,7 +155,7 @@ pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: 
 /// `i64`, or in the dtype of the weights, and then converted.
 ///
 /// # Errors
-/// Those of [`histogram`].
+/// The errors of [`histogram`].
 #[tensor_method]
 pub fn histogramdd(
     x: &Tensor,
@@ -175,7 +175,7 @@ pub fn histogramdd(
 /// Computes the [`histogram`] of points (xᵢ, yᵢ). Returns the counts, and the edges along x and along y.
 ///
 /// # Errors
-/// Those of [`histogram`]; [`Error::ShapeMismatch`] unless x and y are vectors of one length.
+/// The errors of [`histogram`]; [`Error::ShapeMismatch`] unless x and y are vectors of one length.
 #[tensor_method]
 pub fn histogram2d(
     x: &Tensor,
@@ -293,11 +293,11 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
 
 /// Counts the elements in `bins` bins of equal width between two ends; equal ends stand for the extrema of x.
 ///
-/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Rounding near an edge may give another bin than
+/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Rounding near an edge may give a bin other than
 /// [`histogram`], which compares with the edges.
 ///
 /// # Errors
-/// Those of [`histogram`].
+/// The errors of [`histogram`].
 #[tensor_method]
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     in_single!("histc", [x] => histc(x, bins, low, high));

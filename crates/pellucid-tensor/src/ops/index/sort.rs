@@ -89,10 +89,10 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(sort_prefix("argsort", x, axis, None, descending)?.1)
 }
 
-/// Returns indices along an axis by which the element at `kth` is that of the sorted axis, with no larger element
-/// before it and no smaller one after it. NaN is the largest value.
+/// Returns indices along an axis by which the element at `kth` is the same as in the sorted axis, with no larger
+/// element before it and no smaller one after it. NaN is the largest value.
 ///
-/// The indices are those of [`argsort`]. A negative `kth` counts from the end.
+/// The indices are the same as in [`argsort`]. A negative `kth` counts from the end.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside of the axis.

@@ -26,8 +26,8 @@ pub struct Unique {
 /// order.
 ///
 /// NaN elements count as different from each other and come last. The number of values depends on the elements, so a
-/// captured step cannot contain this operation. Besides x and the result, it stores a sorted copy of x and a few `i64`
-/// arrays with one element for each value or slice.
+/// captured step cannot contain this operation. In addition to x and the result, it stores a sorted copy of x and a few
+/// `i64` arrays with one element for each value or slice.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).
@@ -48,7 +48,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 /// Collapses every run of equal elements (in row-major order) or slices into one: [`unique`] without sorting.
 ///
 /// # Errors
-/// Those of [`unique`].
+/// The errors of [`unique`].
 #[tensor_method]
 #[track_caller]
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {

@@ -26,8 +26,8 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`] for shapes that do not broadcast to those of the targets, and for two targets with a common
-/// element.
+/// [`Error::ShapeMismatch`] for shapes that do not broadcast to the shapes of the targets, and for two targets with a
+/// common element.
 #[operation(transparent)]
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
@@ -50,8 +50,8 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// ```
 ///
 /// # Errors
-/// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] unless the number of operands is a multiple of
-/// the size of a set.
+/// The errors of [`update`], for any of the sets; [`Error::InvalidArgument`] unless the number of operands is a
+/// multiple of the size of a set.
 #[operation(transparent)]
 pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let (op, count) = (formula.name(), formula.inputs().len());

@@ -41,7 +41,7 @@ impl Operation for Cholesky {
 ///
 /// Only the lower (upper) triangle of A is read.
 ///
-/// The gradient is that of a function of symmetric matrices, and symmetric (Murray 2016).
+/// The gradient treats the result as a function of symmetric matrices, and is symmetric (Murray 2016).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite

@@ -64,8 +64,8 @@ impl Operation for Eigenvalues {
 /// Computes eigenvalues w (ascending) and eigenvectors V (columns) of symmetric matrices: A = V·diag(w)·Vᵀ.
 ///
 /// A is `[.., n, n]`; only its lower (`upper`: upper) triangle is read. The signs of the vectors are arbitrary. The
-/// gradient is that of a function of symmetric matrices, and symmetric (Giles 2008). For the vectors it requires
-/// distinct eigenvalues.
+/// gradient treats the result as a function of symmetric matrices, and is symmetric (Giles 2008). For the vectors it
+/// requires distinct eigenvalues.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -120,9 +120,9 @@ impl Operation for SquareRoot {
 /// A is symmetric positive semidefinite, and only its lower triangle is read. Eigenvalues below zero, which rounding
 /// may produce, count as zero.
 ///
-/// The gradient solves X·∂A + ∂A·X = g. It is that of a function of symmetric matrices, and symmetric. Derivatives of
-/// every order exist for positive definite A, also at equal eigenvalues. For a pair of eigenvalues that are both zero
-/// the derivative is infinite; such pairs contribute 0.
+/// The gradient solves X·∂A + ∂A·X = g. It treats the result as a function of symmetric matrices, and is symmetric.
+/// Derivatives of every order exist for positive definite A, also at equal eigenvalues. For a pair of eigenvalues that
+/// are both zero the derivative is infinite; such pairs contribute 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

@@ -179,8 +179,8 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
 
 /// Computes the inverse of a tensor as a linear map from its last axes to its first `ind` axes.
 ///
-/// `tensordot(tensorinv(A), A, ind)` is the identity. The product of the first `ind` lengths must equal that of the
-/// others, which come first in the result.
+/// `tensordot(tensorinv(A), A, ind)` is the identity. The product of the first `ind` lengths must equal the product of
+/// the others, which come first in the result.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] if `ind` is 0; [`Error::Singular`].
@@ -194,15 +194,16 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {
-        let help =
-            format!("the product of the first {ind} lengths must equal that of the others, got {rows} and {columns}");
+        let help = format!(
+            "the product of the first {ind} lengths must equal the product of the others, got {rows} and {columns}"
+        );
         return Err(Error::shapes(op, [a.shape()], help));
     }
     let inverse = inv(&view::reshape(a, [rows as isize, columns as isize])?)?;
     view::reshape_to(&inverse, &last.iter().chain(first).copied().collect())
 }
 
-/// Solves `tensordot(A, X, rank of X) = B` for X, whose axes are those of A beyond the rank of B.
+/// Solves `tensordot(A, X, rank of X) = B` for X, whose axes are the axes of A beyond the rank of B.
 ///
 /// The axes `axes` of A are moved to the end first.
 ///

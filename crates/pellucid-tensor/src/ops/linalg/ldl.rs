@@ -31,7 +31,7 @@ impl Operation for Ldl {
 /// Computes P·A·Pᵀ = L·D·Lᵀ of symmetric A `[.., n, n]`, by the pivoting of Bunch and Kaufman (1977).
 ///
 /// Only the lower triangle of A is read. L is lower triangular with ones on the diagonal; D is block diagonal, with
-/// blocks of size 1 and 2. The results are those of LAPACK's `sytrf`: one matrix with D, and L below its blocks; and
+/// blocks of size 1 and 2. The results are the same as LAPACK's `sytrf`: one matrix with D, and L below its blocks; and
 /// the pivots, `i32 [.., n]`, negative for blocks of size 2. They are the arguments of [`ldl_solve`].
 ///
 /// # Errors

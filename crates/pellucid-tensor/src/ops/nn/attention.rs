@@ -127,7 +127,7 @@ impl Heads {
         if let Some(difference) = difference {
             return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the heads of K and V divide those of Q; use \
+        let help = "the axes before the last two must broadcast, or the heads of K and V divide the heads of Q; use \
                     reshape() or index the batch";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);

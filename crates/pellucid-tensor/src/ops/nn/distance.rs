@@ -42,9 +42,9 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
 ///
-/// The axes before the last two broadcast. The differences are reduced as they are computed: besides inputs and result,
-/// the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the result,
-/// for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
+/// The axes before the last two broadcast. The differences are reduced as they are computed: in addition to inputs and
+/// result, the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the
+/// result, for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
@@ -161,8 +161,8 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 ///
 /// The norms ‖a‖ and ‖b‖ must be representable: if one overflows, the result is 0.
 ///
-/// Products are summed as they are computed: besides inputs and result, the operation stores arrays of the shapes of a
-/// and b.
+/// Products are summed as they are computed: in addition to inputs and result, the operation stores arrays of the
+/// shapes of a and b.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers;

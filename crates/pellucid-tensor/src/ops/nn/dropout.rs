@@ -60,7 +60,7 @@ pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 /// Applies [`dropout`] to whole channels of `[N, C, d..]` (Tompson et al. 2015).
 ///
 /// # Errors
-/// Those of [`dropout`]; [`Error::ShapeMismatch`] for fewer than two axes.
+/// The errors of [`dropout`]; [`Error::ShapeMismatch`] for fewer than two axes.
 #[tensor_method]
 pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_dropout";
@@ -73,7 +73,7 @@ pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 /// of 1 are preserved.
 ///
 /// # Errors
-/// Those of [`dropout`].
+/// The errors of [`dropout`].
 #[tensor_method]
 pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     alpha_dropout_by(x, &uniform_values("alpha_dropout", x, x.shape().clone(), p)?, p)
@@ -82,7 +82,7 @@ pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 /// Applies [`alpha_dropout`] to whole channels of `[N, C, d..]`.
 ///
 /// # Errors
-/// Those of [`feature_dropout`].
+/// The errors of [`feature_dropout`].
 #[tensor_method]
 pub fn feature_alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     let op = "feature_alpha_dropout";

@@ -82,7 +82,7 @@ pub fn convolve(a: &Tensor, v: &Tensor, mode: ConvolveMode) -> Result<Tensor> {
 /// NumPy's default mode is [`ConvolveMode::Valid`].
 ///
 /// # Errors
-/// Those of [`convolve`].
+/// The errors of [`convolve`].
 #[tensor_method(autocast = Half)]
 pub fn correlate(a: &Tensor, v: &Tensor, mode: ConvolveMode) -> Result<Tensor> {
     let [a, v] = sequences("correlate", a, v)?;

@@ -13,8 +13,8 @@ use pellucid_ir::{Error, Result};
 /// Computes the derivative dy/dx of samples along an axis (NumPy's `gradient` along one axis).
 ///
 /// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) at interior samples,
-/// exact for parabolas. At both ends it is the one-sided slope (`edge_order` 1), or that of the parabola through three
-/// samples (`edge_order` 2). Points are a vector as long as the axis.
+/// exact for parabolas. At both ends it is the one-sided slope (`edge_order` 1), or the slope of the parabola through
+/// three samples (`edge_order` 2). Points are a vector as long as the axis.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1

@@ -49,7 +49,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
 /// Computes the running integral along an axis, up to every sample but the first (see [`trapezoid`]).
 ///
 /// # Errors
-/// Those of [`trapezoid`].
+/// The errors of [`trapezoid`].
 #[doc(alias = "cumtrapz")]
 #[tensor_method(autocast = Single)]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {

@@ -192,13 +192,13 @@ pub struct InterpOptions {
 /// after the last point it is constant.
 ///
 /// This is NumPy's `interp`: points and values are vectors of one length, and the points ascend. At a point that occurs
-/// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; that of x is the slope.
-/// Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the result for
-/// points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need no
+/// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; the gradient of x is the
+/// slope. Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the result
+/// for points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need no
 /// order; the function connects the last point of a period with the first of the next.
 ///
-/// The segments are found by [`searchsorted`](crate::ops::searchsorted). Besides operands and result, the operation
-/// stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
+/// The segments are found by [`searchsorted`](crate::ops::searchsorted). In addition to operands and result, the
+/// operation stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
 ///
 /// ```
 /// use pellucid::Tensor;

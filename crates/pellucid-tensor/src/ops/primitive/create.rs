@@ -37,7 +37,7 @@ pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tens
 /// Returns `count` values from base^start to base^end: the powers of `base` with the exponents of [`linspace`].
 ///
 /// # Errors
-/// Those of [`linspace`].
+/// The errors of [`linspace`].
 #[operation]
 pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
     evenly_spaced("logspace", start, end, count, dtype, |x| base.powf(x))
@@ -48,7 +48,7 @@ pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> 
 ///
 /// # Errors
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite, nonzero and of one sign;
-/// those of [`linspace`].
+/// the errors of [`linspace`].
 #[operation]
 pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
     if !(start.is_finite() && end.is_finite() && start != 0.0 && end != 0.0 && start.signum() == end.signum()) {
@@ -143,7 +143,7 @@ pub(in crate::ops) fn tensor_from_fn(count: usize, at: impl Fn(usize) -> Scalar,
 
 impl Tensor {
     /// Creates the numbers start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉
-    /// elements, each computed as start + i·step. The dtype is that of the arguments.
+    /// elements, each computed as start + i·step. The dtype is the arguments' dtype.
     ///
     /// # Panics
     /// If the step is 0 or a bound is not finite.

@@ -121,7 +121,7 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
 /// Returns a tensor filled with `value`, with x's shape, dtype and device; converts as [`full`].
 ///
 /// # Errors
-/// Those of [`full`].
+/// The errors of [`full`].
 #[tensor_method]
 pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     full_on_device_of(x, x.shape().clone(), value, x.dtype())
@@ -130,7 +130,7 @@ pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
 /// Returns a tensor filled with `value` on x's device. It is free if x is.
 ///
 /// # Errors
-/// Those of [`full`].
+/// The errors of [`full`].
 pub(crate) fn full_on_device_of(
     x: &Tensor,
     shape: impl Into<Shape>,
@@ -148,7 +148,7 @@ impl Tensor {
     /// Creates a 0-d tensor.
     ///
     /// # Panics
-    /// With the errors of [`full`].
+    /// Panics if [`full`] returns an error.
     #[doc(alias = "tensor")]
     #[track_caller]
     pub fn scalar(value: impl Into<Scalar>, dtype: DType) -> Tensor {
@@ -158,7 +158,7 @@ impl Tensor {
     /// Creates a tensor of `shape` with every element equal to `value`.
     ///
     /// # Panics
-    /// With the errors of [`full`].
+    /// Panics if [`full`] returns an error.
     #[track_caller]
     pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
         panic::unwrap(full(shape, value, dtype))
@@ -167,7 +167,7 @@ impl Tensor {
     /// Creates a tensor of zeros.
     ///
     /// # Panics
-    /// With the errors of [`zeros`].
+    /// Panics if [`zeros`] returns an error.
     #[doc(alias = "empty")]
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
@@ -177,7 +177,7 @@ impl Tensor {
     /// Creates a tensor of ones.
     ///
     /// # Panics
-    /// With the errors of [`ones`].
+    /// Panics if [`ones`] returns an error.
     #[track_caller]
     pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(ones(shape, dtype))

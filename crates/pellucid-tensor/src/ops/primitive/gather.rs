@@ -176,7 +176,7 @@ pub(in crate::ops) fn check_index_shape(op: &'static str, shape: &Shape, index: 
 /// Adds each value of x to zeros of `shape` at its index along `axis`: the transpose of [`take_along_axis`].
 ///
 /// # Errors
-/// Those of [`take_along_axis`].
+/// The errors of [`take_along_axis`].
 #[tensor_method]
 pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl Into<Shape>) -> Result<Tensor> {
     let op = "scatter_add_along";

@@ -10,7 +10,7 @@ use pellucid_ir::{DType, Result};
 /// Options of [`Tensor::with_options`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TensorOptions {
-    /// The dtype; by default, that of the data.
+    /// The dtype; by default, the dtype of the data.
     pub dtype: Option<DType>,
     /// The device, to which the tensor is pinned; by default, the tensor is [free](Tensor::is_free) on the CPU.
     pub device: Option<Device>,
@@ -40,7 +40,7 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// With the errors of [`Tensor::try_with_options`], and if the lengths of nested data do not fit.
+    /// Panics if [`Tensor::try_with_options`] returns an error, and if the lengths of nested data do not fit.
     #[track_caller]
     pub fn with_options(data: impl Into<Tensor>, options: TensorOptions) -> Tensor {
         panic::unwrap(leaf_with_options(data.into(), options))
@@ -50,7 +50,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if a tensor that requires a gradient would not be of a
-    /// float dtype; those of [`ops::to_dtype`](crate::ops::to_dtype) and [`Tensor::to`].
+    /// float dtype; the errors of [`ops::to_dtype`](crate::ops::to_dtype) and [`Tensor::to`].
     #[track_caller]
     pub fn try_with_options(data: impl Into<Tensor>, options: TensorOptions) -> Result<Tensor> {
         leaf_with_options(data.into(), options)

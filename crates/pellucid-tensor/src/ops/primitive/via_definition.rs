@@ -27,7 +27,7 @@ fn tracked_inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     inputs.iter().map(tracked).collect()
 }
 
-/// Computes the gradients of the inputs of a definition from those of its outputs.
+/// Computes the gradients of the inputs of a definition from the gradients of its outputs.
 fn definition_gradients(
     inputs: &[Tensor],
     outputs: &[Tensor],

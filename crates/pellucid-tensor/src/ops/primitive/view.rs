@@ -103,7 +103,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if a named axis has another length than 1;
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if a named axis has a length other than 1;
 /// [`Error::InvalidArgument`] if an axis is named twice.
 #[tensor_method]
 pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
@@ -117,7 +117,7 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     reshape_to(x, &(0..shape.rank()).filter(|&axis| !goes(axis)).map(|axis| shape[axis]).collect())
 }
 
-/// Inserts axes of length 1. The numbers are those of the new axes in the result (−1: the last one).
+/// Inserts axes of length 1. The numbers refer to the new axes in the result (−1: the last one).
 ///
 /// ```
 /// use pellucid::{DType, Tensor};

@@ -62,7 +62,7 @@ fn check_ranks(op: &'static str, tensors: [&Tensor; 3], ranks: [usize; 2], help:
 
 /// Computes β·x + α·A·B for matrices A `[n, k]` and B `[k, m]`; x broadcasts to `[n, m]`.
 ///
-/// With β = 0, x has no effect, also where it is NaN. Dtypes are promoted.
+/// With β = 0, x has no effect, even where it is NaN. Dtypes are promoted.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -128,7 +128,7 @@ pub fn baddbmm(
 /// The sum is one product of `[n, N·k]` and `[N·k, m]`.
 ///
 /// # Errors
-/// Those of [`baddbmm`].
+/// The errors of [`baddbmm`].
 #[tensor_method(autocast = Half)]
 pub fn addbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let factors = ProductFactors { beta, alpha };

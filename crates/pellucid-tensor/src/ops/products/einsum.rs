@@ -326,7 +326,7 @@ impl LabelledFactor {
 
 /// Sums products over the axes `axes_a` of a, paired with `axes_b` of b.
 ///
-/// The result has the other axes of a, then those of b.
+/// The result has the other axes of a, then the other axes of b.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`];
@@ -347,8 +347,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     if !from.iter().zip(&to).all(fits) {
         return Err(Error::shapes(op, [a.shape(), b.shape()], "paired axes must have equal lengths, or length 1"));
     }
-    // The axes of a are labelled 0, 1, ..; an axis of b gets the next number, or that of the axis of a it is paired
-    // with.
+    // The axes of a are labelled 0, 1, ..; an axis of b gets the next number, or the number of the axis of a it is
+    // paired with.
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
     let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
     let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();
@@ -393,7 +393,7 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of a and c have the lengths of the last two axes of W;
-/// [`Error::DTypeMismatch`]; those of the addition.
+/// [`Error::DTypeMismatch`]; the errors of the addition.
 #[tensor_method]
 pub fn bilinear(a: &Tensor, c: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let &[_, left, right] = weight.shape().dims() else {

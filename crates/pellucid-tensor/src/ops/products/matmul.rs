@@ -224,7 +224,7 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Computes y = x·Wᵀ + b, for x `[.., in]`, W `[out, in]`, b `[out]`; y is `[.., out]`. For W `[in]`, y is `[..]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless the last axes of x and W have equal lengths; those of [`matmul`] and of the
+/// [`Error::ShapeMismatch`] unless the last axes of x and W have equal lengths; the errors of [`matmul`] and of the
 /// addition.
 #[tensor_method(autocast = Half)]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {

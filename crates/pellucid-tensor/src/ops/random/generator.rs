@@ -77,7 +77,7 @@ impl Generator {
     }
 
     /// Returns a generator that continues at the recorded states, without advancing them. On devices without a recorded
-    /// state the key is that of this generator.
+    /// state the key is this generator's.
     pub(crate) fn at_states(&self, record: &StateRecord) -> Result<Generator> {
         let copied = |(device, state): &(Device, Tensor)| Ok((*device, copy::copy(state)?));
         let (mut cpu, others): (DeviceStates, DeviceStates) = record
@@ -104,7 +104,7 @@ impl Generator {
     /// the key and starts the counter at 0.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     pub fn state_on(&self, device: Device) -> Result<Tensor> {
         let state = self.own_state_on(device)?;
         self.records.iter().try_for_each(|record| record.add(device, &state))?;
@@ -149,7 +149,7 @@ impl Generator {
     /// The generator of the current thread is `Generator::default()`. [`manual_seed`] in any thread replaces its state.
     ///
     /// # Errors
-    /// Those of [`set_states`](Generator::set_states).
+    /// The errors of [`set_states`](Generator::set_states).
     pub fn set_state(&self, state: &Tensor) -> Result<()> {
         self.set_states(&[(Device::cpu(), state.clone())])
     }
@@ -159,8 +159,8 @@ impl Generator {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`] for a state that is not `i64 [2]`;
-    /// [`Error::InvalidArgument`] without a state on the CPU, and while a step is captured; those of the devices. On
-    /// error nothing is changed.
+    /// [`Error::InvalidArgument`] without a state on the CPU, and while a step is captured; the errors of the devices.
+    /// On error nothing is changed.
     pub fn set_states(&self, states: &[(Device, Tensor)]) -> Result<()> {
         self.prepare_states(states)?.iter().try_for_each(|(own, value)| in_place::copy_(own, value))
     }
@@ -168,7 +168,7 @@ impl Generator {
     /// Checks states, and returns the tensors that [`set_states`](Generator::set_states) writes with their new values.
     ///
     /// # Errors
-    /// Those of [`set_states`](Generator::set_states).
+    /// The errors of [`set_states`](Generator::set_states).
     pub fn prepare_states(&self, states: &[(Device, Tensor)]) -> Result<Vec<(Tensor, Tensor)>> {
         let op = "set_state";
         if engine::is_capturing() {
@@ -186,7 +186,7 @@ impl Generator {
         }
         let given = |device: Device| states.iter().find(|(other, _)| *other == device).map(|(_, state)| state);
         let Some(cpu) = given(Device::cpu()) else {
-            let reason = "the states do not include that of the CPU, which determines the key on other devices";
+            let reason = "the states do not include the state of the CPU, which determines the key on other devices";
             return Err(Error::invalid(op, reason));
         };
         for (device, _) in states {

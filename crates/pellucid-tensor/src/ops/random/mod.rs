@@ -260,7 +260,7 @@ impl Tensor {
     /// Draws from the uniform distribution on [0, 1), with the thread's generator.
     ///
     /// # Panics
-    /// With the errors of [`rand`].
+    /// Panics if [`rand`] returns an error.
     #[doc(alias = "random")]
     #[track_caller]
     pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Tensor {
@@ -270,7 +270,7 @@ impl Tensor {
     /// Draws from the standard normal distribution, with the thread's generator.
     ///
     /// # Panics
-    /// With the errors of [`randn`].
+    /// Panics if [`randn`] returns an error.
     #[doc(alias = "standard_normal")]
     #[track_caller]
     pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Tensor {
@@ -280,7 +280,7 @@ impl Tensor {
     /// Draws integers (`i64`) uniformly from `low..high`, with the thread's generator.
     ///
     /// # Panics
-    /// With the errors of [`randint`].
+    /// Panics if [`randint`] returns an error.
     #[doc(alias = "integers")]
     #[track_caller]
     pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Tensor {

@@ -1,8 +1,8 @@
 //! Rearrangements in Einops notation: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
 //!
-//! The left side names the axes of x, the right side those of the result. Parentheses join several axes into one, the
-//! last of them varying fastest. `...` stands for any number of axes, and a number for an axis of this length without a
-//! name. Lengths are inferred from x; of the axes in a pair of parentheses all lengths but one must be given.
+//! The left side names the axes of x, the right side the axes of the result. Parentheses join several axes into one,
+//! the last of them varying fastest. `...` stands for any number of axes, and a number for an axis of this length
+//! without a name. Lengths are inferred from x; of the axes in a pair of parentheses all lengths but one must be given.
 
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::view;
@@ -62,7 +62,7 @@ pub enum EinopsReduction {
 /// ```
 ///
 /// # Errors
-/// Those of [`rearrange`], and of the reduction.
+/// The errors of [`rearrange`], and of the reduction.
 #[tensor_method]
 pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = EinopsPlan::new("reduce", x, pattern, lengths)?;
@@ -95,7 +95,7 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
 /// ```
 ///
 /// # Errors
-/// Those of [`rearrange`].
+/// The errors of [`rearrange`].
 #[operation(entry = einops_repeat)]
 pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = EinopsPlan::new("repeat", x, pattern, lengths)?;

@@ -10,7 +10,7 @@ use pellucid_ir::{DType, Result};
 /// Returns true, as a 0-d bool tensor, if all elements are close (see [`isclose`](crate::ops::isclose)).
 ///
 /// # Errors
-/// Those of [`isclose`](crate::ops::isclose).
+/// The errors of [`isclose`](crate::ops::isclose).
 #[tensor_method]
 pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
     reductions::all(&compare::isclose(a, b, rtol, atol, equal_nan)?, ..)

@@ -134,7 +134,7 @@ row_formula! {
         };
 }
 
-/// Computes Σ f(x) over axes in one kernel, in the dtype `number`, by default that of [`sum`].
+/// Computes Σ f(x) over axes in one kernel, in the dtype `number`, by default the accumulator of [`sum`].
 fn sum_of(f: &'static Formula, x: &Tensor, axes: &Axes, number: Option<DType>) -> Result<Tensor> {
     let axes = axes.resolve(f.name(), x.shape())?;
     let kept = map_sum(f, &[x], &[], axes.set, number.or(Some(accumulator(x.dtype()))))?;

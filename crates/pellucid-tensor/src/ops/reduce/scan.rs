@@ -92,7 +92,7 @@ impl Operation for CumSum {
     }
 }
 
-/// A cumulative reduction whose gradient is that of its definition.
+/// A cumulative reduction whose gradient is the gradient of its definition.
 struct CumulativeReduction {
     name: &'static str,
     op: ScanOp,

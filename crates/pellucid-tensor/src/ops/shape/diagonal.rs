@@ -196,7 +196,7 @@ impl Tensor {
     /// Creates the `n × n` identity matrix.
     ///
     /// # Panics
-    /// With the errors of [`eye`].
+    /// Panics if [`eye`] returns an error.
     #[doc(alias = "identity")]
     #[track_caller]
     pub fn eye(n: usize, dtype: DType) -> Tensor {

@@ -76,7 +76,7 @@ pub fn atleast_3d(x: &Tensor) -> Result<Tensor> {
 /// Concatenates tensors horizontally: along the second axis, or along the first for vectors and 0-d tensors.
 ///
 /// # Errors
-/// Those of [`concatenate`].
+/// The errors of [`concatenate`].
 #[operation]
 pub fn hstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     let tensors = as_refs(tensors);
@@ -87,7 +87,7 @@ pub fn hstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
 /// Stacks tensors vertically, along the first axis. Vectors become rows.
 ///
 /// # Errors
-/// Those of [`concatenate`].
+/// The errors of [`concatenate`].
 #[doc(alias = "row_stack")]
 #[operation]
 pub fn vstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
@@ -98,7 +98,7 @@ pub fn vstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
 /// Stacks tensors in depth, along the third axis. A matrix gets a third axis of length 1.
 ///
 /// # Errors
-/// Those of [`concatenate`].
+/// The errors of [`concatenate`].
 #[operation]
 pub fn dstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     let tensors = as_refs(tensors);
@@ -108,7 +108,7 @@ pub fn dstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
 /// Stacks vectors as the columns of a matrix. Tensors with more axes are concatenated along the second axis.
 ///
 /// # Errors
-/// Those of [`concatenate`].
+/// The errors of [`concatenate`].
 #[operation]
 pub fn column_stack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     let columns = as_refs(tensors).into_iter().map(|t| match t.rank() {

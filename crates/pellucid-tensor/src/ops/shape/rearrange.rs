@@ -70,7 +70,7 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
 /// Splits one axis into several of these lengths, of which one may be −1.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not that of the axis;
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not the length of the axis;
 /// [`Error::InvalidArgument`] for two lengths of −1.
 #[tensor_method]
 pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! Reductions over the elements where a mask is true.
 //!
 //! Elements where the mask is false are replaced by the neutral element: 0 in a sum, 1 in a product, −∞ in a maximum.
-//! Their gradient is zero, also if they are NaN. Means and variances divide by the number of selected
+//! Their gradient is zero, even if they are NaN. Means and variances divide by the number of selected
 //! elements.
 
 use crate::ops::call::axes::{Axes, over};
@@ -45,7 +45,7 @@ macro_rules! masked {
     ($($(#[$doc:meta])* $name:ident = $module:ident::$op:ident, neutral $neutral:ident;)*) => {
         over_axes! {
             errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does \
-                      not broadcast to x's shape; those of the operation without a mask.";
+                      not broadcast to x's shape; the errors of the operation without a mask.";
             $(
                 $(#[$doc])*
                 ///
@@ -115,13 +115,13 @@ over_axes! {
 }
 
 over_axes! {
-    errors = "Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.";
+    errors = "The errors of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.";
 
     /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
     /// none.
     ///
-    /// Options are those of [`var`](crate::ops::var). On the CPU, the squares and sums are scaled where they overflow
-    /// or underflow; the differences x − mean must be representable.
+    /// The options are those that [`var`] has(crate::ops::var). On the CPU, the squares and sums are scaled where they
+    /// overflow or underflow; the differences x − mean must be representable.
     masked_var(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_var", [x] => masked_var(x, mask, axes));
         let Deviations { values, axes, free, shape } = deviations("masked_var", x, mask, axes.into())?;
@@ -148,8 +148,8 @@ over_axes! {
     };
 }
 
-/// Returns the first selected position of an extremum. An element where the mask is false is none, also if it equals
-/// the neutral element.
+/// Returns the first selected position of an extremum. An element where the mask is false is not selected, even if it
+/// equals the neutral element.
 fn position(
     x: &Tensor,
     mask: &Tensor,
@@ -186,7 +186,7 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     let mut mean = full_range::masked_mean(x, mask, &numbers, resolved.set)?;
     let free = arithmetic::maximum(&arithmetic::sub(&numbers, ddof as f64)?, 0.0)?;
     if ddof > 0 {
-        // The derivative of the norm of a zero vector is 0, but that of 0/0 for a single element is NaN.
+        // The derivative of the norm of a zero vector is 0, but the derivative of 0/0 for a single element is NaN.
         mean = value_range::nan_unless(
             &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&numbers, 1.0)?)?, 0.0)?,
             &mean,
@@ -199,7 +199,7 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
 /// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
 ///
 /// # Errors
-/// Those of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is not finite.
+/// The errors of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is not finite.
 #[tensor_method(autocast = Single)]
 pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     check::finite("masked_normalize", "eps", eps)?;

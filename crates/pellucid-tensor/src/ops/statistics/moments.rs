@@ -107,7 +107,7 @@ fn variables(op: &'static str, x: &Tensor) -> Result<Tensor> {
 /// variable.
 ///
 /// # Errors
-/// Those of [`cov`].
+/// The errors of [`cov`].
 #[tensor_method]
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     let rows = variables("corrcoef", x)?;
@@ -126,7 +126,7 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
 }
 
 over_axes! {
-    errors = "Those of [`var`](crate::ops::var).";
+    errors = "The errors of [`var`](crate::ops::var).";
 
     /// Computes the variance and the mean over `axes` (see [`var`](crate::ops::var)).
     var_mean(x; axes) -> (Tensor, Tensor) = Ok((reductions::var(x, axes.clone())?, reductions::mean(x, axes.ddof(0))?));

@@ -139,7 +139,7 @@ pub fn quantile<'a>(
 /// Computes the [`quantile`] of the elements that are not NaN; NaN if all are NaN.
 ///
 /// # Errors
-/// Those of [`quantile`].
+/// The errors of [`quantile`].
 #[doc(alias = "nanpercentile")]
 #[tensor_method]
 pub fn nanquantile<'a>(

@@ -29,7 +29,7 @@ pub struct CtcLossOptions {
 /// Computes −ln of the probability of each label sequence, summed over all its alignments (Graves et al. 2006).
 ///
 /// An alignment assigns a class to every step: the labels in order, with repetitions and blanks. Its probability is the
-/// product of those of the classes.
+/// product of the probabilities of the classes.
 ///
 /// Log-probabilities are `[T, N, C]` (or `[T, C]` for one sample). Labels are `[N, S]`, or all label sequences
 /// concatenated; lengths are `i64 [N]`. Labels and steps beyond a sample's lengths are ignored. The forward algorithm

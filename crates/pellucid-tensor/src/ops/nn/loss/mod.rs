@@ -73,8 +73,8 @@ fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
     to_i64(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
 }
 
-/// Returns the help for class indices whose shape is not that of the scores without the class axis. `general` is the
-/// help for a shape with no more likely cause.
+/// Returns the help for class indices whose shape differs from the shape of the scores without the class axis.
+/// `general` is the help for a shape with no more likely cause.
 fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: String) -> String {
     let (rank, shape, beside) = (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
     if rank > axis && scores[axis] == 1 && shape == scores {
@@ -91,7 +91,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
         );
     }
     if shape.rank() == rank && shape[axis] == 1 && AxisSet::from_iter([axis]).remove(shape) == beside {
-        return format!("class indices have no class axis: squeeze({axis}) removes that of the targets");
+        return format!("class indices have no class axis: squeeze({axis}) removes the class axis of the targets");
     }
     if rank > 2 && shape[..] == scores[..rank - 1] {
         let order: Vec<String> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|k| k.to_string()).collect();
@@ -136,7 +136,7 @@ fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Resu
 
 impl CheckedClasses {
     /// Returns x, or NaN with a gradient of NaN: for each sample with an invalid class index, or for all samples if the
-    /// loss is reduced. `axes` are those of a sample's class indices; `shape` broadcasts a mask per sample to x.
+    /// loss is reduced. `axes` are the axes of a sample's class indices; `shape` broadcasts a mask per sample to x.
     fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
         let Some(inside) = &self.inside else { return Ok(x) };
         let inside = match reduction {

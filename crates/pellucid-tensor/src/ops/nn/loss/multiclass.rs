@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result, formula};
 /// Options of [`nll_loss`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NllLossOptions<'a> {
-    /// The weights of the classes, `[C]`. The mean is weighted by those of the samples.
+    /// The weights of the classes, `[C]`. The mean is weighted by the weights of the samples' classes.
     pub weight: Option<&'a Tensor>,
     /// A class whose samples contribute nothing.
     pub ignore_index: Option<i64>,

@@ -65,7 +65,7 @@ pub fn cosine_embedding_loss(
     // 1e-12 is PyTorch's constant; it is added to the squares.
     let dot = |a: &Tensor, b: &Tensor| linalg::vecdot(a, b, -1);
     let length = |x: &Tensor| arithmetic::sqrt(&arithmetic::add(&dot(x, x)?, 1e-12)?);
-    // The product of the squares would overflow where that of the lengths does not.
+    // The product of the squares would overflow where the product of the lengths does not.
     let cos = arithmetic::div(&dot(a, b)?, &arithmetic::mul(&length(a)?, &length(b)?)?)?;
     let formula = formula! {
         static cosine_embedding_loss(cos, t; margin) = {
@@ -130,7 +130,7 @@ pub fn triplet_margin_loss(
 /// Computes the [`triplet_margin_loss`] with any distance function.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::InvalidArgument`] for a margin that is not positive, and those of the distance.
+/// [`Error::ShapeMismatch`], [`Error::InvalidArgument`] for a margin that is not positive; the errors of the distance.
 #[tensor_method]
 pub fn triplet_margin_with_distance_loss(
     x: &Tensor,

@@ -129,7 +129,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
         false => formula! {
             static kl_div(x, t) = t.eq(0.0).select(0.0 - t * bounded(x, t), t * (t.ln() - x));
             d x = -(g * t);
-            // As in `xlogy`, the derivative of t·ln t at 0 is 0.
+            // The derivative of t·ln t at 0 is 0.
             d t = g * (t.eq(0.0).select(0.0, t.eq(0.0).select(1.0, t).ln() + 1.0) - bounded(x, t));
         },
     };

@@ -104,8 +104,8 @@ fn normalize_by_running(
     }
 }
 
-/// Updates running statistics by those of x over `axes`, averaged over the batch if that is not among the axes. An
-/// empty x has no statistics and changes nothing.
+/// Updates running statistics by the statistics of x over `axes`, averaged over the batch if its axis is not among
+/// them. An empty x has no statistics and changes nothing.
 fn update_running(
     op: &'static str,
     x: &Tensor,
@@ -153,9 +153,9 @@ fn normalize_by_own(
 
 /// Applies batch normalisation (Ioffe & Szegedy 2015): (x − mean) / √(var + eps)·weight + bias for each channel.
 ///
-/// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are those of a channel
-/// over all other axes, and running statistics are updated in place. Otherwise the running statistics are used. x of
-/// shape `[0]` is an empty batch without channels. In training the range of x is that of
+/// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are computed for each
+/// channel over all other axes, and running statistics are updated in place. Otherwise the running statistics are used.
+/// x of shape `[0]` is an empty batch without channels. In training the range of x is that of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors
@@ -196,11 +196,11 @@ pub fn batch_norm(
 /// Applies instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
-/// Running statistics are those of the images, averaged. In training the range of x is that of
+/// Running statistics are averaged over the images. In training the range of x is the range of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors
-/// Those of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.
+/// The errors of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.
 #[tensor_method(autocast = Single)]
 pub fn instance_norm(
     x: &Tensor,

@@ -56,10 +56,10 @@ pub fn layer_norm(
 /// Applies root-mean-square normalisation (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
 /// x / √(mean(x²) + eps)·weight.
 ///
-/// x is `[.., shape]`; the weight, if given, has shape `shape`. The range of x is that of [`layer_norm`].
+/// x is `[.., shape]`; the weight, if given, has shape `shape`. The range of x is the range of [`layer_norm`].
 ///
 /// # Errors
-/// Those of [`layer_norm`].
+/// The errors of [`layer_norm`].
 #[tensor_method(autocast = Single)]
 pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     let axes = normalized_axes("rms_norm", x, &shape.into(), &[weight])?;

@@ -151,7 +151,8 @@ impl Operation for RecurrentLayerGradient {
         "recurrent_gradient"
     }
 
-    /// The kernel computes the gradients of the gates for all steps; matrix products give those of inputs and weights.
+    /// The kernel computes the gradients of the gates for all steps; matrix products give the gradients of inputs and
+    /// weights.
     fn forward(&self, operands: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let layer = self.layer;
         let count = layer.float_inputs() + usize::from(layer.lengths);

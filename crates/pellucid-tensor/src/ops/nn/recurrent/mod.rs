@@ -109,7 +109,7 @@ pub fn rnn(
 /// all states, `[T, N, H]`, and the last one, `[N, H]`. Half precision is computed as in [`rnn`].
 ///
 /// # Errors
-/// Those of [`rnn`].
+/// The errors of [`rnn`].
 #[tensor_method(autocast = Half)]
 pub fn gru(
     x: &Tensor,
@@ -133,7 +133,7 @@ pub fn gru(
 /// h and c, `[N, P]` and `[N, H]`. Half precision is computed as in [`rnn`].
 ///
 /// # Errors
-/// Those of [`rnn`].
+/// The errors of [`rnn`].
 #[tensor_method(autocast = Half)]
 pub fn lstm(
     x: &Tensor,
@@ -154,7 +154,7 @@ fn recurrent(
     [h0, c0]: [Option<&Tensor>; 2],
     options: RecurrenceOptions<'_>,
 ) -> Result<[Tensor; 3]> {
-    // Autocast considers the states too: they may have another dtype than inputs and weights.
+    // Autocast considers the states too: their dtype may differ from the dtype of inputs and weights.
     let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
     if let Some(dtype) = precision::wanted_dtype(op, &operands) {
         let cast = |t: &Tensor| precision::cast(t, dtype);

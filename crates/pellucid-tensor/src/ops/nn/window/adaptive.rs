@@ -138,7 +138,7 @@ macro_rules! adaptive {
         /// Positions are row-major in the spatial axes. The gradient goes to these positions.
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($avg), "`], except that integers are allowed.")]
+        #[doc = concat!("The errors of [`", stringify!($avg), "`], except that integers are allowed.")]
         #[tensor_method]
         pub fn $max(x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
             adaptive_max(stringify!($max), $spatial, x, outputs)

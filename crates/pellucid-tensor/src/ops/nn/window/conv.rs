@@ -28,7 +28,7 @@ struct Convolution {
     shape: Shape,
     /// The dtype of the inputs.
     factors: DType,
-    /// The dtype of the result: that of the inputs, or `f32` for a result in half precision that is rounded later.
+    /// The dtype of the result: the dtype of the inputs, or `f32` for a result in half precision that is rounded later.
     dtype: DType,
 }
 
@@ -218,8 +218,8 @@ impl ConvOperands {
     }
 }
 
-/// Returns the remedy for an input with another number of channels than the weight. If the last axis has the length of
-/// the channels, they are probably there; with several groups, the weight can have the wrong number of channels. An
+/// Returns the remedy for an input whose number of channels differs from the weight's. If the last axis has the length
+/// of the channels, they are probably there; with several groups, the weight can have the wrong number of channels. An
 /// input without a batch axis may be a batch without a channel axis.
 fn channels_remedy(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
     if groups > 1 || x.shape().last() != Some(&channels) {
@@ -392,7 +392,7 @@ macro_rules! convolutions {
         /// `(L − 1)·stride − 2·padding + dilation·(taps − 1) + output_padding + 1`.
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding`")]
+        #[doc = concat!("The errors of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding`")]
         /// is neither below the stride nor below the dilation.
         #[tensor_method(autocast = Half)]
         pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions) -> Result<Tensor> {

@@ -103,7 +103,7 @@ pub fn unfold(
 /// Elements that several windows contain are added.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns is not that of the
+/// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns does not match the
 /// windows; [`Error::InvalidArgument`] for impossible windows; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn fold(
@@ -133,7 +133,7 @@ pub fn fold(
     let mut y = view::reshape_to(&copy::to_dtype(x, number)?, &shape)?;
     let first = lead + 1;
     for (k, axis) in axes.iter().enumerate() {
-        // The remaining axes are those of the taps, then those of the windows. The first axis of each kind is joined
+        // The remaining axes are the axes of the taps, then of the windows. The first axis of each kind is joined
         // with the other, at the position of the taps.
         let left = axes.len() - k;
         let pair = view::movedim(&y, [(first + k + left) as isize], [(first + k + 1) as isize])?;

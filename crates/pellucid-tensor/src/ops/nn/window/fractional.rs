@@ -77,7 +77,7 @@ fn fractional_max(
     let (windows, taps) = (outputs.iter().product::<usize>(), size.iter().product::<usize>());
     let chosen = {
         let _off = no_grad();
-        // The position of every tap of every window: that of the first tap plus an offset.
+        // The position of every tap of every window: the position of the first tap plus an offset.
         let steps = [(dims[1] * dims[2]) as i64, dims[2] as i64, 1];
         let tap = |t: usize| {
             let t = [t / (size[1] * size[2]), t / size[2] % size[1], t % size[2]];

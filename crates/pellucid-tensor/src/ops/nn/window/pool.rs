@@ -115,7 +115,7 @@ impl Operation for MaxPoolOp {
     }
 }
 
-/// The gradient of x in a max pooling, from that of the maxima and their positions.
+/// The gradient of x in a max pooling, from the gradient of the maxima and their positions.
 struct MaxPoolGradient {
     window: Window,
     /// The shape of x.
@@ -363,7 +363,7 @@ macro_rules! pools {
         #[doc = concat!("[`", stringify!($max), "`].")]
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($max), "`];")]
+        #[doc = concat!("The errors of [`", stringify!($max), "`];")]
         /// [`Error::InvalidArgument`] for a dilation or a divisor of 0.
         #[tensor_method]
         pub fn $avg(x: &Tensor, pool: PoolOptions, divisor: AvgPoolDivisor) -> Result<Tensor> {
@@ -387,7 +387,7 @@ macro_rules! pools {
         /// as if it had the mean of the part inside, as in PyTorch.
         ///
         /// # Errors
-        #[doc = concat!("Those of [`", stringify!($max), "`];")]
+        #[doc = concat!("The errors of [`", stringify!($max), "`];")]
         /// [`Error::InvalidArgument`] for padding, dilation, or p = 0.
         #[tensor_method(autocast = Single)]
         pub fn $lp(x: &Tensor, p: f64, pool: PoolOptions) -> Result<Tensor> {
