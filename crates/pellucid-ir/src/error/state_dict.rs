@@ -26,7 +26,7 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     let help = match (has_rate(missing), has_rate(unexpected)) {
         _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
         (true, _) => "it is not a state dict of this kind of optimizer",
-        (_, true) => "it is the state dict of another kind of optimizer: load it into such an optimizer",
+        (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
         _ if names.all(|name| is_of_optimizer(name)) => {
             "it belongs to another optimizer: create the kind of optimizer that was saved, with the same options and parameters under the same names"
         }

@@ -16,9 +16,9 @@ pub struct GradientRequest(pub u64);
 
 impl GradientRequest {
     /// The maximal number of inputs whose gradients can be requested together.
-    pub const MOST_INPUTS: usize = 16;
+    pub const MAX_INPUTS: usize = 16;
     /// The maximal number of outputs of one request.
-    pub const MOST_OUTPUTS: usize = 15;
+    pub const MAX_OUTPUTS: usize = 15;
     /// Input 15 in output 14 without the other outputs: `with` never makes this value, since outputs have no gaps.
     const ALONE: u64 = 15 << 60;
 
@@ -30,7 +30,7 @@ impl GradientRequest {
     /// Requests the gradient of one input.
     #[inline]
     pub fn only(input: usize) -> GradientRequest {
-        if input < GradientRequest::MOST_INPUTS {
+        if input < GradientRequest::MAX_INPUTS {
             GradientRequest(0).with(input, 0)
         } else {
             GradientRequest(GradientRequest::ALONE | input as u64)
@@ -41,7 +41,7 @@ impl GradientRequest {
     #[inline(always)]
     fn alone(self) -> Option<usize> {
         let input = (self.0 ^ GradientRequest::ALONE) as usize;
-        (GradientRequest::MOST_INPUTS..=255).contains(&input).then_some(input)
+        (GradientRequest::MAX_INPUTS..=255).contains(&input).then_some(input)
     }
 
     /// Also requests the gradient of `input`, added into `output`.
@@ -51,7 +51,7 @@ impl GradientRequest {
     #[inline]
     #[must_use]
     pub fn with(self, input: usize, output: usize) -> GradientRequest {
-        let fits = input < GradientRequest::MOST_INPUTS && output < GradientRequest::MOST_OUTPUTS;
+        let fits = input < GradientRequest::MAX_INPUTS && output < GradientRequest::MAX_OUTPUTS;
         assert!(fits, "a gradient request must be for one of the first 16 inputs, in one of the first 15 outputs");
         GradientRequest(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
     }
@@ -62,7 +62,7 @@ impl GradientRequest {
         if let Some(alone) = self.alone() {
             return (input == alone).then_some(0);
         }
-        let nibble = if input < GradientRequest::MOST_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
+        let nibble = if input < GradientRequest::MAX_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
         (nibble as usize).checked_sub(1)
     }
 
@@ -71,7 +71,7 @@ impl GradientRequest {
         if self.alone().is_some() {
             return 1;
         }
-        (0..GradientRequest::MOST_INPUTS).filter_map(|i| self.output_of(i)).max().map_or(0, |k| k + 1)
+        (0..GradientRequest::MAX_INPUTS).filter_map(|i| self.output_of(i)).max().map_or(0, |k| k + 1)
     }
 }
 

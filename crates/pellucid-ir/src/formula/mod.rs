@@ -428,7 +428,7 @@ impl Formula {
     }
 
     /// The maximal total of inputs, outputs and incoming gradients of a formula that can be differentiated.
-    pub const MOST_DIFFERENTIABLE: usize = MAX_OPERANDS;
+    pub const MAX_DIFFERENTIABLE: usize = MAX_OPERANDS;
 
     /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are
     /// different.

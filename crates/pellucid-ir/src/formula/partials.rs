@@ -40,13 +40,13 @@ pub struct Variables {
     /// Inputs whose gradients one gradient formula computes; its output k is the gradient with respect to variable k.
     pub together: GradientRequest,
     /// Further inputs, as bits; each is a variable with a separate gradient formula.
-    pub apart: u64,
+    pub separate: u64,
 }
 
 impl Variables {
     /// Returns the number of variables.
     pub fn len(self) -> usize {
-        self.together.outputs() + self.apart.count_ones() as usize
+        self.together.outputs() + self.separate.count_ones() as usize
     }
 
     /// Returns true if there are no variables.
@@ -57,18 +57,18 @@ impl Variables {
     /// Returns the variable of an input, if it is one.
     pub fn variable_of(self, input: usize) -> Option<usize> {
         let separate = || {
-            let below = self.apart & ((1u64 << input) - 1);
-            (self.apart >> input & 1 == 1).then(|| self.together.outputs() + below.count_ones() as usize)
+            let below = self.separate & ((1u64 << input) - 1);
+            (self.separate >> input & 1 == 1).then(|| self.together.outputs() + below.count_ones() as usize)
         };
         self.together.output_of(input).or_else(|| if input < 64 { separate() } else { None })
     }
 
     /// Returns the first input of every variable, in order.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
-        let first = |k| (0..GradientRequest::MOST_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
+        let first = |k| (0..GradientRequest::MAX_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
         let together =
             (0..self.together.outputs()).map(|k| first(k).expect("outputs must be numbered without gaps") as u8);
-        together.chain((0..64).filter(|i| self.apart >> i & 1 == 1)).collect()
+        together.chain((0..64).filter(|i| self.separate >> i & 1 == 1)).collect()
     }
 }
 
@@ -161,7 +161,7 @@ impl Partials {
         let leaves = formula.derivative_inputs()[..n + m].to_vec();
         // For each variable, the gradient formula and its output that is the derivative.
         let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
-        let separate = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
+        let separate = (0..64).filter(|i| variables.separate >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
         let sources: Vec<(GradientRequest, usize)> = together.chain(separate).collect();
         let mut reads = BTreeSet::new();
         let (builder, (first, refined)) = Builder::run(leaves.clone(), || {

@@ -138,14 +138,14 @@ impl MultiheadAttention {
         check_heads(width, heads, kv_heads, rotary.is_some(), dropout)?;
         let (kdim, vdim, shared) = (kdim.unwrap_or(width), vdim.unwrap_or(width), width / heads * kv_heads);
         let rows = shared.saturating_mul(2).saturating_add(width);
+        let weight = |shape: [usize; 2]| init::of_layer(MULTIHEAD_ATTENTION, init::try_xavier_uniform(shape, 1.0));
         let in_proj = if kdim == width && vdim == width {
-            InProj::Joint(init::try_xavier_uniform([rows, width], 1.0)?)
+            InProj::Joint(weight([rows, width])?)
         } else {
             let [query, key, value] = [[width, width], [shared, kdim], [shared, vdim]];
-            let weight = |shape: [usize; 2]| init::try_xavier_uniform(shape, 1.0);
             InProj::Separate([weight(query)?, weight(key)?, weight(value)?])
         };
-        let mut out_proj = Linear::try_new(width, width)?.without_bias();
+        let mut out_proj = init::of_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?.without_bias();
         let zeros = |length: usize| bias.then(|| init::try_zeros([length])).transpose();
         out_proj.bias = zeros(width)?;
         let in_proj_bias = zeros(rows)?;

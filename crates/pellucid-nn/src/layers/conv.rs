@@ -255,7 +255,7 @@ impl<const N: usize> Conv<N> {
                 conv(x, weight, bias, ops::ConvOptions { padding: ops::ConvPadding::Same, ..options })
             }
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
-                Err(Error::invalid("conv", "padding \"same\" requires stride 1"))
+                Err(Error::invalid(by_axes::<_, N>(CONV), "padding \"same\" requires stride 1"))
             }
             (Some(mode), _) => conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, options),
         }

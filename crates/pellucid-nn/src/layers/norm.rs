@@ -234,7 +234,7 @@ impl LocalResponseNorm {
     #[panicking_form]
     pub fn try_new(size: usize) -> Result<LocalResponseNorm> {
         if size == 0 {
-            return Err(Error::invalid("size", "must be at least 1, got 0; a usual value is 5"));
+            return Err(Error::invalid("local_response_norm", "size must be at least 1, got 0; a usual value is 5"));
         }
         Ok(LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 })
     }

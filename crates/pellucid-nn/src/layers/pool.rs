@@ -141,7 +141,10 @@ impl<const N: usize> AvgPool<N> {
             && (number == 0.0 || !number.is_finite())
         {
             let help = "the default is AvgPoolDivisor::Window, the size of the window";
-            return Err(Error::invalid("divisor", format!("must be finite and nonzero, got {number}; {help}")));
+            return Err(Error::invalid(
+                Self::NAME,
+                format!("divisor must be finite and nonzero, got {number}; {help}"),
+            ));
         }
         Ok(AvgPool { divisor, ..self })
     }
@@ -161,7 +164,7 @@ impl<const N: usize> LpPool<N> {
     #[panicking_form]
     pub fn try_new(p: f64, size: impl Into<PerAxis<N>>) -> Result<LpPool<N>> {
         if p == 0.0 || p.is_nan() {
-            return Err(Error::invalid("p", format!("must be a nonzero number, got {p}; a usual value is 2")));
+            return Err(Error::invalid(Self::NAME, format!("p must be a nonzero number, got {p}; a usual value is 2")));
         }
         Ok(LpPool { pool: windows(Self::NAME, size)?, p })
     }

@@ -120,54 +120,78 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
 fn settings_of_windows_are_checked_when_they_are_set() {
     let (conv, up) = (|| Conv2d::new(1, 5, 3), || ConvTranspose2d::new(1, 5, 3));
     const SIZE: &str =
-        "size: must be at least 1 on every axis, got [0, 2]; use 1 for an axis on which the window has one";
-    const STRIDE: &str = "stride: must be at least 1 on every axis, got [1, 0]; the default is the size of the window";
-    const DILATION: &str = "dilation: must be at least 1 on every axis, got [0, 0]; use 1, the default";
+        "size must be at least 1 on every axis, got [0, 2]; use 1 for an axis on which the window has one";
+    const STRIDE: &str = "stride must be at least 1 on every axis, got [1, 0]; the default is the size of the window";
+    const DILATION: &str = "dilation must be at least 1 on every axis, got [0, 0]; use 1, the default";
     let refused = [
-        (MaxPool2d::try_new([0, 2]).err(), SIZE),
-        (MaxPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
-        (MaxPool2d::new(2).try_dilation(0).err(), DILATION),
-        (MaxPool3d::try_new(0).err(), "size: must be at least 1 on every axis, got [0, 0, 0]"),
-        (AvgPool2d::try_new([0, 2]).err(), SIZE),
-        (AvgPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
+        ("MaxPool2d", MaxPool2d::try_new([0, 2]).err(), SIZE),
+        ("MaxPool2d", MaxPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
+        ("MaxPool2d", MaxPool2d::new(2).try_dilation(0).err(), DILATION),
+        ("MaxPool3d", MaxPool3d::try_new(0).err(), "size must be at least 1 on every axis, got [0, 0, 0]"),
+        ("AvgPool2d", AvgPool2d::try_new([0, 2]).err(), SIZE),
+        ("AvgPool2d", AvgPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
         (
+            "AvgPool2d",
             AvgPool2d::new(2).try_divisor(ops::AvgPoolDivisor::Number(0.0)).err(),
-            "divisor: must be finite and nonzero, got 0",
+            "divisor must be finite and nonzero, got 0",
         ),
-        (LpPool2d::try_new(2.0, [0, 2]).err(), SIZE),
-        (LpPool2d::try_new(0.0, 2).err(), "p: must be a nonzero number, got 0; a usual value is 2"),
-        (LpPool2d::new(2.0, 2).try_stride([1, 0]).err(), STRIDE),
-        (MaxUnpool2d::try_new([0, 2]).err(), SIZE),
-        (MaxUnpool2d::new(2).try_stride([1, 0]).err(), STRIDE),
-        (FractionalMaxPool2d::try_new([0, 2], 3).err(), SIZE),
-        (FractionalMaxPool2d::try_new(2, [3, 0]).err(), "outputs: must be at least 1 on every axis, got [3, 0]; use 1"),
+        ("LpPool2d", LpPool2d::try_new(2.0, [0, 2]).err(), SIZE),
+        ("LpPool2d", LpPool2d::try_new(0.0, 2).err(), "p must be a nonzero number, got 0; a usual value is 2"),
+        ("LpPool2d", LpPool2d::new(2.0, 2).try_stride([1, 0]).err(), STRIDE),
+        ("MaxUnpool2d", MaxUnpool2d::try_new([0, 2]).err(), SIZE),
+        ("MaxUnpool2d", MaxUnpool2d::new(2).try_stride([1, 0]).err(), STRIDE),
+        ("fractional_max_pool", FractionalMaxPool2d::try_new([0, 2], 3).err(), SIZE),
         (
+            "fractional_max_pool",
+            FractionalMaxPool2d::try_new(2, [3, 0]).err(),
+            "outputs must be at least 1 on every axis, got [3, 0]; use 1",
+        ),
+        (
+            "fractional_max_pool",
             FractionalMaxPool2d::try_of_ratio(2, [0.5, 1.0]).err(),
-            "ratio: must be in (0, 1) on every axis, got [0.5, 1.0]; a usual value is 0.5",
+            "ratio must be in (0, 1) on every axis, got [0.5, 1.0]; a usual value is 0.5",
         ),
-        (Unfold::try_new([0, 2]).err(), SIZE),
+        ("Unfold", Unfold::try_new([0, 2]).err(), SIZE),
         (
+            "Unfold",
             Unfold::new(2).try_stride(0).err(),
-            "stride: must be at least 1 on every axis, got [0, 0]; use 1, the default",
+            "stride must be at least 1 on every axis, got [0, 0]; use 1, the default",
         ),
-        (Unfold::new(2).try_dilation(0).err(), DILATION),
-        (Fold::try_new(8, [0, 2]).err(), SIZE),
+        ("Unfold", Unfold::new(2).try_dilation(0).err(), DILATION),
+        ("Fold", Fold::try_new(8, [0, 2]).err(), SIZE),
         (
+            "Fold",
             Fold::new(8, 2).try_stride(0).err(),
-            "stride: must be at least 1 on every axis, got [0, 0]; use 1, the default",
+            "stride must be at least 1 on every axis, got [0, 0]; use 1, the default",
         ),
-        (Fold::new(8, 2).try_dilation(0).err(), DILATION),
-        (LocalResponseNorm::try_new(0).err(), "size: must be at least 1, got 0; a usual value is 5"),
-        (Conv2d::try_new(1, 5, 0).err(), "kernel: must be at least 1 on every axis, got [0, 0]; use 1"),
-        (conv().try_stride([1, 0]).err(), "stride: must be at least 1 on every axis, got [1, 0]; use 1, the default"),
-        (conv().try_dilation(0).err(), "dilation: must be at least 1 on every axis, got [0, 0]; use 1, the default"),
-        (ConvTranspose2d::try_new(1, 5, [0, 3]).err(), "kernel: must be at least 1 on every axis, got [0, 3]"),
-        (up().try_stride(0).err(), "stride: must be at least 1"),
-        (up().try_dilation([2, 0]).err(), "dilation: must be at least 1"),
+        ("Fold", Fold::new(8, 2).try_dilation(0).err(), DILATION),
+        (
+            "local_response_norm",
+            LocalResponseNorm::try_new(0).err(),
+            "size must be at least 1, got 0; a usual value is 5",
+        ),
+        ("conv2d", Conv2d::try_new(1, 5, 0).err(), "kernel must be at least 1 on every axis, got [0, 0]; use 1"),
+        (
+            "conv2d",
+            conv().try_stride([1, 0]).err(),
+            "stride must be at least 1 on every axis, got [1, 0]; use 1, the default",
+        ),
+        (
+            "conv2d",
+            conv().try_dilation(0).err(),
+            "dilation must be at least 1 on every axis, got [0, 0]; use 1, the default",
+        ),
+        (
+            "conv_transpose2d",
+            ConvTranspose2d::try_new(1, 5, [0, 3]).err(),
+            "kernel must be at least 1 on every axis, got [0, 3]",
+        ),
+        ("conv_transpose2d", up().try_stride(0).err(), "stride must be at least 1"),
+        ("conv_transpose2d", up().try_dilation([2, 0]).err(), "dilation must be at least 1"),
     ];
-    for (error, expected) in refused {
+    for (layer, error, expected) in refused {
         let text = error.expect(expected).to_string();
-        assert!(text.starts_with(expected), "{text} must start with {expected}");
+        assert!(text.starts_with(&format!("{layer}: {expected}")), "{text} must start with {layer}: {expected}");
     }
 }
 

@@ -38,11 +38,11 @@ fn log_odds(x: Expr) -> Expr {
 /// 12.
 fn slope_of_sin_over(t: Expr, cosine: Expr, y: Expr) -> Expr {
     let is_near = t.abs().lt(4.0);
-    let (near, far) = (is_near.select(t, 0.0), is_near.select(4.0, t));
-    let square = near * near;
+    let (small, large) = (is_near.select(t, 0.0), is_near.select(4.0, t));
+    let square = small * small;
     let ratio = |k: i32| square * f64::from(2 * k * (2 * k + 3)).recip();
     let series = (1..21).rev().fold(1.0 - ratio(21), |rest, k| 1.0 - ratio(k) * rest);
-    is_near.select(near * series * (-1.0 / 3.0), (cosine - y) / far)
+    is_near.select(small * series * (-1.0 / 3.0), (cosine - y) / large)
 }
 
 /// Computes a − b, and 0 for equal infinities.

@@ -55,10 +55,10 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             let more = u + u * u * 2.0;
             // Half a unit in the last place may underflow: subnormals have spacing `least`, the others are scaled
             // by 1/u.
-            let far = a + towards * (more * size);
+            let neighbour_of_large = a + towards * (more * size);
             let scaled = u * (a / u + towards * (more * (size / u)));
             let near = size.le(low).select(a + towards * least, scaled);
-            let next = size.ge(high).select(far, near);
+            let next = size.ge(high).select(neighbour_of_large, near);
             let finite = size.eq(f64::INFINITY).select(most.copysign(a), next);
             let number = a.eq(b).select(b, finite);
             (a.is_nan() | b.is_nan()).select(a + b, number)

@@ -33,19 +33,19 @@ pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
     }
     // The dtype of the computation, the smallest number whose magnitude implies an integer, and the largest power of
     // 10.
-    let (whole, most) = if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
+    let (integers_from, most) = if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
     let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(most)));
     match decimals {
         decimals if decimals > most => copy(x),
         0.. => {
             let decimals = formula! {
-                static around(x; scale, whole) = {
+                static around(x; scale, integers_from) = {
                     let scaled = x * scale;
-                    scaled.abs().lt(whole).select(scaled.round_ties_even() / scale, x)
+                    scaled.abs().lt(integers_from).select(scaled.round_ties_even() / scale, x)
                 };
                 d x = g * 0.0;
             };
-            map(decimals, &[x], &[scale, whole.into()])
+            map(decimals, &[x], &[scale, integers_from.into()])
         }
         decimals if decimals < -most => {
             let zeros = formula! {

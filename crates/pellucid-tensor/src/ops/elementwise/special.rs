@@ -102,7 +102,7 @@ fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
     let is_first_kind = function == Binary::BesselIe;
     let (sign, scale) = if is_first_kind { (-1.0, FRAC_1_SQRT_2 / PI.sqrt()) } else { (1.0, (0.5 * PI).sqrt()) };
     let is_far = x.abs().gt(FAR);
-    let far = is_far.select(x.abs(), FAR);
+    let large = is_far.select(x.abs(), FAR);
     let mut coefficient = 1.0;
     let terms = (1..=21).map(|k| {
         let term = (f64::from(k) - 0.5) * coefficient;
@@ -111,10 +111,10 @@ fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
         term
     });
     let terms: Vec<f64> = terms.collect();
-    let u = far.recip();
+    let u = large.recip();
     let series =
         terms[..20].iter().rev().fold(Expr::literal(terms[20], ValueKind::Number), |sum, &term| sum * u + term);
-    let slope = -scale * far.pow(-1.5) * series;
+    let slope = -scale * large.pow(-1.5) * series;
     let (below, above) = (x.bessel(function, order - 1.0), x.bessel(function, order + 1.0));
     match is_first_kind {
         true => {

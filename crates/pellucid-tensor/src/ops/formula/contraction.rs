@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// The maximal number of cotangents of one node. The number of derivatives of order k in n variables is (n + k − 1 over
 /// k).
-const MOST_COTANGENTS: usize = 32;
+const MAX_COTANGENTS: usize = 32;
 
 /// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are the edges of the
 /// cotangents, then of the variables. It saves the cotangents, and the values of `partials.reads()` as constants.
@@ -119,7 +119,7 @@ impl EvaluationPoint<'_> {
         let mut used: SmallVec<[u16; 3]> = products().flat_map(|(_, (factors, _))| factors.iter().copied()).collect();
         used.sort_unstable();
         used.dedup();
-        if used.len() > MOST_COTANGENTS {
+        if used.len() > MAX_COTANGENTS {
             return Err(Error::invalid(self.partials.name(), "too many cotangents for one formula"));
         }
         let number =

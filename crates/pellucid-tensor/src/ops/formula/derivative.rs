@@ -17,7 +17,7 @@ pub(super) struct FormulaDerivative {
     /// The dtype of numbers, unless it is the promoted dtype of the inputs.
     pub(super) number: Option<DType>,
     /// The inputs for which backward may compute gradients. The inputs of full shape are `together`: one formula
-    /// computes their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `apart`:
+    /// computes their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `separate`:
     /// its own formula computes a gradient, which is then summed.
     pub(super) tracked: Variables,
 }
@@ -39,10 +39,10 @@ pub(super) fn for_each_part(
     formula: &Formula,
     mut each: impl FnMut(GradientPart<'_>) -> Result<()>,
 ) -> Result<()> {
-    let Variables { together, mut apart } = tracked;
-    while apart != 0 {
-        let i = apart.trailing_zeros() as usize;
-        apart &= apart - 1;
+    let Variables { together, mut separate } = tracked;
+    while separate != 0 {
+        let i = separate.trailing_zeros() as usize;
+        separate &= separate - 1;
         let gradient = formula.gradient(GradientRequest::only(i));
         each(GradientPart { gradient, inputs: &[i as u8], broadcast: true })?;
     }
@@ -50,8 +50,8 @@ pub(super) fn for_each_part(
         return Ok(());
     }
     // The first input of every output. Outputs are numbered in the order of their first inputs.
-    let (mut firsts, mut outputs) = ([0u8; GradientRequest::MOST_INPUTS], 0);
-    for i in 0..formula.inputs().len().min(GradientRequest::MOST_INPUTS) {
+    let (mut firsts, mut outputs) = ([0u8; GradientRequest::MAX_INPUTS], 0);
+    for i in 0..formula.inputs().len().min(GradientRequest::MAX_INPUTS) {
         if together.output_of(i) == Some(outputs) {
             firsts[outputs] = i as u8;
             outputs += 1;

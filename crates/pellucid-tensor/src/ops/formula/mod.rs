@@ -174,11 +174,11 @@ pub(crate) fn apply_rows_all(
 }
 
 /// The maximal number of tensors to which a formula can be applied.
-const MOST_INPUTS: usize = 64;
+const MAX_INPUTS: usize = 64;
 
 #[cold]
 fn too_wide(formula: &Formula, inputs: usize) -> Error {
-    let (order, most) = (formula.order() + 1, MOST_INPUTS);
+    let (order, most) = (formula.order() + 1, MAX_INPUTS);
     let reason = format!(
         "the derivative of order {order} of this formula reads {inputs} tensors, but at most {most} are possible: \
          split the formula"
@@ -198,13 +198,13 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         );
         return Err(Error::invalid(formula.name(), got));
     }
-    if m > MOST_INPUTS {
-        let reason = format!("takes {m} tensors, but at most {MOST_INPUTS} are possible: split the formula");
+    if m > MAX_INPUTS {
+        let reason = format!("takes {m} tensors, but at most {MAX_INPUTS} are possible: split the formula");
         return Err(Error::invalid(formula.name(), reason));
     }
     let all = m + 2 * formula.outputs().len();
-    if all > Formula::MOST_DIFFERENTIABLE && is_recorded(inputs) {
-        let most = Formula::MOST_DIFFERENTIABLE;
+    if all > Formula::MAX_DIFFERENTIABLE && is_recorded(inputs) {
+        let most = Formula::MAX_DIFFERENTIABLE;
         let reason = format!(
             "has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: split the formula"
         );
@@ -255,7 +255,7 @@ fn single_output(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
 /// Returns true for a formula that is differentiated by composite operations at its saved inputs: the gradient of the
 /// gradient of a row formula, or a row formula whose gradient would read too many tensors.
 fn is_unrolled(formula: &Formula) -> bool {
-    let is_wide = || formula.inputs().len() + 2 * formula.outputs().len() > MOST_INPUTS;
+    let is_wide = || formula.inputs().len() + 2 * formula.outputs().len() > MAX_INPUTS;
     formula.is_row() && (formula.order() >= 2 || is_wide())
 }
 
@@ -273,7 +273,7 @@ impl<'a> FormulaCall<'a> {
     fn apply_on_device(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
         let arrays = arrays_of(inputs);
         if is_recorded(inputs) {
-            if inputs.len() > MOST_INPUTS {
+            if inputs.len() > MAX_INPUTS {
                 return Err(too_wide(self.formula, inputs.len()));
             }
             return self.recorded(inputs, &arrays, reuse, None);
@@ -319,30 +319,30 @@ impl<'a> FormulaCall<'a> {
     #[inline]
     fn tracked(&self, inputs: &[&Tensor]) -> Variables {
         let described = self.formula.inputs();
-        let (mut together, mut apart, mut outputs) = (GradientRequest::default(), 0, 0);
+        let (mut together, mut separate, mut outputs) = (GradientRequest::default(), 0, 0);
         for (i, input) in inputs.iter().enumerate() {
             if !input.requires_grad() || described[i].kind != ValueKind::Number {
                 continue;
             }
-            let whole = if described[i].per_row {
+            let has_full_shape = if described[i].per_row {
                 *input.shape() == self.rows.keepdims(self.shape)
             } else {
                 // Usually the broadcast shape is a reference to the shape of the first input.
                 std::ptr::eq(input.shape(), self.shape) || input.shape() == self.shape
             };
-            if !whole || i >= GradientRequest::MOST_INPUTS {
-                apart |= 1 << i;
+            if !has_full_shape || i >= GradientRequest::MAX_INPUTS {
+                separate |= 1 << i;
                 continue;
             }
             let twin = (0..i).filter(|&j| inputs[j].is_same_tensor(input)).find_map(|j| together.output_of(j));
-            if twin.is_none() && outputs == GradientRequest::MOST_OUTPUTS {
-                apart |= 1 << i;
+            if twin.is_none() && outputs == GradientRequest::MAX_OUTPUTS {
+                separate |= 1 << i;
                 continue;
             }
             together = together.with(i, twin.unwrap_or(outputs));
             outputs += twin.is_none() as usize;
         }
-        Variables { together, apart }
+        Variables { together, separate }
     }
 
     /// Saves the values that the gradients of the tracked inputs read.

@@ -10,7 +10,7 @@ use pellucid_ir::formula::{Expr, Formula};
 /// Returns the formula of |x|ᵖ, with x as input and p as parameter; p is neither 0 nor infinite.
 pub(in crate::ops) fn absolute_power(p: f64) -> &'static Formula {
     if is_even(p) {
-        return whole_power();
+        return integer_power();
     }
     formula! { static power(x; p) = x.abs().pow(p); }
 }
@@ -38,7 +38,7 @@ fn ratio(x: Expr, c: Expr) -> Expr {
 /// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and the derivatives of
 /// [`signed_power`] relative to c. All derivatives for c = 0 are 0.
 pub(in crate::ops) fn relative_signed_power(p: f64) -> &'static Formula {
-    if is_whole(p) {
+    if is_integer(p) {
         return formula! {
             static power(x, c; p) = x * (x / c).pow(p - 1.0);
             d x = g * (p * ratio(x, c).pow(p - 1.0));
@@ -51,7 +51,7 @@ pub(in crate::ops) fn relative_signed_power(p: f64) -> &'static Formula {
 }
 
 /// Returns true if xᵖ is a polynomial.
-fn is_whole(p: f64) -> bool {
+fn is_integer(p: f64) -> bool {
     p > 0.0 && p % 1.0 == 0.0
 }
 
@@ -122,8 +122,8 @@ fn absolute_power_slope(x: Expr, p: Expr) -> Expr {
 
 /// Returns the formula of xᵖ with the derivatives of [`absolute_power`] at 0; NaN for x < 0 and a fractional p.
 pub(in crate::ops) fn signed_power(p: f64) -> &'static Formula {
-    if is_whole(p) {
-        return whole_power();
+    if is_integer(p) {
+        return integer_power();
     }
     formula! {
         static power(x; p) = x.pow(p);
@@ -131,7 +131,7 @@ pub(in crate::ops) fn signed_power(p: f64) -> &'static Formula {
     }
 }
 
-fn whole_power() -> &'static Formula {
+fn integer_power() -> &'static Formula {
     formula! { static power(x; p) = x.pow(p); }
 }
 

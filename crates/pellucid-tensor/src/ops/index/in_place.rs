@@ -103,9 +103,9 @@ pub(crate) fn put_axes(
     let kernel = Kernel::Scatter(kernel::Scatter { op, from_end: true, index, reduction });
     let scatter = |values: &Array| {
         // A scatter reads and writes in different orders: an operand in the target's memory is copied first.
-        let apart = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };
+        let copy_if_shared = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };
         let operands = std::iter::once(values).chain(indices.iter().map(|t| t.array()));
-        let operands: SmallVec<[Array; 4]> = operands.map(apart).collect::<Result<_>>()?;
+        let operands: SmallVec<[Array; 4]> = operands.map(copy_if_shared).collect::<Result<_>>()?;
         engine::submit(&kernel, &operands.iter().collect::<SmallVec<[&Array; 4]>>(), &[view])
     };
     let broadcast = values.array().broadcast_to(op, &shape)?;
@@ -172,18 +172,18 @@ impl Operation for AsStridedTranspose {
         if layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() == self.shape.size() {
             return Ok(smallvec![x.reshape(&self.shape)?]);
         }
-        let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        let filled = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
         let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
         let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
         if axes.is_empty() {
-            write_array(x, &region_of(&whole, layout))?;
-            return Ok(smallvec![whole]);
+            write_array(x, &region_of(&filled, layout))?;
+            return Ok(smallvec![filled]);
         }
         // Elements that a view repeats are summed by its transpose.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = broadcast::sum_to(&Tensor::from(x.clone()), single.shape())?;
-        write_array(sums.array(), &region_of(&whole, &single))?;
-        Ok(smallvec![whole])
+        write_array(sums.array(), &region_of(&filled, &single))?;
+        Ok(smallvec![filled])
     }
     fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let strided = AsStrided { layout: self.layout.clone(), shape: self.shape.clone() };

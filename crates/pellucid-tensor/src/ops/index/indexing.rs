@@ -602,10 +602,10 @@ impl Tensor {
             // The indexed axes are in the middle of the result; the kernel needs them first.
             Some(order) => {
                 let shape = resolved.picked_shape(view.shape(), &axes, indices[0].shape());
-                let whole = broadcast::broadcast_to(&values, shape)?;
+                let expanded = broadcast::broadcast_to(&values, shape)?;
                 let mut inverse = vec![0isize; order.len()];
                 order.iter().enumerate().for_each(|(k, &a)| inverse[a as usize] = k as isize);
-                view::permute(&whole, &inverse)?
+                view::permute(&expanded, &inverse)?
             }
             None => values,
         };

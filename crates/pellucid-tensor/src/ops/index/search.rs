@@ -283,8 +283,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     let width = arithmetic::sub(&high, &low)?;
     value_range::in_range_without_nan(op, "the distance between the ends of the bins", &width, 0.0..=f64::MAX)?;
     // If the ends are equal, both are moved outwards by ½.
-    let apart = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, x.dtype())?, 0.5)?;
-    let (low, high) = (arithmetic::sub(&low, &apart)?, arithmetic::add(&high, &apart)?);
+    let margin = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, x.dtype())?, 0.5)?;
+    let (low, high) = (arithmetic::sub(&low, &margin)?, arithmetic::add(&high, &margin)?);
     let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
     let parts = create::linspace(0.0, 1.0, parts, x.dtype())?;
     let inner = arithmetic::lerp(&low, &high, &parts)?;

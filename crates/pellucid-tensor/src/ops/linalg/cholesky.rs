@@ -30,8 +30,8 @@ impl Operation for Cholesky {
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let l = saved.output(0)?;
         let inner = matmul(&mt(&l)?, &grads.get(0)?)?;
-        let (whole, strict) = (diagonal::tril(&inner, 0)?, diagonal::tril(&inner, -1)?);
-        let middle = arithmetic::mul(&arithmetic::add(&whole, &mt(&strict)?)?, 0.5)?;
+        let (lower, strict) = (diagonal::tril(&inner, 0)?, diagonal::tril(&inner, -1)?);
+        let middle = arithmetic::mul(&arithmetic::add(&lower, &mt(&strict)?)?, 0.5)?;
         let right = mt(&triangular(&mt(&l)?, &middle, true, false)?)?;
         Ok(smallvec![Some(triangular(&mt(&l)?, &right, true, false)?)])
     }

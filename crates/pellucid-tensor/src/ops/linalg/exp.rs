@@ -29,8 +29,8 @@ impl Operation for MatrixExp {
         let n = a.shape()[a.rank() - 1];
         let above = concatenate(&[&a, &g], -1)?;
         let below = concatenate(&[&fill::zeros_like(&a)?, &a], -1)?;
-        let whole = apply_one(MatrixExp, &[&concatenate(&[&above, &below], -2)?])?;
-        Ok(smallvec![Some(block(&whole, (0, n), n, n)?)])
+        let exponential = apply_one(MatrixExp, &[&concatenate(&[&above, &below], -2)?])?;
+        Ok(smallvec![Some(block(&exponential, (0, n), n, n)?)])
     }
 }
 

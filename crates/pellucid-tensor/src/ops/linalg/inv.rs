@@ -76,16 +76,16 @@ impl Operation for Solve {
             info: fill::zeros(super::batch(&a), DType::I32)?,
         };
         let back = Solve { transposed: !self.transposed, factors: Some(factors) };
-        let whole = apply(back, &[&a, &grads.get(0)?])?[0].clone();
+        let gradient_of_b = apply(back, &[&a, &grads.get(0)?])?[0].clone();
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
-            let (left, right) = (&whole, &saved.output(0)?);
+            let (left, right) = (&gradient_of_b, &saved.output(0)?);
             let (left, right) = if self.transposed { (right, left) } else { (left, right) };
             let full = arithmetic::neg(&matmul(left, &mt(right)?)?)?;
             gradients[0] = Some(broadcast::sum_to(&full, a.shape())?);
         }
         if needed.contains(1) {
-            gradients[1] = Some(broadcast::sum_to(&whole, &saved.input_shape(1))?);
+            gradients[1] = Some(broadcast::sum_to(&gradient_of_b, &saved.input_shape(1))?);
         }
         Ok(gradients)
     }

@@ -89,8 +89,8 @@ impl Operation for PseudoInverse {
             &arithmetic::reciprocal(&s)?,
             0.0,
         )?;
-        let whole = matmul(&arithmetic::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
-        Ok(smallvec![whole.array().clone()])
+        let inverse_of_a = matmul(&arithmetic::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
+        Ok(smallvec![inverse_of_a.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, x, g) = (saved.input(0)?, saved.output(0)?, grads.get(0)?);

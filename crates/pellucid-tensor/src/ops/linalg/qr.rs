@@ -61,10 +61,10 @@ impl Operation for Qr {
         let turned = divided(&diagonal::tril(&arithmetic::sub(&w, &mt(&w)?)?, -1)?)?;
         let square = arithmetic::add(&block(&gr, (0, 0), k, k)?, &turned)?;
         let inner = concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
-        let whole = matmul(&q, &inner)?;
+        let gradient = matmul(&q, &inner)?;
         Ok(smallvec![Some(match m > n {
-            true => arithmetic::add(&whole, &divided(&arithmetic::sub(&gq, &matmul(&q, &inside)?)?)?)?,
-            false => whole,
+            true => arithmetic::add(&gradient, &divided(&arithmetic::sub(&gq, &matmul(&q, &inside)?)?)?)?,
+            false => gradient,
         })])
     }
 }

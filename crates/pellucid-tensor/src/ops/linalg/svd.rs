@@ -67,10 +67,10 @@ impl Operation for Svd {
                 beyond = Some(matmul(&u, &outside)?);
             }
         }
-        let whole = matmul(&matmul(&u, &middle)?, &vt)?;
+        let gradient = matmul(&matmul(&u, &middle)?, &vt)?;
         Ok(smallvec![Some(match beyond {
-            Some(beyond) => arithmetic::add(&whole, &beyond)?,
-            None => whole,
+            Some(beyond) => arithmetic::add(&gradient, &beyond)?,
+            None => gradient,
         })])
     }
 }
@@ -156,14 +156,14 @@ impl Operation for Polar {
         let inside = matmul(&mt(&q)?, &g)?;
         let m = arithmetic::sub(&inside, &matmul(&stretch, &h)?)?;
         let rotation = lyapunov(&h, &arithmetic::sub(&m, &mt(&m)?)?, spectrum.clone())?;
-        let whole = matmul(&q, &arithmetic::add(&stretch, &rotation)?)?;
+        let gradient = matmul(&q, &arithmetic::add(&stretch, &rotation)?)?;
         if q.shape()[q.rank() - 2] == q.shape()[q.rank() - 1] {
-            return Ok(smallvec![Some(whole)]);
+            return Ok(smallvec![Some(gradient)]);
         }
         let twice = diagonal::diag_embed(&fill::full_like(&spectrum.values, 2.0)?, 0, -2, -1)?;
         let inverse = lyapunov(&h, &twice, spectrum)?;
         let beyond = matmul(&arithmetic::sub(&g, &matmul(&q, &inside)?)?, &inverse)?;
-        Ok(smallvec![Some(arithmetic::add(&whole, &beyond)?)])
+        Ok(smallvec![Some(arithmetic::add(&gradient, &beyond)?)])
     }
 }
 

@@ -47,16 +47,16 @@ impl Operation for SolveTriangular {
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
         let a = saved.input(0)?;
-        let whole = triangular(&mt(&a)?, &grads.get(0)?, !self.upper, self.unit)?;
+        let gradient_of_b = triangular(&mt(&a)?, &grads.get(0)?, !self.upper, self.unit)?;
         let mut gradients: InputGradients = smallvec![None, None];
         if needed.contains(0) {
-            let full = arithmetic::neg(&matmul(&whole, &mt(&saved.output(0)?)?)?)?;
+            let full = arithmetic::neg(&matmul(&gradient_of_b, &mt(&saved.output(0)?)?)?)?;
             let inside = isize::from(self.unit);
             let triangle = if self.upper { diagonal::triu(&full, inside)? } else { diagonal::tril(&full, -inside)? };
             gradients[0] = Some(broadcast::sum_to(&triangle, a.shape())?);
         }
         if needed.contains(1) {
-            gradients[1] = Some(broadcast::sum_to(&whole, &saved.input_shape(1))?);
+            gradients[1] = Some(broadcast::sum_to(&gradient_of_b, &saved.input_shape(1))?);
         }
         Ok(gradients)
     }

@@ -66,18 +66,18 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
     // A single weight is at the middle.
     let place = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
-    let made = |f: &dyn Fn(usize) -> f64| tensor_from_fn(count, |k| Scalar::Float(f(k)), dtype);
+    let from_formula = |f: &dyn Fn(usize) -> f64| tensor_from_fn(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
         // A window of one element is 1 for any coefficients.
-        if n > 0.0 { made(&at) } else { made(&|_| 1.0) }
+        if n > 0.0 { from_formula(&at) } else { from_formula(&|_| 1.0) }
     };
     let refused = |reason: String| Err(Error::invalid(op, reason));
     match window {
-        WindowFunction::Bartlett => made(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
+        WindowFunction::Bartlett => from_formula(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
         WindowFunction::Blackman => cosines(&[0.42, 0.5, 0.08]),
-        WindowFunction::Cosine => made(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
+        WindowFunction::Cosine => from_formula(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
         WindowFunction::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => {
             refused(format!("tau must be above 0, got {tau}"))
         }
@@ -85,12 +85,12 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
             refused("a symmetric window has its center in the middle; leave center out".to_string())
         }
         WindowFunction::Exponential { center, tau } => {
-            made(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp())
+            from_formula(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp())
         }
         WindowFunction::Gaussian { std } if std.is_nan() || std <= 0.0 => {
             refused(format!("std must be above 0, got {std}"))
         }
-        WindowFunction::Gaussian { std } => made(&|k| (-0.5 * ((k as f64 - n / 2.0) / std).powi(2)).exp()),
+        WindowFunction::Gaussian { std } => from_formula(&|k| (-0.5 * ((k as f64 - n / 2.0) / std).powi(2)).exp()),
         WindowFunction::GeneralCosine([]) => refused("a general cosine needs at least one term".to_string()),
         WindowFunction::GeneralCosine(a) => cosines(a),
         WindowFunction::GeneralHamming { alpha } => cosines(&[alpha, 1.0 - alpha]),

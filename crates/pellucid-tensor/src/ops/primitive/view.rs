@@ -277,9 +277,9 @@ impl Operation for EmbedSlices {
     }
     fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
-        let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
-        copy::write_array(x, &whole.view(sliced_layout(whole.layout(), &self.slices)))?;
-        Ok(smallvec![whole])
+        let filled = Array::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
+        copy::write_array(x, &filled.view(sliced_layout(filled.layout(), &self.slices)))?;
+        Ok(smallvec![filled])
     }
     fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(apply_one(SliceAxes { slices: self.slices.clone() }, &[&grads.get(0)?])?)])

@@ -61,8 +61,8 @@ impl Operation for MatrixProduct {
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
         if needed.contains(0) {
             let b = saved.input(1)?;
-            let whole = product(&g, &flip(&b)?, None, self.transposed[0])?;
-            gradients[0] = Some(sum_to(&whole, &saved.input_shape(0))?);
+            let unreduced = product(&g, &flip(&b)?, None, self.transposed[0])?;
+            gradients[0] = Some(sum_to(&unreduced, &saved.input_shape(0))?);
         }
         if needed.contains(2) {
             gradients[2] = Some(sum_to(&g, &saved.input_shape(2))?);
@@ -71,8 +71,8 @@ impl Operation for MatrixProduct {
             let a = saved.input(0)?;
             // If the batch shares the matrix, one product sums over the batch.
             let (a, g) = fold_batch_into_rows(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
-            let whole = product(&flip(&a)?, &g, None, self.transposed[1])?;
-            gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
+            let unreduced = product(&flip(&a)?, &g, None, self.transposed[1])?;
+            gradients[1] = Some(sum_to(&unreduced, &saved.input_shape(1))?);
         }
         Ok(gradients)
     }

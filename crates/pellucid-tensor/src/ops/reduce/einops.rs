@@ -71,15 +71,15 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
     }
     let lost: Vec<isize> =
         (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
-    let apart = plan.split_axes(x)?;
+    let split = plan.split_axes(x)?;
     let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
     let folded = match fold {
-        _ if lost.is_empty() => apart,
-        EinopsReduction::Sum => reductions::sum(&apart, &lost[..])?,
-        EinopsReduction::Mean => reductions::mean(&apart, &lost[..])?,
-        EinopsReduction::Max => reductions::max(&apart, &lost[..])?,
-        EinopsReduction::Min => reductions::min(&apart, &lost[..])?,
-        EinopsReduction::Prod => reductions::prod(&apart, &lost[..])?,
+        _ if lost.is_empty() => split,
+        EinopsReduction::Sum => reductions::sum(&split, &lost[..])?,
+        EinopsReduction::Mean => reductions::mean(&split, &lost[..])?,
+        EinopsReduction::Max => reductions::max(&split, &lost[..])?,
+        EinopsReduction::Min => reductions::min(&split, &lost[..])?,
+        EinopsReduction::Prod => reductions::prod(&split, &lost[..])?,
     };
     plan.finish(&folded, &kept)
 }
@@ -103,10 +103,10 @@ pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Te
         return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     let new: Vec<usize> = plan.new_axes().collect();
-    let apart = plan.split_axes(x)?;
-    let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(apart.shape().iter().copied()).collect();
+    let split = plan.split_axes(x)?;
+    let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(split.shape().iter().copied()).collect();
     let all: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
-    plan.finish(&broadcast::broadcast_to(&apart, shape)?, &all)
+    plan.finish(&broadcast::broadcast_to(&split, shape)?, &all)
 }
 
 /// An elementary axis: one that the pattern does not split.

@@ -110,8 +110,8 @@ impl CumulativeReduction {
         let mut step = 1;
         while step < len {
             let head = view::narrow(&y, axis, 0, step)?;
-            let (near, far) = (view::narrow(&y, axis, step, len - step)?, view::narrow(&y, axis, 0, len - step)?);
-            y = concatenate(&[&head, &(self.combine)(&far, &near)?], axis)?;
+            let (later, earlier) = (view::narrow(&y, axis, step, len - step)?, view::narrow(&y, axis, 0, len - step)?);
+            y = concatenate(&[&head, &(self.combine)(&earlier, &later)?], axis)?;
             step *= 2;
         }
         Ok(y)

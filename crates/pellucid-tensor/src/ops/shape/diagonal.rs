@@ -68,9 +68,9 @@ impl Operation for EmbedDiagonal {
     }
     fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
-        let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
-        copy::write_array(x, &whole.view(self.diagonal.view(whole.layout())))?;
-        Ok(smallvec![whole])
+        let filled = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        copy::write_array(x, &filled.view(self.diagonal.view(filled.layout())))?;
+        Ok(smallvec![filled])
     }
     fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(apply_one(Diagonal(self.diagonal), &[&grads.get(0)?])?)])

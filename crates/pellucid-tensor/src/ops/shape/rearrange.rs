@@ -113,9 +113,9 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
     match times.counts("repeat")?[..] {
         [times] => {
             let column = view::unsqueeze(x, axis + 1)?;
-            let whole = broadcast::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
+            let repeated = broadcast::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
             let shape = x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::size_overflow)?);
-            copy_if_aliased(x, reshape_to(&whole, &shape)?)
+            copy_if_aliased(x, reshape_to(&repeated, &shape)?)
         }
         ref times if times.len() == len => {
             let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::size_overflow)?;
@@ -143,13 +143,13 @@ pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
     let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
     let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
     // Each axis gets a repetition axis before it, and the two are joined.
-    let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
-    let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
+    let unjoined: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
+    let repeated: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
     if joined.checked_size().is_none() {
         return Err(Error::invalid("tile", format!("the result of shape {joined} has too many elements")));
     }
-    copy_if_aliased(x, reshape_to(&broadcast::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
+    copy_if_aliased(x, reshape_to(&broadcast::broadcast_to(&reshape_to(x, &unjoined)?, repeated)?, &joined)?)
 }
 
 /// The order of the first two axes of [`meshgrid`].

@@ -260,8 +260,8 @@ pub fn group_norm(
     if inside == 0 {
         return Err(Error::shapes(op, [x.shape()], "needs at least one spatial element"));
     }
-    let apart = |t: Option<&Tensor>| t.map(|t| reshape_to(t, &[1, groups, each, 1].into())).transpose();
-    let (weight, bias) = (apart(weight)?, apart(bias)?);
+    let per_group = |t: Option<&Tensor>| t.map(|t| reshape_to(t, &[1, groups, each, 1].into())).transpose();
+    let (weight, bias) = (per_group(weight)?, per_group(bias)?);
     let grouped = reshape_to(x, &[n, groups, each, inside].into())?;
     let y = standardized(&grouped, weight.as_ref(), bias.as_ref(), eps, [2, 3].into_iter().collect())?;
     reshape_to(&y, x.shape())

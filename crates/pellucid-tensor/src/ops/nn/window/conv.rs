@@ -117,7 +117,8 @@ impl<T: Into<Spatial>> From<T> for ConvPadding {
 /// use pellucid::{DType, Tensor, ops::{ConvOptions, ConvPadding}};
 /// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
 /// assert_eq!(x.conv2d(&w, None, ConvOptions { groups: 2, ..Default::default() }).shape().dims(), [1, 6, 6, 6]);
-/// assert_eq!(x.conv2d(&w, None, ConvOptions { groups: 2, stride: 2.into(), padding: 1.into(), ..Default::default() }).shape().dims(), [1, 6, 4, 4]);
+/// let strided = ConvOptions { groups: 2, stride: 2.into(), padding: 1.into(), ..Default::default() };
+/// assert_eq!(x.conv2d(&w, None, strided).shape().dims(), [1, 6, 4, 4]);
 /// let same = ConvOptions { groups: 2, padding: ConvPadding::Same, ..Default::default() };
 /// assert_eq!(x.conv2d(&w, None, same).shape().dims(), [1, 6, 8, 8]);
 /// ```

@@ -97,9 +97,9 @@ fn fractional_max(
         let all = broadcast::broadcast_to(&positions, [n, c, outputs[0], outputs[1], outputs[2], taps])?;
         let places = view::reshape_to(&all, &[n, c, windows * taps].into())?;
         let seen = gather::take_along_axis(&flat.detach(), &places, 2)?;
-        let apart = |t: &Tensor| view::reshape_to(t, &[n, c, windows, taps].into());
-        let largest = view::unsqueeze(&reductions::argmax(&apart(&seen)?, 3)?, 3)?;
-        view::squeeze(&gather::take_along_axis(&apart(&places)?, &largest, 3)?, 3)?
+        let per_window = |t: &Tensor| view::reshape_to(t, &[n, c, windows, taps].into());
+        let largest = view::unsqueeze(&reductions::argmax(&per_window(&seen)?, 3)?, 3)?;
+        view::squeeze(&gather::take_along_axis(&per_window(&places)?, &largest, 3)?, 3)?
     };
     let values = gather::take_along_axis(&flat, &chosen, 2)?;
     let shape: Shape = [n, c].iter().chain(&outputs).copied().collect();
