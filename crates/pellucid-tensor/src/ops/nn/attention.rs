@@ -323,12 +323,12 @@ impl Attend {
         let masked = inputs.len() > 3 && part == AttentionPart::Result || inputs.len() > 6;
         let Attend { causal, scale } = *self;
         let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, part });
-        let made = kernel.infer(&inputs.iter().map(|a| a.meta()).collect::<Vec<_>>())?;
+        let metas = kernel.infer(&inputs.iter().map(|a| a.meta()).collect::<Vec<_>>())?;
         let new = |(k, meta): (usize, kernel::Meta)| match like.get(k) {
             Some(like) => array_in_order_of(like, meta),
             None => Array::new(inputs[0].device(), meta.dtype, meta.shape),
         };
-        let outputs: Arrays = made.into_iter().enumerate().map(new).collect::<Result<_>>()?;
+        let outputs: Arrays = metas.into_iter().enumerate().map(new).collect::<Result<_>>()?;
         engine::submit(&kernel, &inputs, &outputs.iter().collect::<Vec<_>>())?;
         let narrowed = |(k, a): (usize, Array)| if k < like.len() && dtype != wide { a.cast(dtype) } else { Ok(a) };
         outputs.into_iter().enumerate().map(narrowed).collect()

@@ -26,7 +26,7 @@ struct PolynomialFamily {
 }
 
 /// The highest order. The recurrence computes all lower orders too, which limits it.
-const MOST: i64 = 10_000;
+const MAX_ORDER: i64 = 10_000;
 
 /// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of one shape.
 #[derive(Clone, Copy)]
@@ -107,8 +107,8 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], help))?;
     let orders = copy::to_dtype(&n.detach(), DType::I64)?;
     let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
-    if most > MOST {
-        return Err(Error::invalid(name, format!("orders must be at most {MOST}, got {most}")));
+    if most > MAX_ORDER {
+        return Err(Error::invalid(name, format!("orders must be at most {MAX_ORDER}, got {most}")));
     }
     let operation = PolynomialDerivative { family, most, derivative: 0 };
     apply_one(operation, &[&broadcast::broadcast_to(x, &shape)?, &broadcast::broadcast_to(&orders, &shape)?])

@@ -219,11 +219,11 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         return Err(Error::invalid("pad", reason));
     };
     for (axis, &(before, after)) in pairs.iter().enumerate() {
-        let (len, far) = (x.shape()[axis] as i128, 1 << 60);
+        let (len, limit) = (x.shape()[axis] as i128, 1 << 60);
         let (before, after) = (before as i128, after as i128);
         // A replicated axis may be cropped completely: its edges are still known.
         let kept = if matches!(mode, PadMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
-        if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > far {
+        if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > limit {
             return Err(Error::invalid(
                 "pad",
                 format!(

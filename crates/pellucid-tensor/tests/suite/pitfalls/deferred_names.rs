@@ -208,7 +208,7 @@ fn an_index_that_a_gradient_needs_names_the_call() {
 }
 
 #[test]
-fn versions_in_errors_are_those_of_eager_mode() {
+fn versions_in_errors_are_equal_in_all_modes() {
     let modified = || {
         let w = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
         let h = &w * 1.0;

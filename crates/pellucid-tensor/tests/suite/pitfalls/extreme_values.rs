@@ -316,7 +316,7 @@ fn covariances_without_freedom_are_sums_divided_by_zero() {
     assert_same(&ops::cov(&none, CovOptions::default()).unwrap().ravel(), &[NAN; 4]);
     assert_same(&ops::corrcoef(&none).unwrap().ravel(), &[NAN; 4]);
     assert_same(&ops::corrcoef(&Tensor::zeros([0], DType::F64)).unwrap(), &[NAN]);
-    // The range is that of the covariance.
+    // It overflows only where the covariance does.
     let large = ops::cov(&Tensor::from([1e200, -1e200]), CovOptions { correction: -1e200, ..Default::default() });
     assert!((large.unwrap().item::<f64>() / 2e200 - 1.0).abs() < 1e-15);
 }

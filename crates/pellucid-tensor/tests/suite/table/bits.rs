@@ -12,7 +12,48 @@ use std::path::Path;
 use std::{env, fs};
 
 /// Operations that contain a factorisation of a matrix, whose last bits depend on the instruction set.
-const FACTORIZATIONS: [&str; 0] = [];
+const FACTORIZATIONS: [&str; 40] = [
+    "cholesky",
+    "cholesky_ex",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "cond",
+    "det",
+    "eigh",
+    "eigvalsh",
+    "geqrf",
+    "householder_product",
+    "inv",
+    "inv_ex",
+    "ldl_factor",
+    "ldl_factor_ex",
+    "ldl_solve",
+    "logdet",
+    "lstsq",
+    "lu",
+    "lu_factor",
+    "lu_factor_ex",
+    "lu_solve",
+    "lu_unpack",
+    "matrix_exp",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_sqrth",
+    "ormqr",
+    "pinv",
+    "polar",
+    "polyfit",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "tensorinv",
+    "tensorsolve",
+];
 
 /// The 64-bit FNV-1a hash of a sequence of words.
 struct Hash(u64);

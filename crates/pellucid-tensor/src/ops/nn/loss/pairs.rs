@@ -73,8 +73,8 @@ pub fn cosine_embedding_loss(
             t.is_nan().select(t, loss)
         };
         d cos = {
-            let far = (cos - margin).le(0.0).select(0.0, g);
-            t.is_nan().select(f64::NAN, t.eq(1.0).select(-g, t.eq(-1.0).select(far, 0.0)))
+            let of_others = (cos - margin).le(0.0).select(0.0, g);
+            t.is_nan().select(f64::NAN, t.eq(1.0).select(-g, t.eq(-1.0).select(of_others, 0.0)))
         };
         d t = 0.0 * g;
     };
@@ -155,14 +155,15 @@ pub fn triplet_margin_with_distance_loss(
             format!("the margin must be positive, got {margin}"),
         ));
     }
-    let near = distance(x, positive)?;
-    let far = distance(x, negative)?;
-    let far = if swap { arithmetic::minimum(&far, &distance(positive, negative)?)? } else { far };
-    margin_hinge(&near, &far, margin, reduction)
+    let to_positive = distance(x, positive)?;
+    let to_negative = distance(x, negative)?;
+    let to_negative =
+        if swap { arithmetic::minimum(&to_negative, &distance(positive, negative)?)? } else { to_negative };
+    margin_hinge(&to_positive, &to_negative, margin, reduction)
 }
 
-/// Reduces max(0, near − far + margin).
-fn margin_hinge(near: &Tensor, far: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
-    in_single!("triplet_margin_loss", [near, far] => margin_hinge(near, far, margin, reduction));
-    reduction.apply(&activation::relu(&arithmetic::add(&arithmetic::sub(near, far)?, margin)?)?)
+/// Reduces max(0, to_positive − to_negative + margin).
+fn margin_hinge(to_positive: &Tensor, to_negative: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
+    in_single!("triplet_margin_loss", [to_positive, to_negative] => margin_hinge(to_positive, to_negative, margin, reduction));
+    reduction.apply(&activation::relu(&arithmetic::add(&arithmetic::sub(to_positive, to_negative)?, margin)?)?)
 }

@@ -50,7 +50,7 @@ fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
 }
 
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
-fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
+fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
     if x.rank() < least {
         return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..], with at least {least} axes")));
     }
@@ -155,7 +155,7 @@ fn normalize_by_own(
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are computed for each
 /// channel over all other axes, and running statistics are updated in place. Otherwise the running statistics are used.
-/// x of shape `[0]` is an empty batch without channels. In training the range of x is that of
+/// x of shape `[0]` is an empty batch without channels. In training the range of x is the range of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors
@@ -177,7 +177,7 @@ pub fn batch_norm(
         let y = batch_norm(&reshape_to(x, &[0, 0].into())?, running, weight, bias, options)?;
         return reshape_to(&y, x.shape());
     }
-    check(op, x, 2, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
+    check_channels(op, x, 2, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
         return normalize_by_running(op, x, running, [weight, bias], eps);
     }
@@ -212,7 +212,7 @@ pub fn instance_norm(
     let op = "instance_norm";
     check_options(op, options)?;
     let BatchNormOptions { training, eps, .. } = options;
-    check(op, x, 3, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
+    check_channels(op, x, 3, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
         return normalize_by_running(op, x, running, [weight, bias], eps);
     }
@@ -230,7 +230,7 @@ pub fn instance_norm(
 /// Applies group normalisation (Wu & He 2018), to each group of channels of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over a group of channels and
-/// the spatial axes; weight and bias are `[C]`. The range of x is that of
+/// the spatial axes; weight and bias are `[C]`. The range of x is the range of
 /// [`layer_norm`](crate::ops::layer_norm()).
 ///
 /// # Errors
@@ -245,7 +245,7 @@ pub fn group_norm(
     eps: f64,
 ) -> Result<Tensor> {
     let op = "group_norm";
-    check(op, x, 2, &[weight, bias])?;
+    check_channels(op, x, 2, &[weight, bias])?;
     check::finite(op, "eps", eps)?;
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
@@ -278,7 +278,7 @@ pub fn group_norm(
 #[tensor_method(autocast = Single)]
 pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
     let op = "local_response_norm";
-    check(op, x, 3, &[])?;
+    check_channels(op, x, 3, &[])?;
     if size == 0 {
         return Err(Error::invalid(op, "the size must be at least 1"));
     }

@@ -80,8 +80,8 @@ impl Operation for RecurrentLayer {
         let turned = weight.view(weight.layout().permute(&[1, 0]));
         engine::submit(&Kernel::MatMul(MatMul::default()), &[&flat(x, width)?, &turned], &[&shares])?;
         let operands: Vec<&Array> = [&gates].into_iter().chain(inputs[2..].iter().copied()).collect();
-        let made = submit(&self.kernel(RecurrentPart::States), &operands, std::slice::from_ref(&gates))?;
-        let states = &made[1];
+        let arrays = submit(&self.kernel(RecurrentPart::States), &operands, std::slice::from_ref(&gates))?;
+        let states = &arrays[1];
 
         let mut y = first_axis_slice(states, self.state_offsets().0, steps);
         if self.lengths {
@@ -94,13 +94,13 @@ impl Operation for RecurrentLayer {
         let last = |array: &Array| array.view(array.layout().select(0, end)).copy();
         let mut outputs: Arrays = smallvec![y, last(states)?];
         if self.is_lstm() {
-            outputs.push(last(&made[2])?);
+            outputs.push(last(&arrays[2])?);
         }
         (0..inputs.len()).for_each(|i| saves.input(i));
         // The gates of a plain cell are its states.
         let plain = matches!(self.cell, RnnMode::Tanh | RnnMode::Relu);
         saves.array(if plain { first_axis_slice(states, self.state_offsets().0, steps) } else { gates });
-        made.into_iter().skip(1).for_each(|array| saves.array(array));
+        arrays.into_iter().skip(1).for_each(|array| saves.array(array));
         Ok(outputs)
     }
 

@@ -95,9 +95,9 @@ pub fn grid_sample(
             InterpolationMode::Linear => {
                 let at = axis.padded_coordinates(at)?;
                 let low = arithmetic::floor(&at.detach())?;
-                let far = arithmetic::sub(&at, &low)?;
-                let near = arithmetic::sub(1.0, &far)?;
-                Ok(vec![(low.clone(), Some(near)), (arithmetic::add(&low, 1.0)?, Some(far))])
+                let of_next = arithmetic::sub(&at, &low)?;
+                let of_low = arithmetic::sub(1.0, &of_next)?;
+                Ok(vec![(low.clone(), Some(of_low)), (arithmetic::add(&low, 1.0)?, Some(of_next))])
             }
             InterpolationMode::Cubic => {
                 let low = arithmetic::floor(&at.detach())?;
@@ -178,9 +178,9 @@ impl SampledAxis {
                 if span == 0.0 {
                     return arithmetic::mul(at, 0.0);
                 }
-                let far = arithmetic::abs(&arithmetic::sub(at, low)?)?;
-                let times = arithmetic::floor(&arithmetic::div(far.detach(), span)?)?;
-                let extra = arithmetic::sub(&far, &arithmetic::mul(&times, span)?)?;
+                let distance = arithmetic::abs(&arithmetic::sub(at, low)?)?;
+                let times = arithmetic::floor(&arithmetic::div(distance.detach(), span)?)?;
+                let extra = arithmetic::sub(&distance, &arithmetic::mul(&times, span)?)?;
                 let odd = compare::ne(&arithmetic::fmod(&times, 2.0)?, 0.0)?;
                 let folded = arithmetic::where_(&odd, &arithmetic::sub(span, &extra)?, &extra)?;
                 clip(&arithmetic::add(&folded, low)?, last)

@@ -38,7 +38,7 @@ use pellucid_ir::{Error, Result, Shape};
 use std::fmt;
 
 /// The maximal length, stride or padding. Sums and products of a few such numbers do not overflow.
-const MOST: usize = 1 << 31;
+const MAX_LENGTH: usize = 1 << 31;
 
 /// A number for every spatial axis: one for all axes, or one for each, starting with the first.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl fmt::Debug for Spatial {
 impl Spatial {
     /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.
     fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
-        if let Some(number) = self.0.iter().find(|&&number| number > MOST) {
-            return Err(Error::invalid(op, format!("{what} of {number} exceeds the maximum, {MOST}")));
+        if let Some(number) = self.0.iter().find(|&&number| number > MAX_LENGTH) {
+            return Err(Error::invalid(op, format!("{what} of {number} exceeds the maximum, {MAX_LENGTH}")));
         }
         let mut all = [one; 3];
         match self.0[..] {
@@ -156,6 +156,6 @@ fn check_positive(op: &'static str, what: &str, help: &str, numbers: [usize; 3])
 /// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.
 fn check_lengths(lengths: &[usize]) -> Result<()> {
     let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
-    let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MOST);
+    let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MAX_LENGTH);
     if fits { Ok(()) } else { Err(Error::size_overflow()) }
 }

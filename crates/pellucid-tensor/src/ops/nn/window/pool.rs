@@ -28,7 +28,8 @@ use smallvec::smallvec;
 /// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
 /// assert_eq!(x.max_pool2d(PoolOptions::new(2)).0.shape().dims(), [1, 4, 3, 3]);
 /// assert_eq!(x.max_pool2d(PoolOptions { ceil: true, ..PoolOptions::new(2) }).0.shape().dims(), [1, 4, 4, 4]);
-/// assert_eq!(x.max_pool2d(PoolOptions { stride: Some(1.into()), padding: [1, 0].into(), ..PoolOptions::new([3, 2]) }).0.shape().dims(), [1, 4, 7, 6]);
+/// let options = PoolOptions { stride: Some(1.into()), padding: [1, 0].into(), ..PoolOptions::new([3, 2]) };
+/// assert_eq!(x.max_pool2d(options).0.shape().dims(), [1, 4, 7, 6]);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolOptions {

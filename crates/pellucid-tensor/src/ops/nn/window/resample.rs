@@ -138,8 +138,8 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMod
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
                 let low = clamped(at.floor() as isize);
-                let far = (at - low as f64).clamp(0.0, 1.0);
-                taps.push([(low, 1.0 - far), ((low + 1).min(last), far)]);
+                let of_next = (at - low as f64).clamp(0.0, 1.0);
+                taps.push([(low, 1.0 - of_next), ((low + 1).min(last), of_next)]);
             }
             taps
         }
@@ -198,8 +198,8 @@ fn keys_far(d: f64, a: f64) -> f64 {
 
 /// Returns the weights of the elements at −1, 0, 1, 2 for t in 0..1 (Keys, "Cubic convolution interpolation", 1981).
 fn cubic(t: f64) -> [f64; 4] {
-    let (near, far) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
-    [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+    let (inner, outer) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
+    [outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)]
 }
 
 /// Returns the weights of [`cubic`] for a tensor of coordinates.
@@ -207,8 +207,8 @@ pub(super) fn cubic_at(t: &Tensor) -> Result<Vec<Tensor>> {
     let horner = |d: &Tensor, c: [f64; 4]| {
         c[1..].iter().try_fold(fill::full_like(d, c[0])?, |sum, &c| arithmetic::add(&arithmetic::mul(&sum, d)?, c))
     };
-    let near = |d: &Tensor| horner(d, [A + 2.0, -(A + 3.0), 0.0, 1.0]);
-    let far = |d: &Tensor| horner(d, [A, -5.0 * A, 8.0 * A, -4.0 * A]);
+    let inner = |d: &Tensor| horner(d, [A + 2.0, -(A + 3.0), 0.0, 1.0]);
+    let outer = |d: &Tensor| horner(d, [A, -5.0 * A, 8.0 * A, -4.0 * A]);
     let rest = arithmetic::sub(1.0, t)?;
-    Ok(vec![far(&arithmetic::add(t, 1.0)?)?, near(t)?, near(&rest)?, far(&arithmetic::add(&rest, 1.0)?)?])
+    Ok(vec![outer(&arithmetic::add(t, 1.0)?)?, inner(t)?, inner(&rest)?, outer(&arithmetic::add(&rest, 1.0)?)?])
 }
