@@ -120,7 +120,7 @@ over_axes! {
     /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
     /// none.
     ///
-    /// The options are those that [`var`] has(crate::ops::var). On the CPU, the squares and sums are scaled where they
+    /// [`var`](crate::ops::var) documents the options. On the CPU, the squares and sums are scaled where they
     /// overflow or underflow; the differences x − mean must be representable.
     masked_var(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_var", [x] => masked_var(x, mask, axes));

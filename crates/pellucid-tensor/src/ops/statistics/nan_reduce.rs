@@ -51,7 +51,7 @@ over_axes! {
 
     /// Computes the variance over `axes` of the N elements that are not NaN, Σ (x − mean)² / (N − ddof); NaN of none.
     ///
-    /// The options are those that [`var`] has(crate::ops::var).
+    /// [`var`](crate::ops::var) documents the options.
     nanvar(x: floats; axes) =
         masked_reduce::masked_var(x, &compare::logical_not(&compare::isnan(x)?)?, axes), autocast = Single;
     /// Computes the standard deviation over `axes` of the elements that are not NaN, the square root of [`nanvar`].
