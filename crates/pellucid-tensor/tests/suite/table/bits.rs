@@ -55,6 +55,9 @@ const FACTORIZATIONS: [&str; 40] = [
     "tensorsolve",
 ];
 
+/// Operations that compute their elements by functions of the C library, whose last bits depend on its version.
+const HOST_FUNCTIONS: [&str; 3] = ["geomspace", "logspace", "signal_window"];
+
 /// The 64-bit FNV-1a hash of a sequence of words.
 struct Hash(u64);
 
@@ -110,7 +113,8 @@ fn hash(row: &Row) -> Result<u64> {
 #[test]
 fn every_operation_has_the_same_bits_on_every_processor() {
     let mut found = BTreeMap::new();
-    for row in rows::all().iter().filter(|row| !FACTORIZATIONS.contains(&row.name)) {
+    let is_listed = |row: &&Row| !FACTORIZATIONS.contains(&row.name) && !HOST_FUNCTIONS.contains(&row.name);
+    for row in rows::all().iter().filter(is_listed) {
         let hash = hash(row).unwrap_or_else(|error| panic!("{}: {error}", row.name));
         found.insert(row.name.to_string(), format!("{hash:016x}"));
     }
