@@ -148,7 +148,8 @@ pub(crate) fn record_result(
     let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
     let number = precision::widened_dtype(inputs);
     let call = FormulaCall { formula, params: &params, shape, rows: rows.unwrap_or_default(), sum, number };
-    call.recorded(inputs, &arrays_of(inputs), None, Some(result.array())).map(single_output)
+    let outputs = |_: &mut SaveForBackward| Ok(smallvec![result.array().clone()]);
+    call.recorded(inputs, &arrays_of(inputs), None, outputs).map(single_output)
 }
 
 /// Like [`apply_rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
@@ -276,27 +277,24 @@ impl<'a> FormulaCall<'a> {
             if inputs.len() > MAX_INPUTS {
                 return Err(too_wide(self.formula, inputs.len()));
             }
-            return self.recorded(inputs, &arrays, reuse, None);
+            return self.recorded(inputs, &arrays, reuse, |saves| self.run_kernel(&arrays, saves.reusable()));
         }
         Ok(untracked_results(inputs, self.run_kernel(&arrays, reuse)?))
     }
 
-    /// Runs the kernel, or returns `result`, which the caller has computed, and gives the results a node.
+    /// Saves the values for backward, computes the results with `outputs`, and gives them a node.
     #[inline]
     fn recorded(
         &self,
         inputs: &[&Tensor],
         arrays: &[&Array],
         reuse: Option<usize>,
-        result: Option<&Array>,
+        outputs: impl FnOnce(&mut SaveForBackward) -> Result<Arrays>,
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let tracked = self.tracked(inputs);
         let forward = |call: &&FormulaCall, saves: &mut SaveForBackward| {
             call.save(tracked, arrays, saves)?;
-            match result {
-                Some(result) => Ok(smallvec![result.clone()]),
-                None => call.run_kernel(arrays, saves.reusable()),
-            }
+            outputs(saves)
         };
         let node = |call: &FormulaCall, parts: NodeParts<'_>| {
             let derivative = call.derivative(tracked, parts.outputs);
@@ -433,24 +431,31 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
-    /// Runs the kernel of a gradient. A result is pinned to its device if an input is. Inputs broadcast to the shape of
-    /// the call, even if no input has the length of an axis.
+    /// Runs the kernel of a gradient. A result is pinned to its device if an input is.
     fn run_gradient(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
-        let is_full = |a: usize, x: &Array| {
-            (a + x.shape().rank()).checked_sub(self.shape.rank()).is_some_and(|at| x.shape()[at] == self.shape[a])
-        };
-        let spans = |a: usize| self.shape[a] == 1 || inputs.iter().any(|x| is_full(a, x));
-        let outputs = match self.sum.is_none() || (0..self.shape.rank()).all(spans) {
-            true => self.run_kernel(inputs, reuse)?,
-            false => {
-                let first = inputs[0].broadcast_to(self.formula.name(), self.shape)?;
-                let all: SmallVec<[&Array; 8]> = [&first].into_iter().chain(inputs[1..].iter().copied()).collect();
-                self.run_kernel(&all, None)?
-            }
+        let outputs = match self.sum {
+            Some(_) if !self.is_spanned(inputs) => self.run_broadcast_kernel(inputs)?,
+            _ => self.run_kernel(inputs, reuse)?,
         };
         let pinned = inputs.iter().any(|input| input.is_pinned());
         outputs.iter().for_each(|output| output.set_pinned(pinned));
         Ok(outputs)
+    }
+
+    /// Returns true if each axis of the call's shape has its length in one of the inputs.
+    fn is_spanned(&self, inputs: &[&Array]) -> bool {
+        let is_full = |a: usize, x: &Array| {
+            (a + x.shape().rank()).checked_sub(self.shape.rank()).is_some_and(|at| x.shape()[at] == self.shape[a])
+        };
+        (0..self.shape.rank()).all(|a| self.shape[a] == 1 || inputs.iter().any(|x| is_full(a, x)))
+    }
+
+    /// Runs the kernel on inputs of which the first is broadcast to the call's shape.
+    #[cold]
+    fn run_broadcast_kernel(&self, inputs: &[&Array]) -> Result<Arrays> {
+        let first = inputs[0].broadcast_to(self.formula.name(), self.shape)?;
+        let all: SmallVec<[&Array; 8]> = [&first].into_iter().chain(inputs[1..].iter().copied()).collect();
+        self.run_kernel(&all, None)
     }
 
     fn run_kernel(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
