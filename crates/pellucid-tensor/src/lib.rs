@@ -62,7 +62,7 @@ pub use autograd::{
     detect_anomaly, grad, grad_one, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,
 };
 #[doc(hidden)]
-pub use autograd::{CallLocationGuard, note_call_location};
+pub use autograd::{CallLocationGuard, grad_if_reached, note_call_location};
 pub use capture::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, LocalCaptured, Outputs, Placement, capture,
     capture_local, capture_local_with, capture_with, placeholder, storages_written_since, trace, traced,

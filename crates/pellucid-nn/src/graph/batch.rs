@@ -1,17 +1,16 @@
 //! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
 
-use crate::call::first_device;
 use crate::layer::Layer;
 use crate::loss::{Loss, LossKind};
 use crate::module::{Module, ModuleParts};
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
+use pellucid_tensor::{Device, Error, Result, Shape, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-/// The inputs of a model, each of which has a fixed buffer in a recorded step.
+/// The inputs of a model.
 pub trait Batch: Clone + Send + Sync {
     /// Returns a batch of the same structure with `f(name, tensor)` for each tensor.
     ///
@@ -81,8 +80,8 @@ impl Batch for BTreeMap<String, Tensor> {
 /// of several inputs implements this trait for a tuple or a map of tensors.
 ///
 /// ```
-/// use pellucid::nn::graph::{Model, StepPlan};
-/// use pellucid::nn::{Layer, Linear, Module, loss::LossKind};
+/// use pellucid::nn::graph::{InferenceModel, Model};
+/// use pellucid::nn::{Layer, Linear, Module};
 /// use pellucid::{DType, Result, Tensor, ops};
 ///
 /// #[derive(Module)]
@@ -100,8 +99,7 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// let model = Siamese { encoder: Linear::new(4, 8), head: Linear::new(8, 1) };
 /// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
-/// let plan = StepPlan::new(&model, &inputs, LossKind::Bce)?;
-/// assert_eq!(plan.loss.logits_gradient.shape().dims(), [2, 1]);
+/// assert_eq!(InferenceModel::new(&model, &[2])?.run(&inputs)?.shape().dims(), [2, 1]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -181,101 +179,61 @@ impl<X: Batch> BatchTensors for X {
     }
 }
 
-impl dyn BatchTensors + '_ {
-    /// Returns the tensors with their names, in order.
-    pub(super) fn named(&self) -> Vec<(String, Tensor)> {
-        let mut named = Vec::new();
-        self.each_tensor(&mut |name, tensor| named.push((name.to_string(), tensor.clone())));
-        named
+/// A model that computes its output from a list of inputs, without the type of its batch.
+pub(super) trait ModelOfInputs: ModuleParts + Send + Sync {
+    /// Returns the output for these inputs, in the order of the batch.
+    fn output(&self, inputs: &[Tensor]) -> Result<Tensor>;
+}
+
+/// A pointer to a model, with the structure of its batch.
+pub(super) struct BoundModel<P, X> {
+    pub(super) model: P,
+    /// A batch of empty tensors, once a batch is known.
+    structure: RwLock<Option<X>>,
+}
+
+impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel<P, X> {
+    pub(super) fn new(model: P) -> BoundModel<P, X> {
+        BoundModel { model, structure: RwLock::new(None) }
+    }
+
+    /// Uses the structure of this batch.
+    pub(super) fn set_structure(&self, like: &X) -> Result<()> {
+        let structure = like.map(&mut |_, tensor| ops::zeros([0], tensor.dtype()))?;
+        *self.structure.write().unwrap_or_else(PoisonError::into_inner) = Some(structure);
+        Ok(())
     }
 }
 
-/// A model with a batch, without their types.
-pub(super) trait BoundModel: ModuleParts + Send + Sync {
-    /// Returns the logits for the contents of the batch.
-    fn logits(&self) -> Result<Tensor>;
-
-    /// Returns the batch.
-    fn batch(&self) -> &dyn BatchTensors;
-}
-
-/// A pointer to a model, with a batch.
-pub(super) struct ModelWithBatch<P, X> {
-    model: P,
-    x: X,
-}
-
-impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelWithBatch<P, X> {
-    /// Binds a model to the tensors of a batch. Free tensors are copied to the model's device.
-    pub(super) fn new(model: P, x: &X) -> Result<Self> {
-        let mut bound = ModelWithBatch { model, x: x.map(&mut detached)? };
-        let device = first_device(&bound);
-        bound.x = bound.x.map(&mut |_, tensor| placed_on(device, tensor))?;
-        Ok(bound)
-    }
-
-    /// Binds a model to new buffers of the shapes and dtypes of a batch.
-    pub(super) fn with_buffers<'f>(model: P, like: &X) -> Result<Arc<dyn BoundModel + 'f>>
-    where
-        P: 'f,
-        X: 'f,
-    {
-        let mut bound = ModelWithBatch { model, x: like.map(&mut detached)? };
-        let device = first_device(&bound);
-        bound.x = like.map(&mut |_, tensor| zeros_on(device, tensor.shape(), tensor.dtype()))?;
-        Ok(Arc::new(bound))
-    }
-}
-
-/// Returns an error if a tensor is pinned to a device other than `device`.
-pub(super) fn check_device(op: &'static str, device: Device, tensor: &Tensor) -> Result<()> {
-    if tensor.is_free() || tensor.device() == device {
-        return Ok(());
-    }
-    let devices = [device, tensor.device()].map(|device| device.to_string()).into();
-    Err(Error::DeviceMismatch { op, devices })
-}
-
-/// Returns an error if a tensor of a batch cannot be copied into its buffer because of its device.
-pub(super) fn check_devices(op: &'static str, x: &dyn BatchTensors, buffers: &dyn BatchTensors) -> Result<()> {
-    let mut devices = Vec::new();
-    buffers.each_tensor(&mut |_, buffer| devices.push(buffer.device()));
-    let (mut devices, mut checked) = (devices.into_iter(), Ok(()));
-    x.each_tensor(&mut |_, x| {
-        if let (Some(device), Ok(())) = (devices.next(), &checked) {
-            checked = check_device(op, device, x);
-        }
-    });
-    checked
-}
-
-fn detached(_: &str, tensor: &Tensor) -> Result<Tensor> {
-    Ok(tensor.detach())
-}
-
-/// Returns the tensor, or its copy on `device` if it is free and on another device. A captured step could not copy it.
-pub(super) fn placed_on(device: Device, tensor: &Tensor) -> Result<Tensor> {
-    if tensor.is_free() && tensor.device() != device { tensor.try_to(device) } else { Ok(tensor.clone()) }
-}
-
-/// Returns a buffer of zeros on a device.
-pub(super) fn zeros_on(device: Device, shape: &Shape, dtype: DType) -> Result<Tensor> {
-    ops::zeros(shape, dtype)?.try_to(device)
-}
-
-impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelWithBatch<P, X> {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for BoundModel<P, X> {
     fn visit_parts(&self, visitor: &mut Visitor<'_>) {
-        self.model.visit(visitor);
+        Module::visit(&*self.model, visitor);
     }
 }
 
-impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> BoundModel for ModelWithBatch<P, X> {
-    fn logits(&self) -> Result<Tensor> {
-        self.model.run(&self.x)
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for BoundModel<P, X> {
+    fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        let structure = self.structure.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut inputs = inputs.iter();
+        let missing = || Error::invalid("batch", "the batch has other inputs than the first one");
+        self.model.run(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
+}
 
-    fn batch(&self) -> &dyn BatchTensors {
-        &self.x
+/// Returns the tensor as the input of a step on `device`: without autograd history, and copied if it is free and on
+/// another device.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] for a tensor that is pinned to another device.
+pub(super) fn placed(op: &'static str, device: Device, tensor: &Tensor) -> Result<Tensor> {
+    let tensor = if tensor.requires_grad() { tensor.detach() } else { tensor.clone() };
+    match (tensor.device() == device, tensor.is_free()) {
+        (true, _) => Ok(tensor),
+        (false, true) => tensor.try_to(device),
+        (false, false) => {
+            let devices = [device, tensor.device()].map(|device| device.to_string()).into();
+            Err(Error::DeviceMismatch { op, devices })
+        }
     }
 }
 

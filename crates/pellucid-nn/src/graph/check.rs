@@ -99,7 +99,7 @@ fn launch_twice(
             // A parameter that the step does not update needs no gradient.
             None if after == before => {}
             None => {
-                let help = "a launch keeps no gradients; call bind_gradients() of the plan before recording";
+                let help = "a launch keeps no gradients; call try_rebind_grads() before recording";
                 return Err(Error::invalid("check_step", help));
             }
         }

@@ -35,6 +35,7 @@ pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optim
 }
 
 /// The frozen parameters of a step that do not belong to its optimizer, and must stay frozen.
+#[derive(Default)]
 pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 
 impl FrozenParameters {
@@ -90,14 +91,4 @@ impl FrozenParameters {
                     (frozen parameters are skipped) and compile again, or set allow_untrained_parameters";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
-}
-
-/// Returns an error if none of these parameters of the optimizer has a gradient.
-pub(super) fn check_gradients(op: &'static str, updated: &[Parameter]) -> Result<()> {
-    if updated.iter().any(|p| p.requires_grad() && p.grad().is_some()) {
-        return Ok(());
-    }
-    let reason = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; make the \
-                  optimizer with the parameters() of this model, and unfreeze() some of them";
-    Err(Error::invalid(op, reason))
 }

@@ -1,17 +1,14 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
-use super::batch::{Batch, BatchTensors, Model, placed_on};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, placed};
+use super::launcher::Launcher;
 use super::state::ModelState;
-use crate::call::{first_device, trace_calls};
+use crate::call::trace_calls;
 use crate::module::ModuleParts;
 use crate::parameter::EvaluationGuard;
-use crate::visit::Visitor;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, capture_with, no_grad,
-    ops, placeholder, unwrap,
+    CacheStats, CaptureOptions, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops, placeholder,
 };
-use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Arc;
 
 /// The name of the operation in errors.
@@ -62,9 +59,8 @@ const INFERENCE: &str = "inference";
 /// ([`CaptureOptions::pack_weights`]). All recordings share these copies. A batch after a write to a weight makes a new
 /// one.
 pub struct InferenceModel<'f, M, X = Tensor> {
-    model: Arc<M>,
+    model: Arc<BoundModel<Arc<M>, X>>,
     passes: ForwardPasses<'f>,
-    types: PhantomData<fn(X)>,
 }
 
 impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
@@ -73,8 +69,12 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no size, or one is 0.
     pub fn new(model: M, batch_sizes: &[usize]) -> Result<Self> {
-        let batch_sizes = ascending("batch size", batch_sizes)?;
-        Ok(InferenceModel { model: Arc::new(model), passes: ForwardPasses::new(batch_sizes), types: PhantomData })
+        Ok(InferenceModel::of(Arc::new(model), ascending("batch size", batch_sizes)?, Vec::new()))
+    }
+
+    fn of(model: Arc<M>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
+        let model = Arc::new(BoundModel::new(model));
+        InferenceModel { passes: ForwardPasses::new(model.clone(), sizes, lengths), model }
     }
 
     /// Sets compiled lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
@@ -108,9 +108,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no length, or one is 0.
-    pub fn with_lengths(mut self, lengths: &[usize]) -> Result<Self> {
-        self.passes = ForwardPasses { lengths: ascending("length", lengths)?, ..ForwardPasses::new(self.passes.sizes) };
-        Ok(self)
+    pub fn with_lengths(self, lengths: &[usize]) -> Result<Self> {
+        Ok(InferenceModel::of(self.model.model.clone(), self.passes.sizes, ascending("length", lengths)?))
     }
 
     /// Returns another inference model of the same model, with the same compiled sizes and without recordings.
@@ -142,20 +141,18 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// pops a fork, and to which it returns the fork after the batch.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let ForwardPasses { sizes, lengths, .. } = &self.passes;
-        let passes = ForwardPasses { lengths: lengths.clone(), ..ForwardPasses::new(sizes.clone()) };
-        InferenceModel { model: self.model.clone(), passes, types: PhantomData }
+        InferenceModel::of(self.model.model.clone(), self.passes.sizes.clone(), self.passes.lengths.clone())
     }
 
     /// Returns the model.
     pub fn model(&self) -> &M {
-        &self.model
+        &self.model.model
     }
 
     /// Returns the number of kept recordings, and the launches that found or made theirs. A shape has one recording for
     /// each set of hooks with which it ran.
     pub fn cache(&self) -> CacheStats {
-        self.passes.stats()
+        self.passes.launcher.cache()
     }
 
     /// Records the forward pass for all compiled sizes and lengths. `like` determines the names, dtypes and other axes
@@ -164,8 +161,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// # Errors
     /// The errors of [`run`](InferenceModel::run).
     pub fn compile_for(&mut self, like: &X) -> Result<()> {
-        let model = &self.model;
-        self.passes.compile(like, &|| ModelOfInputs::bind(model.clone(), like))
+        self.set_structure(like)?;
+        self.passes.compile(like)
     }
 
     /// Returns the model's output for a batch of any number of rows: `[N, ..]`.
@@ -176,8 +173,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// all compiled lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch
     /// without rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
-        let model = &self.model;
-        self.passes.run(x, &|| ModelOfInputs::bind(model.clone(), x))
+        self.set_structure(x)?;
+        self.passes.run(x)
     }
 
     /// Runs a batch of exactly a compiled shape, and returns the output as the recording stores it. The next launch
@@ -187,8 +184,13 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// [`Error::ShapeMismatch`] for a batch of another shape, which [`run`](InferenceModel::run) pads;
     /// [`Error::DeviceUnavailable`] on a device without capture; the errors of [`run`](InferenceModel::run).
     pub fn launch(&mut self, x: &X) -> Result<Outputs<'_>> {
-        let model = &self.model;
-        self.passes.launch(x, &|| ModelOfInputs::bind(model.clone(), x))
+        self.set_structure(x)?;
+        self.passes.launch(x)
+    }
+
+    fn set_structure(&mut self, x: &X) -> Result<()> {
+        self.passes.forget_converted();
+        if self.passes.expected.is_empty() { self.model.set_structure(x) } else { Ok(()) }
     }
 }
 
@@ -205,55 +207,22 @@ fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
     Ok(values)
 }
 
-/// A model that computes its output from a list of inputs, without the type of its batch.
-trait ForwardOfInputs: ModuleParts + Send + Sync {
-    fn output(&self, inputs: &[Tensor]) -> Result<Tensor>;
-}
-
-/// A pointer to a model, with the structure of its batch.
-struct ModelOfInputs<P, X> {
-    model: P,
-    /// A batch of empty tensors.
-    structure: X,
-}
-
-impl<'f, X: Batch + 'f, P: Deref<Target: Model<X>> + Send + Sync + 'f> ModelOfInputs<P, X> {
-    fn bind(model: P, like: &X) -> Result<Arc<dyn ForwardOfInputs + 'f>> {
-        let structure = like.map(&mut |_, tensor| ops::zeros([0], tensor.dtype()))?;
-        Ok(Arc::new(ModelOfInputs { model, structure }))
-    }
-}
-
-impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for ModelOfInputs<P, X> {
-    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
-        crate::module::Module::visit(&*self.model, visitor);
-    }
-}
-
-impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ForwardOfInputs for ModelOfInputs<P, X> {
-    fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
-        let mut inputs = inputs.iter();
-        let missing = || Error::invalid(INFERENCE, "the batch has more inputs than the recorded one");
-        self.model.run(&self.structure.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
-    }
-}
-
-/// Returns the model with the structure of a batch.
-type BindForward<'a, 'f> = &'a dyn Fn() -> Result<Arc<dyn ForwardOfInputs + 'f>>;
-
-/// The recorded forward passes of a model. It has no type parameters, so it is compiled once, in this crate.
+/// The forward passes of a model. It has no type parameters, so it is compiled once, in this crate.
 struct ForwardPasses<'f> {
+    model: Arc<dyn ModelOfInputs + 'f>,
     /// The compiled batch sizes, ascending.
     sizes: Vec<usize>,
     /// The compiled lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
     lengths: Vec<usize>,
     /// The inputs of the first batch that was not refused.
     expected: Vec<ExpectedInput>,
-    /// The recordings for the model's present tensors.
-    kept: Option<KeptPasses<'f>>,
+    /// The recordings, for the tensors of the model in `state`.
+    launcher: Launcher<'f>,
+    state: Option<ModelState<'f>>,
+    /// The compiled shapes that were traced, and whether axis 1 of the output is the sequence.
+    traced: Vec<(FilledShape, bool)>,
     /// The inputs of the present launch.
     inputs: Vec<Tensor>,
-    stats: CacheStats,
 }
 
 /// An input: its name, its shape (axis 0 and the length may differ), and its dtype.
@@ -261,23 +230,6 @@ struct ExpectedInput {
     name: String,
     shape: Shape,
     dtype: DType,
-}
-
-/// The recordings for one set of parameters and buffers.
-struct KeptPasses<'f> {
-    forward: Arc<dyn ForwardOfInputs + 'f>,
-    state: ModelState<'f>,
-    device: Device,
-    recorded: Vec<RecordedPass<'f>>,
-}
-
-/// The recording for a batch size and a length.
-struct RecordedPass<'f> {
-    fill: FilledShape,
-    /// Whether axis 1 of the output is the sequence.
-    has_output_length: bool,
-    /// The recording, or the error of a device without capture, where the model runs eagerly.
-    step: std::result::Result<Captured<'f>, Error>,
 }
 
 /// The compiled shape on which a batch runs.
@@ -300,31 +252,39 @@ impl FilledShape {
 }
 
 impl<'f> ForwardPasses<'f> {
-    fn new(sizes: Vec<usize>) -> Self {
-        let stats = CacheStats::default();
-        ForwardPasses { sizes, lengths: Vec::new(), expected: Vec::new(), kept: None, inputs: Vec::new(), stats }
+    fn new(model: Arc<dyn ModelOfInputs + 'f>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
+        let forward = model.clone();
+        let forward = move |inputs: &[Tensor]| Ok(vec![forward_in_evaluation(&*forward, inputs)?]);
+        // Every compiled shape has room for recordings of other paths and hooks.
+        let recordings = CaptureOptions::default().recordings * sizes.len() * lengths.len().max(1);
+        let options = CaptureOptions { pack_weights: true, recordings, ..CaptureOptions::default() };
+        let launcher = Launcher::new(None, options, Box::new(forward));
+        let (expected, traced, inputs) = (Vec::new(), Vec::new(), Vec::new());
+        ForwardPasses { model, sizes, lengths, expected, launcher, state: None, traced, inputs }
     }
 
-    fn compile(&mut self, like: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<()> {
-        self.forget_converted();
+    fn compile(&mut self, like: &dyn BatchTensors) -> Result<()> {
         let FilledShape { length, .. } = self.check(like)?;
-        self.keep_current(bind)?;
         self.set_inputs(like)?;
         let lengths = self.lengths.iter().map(|&length| Some(length)).collect();
         let lengths: Vec<Option<usize>> = if length.is_some() { lengths } else { vec![None] };
         for &rows in &self.sizes.clone() {
             for &length in &lengths {
-                self.recorded(FilledShape { rows, length })?;
+                let fill = FilledShape { rows, length };
+                self.trace(fill)?;
+                let empty = self.placeholders(fill)?;
+                let _off = no_grad();
+                if self.launcher.prepare(&empty)? {
+                    self.log_recording(fill);
+                }
             }
         }
         self.accept(like);
         Ok(())
     }
 
-    fn run(&mut self, x: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<Tensor> {
-        self.forget_converted();
+    fn run(&mut self, x: &dyn BatchTensors) -> Result<Tensor> {
         let FilledShape { rows, length } = self.check(x)?;
-        self.keep_current(bind)?;
         self.set_inputs(x)?;
         let _off = no_grad();
         let largest = *self.sizes.last().expect("the list of sizes must not be empty");
@@ -347,21 +307,21 @@ impl<'f> ForwardPasses<'f> {
     /// Runs the inputs, at most the largest compiled size, and returns the output without its padding.
     fn run_part(&mut self, given: FilledShape) -> Result<Tensor> {
         let fill = self.fill(given);
-        let at = self.counted(fill).map_err(|error| self.in_filled(given, error))?;
+        let has_output_length = self.trace(fill).map_err(|error| self.in_filled(given, error))?;
         for input in &mut self.inputs {
             *input = filled(input, fill)?;
         }
-        let kept = self.kept.as_mut().expect("keep_current() must have made the recordings");
-        let RecordedPass { step, has_output_length, .. } = &mut kept.recorded[at];
-        let mut output = match step {
-            Ok(captured) => launch_captured(captured, &self.inputs)?.try_to_tensor(0)?,
-            Err(_) => forward_in_evaluation(&*kept.forward, &self.inputs)?,
-        };
+        let before = self.launcher.cache().misses;
+        // The next launch overwrites the output.
+        let mut output = ops::copy(&self.launcher.launch(&self.inputs)?[0])?;
+        if self.launcher.cache().misses > before {
+            self.log_recording(fill);
+        }
         if given.rows < fill.rows {
             output = ops::narrow(&output, 0, 0, given.rows)?;
         }
         match given.length {
-            Some(length) if *has_output_length && given.length < fill.length => ops::narrow(&output, 1, 0, length),
+            Some(length) if has_output_length && given.length < fill.length => ops::narrow(&output, 1, 0, length),
             _ => Ok(output),
         }
     }
@@ -381,8 +341,7 @@ impl<'f> ForwardPasses<'f> {
         Error::Layer { layer: format!("inputs of shape {own}, filled up to {filled}"), source: Box::new(error) }
     }
 
-    fn launch(&mut self, x: &dyn BatchTensors, bind: BindForward<'_, 'f>) -> Result<Outputs<'_>> {
-        self.forget_converted();
+    fn launch(&mut self, x: &dyn BatchTensors) -> Result<Outputs<'_>> {
         let given = self.check(x)?;
         if given.rows > self.sizes[self.sizes.len() - 1] || self.fill(given) != given {
             let (mut shapes, lengths) = (Vec::new(), &self.lengths);
@@ -392,15 +351,11 @@ impl<'f> ForwardPasses<'f> {
             let help = format!("launch() needs a batch size of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
-        self.keep_current(bind)?;
         self.set_inputs(x)?;
-        let at = self.counted(given)?;
+        self.trace(given)?;
         self.accept(x);
-        let kept = self.kept.as_mut().expect("keep_current() must have made the recordings");
-        match &mut kept.recorded[at].step {
-            Ok(captured) => launch_captured(captured, &self.inputs),
-            Err(error) => Err(error.clone()),
-        }
+        let _off = no_grad();
+        self.launcher.launch_captured(&self.inputs)
     }
 
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
@@ -485,86 +440,50 @@ impl<'f> ForwardPasses<'f> {
 
     /// Drops the recordings and the expected inputs if the model was converted to another dtype.
     fn forget_converted(&mut self) {
-        if self.kept.as_ref().is_some_and(|kept| kept.state.is_converted()) {
-            self.stats = CacheStats { held: 0, ..self.stats() };
-            self.kept = None;
+        if self.state.as_ref().is_some_and(ModelState::is_converted) {
+            self.forget_recordings();
             self.expected.clear();
         }
     }
 
-    /// Drops the recordings if tensors of the model were replaced, or moved to another device, since recording.
-    fn keep_current(&mut self, bind: BindForward<'_, 'f>) -> Result<()> {
-        let is_current = |kept: &KeptPasses<'f>| kept.state.check().is_ok();
-        if !self.kept.as_ref().is_some_and(is_current) {
-            self.stats = CacheStats { held: 0, ..self.stats() };
-            self.kept = None;
-            let forward = bind()?;
-            let model: &dyn ModuleParts = &*forward;
-            model.supports_capture()?;
-            let (device, state) = (first_device(model), ModelState::of(forward.clone()));
-            self.kept = Some(KeptPasses { forward, state, device, recorded: Vec::new() });
-        }
-        Ok(())
+    fn forget_recordings(&mut self) {
+        self.launcher.drop_recordings();
+        self.traced.clear();
+        self.state = None;
     }
 
-    /// Sets the inputs of the launch: without autograd history, and on the device of the model.
+    /// Sets the inputs of the launch: without autograd history, and on the device of the model. Recordings are dropped
+    /// if tensors of the model were replaced.
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
-        let device = self.kept.as_ref().map_or(Device::cpu(), |kept| kept.device);
-        let (inputs, mut placed) = (&mut self.inputs, Ok(()));
+        if self.state.as_ref().is_some_and(|state| state.check().is_err()) {
+            self.forget_recordings();
+        }
+        if self.state.is_none() {
+            let model: &dyn ModuleParts = &*self.model;
+            model.supports_capture()?;
+            self.state = Some(ModelState::of(self.model.clone()));
+        }
+        let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device);
+        let (inputs, mut set) = (&mut self.inputs, Ok(()));
         inputs.clear();
         x.each_tensor(&mut |_, x| {
-            let detached = if x.requires_grad() { x.detach() } else { x.clone() };
-            match placed_on(device, &detached) {
-                Ok(x) => inputs.push(x),
-                Err(error) => placed = Err(error),
+            if set.is_ok() {
+                set = placed(INFERENCE, device, x).map(|x| inputs.push(x));
             }
         });
-        placed
+        set
     }
 
-    /// Returns the statistics. `self.stats` counts the launches that found the recording of their shape; of these, the
-    /// kept recordings know which were recorded again.
-    fn stats(&self) -> CacheStats {
-        let (mut again, mut held) = (0, 0);
-        for pass in self.kept.iter().flat_map(|kept| &kept.recorded) {
-            let stats = pass.step.as_ref().map_or(CacheStats { held: 1, ..CacheStats::default() }, Captured::cache);
-            (again, held) = (again + stats.misses, held + stats.held);
+    /// Traces the forward pass for a compiled shape that was not traced before; only the other axes and the dtypes of
+    /// the inputs are used. Returns whether axis 1 of the output is the sequence.
+    fn trace(&mut self, fill: FilledShape) -> Result<bool> {
+        if let Some((_, has_length)) = self.traced.iter().find(|(known, _)| *known == fill) {
+            return Ok(*has_length);
         }
-        CacheStats { hits: self.stats.hits - again, misses: self.stats.misses + again, held }
-    }
-
-    /// Returns the index of the recording for a shape, which is counted as a hit or a miss.
-    fn counted(&mut self, fill: FilledShape) -> Result<usize> {
-        let before = self.kept.as_ref().map_or(0, |kept| kept.recorded.len());
-        let at = self.recorded(fill)?;
-        if at == before {
-            self.stats.misses += 1;
-        } else {
-            self.stats.hits += 1;
-        }
-        Ok(at)
-    }
-
-    /// Returns the index of the recording for a shape, and records it if there is none.
-    fn recorded(&mut self, fill: FilledShape) -> Result<usize> {
-        let kept = self.kept.as_mut().expect("keep_current() must have made the recordings");
-        match kept.recorded.iter().position(|pass| pass.fill == fill) {
-            Some(at) => Ok(at),
-            None => {
-                kept.record(fill, &self.inputs)?;
-                Ok(kept.recorded.len() - 1)
-            }
-        }
-    }
-}
-
-impl<'f> KeptPasses<'f> {
-    /// Records the forward pass for a shape; only the other axes and the dtypes of the inputs are used.
-    fn record(&mut self, fill: FilledShape, inputs: &[Tensor]) -> Result<()> {
-        let output = self.traced_shape(fill, inputs)?;
-        if self.recorded.is_empty() {
+        let output = self.traced_shape(fill)?;
+        if self.traced.is_empty() {
             // The trace has built lazy layers.
-            self.state = ModelState::of(self.forward.clone());
+            self.state = Some(ModelState::of(self.model.clone()));
         }
         if output.first() != Some(&fill.rows) {
             let help = format!(
@@ -573,61 +492,40 @@ impl<'f> KeptPasses<'f> {
             );
             return Err(Error::shapes(INFERENCE, [&output], help));
         }
-        let has_output_length = match fill.length {
+        let has_length = match fill.length {
             Some(length) if length > 1 && output.get(1) == Some(&length) => {
                 // Axis 1 may have this length by chance.
-                self.traced_shape(FilledShape { length: Some(length - 1), ..fill }, inputs)?.get(1)
-                    == Some(&(length - 1))
+                let shorter = FilledShape { length: Some(length - 1), ..fill };
+                self.traced_shape(shorter)?.get(1) == Some(&(length - 1))
             }
             _ => false,
         };
-        let forward = self.forward.clone();
-        let step = move |inputs: &[Tensor]| unwrap(forward_in_evaluation(&*forward, inputs));
-        let empty = self.placeholders(fill, inputs)?;
-        let _off = no_grad();
-        let options = CaptureOptions { pack_weights: true, ..CaptureOptions::default() };
-        let step = match capture_with(options, step, &empty.iter().collect::<Vec<_>>()) {
-            Err(error @ Error::DeviceUnavailable { .. }) => {
-                let device = self.device;
-                tracing::warn!(%device, %error, "the device cannot capture: the model runs eagerly");
-                Err(error)
-            }
-            captured => Ok(captured?),
-        };
-        let kernels = step.as_ref().ok().map(|step| step.plan().launches.len());
-        tracing::info!(rows = fill.rows, length = fill.length, kernels, "recorded a forward pass");
-        self.recorded.push(RecordedPass { fill, has_output_length, step });
-        Ok(())
+        self.traced.push((fill, has_length));
+        Ok(has_length)
     }
 
     /// Returns the shape of the output, for inputs of this shape.
-    fn traced_shape(&self, fill: FilledShape, inputs: &[Tensor]) -> Result<Shape> {
-        let (model, inputs): (&dyn ModuleParts, _) = (&*self.forward, self.placeholders(fill, inputs)?);
-        let (output, _) = trace_calls(model, &mut || forward_in_evaluation(&*self.forward, &inputs))?;
+    fn traced_shape(&self, fill: FilledShape) -> Result<Shape> {
+        let inputs = self.placeholders(fill)?;
+        let (output, _) = trace_calls(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
         Ok(output.shape().clone())
     }
 
-    fn placeholders(&self, fill: FilledShape, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        inputs.iter().map(|x| placeholder(self.device, fill.of(x.shape()), x.dtype())).collect()
+    fn placeholders(&self, fill: FilledShape) -> Result<Vec<Tensor>> {
+        self.inputs.iter().map(|x| placeholder(x.device(), fill.of(x.shape()), x.dtype())).collect()
+    }
+
+    fn log_recording(&self, fill: FilledShape) {
+        let kernels = self.launcher.captured().map(|step| step.plan().launches.len());
+        tracing::info!(rows = fill.rows, length = fill.length, kernels, "recorded a forward pass");
     }
 }
 
 /// Computes the output in evaluation mode, without gradients.
-fn forward_in_evaluation<'f>(forward: &(dyn ForwardOfInputs + 'f), inputs: &[Tensor]) -> Result<Tensor> {
+fn forward_in_evaluation<'f>(model: &(dyn ModelOfInputs + 'f), inputs: &[Tensor]) -> Result<Tensor> {
     let _off = no_grad();
     let _evaluating = EvaluationGuard::new();
-    forward.output(inputs)
-}
-
-/// Launches a recording without allocating a list of references to the inputs, unless there are more than three.
-fn launch_captured<'a>(captured: &'a mut Captured<'_>, inputs: &[Tensor]) -> Result<Outputs<'a>> {
-    let _off = no_grad();
-    match inputs {
-        [a] => captured.launch(&[a]),
-        [a, b] => captured.launch(&[a, b]),
-        [a, b, c] => captured.launch(&[a, b, c]),
-        many => captured.launch(&many.iter().collect::<Vec<_>>()),
-    }
+    model.output(inputs)
 }
 
 /// Returns an input that is filled up to a compiled shape: with zeros along axis 1, with its last row along axis 0.

@@ -1,6 +1,6 @@
 //! Training steps and forward passes that are recorded once and launched many times.
 //!
-//! One launch reads the batch (x, y) from fixed buffers and computes
+//! One launch reads the batch (x, y) and computes
 //!
 //! ```text
 //! logits = f(x; θ)    ℓ = L(logits, y)    g = ∂ℓ/∂θ    θ, s ← U(θ, g, s)
@@ -8,17 +8,11 @@
 //!
 //! for a model f with parameters θ, a loss L, and an optimizer U with state s. The step consists of the operations that
 //! the model, the loss and the optimizer run eagerly, recorded by [`capture`](pellucid_tensor::capture). Layers need no
-//! code for it. Each stage can be called by itself:
+//! code for it. [`Captured`](pellucid_tensor::Captured) has the recordings: one for each list of input shapes and dtypes,
+//! and for each value of the host decisions that are fixed in a recording: training or evaluation mode, hooks, and the
+//! path through layers like [`If`](paths::If).
 //!
-//! | stage | function | effect |
-//! | --- | --- | --- |
-//! | build | [`Layer::build`](crate::Layer::build) | creates the parameters that depend on the input shape |
-//! | check | [`Module::supports_capture`](crate::Module::supports_capture) | names a layer that cannot be captured |
-//! | plan | [`StepPlan::new`] | lists the buffers of a step, from shapes alone |
-//! | bind | [`StepPlan::bind_gradients`] | stores gradients in the plan's buffers |
-//! | record | [`RecordedStep::training`], [`RecordedStep::evaluation`] | runs no kernel, changes no value, draws no random number |
-//!
-//! [`GraphTrainer`] runs all stages at the first step:
+//! [`GraphTrainer`] records at the first step:
 //!
 //! ```
 //! use pellucid::nn::graph::GraphTrainer;
@@ -45,42 +39,33 @@
 //! [`Error::UntrainedParameters`]: pellucid_tensor::Error::UntrainedParameters
 //!
 //! Values that change between launches are tensors: the batch, parameters, statistics, random counters, the learning
-//! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged). Host decisions are fixed in a
-//! recording: training or evaluation mode, shapes, and the path through layers like [`If`](paths::If). A trainer keeps
-//! one recording for each.
+//! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged).
 //!
-//! [`InferenceModel`] records forward passes only: one for each of a few batch sizes, to which batches are filled up.
+//! [`TrainingStep`] is a step of any computation: several inputs, losses and results, as in a GAN. [`InferenceModel`]
+//! records forward passes only: one for each of a few batch sizes, to which batches are filled up.
 //! [`GraphTrainer::check_step`] tests that a step reduces the loss, and that its update opposes the gradient.
 //!
-//! [`mirror`] has the names of an earlier framework for the same steps.
+//! [`mirror`] has the names of an earlier framework, for steps over fixed buffers.
 
 mod batch;
-mod buffer_tracker;
 mod check;
 mod coverage;
-mod forward;
-mod gradients;
 mod inference;
+mod launcher;
 pub mod mirror;
+mod options;
 pub mod paths;
-pub mod plan;
-mod record;
-mod runner;
 mod state;
-mod step_cache;
+mod step;
 mod stream;
 mod trainer;
+mod trainer_core;
 mod training_step;
-mod update;
 
 pub use batch::{Batch, Model, MultiInput};
 pub use check::StepCheck;
-pub use gradients::BoundGradients;
 pub use inference::InferenceModel;
-pub use plan::StepPlan;
-pub use record::{RecordedStep, StepOptions};
-pub use runner::EagerStep;
+pub use options::StepOptions;
 pub use stream::{Stream, Timer};
 pub use trainer::GraphTrainer;
 pub use training_step::TrainingStep;
-pub use update::ParameterUpdate;

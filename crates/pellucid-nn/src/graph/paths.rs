@@ -6,7 +6,7 @@
 //! parameters, gradients and optimizer.
 
 use crate::layer::Layer;
-use crate::module::{Module, ModuleParts, parts};
+use crate::module::{Module, parts};
 use crate::parameter::PathChoice;
 use crate::sequential::BoxedLayer;
 use crate::visit::ModulePart;
@@ -25,30 +25,13 @@ pub type ModelPath = Vec<(String, usize)>;
 /// assert_eq!(path_of(&model), [("1.choice".to_string(), 1)]);
 /// ```
 pub fn path_of(model: &(impl Module + ?Sized)) -> ModelPath {
-    current_path(parts(&model))
-}
-
-/// Implements [`path_of`] for a module without its type.
-pub(super) fn current_path(model: &dyn ModuleParts) -> ModelPath {
     let mut path = ModelPath::new();
-    model.walk(&mut |name, part| {
+    parts(&model).walk(&mut |name, part| {
         if let ModulePart::PathChoice(choice) = part {
             path.push((name.to_string(), choice.get()));
         }
     });
     path
-}
-
-/// Whether a model is set to a path.
-pub(super) fn is_on_path(model: &dyn ModuleParts, path: &ModelPath) -> bool {
-    let mut choices = path.iter();
-    let mut same = true;
-    model.walk(&mut |name, part| {
-        if let ModulePart::PathChoice(choice) = part {
-            same &= choices.next().is_some_and(|(own, selected)| own == name && *selected == choice.get());
-        }
-    });
-    same && choices.next().is_none()
 }
 
 /// A layer that applies one of two layers: the first, unless [`choose`](If::choose) selects the second.

@@ -1,24 +1,23 @@
 //! A trainer that records training steps and launches them.
 
-use super::batch::{Batch, Model, ModelWithBatch};
+use super::batch::{Batch, BoundModel, Model};
 use super::check::StepCheck;
-use super::record::StepOptions;
-use super::step_cache::StepCache;
-use super::training_step::TrainingStep;
+use super::options::StepOptions;
+use super::trainer_core::TrainerCore;
 use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{CacheStats, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{CacheStats, Captured, Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
-/// batch of new shapes or dtypes, or on a new [path](super::paths::path_of) of the model, records a step for it. The
-/// trainer keeps the recordings up to a [limit](GraphTrainer::recordings). They share parameters, gradients and
-/// optimizer state. A step is recorded again for another mode (training or evaluation), and after a
-/// [hook](crate::hook) was added or removed.
+/// batch of new shapes or dtypes records a step for it, as does a new [path](super::paths::path_of) or mode of the
+/// model, another dtype of [autocast](pellucid_tensor::autocast), and a [hook](crate::hook) that was added or removed.
+/// The trainer keeps the recordings up to a [limit](GraphTrainer::recordings). They share parameters, gradients and
+/// optimizer state. A [`TrainingStep`](super::TrainingStep) is a trainer for a closure.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
 /// `Box<dyn Optimizer>`) or shared (`Arc<M>`). This holds for models of [several inputs](super::MultiInput) as well.
@@ -46,9 +45,9 @@ use std::sync::Arc;
 #[doc(alias = "make_graphed_callables")]
 #[doc(alias = "CUDAGraph")]
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
-    model: Arc<M>,
+    model: Arc<BoundModel<Arc<M>, X>>,
     optimizer: Arc<O>,
-    steps: StepCache<'f>,
+    core: TrainerCore<'f>,
     types: PhantomData<fn(X) -> L>,
 }
 
@@ -61,42 +60,35 @@ where
 {
     /// Creates a trainer without recordings.
     pub fn new(model: M, loss: L, optimizer: O) -> Self {
-        let (model, optimizer) = (Arc::new(model), Arc::new(optimizer));
-        let steps = StepCache::new(model.clone(), Arc::new(Box::new(loss)), optimizer.clone());
-        GraphTrainer { model, optimizer, steps, types: PhantomData }
+        let (model, optimizer) = (Arc::new(BoundModel::new(Arc::new(model))), Arc::new(optimizer));
+        let core = TrainerCore::new(model.clone(), Arc::new(Box::new(loss)), optimizer.clone());
+        GraphTrainer { model, optimizer, core, types: PhantomData }
     }
 
-    /// Sets the maximum scratch of one matrix product in bytes,
-    /// [`DEFAULT_MAX_SCRATCH`](super::plan::DEFAULT_MAX_SCRATCH) by default; see
-    /// [`StepPlan`](super::StepPlan#structfield.max_scratch). Steps that were recorded before keep theirs.
-    pub fn max_scratch(mut self, bytes: usize) -> Self {
-        self.steps.max_scratch = bytes;
-        self
-    }
-
-    /// Sets the maximum number of recorded steps (shapes and paths), 8 by default. The least recently used step is
-    /// dropped first, and is recorded again when it is needed.
+    /// Sets the maximum number of recordings of the step, and of the evaluation, 8 by default; earlier recordings are
+    /// dropped. The least recently used recording is dropped first, and is recorded again when it is needed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
     #[panicking_form]
     pub fn try_recordings(mut self, limit: usize) -> Result<Self> {
-        self.steps.set_limit(limit).map(|()| self)
+        self.core.set_limit(limit).map(|()| self)
     }
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     ///
-    /// A step for one shape of the batch and one [path](super::paths::path_of) has a recording for each mode (training
-    /// or evaluation) and each set of hooks with which it ran, and one more for its evaluation. Each of them counts, as
-    /// does the separate update of a step that accumulates gradients. A step that runs eagerly counts as one recording.
+    /// A step has a recording for each shape of the batch, each [path](super::paths::path_of), each mode (training or
+    /// evaluation) and each set of hooks with which it ran, and so has its evaluation. The separate update of a step
+    /// that accumulates gradients is one more. A step that runs eagerly counts one for each shape.
     pub fn cache(&self) -> CacheStats {
-        self.steps.stats()
+        self.core.cache()
     }
 
-    /// Sets the options for recording. Settings of [`before_update`](GraphTrainer::before_update) and
+    /// Sets the options for recording, and drops earlier recordings. Settings of
+    /// [`before_update`](GraphTrainer::before_update) and
     /// [`allow_untrained_parameters`](GraphTrainer::allow_untrained_parameters) stay, unless the options set them.
     pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
-        self.steps.set_options(options);
+        self.core.set_options(options);
         self
     }
 
@@ -114,7 +106,7 @@ where
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn allow_untrained_parameters(mut self) -> Self {
-        self.steps.options.allow_untrained_parameters = true;
+        self.core.set_options(StepOptions { allow_untrained_parameters: true, ..self.core.options().clone() });
         self
     }
 
@@ -131,13 +123,13 @@ where
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
-        self.steps.options.before_update = Some(Arc::new(f));
+        self.core.set_options(StepOptions { before_update: Some(Arc::new(f)), ..self.core.options().clone() });
         self
     }
 
     /// Returns the model.
     pub fn model(&self) -> &M {
-        &self.model
+        &self.model.model
     }
 
     /// Returns the optimizer.
@@ -145,9 +137,10 @@ where
         &self.optimizer
     }
 
-    /// Returns the training step that was compiled or used last; `None` before the first.
-    pub fn current(&self) -> Option<&TrainingStep<'f>> {
-        self.steps.latest()
+    /// Returns the captured step, with its plan; `None` before the first recording, and for a step that runs eagerly.
+    /// For a step that accumulates gradients, it does not contain the update.
+    pub fn captured(&self) -> Option<&Captured<'f>> {
+        self.core.captured()
     }
 
     /// Returns the loss of the last [`step`](GraphTrainer::step) before its update. This call waits for the step and
@@ -158,7 +151,7 @@ where
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
     /// a device that runs it later.
     pub fn loss(&self) -> Result<f32> {
-        self.steps.results("loss")?.1.try_item()
+        self.core.results("loss")?.0.try_item()
     }
 
     /// Returns the loss of the last step before its update: a 0-d tensor on the device, which the next step of these
@@ -167,7 +160,7 @@ where
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step.
     pub fn loss_tensor(&self) -> Result<&Tensor> {
-        self.steps.results("loss").map(|(_, loss)| loss)
+        self.core.results("loss").map(|(loss, _)| loss)
     }
 
     /// Returns the logits of the last step, `[B, C]`: a tensor on the device, which the next step of these shapes
@@ -176,21 +169,28 @@ where
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step.
     pub fn logits(&self) -> Result<&Tensor> {
-        self.steps.results("logits").map(|(logits, _)| logits)
+        self.core.results("logits").map(|(_, logits)| logits)
     }
 
-    /// Records a step for the shapes and dtypes of this batch, on the path that the model is set to, before the first
-    /// [`step`](GraphTrainer::step) needs it. The values are not used. Steps for other shapes are kept.
+    /// Records a step for the shapes and dtypes of this batch, on the path and in the mode that the model is set to,
+    /// before the first [`step`](GraphTrainer::step) needs it. The values are not used. Targets have the dtype of the
+    /// first input if the loss expects floats. Steps for other shapes are kept.
     ///
     /// # Errors
-    /// The errors of [`Sequential::compile`](crate::Sequential::compile).
-    pub fn compile_for(&mut self, inputs: &X) -> Result<&mut TrainingStep<'f>> {
-        let model = ModelWithBatch::with_buffers(self.model.clone(), inputs)?;
-        self.steps.compile(model, None)
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer that rejects its input, whose output shape depends
+    /// on values, or that cannot be captured;
+    /// [`Error::UntrainedParameters`](pellucid_tensor::Error::UntrainedParameters) names parameters that require a
+    /// gradient and do not belong to the optimizer, unless that is
+    /// [allowed](GraphTrainer::allow_untrained_parameters);
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a loss without a [kind](Loss::kind); the
+    /// errors of [`capture`](pellucid_tensor::capture()). On error, parameters, gradients and optimizer are unchanged.
+    pub fn compile_for(&mut self, inputs: &X) -> Result<()> {
+        self.set_structure(inputs)?;
+        self.core.compile(inputs)
     }
 
-    /// Copies a batch into the buffers and launches the step, without synchronizing. The loss before the update stays
-    /// on the device until [`loss`](GraphTrainer::loss) reads it.
+    /// Launches the step for a batch, without synchronizing. The loss before the update stays on the device until
+    /// [`loss`](GraphTrainer::loss) reads it. Free tensors are copied to the device of the model.
     ///
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
@@ -201,29 +201,30 @@ where
     /// loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
     ///
     /// # Errors
-    /// The errors of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; the errors of
-    /// [`TrainingStep::set_batch`] and of [`TrainingStep::launch`]. A batch whose shapes, dtypes or targets the model
-    /// or the loss rejects changes nothing. If the launch finds an index out of bounds, for example in an
-    /// [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of earlier layers,
-    /// such as [`BatchNorm`](crate::BatchNorm), have been updated.
+    /// The errors of [`compile_for`](GraphTrainer::compile_for), if the step is recorded;
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) for targets that the loss refuses;
+    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) names a parameter or buffer that was replaced since the first
+    /// recording; the optimizer does not know the new tensor. Errors of [`Captured::launch`]. A batch whose shapes,
+    /// dtypes or targets the model or the loss rejects changes nothing. If the launch finds an index out of bounds, for
+    /// example in an [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of
+    /// earlier layers, such as [`BatchNorm`](crate::BatchNorm), have been updated.
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
-        let model = &self.model;
-        self.steps.step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
+        self.set_structure(x)?;
+        self.core.step(x, y)
     }
 
-    /// Runs a [`step`](GraphTrainer::step) and returns the loss of the same batch after the update, in evaluation mode,
-    /// from a recorded evaluation ([`RecordedStep::evaluation`](super::RecordedStep::evaluation)).
+    /// Runs a [`step`](GraphTrainer::step) and returns the loss of the same batch after the update, in evaluation mode.
     ///
     /// # Errors
     /// The errors of [`step`](GraphTrainer::step).
     pub fn one_step(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         self.step(x, y)?;
-        self.steps.evaluate_buffers()
+        self.core.evaluate_again()
     }
 
     /// Launches the step of this batch twice, and returns whether the loss falls and the update opposes the gradient.
-    /// Then all state is restored, as [`RecordedStep::check_step`](super::RecordedStep::check_step) describes, so
-    /// nothing is trained.
+    /// Both launches draw the same random numbers. Parameters, buffers, gradients, the optimizer, a scaler, the default
+    /// random generator and the results of the last step are restored, so nothing is trained.
     ///
     /// ```
     /// use pellucid::nn::{Linear, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
@@ -236,21 +237,26 @@ where
     /// ```
     ///
     /// # Errors
-    /// The errors of [`step`](GraphTrainer::step) and of [`RecordedStep::check_step`](super::RecordedStep::check_step).
+    /// The errors of [`step`](GraphTrainer::step);
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a step that accumulates gradients.
     pub fn check_step(&mut self, x: &X, y: &Tensor) -> Result<StepCheck> {
-        let model = &self.model;
-        self.steps.check_step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
+        self.set_structure(x)?;
+        self.core.check_step(x, y)
     }
 
     /// Returns the loss of a batch in evaluation mode, without training. It needs no training step: the first batch of
     /// new shapes records an evaluation.
     ///
     /// # Errors
-    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; the errors of
-    /// [`RecordedStep::evaluation`](super::RecordedStep::evaluation).
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; errors of
+    /// [`capture`](pellucid_tensor::capture()) and of [`Captured::launch`].
     pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
-        let model = &self.model;
-        self.steps.evaluate(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
+        self.set_structure(x)?;
+        self.core.evaluate(x, y)
+    }
+
+    fn set_structure(&self, x: &X) -> Result<()> {
+        if self.core.knows_inputs() { Ok(()) } else { self.model.set_structure(x) }
     }
 }
 
@@ -259,9 +265,9 @@ impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, 
     /// before the first [`step`](GraphTrainer::step) needs it.
     ///
     /// # Errors
-    /// The errors of [`Sequential::compile`](crate::Sequential::compile).
-    pub fn compile(&mut self, input_shape: &[usize]) -> Result<&mut TrainingStep<'f>> {
-        let inputs = ops::zeros(input_shape, self.model.input_dtype())?;
+    /// The errors of [`compile_for`](GraphTrainer::compile_for).
+    pub fn compile(&mut self, input_shape: &[usize]) -> Result<()> {
+        let inputs = ops::zeros(input_shape, self.model().input_dtype())?;
         self.compile_for(&inputs)
     }
 }

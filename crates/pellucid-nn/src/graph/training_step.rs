@@ -1,200 +1,130 @@
-//! A recorded training step over fixed buffers, and how it is compiled.
+//! A training step over any inputs, with any losses and results.
 
-use super::batch::{Batch, BatchTensors, BoundModel, StepLoss, check_device, check_devices, zeros_on};
-use super::check::StepCheck;
-use super::coverage::{FrozenParameters, fill_optimizer};
-use super::forward::StepComputation;
-use super::gradients::BoundGradients;
-use super::plan::StepPlan;
-use super::record::{RecordedStep, StepOptions, record_evaluation, record_training};
-use super::update::StepOptimizer;
-use crate::loss::LossKind;
-use crate::module::ModuleParts;
+use super::batch::placed;
+use super::options::StepOptions;
+use super::step::StepCore;
 use crate::optim::Optimizer;
-use crate::parameter::{EvaluationGuard, Parameter};
-use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
-use std::collections::HashMap;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{CacheStats, Captured, Device, IntoOutputs, Result, Tensor, unwrap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-/// A recorded training step over fixed buffers of its own.
+/// A training step over any inputs: a closure computes the loss and other results, and an optimizer minimizes the loss.
 ///
-/// [`GraphTrainer`](super::GraphTrainer) and [`Sequential::compile`](crate::Sequential::compile) create it.
+/// The first launch with inputs of new shapes or dtypes records the step ([`capture`](pellucid_tensor::capture())):
+/// closure, backward pass and update. Several losses are trained by their sum. Only the parameters of the optimizer get
+/// gradients, so the two losses of a GAN are two steps, each with its optimizer. The step keeps one gradient buffer for
+/// each parameter, which [`Tensor::grad`] returns between launches. [`GraphTrainer`](super::GraphTrainer) is the step of
+/// a model and a loss.
+///
+/// ```
+/// use pellucid::nn::graph::TrainingStep;
+/// use pellucid::nn::{Layer, Linear, Module, loss, optim::{Adam, AdamOptions, Sgd, SgdOptions}};
+/// use pellucid::{DType, Tensor};
+/// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
+/// let label = |logits: &Tensor, y: f64| loss::bce_with_logits(logits, &Tensor::full([8, 1], y, DType::F32));
+/// // The discriminator tells samples from generated ones. Its step returns the loss and two scores.
+/// let adam = Adam::new(discriminator.parameters(), AdamOptions::default());
+/// let mut discriminate = TrainingStep::new(adam, |inputs| {
+///     let (real, noise) = (&inputs[0], &inputs[1]);
+///     let (real, fake) = (discriminator.forward(real), discriminator.forward(&generator.forward(noise)));
+///     [label(&real, 1.0) + label(&fake, 0.0), real.mean(..), fake.mean(..)]
+/// });
+/// // The generator learns to deceive the discriminator, which this step does not change.
+/// let sgd = Sgd::new(generator.parameters(), SgdOptions::default());
+/// let mut deceive = TrainingStep::new(sgd, |inputs| {
+///     label(&discriminator.forward(&generator.forward(&inputs[0])), 1.0)
+/// });
+/// for _ in 0..3 {
+///     let (real, noise) = (Tensor::randn([8, 4], DType::F32), Tensor::randn([8, 2], DType::F32));
+///     let results = discriminate.launch(&[&real, &noise])?;
+///     println!("loss {}, scores {} and {}", results[0], results[1], results[2]);
+///     deceive.launch(&[&noise])?;
+/// }
+/// # Ok::<(), pellucid::Error>(())
+/// ```
 pub struct TrainingStep<'f> {
-    /// The input buffers, in order: x `[B, K]`, for example.
-    pub inputs: Vec<Tensor>,
-    /// The target buffer: class numbers `[B]`, or values of the logits' shape.
-    pub targets: Tensor,
-    /// The logits of the last launch, `[B, C]`.
-    pub logits: Tensor,
-    /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
-    pub loss: Tensor,
-    /// The step.
-    pub recorded: RecordedStep<'f>,
-    /// Which gradients the optimizer reads from the plan's buffers.
-    pub gradients: BoundGradients,
+    core: StepCore<'f>,
+    /// The inputs of the present launch.
+    inputs: Vec<Tensor>,
 }
-
-/// A model with the buffers of its inputs, a loss and an optimizer, from which a training step is made.
-pub(super) struct TrainingSetup<'f> {
-    pub(super) model: Arc<dyn BoundModel + 'f>,
-    pub(super) loss: Arc<dyn StepLoss + 'f>,
-    pub(super) optimizer: Arc<dyn Optimizer + 'f>,
-    pub(super) max_scratch: usize,
-    pub(super) options: StepOptions<'f>,
-    /// The number of launches of all steps that accumulate gradients in the same buffers.
-    pub(super) passes: Arc<AtomicU64>,
-}
-
-impl TrainingSetup<'_> {
-    /// Returns the plan of the step. The first batch, if it is known, is checked.
-    fn plan(&self, first: Option<(&dyn BatchTensors, &Tensor)>) -> Result<StepPlan> {
-        let of_targets = |(_, y): (_, &Tensor)| LossKind::Custom { target: y.shape().clone(), dtype: y.dtype() };
-        let Some(kind) = self.loss.target_kind().or_else(|| first.map(of_targets)) else {
-            let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
-                        step() compile";
-            return Err(Error::invalid("compile", help));
-        };
-        let model: &dyn ModuleParts = &*self.model;
-        model.supports_capture()?;
-        let mut plan = StepPlan::of(&*self.model, &kind)?;
-        plan.max_scratch = self.max_scratch;
-        if let Some((x, y)) = first {
-            plan.check(SET_BATCH, x, y)?;
-            plan.check_targets(&*self.loss, y)?;
-            check_devices(SET_BATCH, x, self.model.batch())?;
-            check_device(SET_BATCH, plan.device(), y)?;
-        }
-        Ok(plan)
-    }
-}
-
-/// Returns a buffer for the targets of a step.
-fn zero_targets(plan: &StepPlan) -> Result<Tensor> {
-    let (shape, dtype) = &plan.loss.target;
-    zeros_on(plan.device(), shape, *dtype)
-}
-
-/// The name of the copy of a batch in errors.
-pub(super) const SET_BATCH: &str = "set_batch";
 
 impl<'f> TrainingStep<'f> {
-    /// Builds, checks and plans the model, fills the optimizer, binds the gradients and records. `shared` are gradient
-    /// buffers to use, by name. `first` is the batch of the first launch, if it is known: it is checked before anything
-    /// changes, and determines the targets of a loss that does not define them.
-    pub(super) fn compile(
-        setup: TrainingSetup<'f>,
-        shared: &HashMap<String, Tensor>,
-        first: Option<(&dyn BatchTensors, &Tensor)>,
-    ) -> Result<TrainingStep<'f>> {
-        let plan = setup.plan(first)?;
-        let optimizer = Arc::clone(&setup.optimizer);
-        let is_filled = fill_optimizer(&*setup.model, &*setup.loss, &*optimizer)?;
-        let step = TrainingStep::record(setup, &plan, shared);
-        if is_filled && step.is_err() {
-            optimizer.unfill();
-        }
-        step
+    /// Creates a step without recordings. The first tensor that `compute` returns is the loss, a scalar; the others are
+    /// results. `compute` may return a [`Result`].
+    pub fn new<R: IntoOutputs>(
+        optimizer: impl Optimizer + 'f,
+        compute: impl Fn(&[Tensor]) -> R + Send + Sync + 'f,
+    ) -> TrainingStep<'f> {
+        let compute = Arc::new(move |inputs: &[Tensor]| compute(inputs).into_outputs());
+        TrainingStep { core: StepCore::new(Arc::new(optimizer), compute), inputs: Vec::new() }
     }
 
-    fn record(setup: TrainingSetup<'f>, plan: &StepPlan, shared: &HashMap<String, Tensor>) -> Result<TrainingStep<'f>> {
-        let TrainingSetup { model, loss, optimizer, options, passes, .. } = setup;
-        let parts: &dyn ModuleParts = &*model;
-        FrozenParameters::of("compile", parts, &*loss, optimizer.parameters(), options.allow_untrained_parameters)?;
-        plan.adopt_gradients(shared);
-        let targets = zero_targets(plan)?;
-        let parameters: Vec<Parameter> = parts.parameters().into_iter().map(|(_, p)| p).collect();
-        let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
-        let gradients = plan.bind(parts, optimizer.parameters())?;
-        let computation = StepComputation { model, loss, targets };
-        let recorded = record_training(computation, StepOptimizer::Optimizer(optimizer), plan, options, passes);
-        // A failed recording restores the gradients.
-        let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
-        Ok(TrainingStep::new(recorded.inspect_err(put_back)?, gradients))
+    /// Sets the options for recording, and drops earlier recordings. The parameters of the closure are not known, so
+    /// [`allow_untrained_parameters`](StepOptions::allow_untrained_parameters) has no effect.
+    pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
+        self.core.options = options;
+        self.core.drop_recordings();
+        self
     }
 
-    /// Records only an evaluation, for a first batch. A model can evaluate batches that it cannot train on, such as a
-    /// batch of one sample with batch normalization.
-    pub(super) fn compile_evaluation(
-        setup: TrainingSetup<'f>,
-        first: (&dyn BatchTensors, &Tensor),
-    ) -> Result<TrainingStep<'f>> {
-        let evaluating = EvaluationGuard::new();
-        let plan = setup.plan(Some(first))?;
-        drop(evaluating);
-        let TrainingSetup { model, loss, options, .. } = setup;
-        let computation = StepComputation { model, loss, targets: zero_targets(&plan)? };
-        record_evaluation(computation, &plan, options.stream).map(TrainingStep::from)
-    }
-
-    fn new(recorded: RecordedStep<'f>, gradients: BoundGradients) -> TrainingStep<'f> {
-        let StepComputation { model, targets, .. } = recorded.computation();
-        let inputs = model.batch().named().into_iter().map(|(_, buffer)| buffer).collect();
-        let (targets, logits, loss) = (targets.clone(), recorded.logits.clone(), recorded.loss.clone());
-        TrainingStep { inputs, targets, logits, loss, recorded, gradients }
-    }
-
-    /// Copies a batch into the fixed buffers, without synchronizing.
+    /// Sets the maximum number of recordings, 8 by default, and drops earlier recordings. The least recently launched
+    /// recording is dropped first.
     ///
     /// # Errors
-    /// [`Error::Layer`] names the layer that would read a batch of another shape or dtype; then nothing is copied.
-    pub fn set_batch(&self, x: &impl Batch, y: &Tensor) -> Result<()> {
-        self.copy_batch(x, y)
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
+    #[panicking_form]
+    pub fn try_recordings(mut self, limit: usize) -> Result<Self> {
+        self.core.set_limit(limit).map(|()| self)
     }
 
-    pub(super) fn copy_batch(&self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
-        self.plan().check(SET_BATCH, x, y)?;
-        self.plan().check_targets(&*self.recorded.computation().loss, y)?;
-        // Only the values of the batch are copied, not its autograd graph.
-        let _off = no_grad();
-        let (mut buffers, mut copied) = (self.inputs.iter(), Ok(()));
-        x.each_tensor(&mut |_, x| {
-            if let (Some(buffer), Ok(())) = (buffers.next(), &copied) {
-                copied = ops::copy_(buffer, x);
-            }
-        });
-        copied.and_then(|()| ops::copy_(&self.targets, y)).map_err(|mut error| {
-            error.set_operation(SET_BATCH);
-            error
-        })
+    /// Returns the optimizer.
+    pub fn optimizer(&self) -> &(dyn Optimizer + 'f) {
+        &*self.core.optimizer
     }
 
-    /// Executes the step on the batch in the buffers.
+    /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
+    /// accumulates gradients counts, too. A step that runs eagerly counts one recording for each list of shapes.
+    pub fn cache(&self) -> CacheStats {
+        self.core.cache()
+    }
+
+    /// Returns the captured step; for a step that accumulates gradients, without its update. `None` before the first
+    /// recording, and for a step that runs eagerly.
+    pub fn captured(&self) -> Option<&Captured<'f>> {
+        self.core.pass.as_ref()?.captured()
+    }
+
+    /// Records the step for inputs of these shapes and dtypes, before the first launch needs it. The values are not
+    /// used.
     ///
     /// # Errors
-    /// The errors of [`RecordedStep::launch`].
-    pub fn launch(&mut self) -> Result<()> {
-        self.recorded.launch()
+    /// The errors of the closure and of [`capture`](pellucid_tensor::capture());
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for a loss that is not a scalar;
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the loss depends on no parameter of the
+    /// optimizer, or if `accumulate` is 0. On error, parameters, gradients and optimizer are unchanged.
+    pub fn prepare(&mut self, inputs: &[&Tensor]) -> Result<()> {
+        self.place(inputs)?;
+        self.core.prepare(&self.inputs).map(drop)
     }
 
-    /// Checks the step on the batch in the buffers; see [`RecordedStep::check_step`].
+    /// Executes the step. Returns the loss before the update, and the other results of the closure. The next launch
+    /// with inputs of these shapes overwrites them.
+    ///
+    /// Free inputs are copied to the device of the parameters. Gradients that were removed since the last launch, for
+    /// example by `zero_grad`, are restored to their buffers.
     ///
     /// # Errors
-    /// The errors of [`RecordedStep::check_step`].
-    pub fn check_step(&mut self) -> Result<StepCheck> {
-        self.recorded.check_step()
+    /// The errors of [`prepare`](TrainingStep::prepare), if the step is recorded;
+    /// [`Error::DeviceMismatch`](pellucid_tensor::Error::DeviceMismatch) for an input that is pinned to another device;
+    /// errors of [`Captured::launch`].
+    pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<&[Tensor]> {
+        self.place(inputs)?;
+        self.core.launch(&self.inputs)
     }
 
-    /// Returns the plan of the step; see [`RecordedStep::plan`].
-    pub fn plan(&self) -> &StepPlan {
-        self.recorded.plan()
-    }
-
-    /// Whether the step is for batches of these shapes and dtypes.
-    pub(super) fn fits(&self, x: &dyn BatchTensors) -> bool {
-        let (mut buffers, mut same) = (self.inputs.iter(), true);
-        x.each_tensor(&mut |_, x| {
-            same &= buffers.next().is_some_and(|buffer| buffer.shape() == x.shape() && buffer.dtype() == x.dtype());
-        });
-        same && buffers.next().is_none()
-    }
-}
-
-/// Creates a training step from a recording. It keeps the buffers that were passed at recording, on the device of the
-/// step.
-impl<'f> From<RecordedStep<'f>> for TrainingStep<'f> {
-    fn from(recorded: RecordedStep<'f>) -> TrainingStep<'f> {
-        let gradients = recorded.bound_gradients();
-        TrainingStep::new(recorded, gradients)
+    fn place(&mut self, inputs: &[&Tensor]) -> Result<()> {
+        let device = self.optimizer().parameters().first().map_or(Device::cpu(), |parameter| parameter.device());
+        self.inputs.clear();
+        inputs.iter().try_for_each(|x| placed("launch", device, x).map(|x| self.inputs.push(x)))
     }
 }

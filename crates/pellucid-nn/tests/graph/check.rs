@@ -119,7 +119,7 @@ fn a_step_that_cannot_be_checked_is_refused() {
     try_rebind_grads(&model, &optimizer, &plan).unwrap();
     let options = StepOptions { accumulate: 2, ..Default::default() };
     let several = record_step_graph_with(&model, &loss, &optimizer, &plan, &x, &y, options).unwrap().check_step();
-    for (refused, help) in [(unbound, "bind_gradients()"), (evaluation, "evaluation"), (several, "accumulate = 1")] {
+    for (refused, help) in [(unbound, "try_rebind_grads()"), (evaluation, "evaluation"), (several, "accumulate = 1")] {
         let Err(Error::InvalidArgument { .. }) = &refused else { panic!("unexpected result: {refused:?}") };
         assert!(refused.unwrap_err().to_string().contains(help));
     }

@@ -2,8 +2,9 @@
 //! that are registered at that time.
 
 use crate::models::*;
+use pellucid_nn::graph::mirror::{LossKind, make_plan, record_step_graph};
 use pellucid_nn::graph::*;
-use pellucid_nn::loss::{CrossEntropyLoss, LossKind};
+use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::*;
 use pellucid_tensor::{DType, GradOptions, HookHandle, Tensor, capture, grad, no_grad};
@@ -121,8 +122,8 @@ fn a_recorded_step_follows_changes_of_hooks() {
     let [own, other] = &models;
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(own, 0.1, 0.9), sgd(other, 0.1, 0.9));
     let (x, y) = batch(&[BATCH, 6], 0);
-    let plan = StepPlan::new(own, &x, LossKind::SoftmaxCrossEntropy).unwrap();
-    let mut step = RecordedStep::training(own, &loss, &optimizer, &plan, &x, &y, StepOptions::default()).unwrap();
+    let plan = make_plan(own, &x, LossKind::SoftmaxCrossEntropy, None).unwrap();
+    let mut step = record_step_graph(own, &loss, &optimizer, &plan, &x, &y, None).unwrap();
     check_hooks(&models, &[&FORWARD[..], &BACKWARD[..]].concat(), |what| {
         step.launch().unwrap();
         eager_step(other, &hand, &(x.clone(), y.clone()));

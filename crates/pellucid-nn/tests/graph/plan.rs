@@ -2,8 +2,6 @@
 
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;
-use pellucid_nn::graph::plan::*;
-use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid_nn::*;
@@ -351,8 +349,9 @@ fn a_recording_locates_every_buffer() {
     }
     let model = Plain::new();
     let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
-    let mut trainer = GraphTrainer::new(&model, loss, optimizer);
-    check("plain", trainer.compile(&[BATCH, 6]).unwrap().recorded.plan());
+    let (x, y) = batch(&[BATCH, 6], 5);
+    let plan = make_plan(&model, &x, None, None).unwrap();
+    check("plain", record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None).unwrap().plan());
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
             for seed in 0..3 {
                 let (x, y) = batch(kind.2, seed);
                 let found = trainer.one_step(&x, &y).unwrap();
-                let before = trainer.current().unwrap().loss.item::<f32>();
+                let before = trainer.loss().unwrap();
                 model.eval();
                 let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
                 model.train();
@@ -77,7 +77,7 @@ fn the_first_step_of_each_shape_records() {
         let hand = sgd(&other, 0.1, 0.9);
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
             .with_options(StepOptions { stream, ..Default::default() });
-        assert!(trainer.current().is_none());
+        assert!(trainer.captured().is_none());
         for refused in [trainer.loss().err(), trainer.loss_tensor().err(), trainer.logits().err()] {
             assert!(refused.unwrap().to_string().contains("call step() first"));
         }
@@ -86,8 +86,6 @@ fn the_first_step_of_each_shape_records() {
             let (x, y) = batch(&[BATCH, 6], seed as u64);
             let (x, y) = (x.narrow(0, 0, size), y.narrow(0, 0, size));
             trainer.step(&x, &y).unwrap();
-            let step = trainer.current().unwrap();
-            assert_eq!(step.x_buf().shape().dims(), [size, 6]);
             hand.zero_grad();
             let logits = other.forward(&x);
             let value = loss::cross_entropy(&logits, &y);
@@ -124,7 +122,7 @@ fn recordings_for_modes_are_counted() {
     trainer.evaluate(&x, &y).unwrap();
     trainer.evaluate(&x, &y).unwrap();
     assert_eq!(trainer.cache(), CacheStats { hits: 2, misses: 3, held: 3 });
-    assert_eq!(trainer.current().unwrap().plan().input_shape.dims(), [BATCH, 6]);
+    assert_eq!(trainer.captured().unwrap().cache().held, 2);
 }
 
 /// A batch that a model cannot train on can be evaluated, before and after it is trained, and records no training step.
@@ -148,15 +146,14 @@ fn an_evaluation_needs_no_training_step() {
             assert_eq!(trainer.evaluate(&one, &label).unwrap(), expected(&one, &label));
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
         }
-        assert!(trainer.current().is_none() && empty.parameters().is_empty());
+        assert!(trainer.captured().is_none() && empty.parameters().is_empty());
         assert_eq!((trainer.cache().misses, trainer.cache().hits, trainer.cache().held), (2, 2, 2));
         let refused = trainer.step(&one, &label).unwrap_err().to_string();
         assert!(refused.contains("1 (BatchNorm1d)") && refused.contains("more than one value"), "{refused}");
         assert!(empty.parameters().is_empty());
-        // The training step replaces the evaluation of its shapes, and evaluates in its own buffers.
+        // The evaluation of the shapes of a training step stays.
         trainer.step(&x, &y).unwrap();
-        assert_eq!(trainer.cache().held, 2);
-        assert_eq!(trainer.current().unwrap().x_buf().shape().dims(), [BATCH, 6]);
+        assert_eq!(trainer.cache().held, 3);
         assert_eq!(trainer.evaluate(&one, &label).unwrap(), expected(&one, &label));
         assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
         assert_eq!(trainer.one_step(&x, &y).unwrap(), expected(&x, &y));
@@ -208,7 +205,6 @@ fn the_first_step_of_each_dtype_records() {
         let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
         trainer.step(&x, &y).unwrap();
         assert_eq!(trainer.loss().unwrap(), expected);
-        assert_eq!(trainer.current().unwrap().x_buf().dtype(), dtype);
     }
     assert_eq!(trainer.cache().held, 2);
 }
@@ -225,18 +221,6 @@ fn a_closure_is_a_loss() {
     let expected = distance(&model.forward(&x), &y).unwrap().item::<f32>();
     trainer.step(&x, &y).unwrap();
     assert_eq!(trainer.loss().unwrap(), expected);
-}
-
-#[test]
-fn max_scratch_is_an_option() {
-    let _random = pellucid_tensor::Generator::new(0).scope();
-    fn scratch<'f>(mut trainer: GraphTrainer<'f, &'f Sequential, CrossEntropyLoss, Sgd>) -> usize {
-        trainer.compile(&[BATCH, 6]).unwrap().recorded.plan().max_scratch
-    }
-    let model = mlp();
-    let trainer = || GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0));
-    assert_eq!(scratch(trainer()), plan::DEFAULT_MAX_SCRATCH);
-    assert_eq!(scratch(trainer().max_scratch(1 << 10)), 1 << 10);
 }
 
 /// A trainer keeps a limited number of recorded steps; a dropped one is recorded again and continues training.
@@ -349,7 +333,7 @@ fn mixed_precision_with_a_scaled_loss() {
             scales.windows(2).any(|w| w[1] < w[0]) && scales.windows(2).any(|w| w[1] > w[0]),
             "the scale must both grow and shrink: {scales:?}"
         );
-        assert_eq!(trainer.current().unwrap().recorded.is_captured(), is_captured);
+        assert_eq!(trainer.captured().is_some(), is_captured);
     }
 }
 
@@ -393,9 +377,10 @@ where
     let optimizer = Adam::try_new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), optimizer);
     let zeros = |width: usize| Tensor::zeros([BATCH, width], DType::F32);
-    let tg = trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
-    assert_eq!(tg.recorded.plan().inputs.len(), 2);
-    let names: Vec<&str> = tg.recorded.plan().layers.iter().map(|l| l.path.as_str()).collect();
+    trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
+    let plan = make_plan(trainer.model(), &make(zeros(6), zeros(6)), LossKind::Bce, None).unwrap();
+    assert_eq!(plan.inputs.len(), 2);
+    let names: Vec<&str> = plan.layers.iter().map(|l| l.path.as_str()).collect();
     assert_eq!(names, ["encoder", "encoder", "head"]);
     let (a, b) = (batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 2).0);
     let y = Tensor::from([[0.0f32], [1.0], [1.0], [0.0], [1.0], [0.0], [0.0], [1.0]]);
@@ -424,7 +409,7 @@ fn a_timer_measures_a_closed_interval() {
     let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
     trainer.compile(&[BATCH, 6]).unwrap();
     let around = std::time::Instant::now();
-    let mut timer = Timer::new(trainer.current().unwrap().recorded.stream().clone());
+    let mut timer = Timer::new(Stream::new(trainer.model().weight.device()));
     assert!(matches!(timer.stop(), Err(Error::InvalidArgument { .. })));
     timer.start().unwrap();
     assert!(matches!(timer.ms(), Err(Error::InvalidArgument { .. })));

@@ -33,7 +33,7 @@ pub use checkpoint::checkpoint;
 pub use jacobian::{hessian, jacobian};
 pub use operation::{Arrays, Operation, apply, apply_one};
 pub use pass::BackwardOptions;
-pub use transform::{GradOptions, grad, grad_one, hvp, jvp, vjp};
+pub use transform::{GradOptions, grad, grad_if_reached, grad_one, hvp, jvp, vjp};
 
 /// The interface of [`Operation`].
 pub(crate) use crate::tensor::{InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors};

@@ -116,6 +116,14 @@ pub fn grad_one(output: &Tensor, input: &Tensor, options: GradOptions) -> Result
 /// Computes gradients as [`grad`] does, for use within a backward pass. A gradient that depends on no input is an
 /// untracked constant.
 pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
+    let gradients = grad_if_reached(outputs, inputs, options)?;
+    gradients.into_iter().zip(inputs).map(|(gradient, input)| gradient.map_or_else(|| zeros_like(input), Ok)).collect()
+}
+
+/// Computes gradients as [`grad`] does without `create_graph`. The gradient of an input that no output reaches is
+/// `None`, as [`Tensor::grad`] is after [`backward`](Tensor::backward).
+#[doc(hidden)]
+pub fn grad_if_reached(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let GradOptions { grad_outputs, create_graph, retain_graph, allow_unused } = options;
     if let Some(k) = inputs.iter().position(|input| !input.requires_grad()) {
         return Err(inputs[k].not_tracked("grad", &format!("input {k}")));
@@ -147,14 +155,8 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
     pass.run()?;
     let mut shared = pass.into_shared();
     // The caller owns the results and may write into them, so each gets unique storage.
-    targets
-        .into_iter()
-        .zip(inputs)
-        .map(|(target, input)| match target.gradient {
-            Some(gradient) => with_unique_storage(gradient, &mut shared),
-            None => zeros_like(input),
-        })
-        .collect()
+    let mut unique = |gradient: Tensor| with_unique_storage(gradient, &mut shared);
+    targets.into_iter().map(|target| target.gradient.map(&mut unique).transpose()).collect()
 }
 
 /// Returns an error unless there is one vector for each of `count` tensors.

@@ -17,7 +17,7 @@ use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
 use crate::ops::random::ThreadStream;
 use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, Shape};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 use step::{CompiledStep, StepKey};
@@ -269,6 +269,33 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }
 
+    /// Records the step for inputs of these shapes and dtypes, without running a kernel, unless a launch with them would
+    /// find a valid recording. Returns true if it recorded. [`cache`](Captured::cache) counts neither a hit nor a miss.
+    ///
+    /// ```
+    /// use pellucid::{DType, Tensor, capture};
+    /// let (x, wide) = (Tensor::ones([2], DType::F32), Tensor::ones([3], DType::F32));
+    /// let mut step = capture(|inputs| inputs[0].exp(), &[&x])?;
+    /// assert!(step.prepare(&[&wide])? && !step.prepare(&[&wide])?);
+    /// assert!(step.output_shapes(&[&wide]).is_some());
+    /// step.launch(&[&wide])?; // the first launch with this shape does not record
+    /// assert_eq!((step.cache().hits, step.cache().misses, step.cache().held), (1, 0, 2));
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`capture`]; [`Error::InputMismatch`] for a different number of inputs.
+    pub fn prepare(&mut self, inputs: &[&Tensor]) -> Result<bool> {
+        self.recordings.prepare(closure(&mut self.step), inputs)
+    }
+
+    /// Returns the shapes of the outputs of a launch with these inputs, or `None` if the launch would record the step.
+    pub fn output_shapes(&self, inputs: &[&Tensor]) -> Option<impl ExactSizeIterator<Item = &Shape>> {
+        let is_valid = |step: &&CompiledStep| step.fits(inputs) && step.has_current_bindings();
+        let step = self.recordings.kept.iter().rev().find(is_valid)?;
+        Some(step.outputs().iter().map(Tensor::shape))
+    }
+
     /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step
     /// are taken from the first recording: a launch detects whether they were replaced.
     ///
@@ -327,7 +354,7 @@ impl Recordings {
         self.launches += 1;
         let step = &mut self.kept[at];
         step.launch(inputs)?;
-        Ok(Outputs { arrays: step.outputs() })
+        Ok(Outputs { tensors: step.outputs() })
     }
 
     fn latest(&self) -> &CompiledStep {
@@ -358,8 +385,18 @@ impl Recordings {
         CompiledStep::record(step, key, entries, options)
     }
 
-    /// Returns the index of a valid recording for these inputs; records the step if there is none.
-    fn find_or_record(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
+    fn prepare(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        let found = self.find(step, inputs)?;
+        match found {
+            Some(at) => self.kept[at..].rotate_left(1),
+            None => _ = self.record(step, inputs).map_err(|error| self.with_moved_input(inputs, error))?,
+        }
+        Ok(found.is_none())
+    }
+
+    /// Returns the index of a valid recording for these inputs, or `None`. Recordings that are no longer valid are
+    /// dropped.
+    fn find(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         check_untracked(inputs)?;
         let expected = self.kept.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
@@ -368,14 +405,17 @@ impl Recordings {
             return Err(Error::InputMismatch { index, got, expected: format!("{expected} inputs") });
         }
         self.kept.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
-        let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.dependencies_match();
-        let current = self.kept.iter().position(|step| fits(step) && step.is_current());
-        let found = match current {
-            Some(at) => Some(at),
-            None if self.kept.iter().any(fits) => self.find_still_valid(step, inputs)?,
-            None => None,
-        };
-        if let Some(at) = found {
+        let current = self.kept.iter().position(|step| step.fits(inputs) && step.is_current());
+        match current {
+            Some(at) => Ok(Some(at)),
+            None if self.kept.iter().any(|step| step.fits(inputs)) => self.find_still_valid(step, inputs),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the index of a valid recording for these inputs; records the step if there is none.
+    fn find_or_record(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
+        if let Some(at) = self.find(step, inputs)? {
             self.stats.hits += 1;
             self.kept[at..].rotate_left(1);
             return Ok(self.kept.len() - 1);
@@ -403,9 +443,7 @@ impl Recordings {
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
     fn find_still_valid(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         let again = self.compiled(step, &StepKey::new(inputs), Vec::new(), CaptureOptions::unchanged())?;
-        let valid = |step: &CompiledStep| {
-            step.key().is_key_of(inputs) && step.dependencies_match() && step.difference(&again).is_none()
-        };
+        let valid = |step: &CompiledStep| step.fits(inputs) && step.difference(&again).is_none();
         let found = self.kept.iter().position(valid);
         if let Some(at) = found {
             self.kept[at].mark_current();

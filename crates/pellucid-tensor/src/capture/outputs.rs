@@ -61,18 +61,18 @@ impl IntoOutputs for Vec<Tensor> {
 
 /// The results of a launch. They borrow the step, and its next launch overwrites them.
 pub struct Outputs<'a> {
-    pub(super) arrays: &'a [Array],
+    pub(super) tensors: &'a [Tensor],
 }
 
-impl Outputs<'_> {
+impl<'a> Outputs<'a> {
     /// Returns the number of outputs.
     pub fn len(&self) -> usize {
-        self.arrays.len()
+        self.tensors.len()
     }
 
     /// Returns true for a step that returns no tensors.
     pub fn is_empty(&self) -> bool {
-        self.arrays.is_empty()
+        self.tensors.is_empty()
     }
 
     /// Returns the shape of output `index`.
@@ -80,7 +80,24 @@ impl Outputs<'_> {
     /// # Panics
     /// Panics if there is no such output.
     pub fn shape(&self, index: usize) -> &Shape {
-        self.arrays[index].shape()
+        self.tensors[index].shape()
+    }
+
+    /// Returns the outputs as the step stores them, without a copy. A handle of one may outlive this borrow: the next
+    /// launch for inputs of these shapes overwrites its elements, as a write in place does.
+    ///
+    /// ```
+    /// use pellucid::{Tensor, capture};
+    /// let x = Tensor::from([1.0f32, 2.0]);
+    /// let mut step = capture(|inputs| inputs[0].square(), &[&x])?;
+    /// let y = step.launch(&[&x])?.tensors()[0].clone();
+    /// assert_eq!(y.to_vec::<f32>(), [1.0, 4.0]);
+    /// step.launch(&[&Tensor::from([3.0f32, 4.0])])?;
+    /// assert_eq!(y.to_vec::<f32>(), [9.0, 16.0]);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    pub fn tensors(&self) -> &'a [Tensor] {
+        self.tensors
     }
 
     /// Copies output `index` to a tensor that later launches do not change.
@@ -115,10 +132,11 @@ impl Outputs<'_> {
     }
 
     fn copy_of(&self, index: usize) -> Result<Array> {
-        let array = self.arrays.get(index).ok_or_else(|| {
-            let reason = format!("the step has no output {index}; the number of outputs is {}", self.arrays.len());
+        let output = self.tensors.get(index).ok_or_else(|| {
+            let reason = format!("the step has no output {index}; the number of outputs is {}", self.tensors.len());
             Error::invalid("launch", reason)
         })?;
+        let array = output.array();
         let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;
         run_kernel(&Kernel::Copy, &[array], &[&copy], VersionUpdate::Skip)?;
         Ok(copy)

@@ -11,7 +11,7 @@ use crate::engine::{
 };
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::{EntryGradients, Tensor};
-use pellucid_ir::backend::{CompiledPlan, POISONED, Storage};
+use pellucid_ir::backend::{CompiledPlan, POISONED, READY, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::plan::{Elision, Launch, Plan, SlotRole, SlotView};
@@ -116,7 +116,8 @@ pub(super) struct CompiledStep {
     origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The outside storages that the step writes.
+    /// The storages that a launch writes and that tensors outside of the step may share: outside storages, and storages
+    /// of outputs.
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.
     inputs: Vec<Option<StepInput>>,
@@ -124,7 +125,8 @@ pub(super) struct CompiledStep {
     last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in the order of the recording.
     writes: Vec<StateWrite>,
-    outputs: Vec<Array>,
+    /// The outputs, as other code may hold them.
+    outputs: Vec<Tensor>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,
     /// Slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
@@ -169,7 +171,7 @@ impl CompiledStep {
 
     /// Returns the number of handles that the step has of an outside storage.
     fn handles(&self, slot: usize) -> u32 {
-        let outputs = self.outputs.iter().filter(|a| Arc::ptr_eq(a.storage(), &self.storages[slot])).count();
+        let outputs = self.outputs.iter().filter(|o| Arc::ptr_eq(o.array().storage(), &self.storages[slot])).count();
         // The step has one handle in `storages`, and one in `read` or `written`.
         2 + outputs as u32
     }
@@ -263,7 +265,8 @@ impl CompiledStep {
         let view = |slot: usize, layout: Layout, dtype| {
             Array::dense(storages[slot].clone(), 0, dtype, layout.shape().clone(), device).view(layout)
         };
-        let outputs = plan.outputs.iter().map(|o| view(o.slot, o.layout.clone(), o.dtype)).collect();
+        let output = |o: &SlotView| Tensor::from(view(o.slot, o.layout.clone(), o.dtype)).pinned();
+        let outputs: Vec<Tensor> = plan.outputs.iter().map(output).collect();
         let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
             let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
             let given = (plan.role(slot) == SlotRole::Given).then_some(slot);
@@ -278,8 +281,13 @@ impl CompiledStep {
         let outside = |i: &usize| matches!(origins[*i], SlotOrigin::Bound | SlotOrigin::Constant(_));
         let (write, read): (Vec<usize>, Vec<usize>) =
             (0..origins.len()).filter(outside).partition(|slot| is_written[*slot]);
-        let [mut read, written] =
+        let [mut read, mut written] =
             [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect::<Vec<_>>());
+        for storage in outputs.iter().map(|output| output.array().storage()) {
+            if !read.iter().chain(&written).any(|known| Arc::ptr_eq(known, storage)) {
+                written.push(storage.clone());
+            }
+        }
         // Storages of inputs are added for the time of a launch, which must not allocate.
         read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
@@ -309,9 +317,10 @@ impl CompiledStep {
         })
     }
 
-    /// Returns true while the host flags and the tensors of other devices have the values that the closure has read.
-    pub(super) fn dependencies_match(&self) -> bool {
-        self.dependencies.all_unchanged()
+    /// Returns true if the recording has the key of these inputs, and the host flags and the tensors of other devices
+    /// have the values that the closure has read.
+    pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
+        self.key.is_key_of(inputs) && self.dependencies.all_unchanged()
     }
 
     /// Returns false if a host flag that the closure has read can never have that value again.
@@ -337,7 +346,7 @@ impl CompiledStep {
         &self.plan
     }
 
-    pub(super) fn outputs(&self) -> &[Array] {
+    pub(super) fn outputs(&self) -> &[Tensor] {
         &self.outputs
     }
 
@@ -395,9 +404,14 @@ impl CompiledStep {
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
+        for output in self.outputs.iter().map(|output| output.array().storage()) {
+            // An output has values from its first launch on.
+            if output.pending() == POISONED {
+                output.set_pending(READY);
+            }
+        }
         // Other threads may have deferred reads of tensors that the launch writes.
-        let outputs = self.outputs.iter().map(Array::storage);
-        self.written.iter().chain(outputs).for_each(|storage| ensure_unread(storage));
+        self.written.iter().for_each(|storage| ensure_unread(storage));
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ensure_ready("launch", storage)?;
         }
@@ -459,8 +473,7 @@ impl CompiledStep {
 
     /// Returns true if a launch writes the storage of this array.
     fn is_written(&self, array: &Array) -> bool {
-        let same = |storage: &Arc<Storage>| Arc::ptr_eq(storage, array.storage());
-        self.written.iter().any(same) || self.outputs.iter().any(|output| same(output.storage()))
+        self.written.iter().any(|storage| Arc::ptr_eq(storage, array.storage()))
     }
 
     /// Runs the kernels.

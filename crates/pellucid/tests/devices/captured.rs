@@ -178,8 +178,8 @@ fn a_trainer_follows_a_model_that_moves() {
         let losses = devices.map(|device| {
             model.to_(device).unwrap();
             trainer.step(&x, &y).unwrap();
-            assert_eq!(trainer.current().unwrap().loss.device(), device);
-            trainer.current().unwrap().loss.item::<f32>().to_bits()
+            assert_eq!(trainer.loss_tensor().unwrap().device(), device);
+            trainer.loss().unwrap().to_bits()
         });
         trainer.compile(&[6, 4]).unwrap();
         losses

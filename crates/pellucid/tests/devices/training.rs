@@ -62,9 +62,8 @@ fn train_by_replays(device: Device) -> Vec<u32> {
             trainer.step(&x, &y).unwrap();
             losses.push(trainer.loss().unwrap());
         }
-        let step = trainer.current().unwrap();
-        assert!(step.inputs.iter().all(|buffer| buffer.device() == device));
-        assert_eq!((step.loss.device(), step.logits.device()), (device, device));
+        assert_eq!(trainer.loss_tensor().unwrap().device(), device);
+        assert_eq!(trainer.logits().unwrap().device(), device);
     }
     bits(&model, losses)
 }

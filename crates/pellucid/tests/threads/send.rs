@@ -1,11 +1,8 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
 use pellucid::data::{BatchPosition, Batches, Digits, Mnist};
-use pellucid::nn::graph::plan::*;
-use pellucid::nn::graph::{
-    BoundGradients, EagerStep, GraphTrainer, InferenceModel, RecordedStep, StepCheck, StepOptions, StepPlan, Stream,
-    Timer, TrainingStep,
-};
+use pellucid::nn::graph::mirror::*;
+use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
 use pellucid::nn::init::{Fan, Nonlinearity};
 use pellucid::nn::loss::{CrossEntropyLoss, GradKind, Loss, LossKind, WithTargets};
@@ -66,8 +63,20 @@ fn public_types_are_send_and_sync() {
         WrongShape,
     ];
     // Captured steps.
-    both![CaptureOptions, CacheStats, Placement, Plan, Passes, Outputs<'_>, StepPlan, StepOptions<'_>, Stream, Timer];
-    both![StepCheck, BoundGradients, LossKind, AveragedModel];
+    both![
+        CaptureOptions,
+        CacheStats,
+        Placement,
+        Plan,
+        Passes,
+        Outputs<'_>,
+        CapturePlan,
+        Buf,
+        StepOptions<'_>,
+        Stream,
+        Timer
+    ];
+    both![StepCheck, Rebound, LossKind, AveragedModel];
     // Models and their state.
     both![
         Sequential,
@@ -110,7 +119,7 @@ fn public_types_are_send_and_sync() {
     // The parts of layers and of plans.
     both![Fan, Nonlinearity, GradKind, Elman, GatedRecurrentUnit, LongShortTermMemory, InProj, RotaryPairing];
     both![PerAxis<2>, Windows<2>, PartInfo, HookGuard<'_>];
-    both![ArenaSlot, LayerBuffers, LossBuffers, PlannedBuffer];
+    both![ArenaSlot, PerLayerBufs, LossBufs];
     // The options and results of operations.
     both![
         AttentionOptions<'_>,
@@ -135,7 +144,14 @@ fn public_types_are_send_and_sync() {
 /// A call of a step needs exclusive access, so threads share it through a mutex.
 #[test]
 fn steps_and_trainers_are_send_and_sync() {
-    both![Captured<'_>, RecordedStep<'_>, EagerStep<'_>, TrainingStep<'_>, InferenceModel<'_, Sequential>];
+    both![
+        Captured<'_>,
+        GraphExec<'_>,
+        GraphExecLike<'_>,
+        TrainGraph<'_>,
+        InferenceModel<'_, Sequential>,
+        TrainingStep<'_>
+    ];
     both![GraphTrainer<'_, Sequential, CrossEntropyLoss, Muon>];
     both![GraphTrainer<'_, Sequential, Box<dyn Loss>, Box<dyn Optimizer>, (Tensor, Tensor)>];
 }

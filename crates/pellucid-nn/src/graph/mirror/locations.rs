@@ -3,7 +3,7 @@
 //! While a step is recorded, a tracker stores the storage ids of each layer's output, intermediate results and input
 //! gradient, and of every parameter gradient. The recording then contains the location of each storage.
 
-use super::plan::{ArenaSlot, BufferRole, StepPlan};
+use super::plan::{ArenaSlot, BufferRole, CapturePlan};
 use crate::call::LayerCall;
 use pellucid_tensor::{Captured, Placement, StorageId, Tensor, storages_written_since};
 use std::collections::HashMap;
@@ -33,12 +33,12 @@ impl BufferTracker {
         self.track_gradient(call.x, BufferRole::InputGradient(layer));
     }
 
-    /// Notes the storage that holds a buffer of the plan.
+    /// Stores the id of the storage that holds a buffer of the plan.
     pub(super) fn track(&self, role: BufferRole, tensor: &Tensor) {
         self.seen().insert(role, vec![tensor.storage_id()]);
     }
 
-    /// Notes the storage of the gradient of x during the backward pass.
+    /// Stores the id of the storage of the gradient of x during the backward pass.
     pub(super) fn track_gradient(&self, x: &Tensor, role: BufferRole) {
         if x.requires_grad() && !x.is_leaf() {
             let tracker = self.clone();
@@ -50,7 +50,7 @@ impl BufferTracker {
     }
 
     /// Stores the location of each buffer in the plan.
-    pub(super) fn store_locations(&self, plan: &mut StepPlan, captured: Option<&Captured<'_>>) {
+    pub(super) fn store_locations(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
         let seen = self.seen();
         plan.set_locations(|role, buf| {
             if buf.pinned().is_some() {

@@ -1,16 +1,18 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, StepLoss, zeros_on};
+use super::super::batch::ModelOfInputs;
+use super::super::trainer_core::{check_target_shape, of_loss};
+use super::NamedTensors;
 use crate::call::{TracedCall, trace_calls};
 use crate::loss::LossKind;
-use crate::module::ModuleParts;
+use crate::module::{ModuleParts, identity};
 use crate::parameter::Parameter;
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad, eval};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad, ops};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The default of [`StepPlan::max_scratch`](StepPlan#structfield.max_scratch): 8 MiB.
+/// The default of [`CapturePlan::max_scratch`](CapturePlan#structfield.max_scratch): 8 MiB.
 pub const DEFAULT_MAX_SCRATCH: usize = 8 << 20;
 
 /// The location of a planned buffer.
@@ -19,7 +21,7 @@ pub enum ArenaSlot {
     /// The location is unknown: the step was not recorded, or the recording does not contain the buffer.
     #[default]
     Planned,
-    /// The buffer has its own memory outside of the step's arena: it is pinned ([`PlannedBuffer::pin`]) or a result of
+    /// The buffer has its own memory outside of the step's arena: it is pinned ([`Buf::pin`]) or a result of
     /// the step.
     Owned,
     /// The buffer is stored in the step's arena from its first to its last use, counted in kernels.
@@ -75,7 +77,7 @@ pub(super) enum BufferRole {
 
 /// A buffer that a step may need.
 #[derive(Clone, Debug)]
-pub struct PlannedBuffer {
+pub struct Buf {
     shape: Shape,
     dtype: DType,
     device: Device,
@@ -85,9 +87,9 @@ pub struct PlannedBuffer {
     pinned: Option<OnceLock<Tensor>>,
 }
 
-impl PlannedBuffer {
-    fn new(shape: &Shape, dtype: DType, device: Device) -> PlannedBuffer {
-        PlannedBuffer {
+impl Buf {
+    fn new(shape: &Shape, dtype: DType, device: Device) -> Buf {
+        Buf {
             shape: shape.clone(),
             dtype,
             device,
@@ -97,8 +99,8 @@ impl PlannedBuffer {
         }
     }
 
-    fn scratch(bytes: usize, device: Device) -> PlannedBuffer {
-        PlannedBuffer {
+    fn scratch(bytes: usize, device: Device) -> Buf {
+        Buf {
             shape: Shape::from(bytes),
             dtype: DType::U8,
             device,
@@ -128,7 +130,7 @@ impl PlannedBuffer {
         self.shape.size() * self.dtype.size()
     }
 
-    /// Returns the location, known for the plan of a [recorded](super::RecordedStep::plan) step.
+    /// Returns the location, known for the plan of a [recorded](super::GraphExec::plan) step.
     pub fn location(&self) -> &ArenaSlot {
         &self.location
     }
@@ -149,7 +151,7 @@ impl PlannedBuffer {
         if self.recorded {
             return Err(Error::invalid("pin", "the step has already been recorded; pin the buffer before recording"));
         }
-        let tensor = zeros_on(self.device, &self.shape, self.dtype)?;
+        let tensor = ops::zeros(&self.shape, self.dtype)?.try_to(self.device)?;
         Ok(pinned.get_or_init(|| tensor).clone())
     }
 
@@ -157,19 +159,11 @@ impl PlannedBuffer {
     pub fn pinned(&self) -> Option<&Tensor> {
         self.pinned.as_ref()?.get()
     }
-
-    /// Uses the tensor as this buffer, unless the buffer is pinned already or is of another shape, dtype or device.
-    fn adopt(&self, tensor: &Tensor) {
-        let fits = self.shape == *tensor.shape() && (self.dtype, self.device) == (tensor.dtype(), tensor.device());
-        if let Some(own) = self.pinned.as_ref().filter(|_| fits) {
-            own.get_or_init(|| tensor.clone());
-        }
-    }
 }
 
 /// The buffers of one layer.
 #[derive(Clone, Debug)]
-pub struct LayerBuffers {
+pub struct PerLayerBufs {
     /// The index of the call and the name of the layer's type: `L0:Linear`.
     pub name: String,
     /// The layer's name in the model (`0`, `encoder`). Empty for the model itself, and for a layer without fields,
@@ -178,22 +172,22 @@ pub struct LayerBuffers {
     /// The number of the call among all calls of layers; `None` for the model's own parameters.
     pub(super) call: Option<usize>,
     /// The output.
-    pub output: PlannedBuffer,
+    pub output: Buf,
     /// The pre-activation, if an activation follows: the gradient of the activation reads it. Unfused, it is the output
     /// itself; a matrix product with a fused activation writes both.
-    pub pre_activation: Option<PlannedBuffer>,
+    pub pre_activation: Option<Buf>,
     /// The gradient of the input; `None` if the input needs no gradient (data, integers).
-    pub input_gradient: Option<PlannedBuffer>,
+    pub input_gradient: Option<Buf>,
     /// The gradients of the layer's trained parameters, by name in the model. A shared parameter is listed once, at the
     /// first layer that holds it.
-    pub gradients: Vec<(String, PlannedBuffer)>,
+    pub gradients: Vec<(String, Buf)>,
     /// The intermediate results of the forward pass.
-    pub work: Option<PlannedBuffer>,
+    pub work: Option<Buf>,
 }
 
-impl LayerBuffers {
+impl PerLayerBufs {
     /// Returns the gradient of the layer's own parameter of this name, such as `weight`.
-    pub fn gradient(&self, own: &str) -> Option<&PlannedBuffer> {
+    pub fn gradient(&self, own: &str) -> Option<&Buf> {
         let is_own = |name: &str| match name.strip_prefix(self.path.as_str()) {
             Some(rest) => rest.strip_prefix('.').unwrap_or(rest) == own,
             None => false,
@@ -201,7 +195,32 @@ impl LayerBuffers {
         self.gradients.iter().find(|(name, _)| is_own(name)).map(|(_, buf)| buf)
     }
 
-    fn all(&self) -> impl Iterator<Item = &PlannedBuffer> {
+    /// Returns the output.
+    pub fn y(&self) -> &Buf {
+        &self.output
+    }
+
+    /// Returns the pre-activation.
+    pub fn z(&self) -> Option<&Buf> {
+        self.pre_activation.as_ref()
+    }
+
+    /// Returns the gradient of the input.
+    pub fn g_a(&self) -> Option<&Buf> {
+        self.input_gradient.as_ref()
+    }
+
+    /// Returns the gradient of the parameter `weight`.
+    pub fn g_w(&self) -> Option<&Buf> {
+        self.gradient("weight")
+    }
+
+    /// Returns the gradient of the parameter `bias`.
+    pub fn g_b(&self) -> Option<&Buf> {
+        self.gradient("bias")
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Buf> {
         let own = [Some(&self.output), self.input_gradient.as_ref(), self.work.as_ref()].into_iter().flatten();
         own.chain(self.gradients.iter().map(|(_, buf)| buf))
     }
@@ -209,26 +228,38 @@ impl LayerBuffers {
 
 /// The buffers of the loss.
 #[derive(Clone, Debug)]
-pub struct LossBuffers {
+pub struct LossBufs {
     /// The gradient of the logits; it has their shape.
-    pub logits_gradient: PlannedBuffer,
+    pub logits_gradient: Buf,
     /// Shape and dtype of the targets.
     pub target: (Shape, DType),
+}
+
+impl LossBufs {
+    /// Returns the gradient of the logits.
+    pub fn d_y(&self) -> &Buf {
+        &self.logits_gradient
+    }
+
+    /// Returns the shape of the logits, the output of the model.
+    pub fn out_shape(&self) -> &Shape {
+        self.logits_gradient.shape()
+    }
 }
 
 /// All buffers that a step may need, each with shape, dtype and bytes, before memory is shared and operations are
 /// fused.
 #[derive(Clone, Debug)]
-pub struct StepPlan {
+pub struct CapturePlan {
     /// The shape of the input; for several inputs, the first one's.
     pub input_shape: Shape,
     /// Names, shapes and dtypes of all inputs.
     pub inputs: Vec<(String, Shape, DType)>,
     /// The buffers of the layers that the model calls, in the order of the calls. Parameters that belong to none of
     /// these layers follow at the end, in an entry for the model itself.
-    pub layers: Vec<LayerBuffers>,
+    pub layers: Vec<PerLayerBufs>,
     /// The buffers of the loss.
-    pub loss: LossBuffers,
+    pub loss: LossBufs,
     /// The maximum scratch of one matrix product in bytes, [`DEFAULT_MAX_SCRATCH`] unless it is set. It is for devices
     /// that use some; the CPU and `wgpu` use none.
     pub max_scratch: usize,
@@ -239,43 +270,43 @@ fn layer_buffers(
     type_name: &str,
     calls: &[TracedCall],
     parameters: Vec<(String, Parameter)>,
-    logits: &PlannedBuffer,
-) -> Vec<LayerBuffers> {
+    logits: &Buf,
+) -> Vec<PerLayerBufs> {
     // If the model is a layer, the first call is the model itself, and its layers are called one level deeper.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
     let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
     let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
-    let mut layers: Vec<LayerBuffers> = Vec::with_capacity(calls.len());
+    let mut layers: Vec<PerLayerBufs> = Vec::with_capacity(calls.len());
     for (i, (number, call)) in calls.iter().enumerate() {
         let TracedCall { row, input, tracked, dtype, .. } = call;
         let device = logits.device;
-        let output = PlannedBuffer::new(&row.output, *dtype, device);
+        let output = Buf::new(&row.output, *dtype, device);
         let scratch = (row.work.allocated_bytes as usize).saturating_sub(row.bytes);
-        layers.push(LayerBuffers {
+        layers.push(PerLayerBufs {
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
             call: Some(*number),
             pre_activation: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| output.clone()),
-            input_gradient: tracked.then(|| PlannedBuffer::new(&input.shape, input.dtype, device)),
+            input_gradient: tracked.then(|| Buf::new(&input.shape, input.dtype, device)),
             output,
             gradients: Vec::new(),
-            work: (scratch > 0).then(|| PlannedBuffer::scratch(scratch, device)),
+            work: (scratch > 0).then(|| Buf::scratch(scratch, device)),
         });
     }
     let mut own = Vec::new();
     for (name, parameter) in parameters {
-        let holds = |layer: &&mut LayerBuffers| {
+        let holds = |layer: &&mut PerLayerBufs| {
             calls.len() == 1 && layer.path.is_empty()
                 || !layer.path.is_empty() && name.strip_prefix(&layer.path).is_some_and(|rest| rest.starts_with('.'))
         };
-        let buf = PlannedBuffer::new(parameter.shape(), parameter.dtype(), parameter.device());
+        let buf = Buf::new(parameter.shape(), parameter.dtype(), parameter.device());
         match layers.iter_mut().find(holds) {
             Some(layer) => layer.gradients.push((name, buf)),
             None => own.push((name, buf)),
         }
     }
     if !own.is_empty() {
-        layers.push(LayerBuffers {
+        layers.push(PerLayerBufs {
             name: format!("L{}:{type_name}", layers.len()),
             path: String::new(),
             call: None,
@@ -289,59 +320,47 @@ fn layer_buffers(
     layers
 }
 
-impl StepPlan {
-    /// Returns the plan of a step with this model for inputs of these shapes and dtypes. Their values are not used.
+impl CapturePlan {
+    /// Returns the plan of a step with this model and these inputs, whose values are not used.
     ///
     /// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
-    ///
-    /// ```
-    /// use pellucid::nn::graph::StepPlan;
-    /// use pellucid::nn::{Linear, Relu, loss::LossKind, sequential};
-    /// use pellucid::{DType, Tensor};
-    /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
-    /// let x = Tensor::zeros([64, 784], DType::F32);
-    /// let plan = StepPlan::new(&model, &x, LossKind::SoftmaxCrossEntropy)?;
-    /// let first = &plan.layers[0];
-    /// assert_eq!(first.name, "L0:Linear");
-    /// assert_eq!(first.gradient("weight").unwrap().shape().dims(), [256, 784]);
-    /// assert!(first.pre_activation.is_some()); // a relu follows
-    /// assert!(first.input_gradient.is_none()); // x is data
-    /// assert_eq!(plan.loss.logits_gradient.shape().dims(), [64, 10]);
-    /// println!("{plan}");
-    /// # Ok::<(), pellucid::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Layer`] names a layer that rejects its input or whose output shape depends on values;
-    /// [`Error::ShapeMismatch`] if the loss does not accept the logits.
-    pub fn new<X: Batch, M: Model<X> + ?Sized>(model: &M, inputs: &X, loss: LossKind) -> Result<StepPlan> {
-        StepPlan::of(&ModelWithBatch::new(model, inputs)?, &loss)
-    }
-
-    /// Returns the plan of a step with this model and batch.
-    pub(super) fn of(model: &dyn BoundModel, loss: &LossKind) -> Result<StepPlan> {
+    pub(super) fn new(
+        model: &dyn ModelOfInputs,
+        named: &NamedTensors,
+        loss: &LossKind,
+        max_scratch: usize,
+    ) -> Result<CapturePlan> {
+        let inputs: Vec<Tensor> = named.iter().map(|(_, x)| x.clone()).collect();
         let mut run = || {
             let _on = enable_grad();
-            model.logits()
+            model.output(&inputs)
         };
-        // The first run builds lazy layers, which have neither parameters nor names before it.
-        trace_calls(model, &mut run)?;
-        let (logits, calls) = trace_calls(model, &mut run)?;
-        let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
         let parts: &dyn ModuleParts = model;
-        let named: Vec<(String, Parameter)> =
-            parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
+        // The first run builds lazy layers, which have neither parameters nor names before it.
+        trace_calls(parts, &mut run)?;
+        let (logits, calls) = trace_calls(parts, &mut run)?;
+        let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
+        let trained = parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
         let type_name = parts.modules().first().map_or("model", |(_, info)| info.class());
-        let inputs = model.batch().named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype()));
-        let inputs: Vec<_> = inputs.collect();
-        let logits_gradient = PlannedBuffer::new(logits, dtype, device);
-        Ok(StepPlan {
+        let inputs: Vec<_> = named.iter().map(|(name, x)| (name.clone(), x.shape().clone(), x.dtype())).collect();
+        let logits_gradient = Buf::new(logits, dtype, device);
+        Ok(CapturePlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
-            layers: layer_buffers(type_name, &calls, named, &logits_gradient),
-            loss: LossBuffers { logits_gradient, target: loss.target(logits, dtype)? },
-            max_scratch: DEFAULT_MAX_SCRATCH,
+            layers: layer_buffers(type_name, &calls, trained, &logits_gradient),
+            loss: LossBufs { logits_gradient, target: loss.target(logits, dtype)? },
+            max_scratch,
         })
+    }
+
+    /// Returns [`max_scratch`](CapturePlan#structfield.max_scratch).
+    pub fn lt_bytes(&self) -> usize {
+        self.max_scratch
+    }
+
+    /// Returns [`layers`](CapturePlan#structfield.layers).
+    pub fn per_layer(&self) -> &[PerLayerBufs] {
+        &self.layers
     }
 
     /// Returns the device of the step, which is the device of the logits.
@@ -350,35 +369,24 @@ impl StepPlan {
     }
 
     /// Returns the buffers of all parameter gradients, by name.
-    pub fn gradients(&self) -> impl Iterator<Item = (&str, &PlannedBuffer)> {
+    pub fn gradients(&self) -> impl Iterator<Item = (&str, &Buf)> {
         self.layers.iter().flat_map(|layer| layer.gradients.iter().map(|(name, buf)| (name.as_str(), buf)))
     }
 
     /// Returns the buffer of a parameter's gradient.
-    pub fn gradient(&self, parameter: &str) -> Option<&PlannedBuffer> {
+    pub fn gradient(&self, parameter: &str) -> Option<&Buf> {
         self.gradients().find(|(name, _)| *name == parameter).map(|(_, buf)| buf)
     }
 
     /// Returns the total size of all buffers in bytes, without sharing.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().flat_map(LayerBuffers::all).map(PlannedBuffer::bytes).sum::<usize>()
+        self.layers.iter().flat_map(PerLayerBufs::all).map(Buf::bytes).sum::<usize>()
             + self.loss.logits_gradient.bytes()
     }
 
-    /// Uses the gradient buffers of other plans of the same parameters, by name. Two paths through a model then share
-    /// their gradients.
-    pub(super) fn adopt_gradients(&self, shared: &HashMap<String, Tensor>) {
-        for (name, buf) in self.gradients() {
-            if let Some(tensor) = shared.get(name) {
-                buf.adopt(tensor);
-            }
-        }
-    }
-
     /// Stores the location of each buffer of a recorded step.
-    pub(super) fn set_locations(&mut self, location: impl Fn(BufferRole, &PlannedBuffer) -> ArenaSlot) {
-        let set =
-            |role: BufferRole, buf: &mut PlannedBuffer| (buf.location, buf.recorded) = (location(role, buf), true);
+    pub(super) fn set_locations(&mut self, location: impl Fn(BufferRole, &Buf) -> ArenaSlot) {
+        let set = |role: BufferRole, buf: &mut Buf| (buf.location, buf.recorded) = (location(role, buf), true);
         for (i, layer) in self.layers.iter_mut().enumerate() {
             set(BufferRole::Output(i), &mut layer.output);
             // Unfused, the pre-activation is the output.
@@ -391,53 +399,66 @@ impl StepPlan {
     }
 
     /// Returns an error if inputs or targets do not match the plan; it names the layer that would read them.
-    pub(super) fn check(&self, op: &'static str, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
-        let (mut given, mut refused) = (0, None);
-        x.each_tensor(&mut |name, x| {
-            if refused.is_none() {
-                refused = self.inputs.get(given).and_then(|own| input_mismatch(op, own, name, x));
-            }
-            given += 1;
-        });
-        if given != self.inputs.len() {
-            refused = Some(Error::invalid(op, format!("the step has {} inputs, got {given}", self.inputs.len())));
-        }
+    pub(super) fn check(&self, op: &'static str, x: &NamedTensors, y: &Tensor) -> Result<()> {
+        let mut mismatches = self.inputs.iter().zip(x).filter_map(|(own, (name, x))| input_mismatch(op, own, name, x));
+        let refused = match x.len() == self.inputs.len() {
+            true => mismatches.next(),
+            false => Some(Error::invalid(op, format!("the step has {} inputs, got {}", self.inputs.len(), x.len()))),
+        };
         if let Some(source) = refused {
             let layer = self.layers.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
             return Err(Error::Layer { layer, source: Box::new(source) });
         }
-        let (shape, dtype) = &self.loss.target;
-        let source = if dtype.is_int() && y.dtype().is_float() && y.shape() == self.loss.logits_gradient.shape() {
-            let help = format!(
-                "the step expects class numbers of shape {shape}; for probabilities, make the loss by \
-                 with_targets({}, DType::{:?})",
-                y.shape(),
-                y.dtype()
-            );
-            Error::shapes(op, [y.shape(), shape], help)
-        } else if y.shape() != shape {
-            Error::shapes(
-                op,
-                [y.shape(), shape],
-                format!("the step expects targets of shape {shape}, got {}; reshape() or index the targets", y.shape()),
-            )
-        } else if y.dtype().is_int() != dtype.is_int() || y.dtype().is_float() != dtype.is_float() {
-            Error::dtypes(op, [y.dtype(), *dtype], format!("the step expects targets of dtype {dtype}; use to_dtype()"))
-        } else {
-            return Ok(());
-        };
-        Err(Error::Layer { layer: "loss".into(), source: Box::new(source) })
+        check_target_shape(op, y, &self.loss.target, self.loss.logits_gradient.shape()).map_err(of_loss)
     }
 
-    /// Returns an error for targets that have the shape and dtype of the plan, but a value that the loss refuses.
-    pub(super) fn check_targets(&self, loss: &dyn StepLoss, y: &Tensor) -> Result<()> {
-        // The launch needs the values in any case.
-        if y.device().is_cpu() && !y.is_readable() {
-            eval([y])?;
+    /// Stores the gradient of every updated parameter in the plan's buffer.
+    pub(super) fn bind(&self, model: &dyn ModuleParts, updated: &[Parameter]) -> Result<Rebound> {
+        for (_, parameter, gradient) in self.pinned_gradients(model)? {
+            if updated.iter().any(|p| p.id() == parameter.id()) {
+                parameter.set_grad(Some(gradient));
+            }
         }
-        let checked = loss.check_targets(self.loss.logits_gradient.shape(), y);
-        checked.map_err(|source| Error::Layer { layer: "loss".into(), source: Box::new(source) })
+        Ok(self.bound(model, updated))
     }
+
+    /// Returns which gradients of the updated parameters are stored in the buffers of the plan now.
+    pub(super) fn bound(&self, model: &dyn ModuleParts, updated: &[Parameter]) -> Rebound {
+        let mut updated: HashMap<_, usize> = updated.iter().enumerate().map(|(i, p)| (p.id(), i)).collect();
+        let mut current = Rebound::default();
+        for (name, parameter) in model.parameters() {
+            let Some(buf) = self.gradient(&name) else { continue };
+            if updated.remove(&parameter.id()).is_none() {
+                current.not_updated.push(name);
+            } else if let (Some(buf), Some(gradient)) = (buf.pinned(), parameter.grad())
+                && identity(buf) == identity(&gradient)
+            {
+                current.bound.push(name);
+            }
+        }
+        current.not_planned = updated.into_values().collect();
+        current.not_planned.sort_unstable();
+        current
+    }
+
+    /// Returns the model's trained parameters that have a gradient buffer in the plan, in order, each with its name and
+    /// the buffer, which this call pins.
+    pub(super) fn pinned_gradients(&self, model: &dyn ModuleParts) -> Result<Vec<(String, Parameter, Tensor)>> {
+        let named = model.parameters().into_iter();
+        let planned = named.filter_map(|(name, parameter)| Some((self.gradient(&name)?, name, parameter)));
+        planned.map(|(buf, name, parameter)| Ok((name, parameter, buf.pin()?))).collect()
+    }
+}
+
+/// The parameters whose gradients [`try_rebind_grads`](super::try_rebind_grads) bound to the buffers of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebound {
+    /// Names of the parameters whose gradient is stored in the plan's buffer.
+    pub bound: Vec<String>,
+    /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
+    pub not_updated: Vec<String>,
+    /// Indices of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
+    pub not_planned: Vec<usize>,
 }
 
 /// Returns the error if a tensor is not the input that the plan expects.
@@ -456,9 +477,9 @@ fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x:
     })
 }
 
-impl fmt::Display for StepPlan {
+impl fmt::Display for CapturePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &PlannedBuffer| {
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &Buf| {
             writeln!(
                 f,
                 "  {name:24} {:>8} {:20} {:>12} bytes  {}",

@@ -1,158 +1,58 @@
-//! The names of an earlier framework for recorded training steps.
+//! The names of an earlier framework for recorded training steps over fixed buffers.
 //!
-//! Programs that were written for it find its functions, types and fields here. Everything is a thin wrapper around
-//! [`graph`](super), whose names new programs use:
+//! Programs that were written for it find its functions, types and fields here. New programs use
+//! [`GraphTrainer`](super::GraphTrainer), [`TrainingStep`](super::TrainingStep) and
+//! [`InferenceModel`](super::InferenceModel), which read a batch where it is stored.
 //!
-//! | here | in [`graph`](super) |
-//! | --- | --- |
-//! | [`make_plan`], [`make_plan_for_sequential`] | [`StepPlan::new`] |
-//! | [`CapturePlan`], [`PerLayerBufs`], [`LossBufs`], [`Buf`] | [`StepPlan`], [`LayerBuffers`](super::plan::LayerBuffers), [`LossBuffers`](super::plan::LossBuffers), [`PlannedBuffer`](super::plan::PlannedBuffer) |
-//! | `lt_bytes`; `y`, `z`, `g_a`, `g_w`, `g_b`; `d_y`, `out_shape` | their fields ([`PlanNames`], [`LayerNames`], [`LossNames`]) |
-//! | [`try_rebind_grads`], [`Rebound`] | [`StepPlan::bind_gradients`], [`BoundGradients`](super::BoundGradients) |
-//! | [`collect_params_from_plan`] | [`StepPlan::gradient`], [`PlannedBuffer::pin`](super::plan::PlannedBuffer::pin) |
-//! | [`record_step_graph`], [`record_step_graph_with`] | [`RecordedStep::training`] |
-//! | [`record_eval_graph`] | [`RecordedStep::evaluation`] |
-//! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`]; [`EagerStep`](super::EagerStep), which a closure can create |
-//! | [`TrainGraph`], of an exec by `TrainGraph::from(exec)`; `x_buf`, `y_buf`, `exec` | [`TrainingStep`] and its fields ([`TrainGraphNames`]) |
-//! | a loss that falls, and Σ Δθ·g < 0 | [`GraphTrainer::check_step`](super::GraphTrainer::check_step) |
-//! | [`Sequential::compile`], [`CompileOptions`] | [`GraphTrainer`](super::GraphTrainer) |
+//! | stage | function | effect |
+//! | --- | --- | --- |
+//! | build | [`Layer::build`] | creates the parameters that depend on the input shape |
+//! | plan | [`make_plan`], [`make_plan_for_sequential`] | lists the buffers of a step, from shapes alone |
+//! | bind | [`try_rebind_grads`], [`collect_params_from_plan`] | stores gradients in the plan's buffers |
+//! | record | [`record_step_graph`], [`record_step_graph_with`], [`record_eval_graph`] | runs no kernel, changes no value, draws no random number |
+//! | launch | [`GraphExec::launch`], [`TrainGraph::set_batch`] | runs the step on the contents of its buffers |
+//!
+//! [`Sequential::compile`] runs the first four stages.
 
-use super::batch::{Batch, Model, ModelWithBatch};
-use super::plan::DEFAULT_MAX_SCRATCH;
-use super::plan::StepPlan;
-use super::record::{RecordedStep, StepOptions};
+mod exec;
+mod forward;
+mod locations;
+mod plan;
+mod update;
+
+pub use exec::{GraphExec, TrainGraph};
+pub use plan::{ArenaSlot, Buf, CapturePlan, DEFAULT_MAX_SCRATCH, LossBufs, PerLayerBufs, Rebound};
+pub use update::ParameterUpdate;
+
+pub use super::launcher::GraphExecLike;
+pub use crate::loss::LossKind;
+
+use super::batch::{Batch, BoundModel, Model};
+use super::coverage::{FrozenParameters, fill_optimizer, trained_parameters};
+use super::options::StepOptions;
 use super::stream::Stream;
-use super::training_step::{TrainingSetup, TrainingStep};
-use super::update::ParameterUpdate;
 use crate::layer::Layer;
 use crate::loss::Loss;
-use crate::module::{Module, parts};
+use crate::module::{Module, ModuleParts, parts};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
-use pellucid_tensor::{Result, Shape, Tensor, ops};
-use std::collections::HashMap;
+use exec::{ModelAndLoss, named_tensors};
+use pellucid_tensor::{Error, Result, Tensor, ops};
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub use super::gradients::BoundGradients as Rebound;
-pub use super::plan::{
-    LayerBuffers as PerLayerBufs, LossBuffers as LossBufs, PlannedBuffer as Buf, StepPlan as CapturePlan,
-};
-pub use super::record::RecordedStep as GraphExec;
-pub use super::runner::EagerStep as GraphExecLike;
-pub use super::training_step::TrainingStep as TrainGraph;
-pub use crate::loss::LossKind;
+/// Tensors with their names, in order.
+type NamedTensors = Vec<(String, Tensor)>;
 
-/// The fields of a plan under their earlier names.
-pub trait PlanNames {
-    /// Returns [`max_scratch`](StepPlan#structfield.max_scratch).
-    fn lt_bytes(&self) -> usize;
-
-    /// Returns [`layers`](StepPlan#structfield.layers).
-    fn per_layer(&self) -> &[PerLayerBufs];
-}
-
-impl PlanNames for CapturePlan {
-    fn lt_bytes(&self) -> usize {
-        self.max_scratch
-    }
-
-    fn per_layer(&self) -> &[PerLayerBufs] {
-        &self.layers
-    }
-}
-
-/// The buffers of a layer under their earlier names.
-pub trait LayerNames {
-    /// Returns the output.
-    fn y(&self) -> &Buf;
-
-    /// Returns the pre-activation.
-    fn z(&self) -> Option<&Buf>;
-
-    /// Returns the gradient of the input.
-    fn g_a(&self) -> Option<&Buf>;
-
-    /// Returns the gradient of the parameter `weight`.
-    fn g_w(&self) -> Option<&Buf>;
-
-    /// Returns the gradient of the parameter `bias`.
-    fn g_b(&self) -> Option<&Buf>;
-}
-
-impl LayerNames for PerLayerBufs {
-    fn y(&self) -> &Buf {
-        &self.output
-    }
-
-    fn z(&self) -> Option<&Buf> {
-        self.pre_activation.as_ref()
-    }
-
-    fn g_a(&self) -> Option<&Buf> {
-        self.input_gradient.as_ref()
-    }
-
-    fn g_w(&self) -> Option<&Buf> {
-        self.gradient("weight")
-    }
-
-    fn g_b(&self) -> Option<&Buf> {
-        self.gradient("bias")
-    }
-}
-
-/// The buffers of a loss under their earlier names.
-pub trait LossNames {
-    /// Returns the gradient of the logits.
-    fn d_y(&self) -> &Buf;
-
-    /// Returns the shape of the logits, the output of the model.
-    fn out_shape(&self) -> &Shape;
-}
-
-impl LossNames for LossBufs {
-    fn d_y(&self) -> &Buf {
-        &self.logits_gradient
-    }
-
-    fn out_shape(&self) -> &Shape {
-        self.logits_gradient.shape()
-    }
-}
-
-/// The fields of a training step under their earlier names.
-pub trait TrainGraphNames<'f> {
-    /// Returns the first input buffer.
-    fn x_buf(&self) -> &Tensor;
-
-    /// Returns the target buffer.
-    fn y_buf(&self) -> &Tensor;
-
-    /// Returns the recorded step.
-    fn exec(&mut self) -> &mut GraphExec<'f>;
-}
-
-impl<'f> TrainGraphNames<'f> for TrainGraph<'f> {
-    fn x_buf(&self) -> &Tensor {
-        &self.inputs[0]
-    }
-
-    fn y_buf(&self) -> &Tensor {
-        &self.targets
-    }
-
-    fn exec(&mut self) -> &mut GraphExec<'f> {
-        &mut self.recorded
-    }
-}
-
-/// Returns the plan of a step with this model for inputs of these shapes and dtypes; see [`StepPlan::new`]. The default
-/// loss is the softmax cross-entropy; by default, a matrix product has 8 MiB of scratch.
+/// Returns the plan of a step with this model for inputs of these shapes and dtypes. Their values are not used. The
+/// default loss is the softmax cross-entropy; by default, a matrix product has 8 MiB of scratch.
+///
+/// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
 ///
 /// # Errors
-/// The errors of [`StepPlan::new`].
+/// [`Error::Layer`] names a layer that rejects its input or whose output shape depends on values;
+/// [`Error::ShapeMismatch`] if the loss does not accept the logits.
 pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     model: &M,
     inputs: &X,
@@ -161,14 +61,14 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 ) -> Result<CapturePlan> {
     let loss = loss.into().unwrap_or(LossKind::SoftmaxCrossEntropy);
     let max_scratch = lt_bytes.into().unwrap_or(DEFAULT_MAX_SCRATCH);
-    Ok(StepPlan { max_scratch, ..StepPlan::new(model, inputs, loss)? })
+    CapturePlan::new(&bound(model, inputs)?, &named_tensors(inputs), &loss, max_scratch)
 }
 
 /// Returns the plan of a step with this layer, usually a [`Sequential`], for inputs of this shape and of the layer's
 /// [input dtype](Layer::input_dtype). `None` means the defaults of [`make_plan`].
 ///
 /// ```
-/// use pellucid::nn::graph::mirror::{LayerNames, LossKind, LossNames, PlanNames, make_plan_for_sequential};
+/// use pellucid::nn::graph::mirror::{LossKind, make_plan_for_sequential};
 /// use pellucid::nn::{Linear, Relu, sequential};
 /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
 /// let plan = make_plan_for_sequential(&model, &[64, 784], LossKind::SoftmaxCrossEntropy, 8 << 20)?;
@@ -210,22 +110,26 @@ pub fn collect_params_from_plan(
     Ok(pinned.map(|(_, parameter, gradient)| (parameter.clone(), gradient, parameter.rank() <= 1)).collect())
 }
 
-/// Stores the gradient of every parameter that the optimizer updates in the plan's buffer; see
-/// [`StepPlan::bind_gradients`].
+/// Stores the gradient of every parameter that the optimizer updates in the plan's buffer.
+///
+/// A recorded step writes the gradient into this buffer, and the optimizer reads it from there. Between launches
+/// [`Tensor::grad`] returns it. Parameters that cannot be bound are reported and stay unchanged.
 ///
 /// # Errors
-/// The errors of [`StepPlan::bind_gradients`].
+/// The errors of [`Buf::pin`]; then no parameter is bound.
 pub fn try_rebind_grads(
     model: &(impl Module + ?Sized),
     optimizer: &(impl Optimizer + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Rebound> {
-    plan.bind_gradients(model, optimizer)
+    plan.bind(parts(&model), optimizer.parameters())
 }
 
-/// Records a training step on the contents of `x_buf` and `y_buf`; see [`RecordedStep::training`]. The update is an
-/// optimizer, or a closure such as `|| optimizer.step()`. A [`TrainGraph`] of the result copies batches into the
-/// buffers.
+/// Records a training step: forward, loss, backward and update, on the contents of `x_buf` and `y_buf` at each launch.
+///
+/// Recording runs no kernel: parameters, optimizer state, statistics and random generators stay unchanged until the
+/// first launch. Each launch starts without gradients. The update is an optimizer, or a closure such as `||
+/// optimizer.step()`, see [`ParameterUpdate`]. A [`TrainGraph`] of the result copies batches into the buffers.
 ///
 /// ```
 /// use pellucid::nn::graph::mirror::{LossKind, TrainGraph};
@@ -250,7 +154,10 @@ pub fn try_rebind_grads(
 /// ```
 ///
 /// # Errors
-/// The errors of [`RecordedStep::training`].
+/// [`Error::Layer`] for buffers that do not match the plan, for a layer that rejects its input, or for one that
+/// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
+/// parameters that require a gradient but do not belong to the optimizer; errors of
+/// [`capture`](pellucid_tensor::capture()).
 pub fn record_step_graph<'f, X, M, L, Kind>(
     model: &'f M,
     loss: &'f L,
@@ -267,13 +174,14 @@ where
     Kind: ?Sized,
 {
     let options = StepOptions { stream, ..Default::default() };
-    RecordedStep::training(model, loss, optimizer_step, plan, x_buf, y_buf, options)
+    record_step_graph_with(model, loss, optimizer_step, plan, x_buf, y_buf, options)
 }
 
-/// Records a training step as [`record_step_graph`] does, with options; see [`RecordedStep::training`].
+/// Records a training step as [`record_step_graph`] does, with options. Model and loss are passed as pointers.
 ///
 /// # Errors
-/// The errors of [`RecordedStep::training`].
+/// The errors of [`record_step_graph`]; [`Error::InvalidArgument`] if `accumulate` is 0, if it is above 1 and not all
+/// gradients are stored in the plan's buffers, see [`try_rebind_grads`], or for a scaler with a closure.
 pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
     model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
     loss: impl Deref<Target: Loss> + Send + Sync + 'f,
@@ -283,13 +191,17 @@ pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
     y_buf: &Tensor,
     options: StepOptions<'f>,
 ) -> Result<GraphExec<'f>> {
-    RecordedStep::training(model, loss, optimizer_step, plan, x_buf, y_buf, options)
+    let parts = model_and_loss(model, loss, x_buf)?;
+    let trained = trained_parameters(&*parts.0, &*parts.1).into_iter().map(|(_, parameter)| parameter).collect();
+    let update = optimizer_step.into_optimizer(trained);
+    GraphExec::training(parts, update, plan, (&named_tensors(x_buf), y_buf), options)
 }
 
-/// Records an evaluation on the contents of `x_buf` and `y_buf`; see [`RecordedStep::evaluation`].
+/// Records an evaluation: logits and loss for the contents of `x_buf` and `y_buf`, without a backward pass. All layers
+/// are in evaluation mode, as after [`Module::eval`]; afterwards the model's mode is restored.
 ///
 /// # Errors
-/// The errors of [`RecordedStep::evaluation`].
+/// The errors of [`record_step_graph`].
 pub fn record_eval_graph<'f, X: Batch + 'f>(
     model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
     loss: impl Deref<Target: Loss> + Send + Sync + 'f,
@@ -298,7 +210,24 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     y_buf: &Tensor,
     stream: Option<Stream>,
 ) -> Result<GraphExec<'f>> {
-    RecordedStep::evaluation(model, loss, plan, x_buf, y_buf, stream)
+    let parts = model_and_loss(model, loss, x_buf)?;
+    GraphExec::evaluation(parts, plan, (&named_tensors(x_buf), y_buf), stream)
+}
+
+/// Returns a model with the structure of its batch.
+fn bound<X: Batch, P: Deref<Target: Model<X>>>(model: P, like: &X) -> Result<BoundModel<P, X>> {
+    let bound = BoundModel::new(model);
+    bound.set_structure(like)?;
+    Ok(bound)
+}
+
+/// Returns a model and a loss without their types.
+fn model_and_loss<'f, X: Batch + 'f>(
+    model: impl Deref<Target: Model<X>> + Send + Sync + 'f,
+    loss: impl Deref<Target: Loss> + Send + Sync + 'f,
+    like: &X,
+) -> Result<ModelAndLoss<'f>> {
+    Ok((Arc::new(bound(model, like)?), Arc::new(loss)))
 }
 
 /// The arguments of [`Sequential::compile`] other than the model.
@@ -367,15 +296,37 @@ impl Sequential {
         options: CompileOptions<'f, L, O>,
     ) -> Result<TrainGraph<'f>> {
         let CompileOptions { loss, optimizer, lt_bytes, stream, allow_untrained_parameters } = options;
+        let op = "compile";
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
-        let setup = TrainingSetup {
-            model: ModelWithBatch::with_buffers(self, &inputs)?,
-            loss: Arc::new(loss),
-            optimizer: Arc::new(optimizer),
-            max_scratch: lt_bytes,
-            options: StepOptions { stream, allow_untrained_parameters, ..Default::default() },
-            passes: Arc::default(),
+        let parts = model_and_loss(self, loss, &inputs)?;
+        let Some(kind) = parts.1.target_kind() else {
+            return Err(Error::invalid(
+                op,
+                "the targets of this loss are unknown; use loss.with_targets(shape, dtype)",
+            ));
         };
-        TrainingStep::compile(setup, &HashMap::new(), None)
+        let model: &dyn ModuleParts = &*parts.0;
+        model.supports_capture()?;
+        let plan = CapturePlan::new(&*parts.0, &named_tensors(&inputs), &kind, lt_bytes)?;
+        let parameters = model.parameters();
+        let before: Vec<Option<Tensor>> = parameters.iter().map(|(_, p)| p.grad()).collect();
+        let optimizer: Arc<dyn Optimizer + 'f> = Arc::new(optimizer);
+        let is_filled = fill_optimizer(model, &*parts.1, &*optimizer)?;
+        let record = || {
+            let updated = optimizer.parameters();
+            FrozenParameters::of(op, model, &*parts.1, updated, allow_untrained_parameters)?;
+            plan.bind(model, updated)?;
+            let (shape, dtype) = &plan.loss.target;
+            let buffers = (named_tensors(&inputs), ops::zeros(shape, *dtype)?);
+            let options = StepOptions { stream, allow_untrained_parameters, ..Default::default() };
+            GraphExec::training(parts.clone(), (optimizer.clone(), false), &plan, (&buffers.0, &buffers.1), options)
+        };
+        let recorded = record().inspect_err(|_| {
+            parameters.iter().zip(before).for_each(|((_, parameter), gradient)| parameter.set_grad(gradient));
+            if is_filled {
+                optimizer.unfill();
+            }
+        });
+        recorded.map(TrainGraph::from)
     }
 }

@@ -1,0 +1,354 @@
+//! The steps and evaluations of a trainer, without the types of its model, loss and optimizer.
+
+use super::batch::{BatchTensors, ModelOfInputs, StepLoss, placed};
+use super::check::StepCheck;
+use super::coverage::{FrozenParameters, fill_optimizer};
+use super::launcher::Launcher;
+use super::options::StepOptions;
+use super::state::ModelState;
+use super::step::{Compute, StepCore};
+use crate::call::{first_device, trace_calls};
+use crate::module::ModuleParts;
+use crate::optim::Optimizer;
+use crate::parameter::EvaluationGuard;
+use pellucid_tensor::{
+    CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, ops,
+    placeholder,
+};
+use std::sync::Arc;
+
+/// The name of the transfer of a batch to a step in errors.
+const SET_BATCH: &str = "set_batch";
+
+/// The steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
+pub(super) struct TrainerCore<'f> {
+    model: Arc<dyn ModelOfInputs + 'f>,
+    loss: Arc<dyn StepLoss + 'f>,
+    step: StepCore<'f>,
+    evaluation: Launcher<'f>,
+    /// The tensors of the model, once a batch was accepted.
+    state: Option<ModelState<'f>>,
+    frozen: FrozenParameters,
+    /// The names of the inputs of the model, once a batch was accepted.
+    names: Vec<String>,
+    /// The inputs of the model and the targets of the present launch, on the device of the model.
+    inputs: Vec<Tensor>,
+    /// Loss and logits of the last step.
+    results: Option<(Tensor, Tensor)>,
+}
+
+impl<'f> TrainerCore<'f> {
+    pub(super) fn new(
+        model: Arc<dyn ModelOfInputs + 'f>,
+        loss: Arc<dyn StepLoss + 'f>,
+        optimizer: Arc<dyn Optimizer + 'f>,
+    ) -> TrainerCore<'f> {
+        let compute = loss_and_logits(model.clone(), loss.clone());
+        let step = StepCore::new(optimizer, compute.clone());
+        let evaluation = evaluation_of(compute, &step);
+        TrainerCore {
+            model,
+            loss,
+            step,
+            evaluation,
+            state: None,
+            frozen: FrozenParameters::default(),
+            names: Vec::new(),
+            inputs: Vec::new(),
+            results: None,
+        }
+    }
+
+    pub(super) fn options(&self) -> &StepOptions<'f> {
+        &self.step.options
+    }
+
+    /// Sets the options, and drops all recordings.
+    pub(super) fn set_options(&mut self, mut options: StepOptions<'f>) {
+        let before = &mut self.step.options;
+        options.before_update = options.before_update.or(before.before_update.take());
+        options.allow_untrained_parameters |= before.allow_untrained_parameters;
+        *before = options;
+        self.drop_recordings();
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
+        self.step.set_limit(limit)?;
+        self.drop_recordings();
+        Ok(())
+    }
+
+    fn drop_recordings(&mut self) {
+        self.step.drop_recordings();
+        self.evaluation = evaluation_of(loss_and_logits(self.model.clone(), self.loss.clone()), &self.step);
+    }
+
+    pub(super) fn cache(&self) -> CacheStats {
+        let (step, evaluation) = (self.step.cache(), self.evaluation.cache());
+        CacheStats {
+            hits: step.hits + evaluation.hits,
+            misses: step.misses + evaluation.misses,
+            held: step.held + evaluation.held,
+        }
+    }
+
+    pub(super) fn captured(&self) -> Option<&Captured<'f>> {
+        self.step.pass.as_ref()?.captured()
+    }
+
+    /// Returns loss and logits of the last step.
+    pub(super) fn results(&self, op: &'static str) -> Result<&(Tensor, Tensor)> {
+        self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
+    }
+
+    /// Whether a batch was accepted, which determines the names of the inputs.
+    pub(super) fn knows_inputs(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// Records a step for a batch of these shapes and dtypes.
+    pub(super) fn compile(&mut self, x: &dyn BatchTensors) -> Result<()> {
+        self.set_inputs(x, None)?;
+        let targets = self.traced_targets(None)?;
+        self.inputs.push(targets);
+        self.with_optimizer(x, |core| core.step.prepare(&core.inputs))
+    }
+
+    /// Launches the step for a batch.
+    pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
+        let launched = self.set_batch(x, y).and_then(|()| {
+            let outputs = self.step.launch(&self.inputs)?;
+            self.results = Some((outputs[0].clone(), outputs[1].clone()));
+            Ok(())
+        });
+        launched.inspect_err(|error| tracing::info!(%error, "refused a step"))
+    }
+
+    /// Checks the step for a batch.
+    pub(super) fn check_step(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<StepCheck> {
+        self.set_batch(x, y)?;
+        let buffers = self.state.iter().flat_map(ModelState::tensors);
+        let results = self.results.iter().flat_map(|(loss, logits)| [loss, logits]);
+        let written = buffers.chain(results).cloned().collect();
+        self.step.check(&self.inputs, written)
+    }
+
+    /// Sets the inputs of a step, and checks them. A step for new shapes is recorded.
+    fn set_batch(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
+        self.set_inputs(x, Some(y))?;
+        self.check_state()?;
+        match self.step.logits_shape(&self.inputs)? {
+            Some(logits) => check_targets(&*self.loss, &logits, y).and_then(|()| self.frozen.check()),
+            None => {
+                self.traced_targets(Some(y))?;
+                self.with_optimizer(x, |core| core.step.prepare_launch(&core.inputs))
+            }
+        }
+    }
+
+    /// Returns the loss of a batch in evaluation mode.
+    pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<f32> {
+        self.set_inputs(x, Some(y))?;
+        self.check_state()?;
+        match self.evaluation.output_shape(&self.inputs, 1) {
+            Some(logits) => check_targets(&*self.loss, &logits, y)?,
+            None => {
+                let evaluating = EvaluationGuard::new();
+                self.traced_targets(Some(y))?;
+                drop(evaluating);
+                self.accept(x);
+            }
+        }
+        self.evaluate_again()
+    }
+
+    /// Returns the loss of the last batch in evaluation mode.
+    pub(super) fn evaluate_again(&mut self) -> Result<f32> {
+        let random = self.step.random();
+        let _random = random.enter();
+        let _off = no_grad();
+        let before = self.evaluation.cache();
+        let loss = self.evaluation.launch(&self.inputs)?[0].try_item();
+        log_recording(before, self.evaluation.cache(), &self.inputs, self.step.limit);
+        loss
+    }
+
+    /// Places the inputs and the targets of a launch on the device of the model.
+    fn set_inputs(&mut self, x: &dyn BatchTensors, y: Option<&Tensor>) -> Result<()> {
+        let own: &dyn ModuleParts = &*self.model;
+        let device = self.state.as_ref().map_or_else(|| first_device(own), ModelState::device);
+        let TrainerCore { names, inputs, .. } = self;
+        inputs.clear();
+        let mut set = Ok(());
+        x.each_tensor(&mut |name, x| {
+            if set.is_ok() {
+                set = match names.get(inputs.len()) {
+                    Some(expected) if expected != name => {
+                        Err(Error::invalid(SET_BATCH, format!("expected the input `{expected}`, got `{name}`")))
+                    }
+                    _ if x.shape().first() == Some(&0) => {
+                        Err(Error::invalid(SET_BATCH, "the batch has no samples; leave it out"))
+                    }
+                    _ => placed(SET_BATCH, device, x).map(|x| inputs.push(x)),
+                };
+            }
+        });
+        set?;
+        if !names.is_empty() && inputs.len() != names.len() {
+            let reason = format!("the step has {} inputs, got {}", names.len(), inputs.len());
+            return Err(Error::invalid(SET_BATCH, reason));
+        }
+        if let Some(y) = y {
+            inputs.push(placed(SET_BATCH, device, y)?);
+        }
+        Ok(())
+    }
+
+    /// Traces the model for the present inputs, whose values are not used: lazy layers are built, and an error names
+    /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
+    fn traced_targets(&self, y: Option<&Tensor>) -> Result<Tensor> {
+        let model: &dyn ModuleParts = &*self.model;
+        model.supports_capture()?;
+        let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
+        let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];
+        let inputs = inputs.iter().map(like).collect::<Result<Vec<_>>>()?;
+        let (logits, _) = trace_calls(model, &mut || {
+            let _on = enable_grad();
+            self.model.output(&inputs)
+        })?;
+        let expected = match (self.loss.target_kind(), y) {
+            (Some(kind), _) => kind.target(logits.shape(), logits.dtype())?,
+            (None, Some(y)) => (y.shape().clone(), y.dtype()),
+            (None, None) => {
+                let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
+                            step() compile";
+                return Err(Error::invalid("compile", help));
+            }
+        };
+        if let Some(y) = y {
+            check_target_shape(SET_BATCH, y, &expected, logits.shape()).map_err(of_loss)?;
+            check_targets(&*self.loss, logits.shape(), y)?;
+        }
+        let (shape, dtype) = expected;
+        let of_inputs = inputs.iter().map(Tensor::dtype).find(|dtype| dtype.is_float());
+        placeholder(logits.device(), shape, of_inputs.filter(|_| dtype.is_float()).unwrap_or(dtype))
+    }
+
+    /// Records the step by `record`, after the optimizer was filled, if it was empty, and checked. On error, the
+    /// optimizer is empty again.
+    fn with_optimizer(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<bool>) -> Result<()> {
+        let optimizer = self.step.optimizer.clone();
+        let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
+        let before = self.step.cache();
+        let is_allowed = self.step.options.allow_untrained_parameters;
+        let frozen = FrozenParameters::of("compile", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
+        let recorded = frozen.and_then(|frozen| {
+            self.frozen = frozen;
+            record(self)
+        });
+        if is_filled && recorded.is_err() {
+            optimizer.unfill();
+        }
+        if recorded? {
+            self.accept(x);
+            log_recording(before, self.step.cache(), &self.inputs, self.step.limit);
+        }
+        Ok(())
+    }
+
+    /// Keeps the names of the inputs and the tensors of the model.
+    fn accept(&mut self, x: &dyn BatchTensors) {
+        if self.names.is_empty() {
+            x.each_tensor(&mut |name, _| self.names.push(name.to_string()));
+        }
+        if self.state.is_none() {
+            self.state = Some(ModelState::of(self.model.clone()));
+        }
+    }
+
+    /// Returns an error if a tensor of the model was replaced.
+    fn check_state(&self) -> Result<()> {
+        self.state.as_ref().map_or(Ok(()), ModelState::check)
+    }
+}
+
+/// Returns the computation of loss and logits from the inputs of a model and targets.
+fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLoss + 'f>) -> Compute<'f> {
+    Arc::new(move |inputs| {
+        let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
+        let logits = model.output(x)?;
+        // Targets may be narrower integers, or floats of another precision.
+        let dtype = match loss.target_kind() {
+            Some(kind) => kind.target(logits.shape(), logits.dtype())?.1,
+            None => y.dtype(),
+        };
+        let y = if y.dtype() == dtype { y.clone() } else { ops::to_dtype(y, dtype)? };
+        Ok(vec![loss.value(&logits, &y)?, logits])
+    })
+}
+
+/// Returns a computation in evaluation mode, without gradients, with the options of a step.
+fn evaluation_of<'f>(compute: Compute<'f>, step: &StepCore<'f>) -> Launcher<'f> {
+    let evaluate = move |inputs: &[Tensor]| {
+        let _off = no_grad();
+        let _evaluating = EvaluationGuard::new();
+        compute(inputs)
+    };
+    let options = CaptureOptions { recordings: step.limit, ..CaptureOptions::default() };
+    Launcher::new(step.options.stream.as_ref(), options, Box::new(evaluate))
+}
+
+/// Returns an error unless the targets have the expected shape, and both have integers, floats or booleans.
+pub(super) fn check_target_shape(
+    op: &'static str,
+    y: &Tensor,
+    (shape, dtype): &(Shape, DType),
+    logits: &Shape,
+) -> Result<()> {
+    if dtype.is_int() && y.dtype().is_float() && y.shape() == logits {
+        let help = format!(
+            "the step expects class numbers of shape {shape}; for probabilities, make the loss by with_targets({}, \
+             DType::{:?})",
+            y.shape(),
+            y.dtype()
+        );
+        return Err(Error::shapes(op, [y.shape(), shape], help));
+    }
+    if y.shape() != shape {
+        let help =
+            format!("the step expects targets of shape {shape}, got {}; reshape() or index the targets", y.shape());
+        return Err(Error::shapes(op, [y.shape(), shape], help));
+    }
+    if y.dtype().is_int() != dtype.is_int() || y.dtype().is_float() != dtype.is_float() {
+        let help = format!("the step expects targets of dtype {dtype}; use to_dtype()");
+        return Err(Error::dtypes(op, [y.dtype(), *dtype], help));
+    }
+    Ok(())
+}
+
+/// Returns an error for targets of the right shape and dtype with a value that the loss refuses.
+pub(super) fn check_targets<'f>(loss: &(dyn StepLoss + 'f), logits: &Shape, y: &Tensor) -> Result<()> {
+    // The launch needs the values in any case.
+    if y.device().is_cpu() && !y.is_readable() {
+        eval([y])?;
+    }
+    loss.check_targets(logits, y).map_err(of_loss)
+}
+
+/// Returns the error of a loss.
+pub(super) fn of_loss(source: Error) -> Error {
+    Error::Layer { layer: "loss".into(), source: Box::new(source) }
+}
+
+/// Logs a recording that was made between these statistics, and recordings that were dropped for it.
+fn log_recording(before: CacheStats, after: CacheStats, inputs: &[Tensor], limit: usize) {
+    if after.misses + after.held as u64 <= before.misses + before.held as u64 {
+        return;
+    }
+    let shape = inputs.first().map(|x| tracing::field::display(x.shape()));
+    tracing::info!(shape, steps = after.held, "recorded a step");
+    let dropped = (before.held + 1).saturating_sub(after.held);
+    if dropped > 0 {
+        tracing::debug!(dropped, limit, "dropped the steps that were not used for longest");
+    }
+}
