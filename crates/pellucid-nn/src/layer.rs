@@ -65,7 +65,7 @@ pub trait Layer: Module {
         first_dtype(parts(&self))
     }
 
-    /// Whether this is an activation. A [plan](crate::graph::StepPlan) then lists the pre-activation of the layer
+    /// Whether this is an activation. A [plan](crate::graph::mirror::CapturePlan) then lists the pre-activation of the layer
     /// before it, which the gradient of the activation reads.
     fn is_activation(&self) -> bool {
         false

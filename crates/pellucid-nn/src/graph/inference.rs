@@ -255,7 +255,7 @@ impl<'f> ForwardPasses<'f> {
     fn new(model: Arc<dyn ModelOfInputs + 'f>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
         let forward = model.clone();
         let forward = move |inputs: &[Tensor]| Ok(vec![forward_in_evaluation(&*forward, inputs)?]);
-        // Every compiled shape has room for recordings of other paths and hooks.
+        // Each compiled shape may be recorded for several paths and hooks.
         let recordings = CaptureOptions::default().recordings * sizes.len() * lengths.len().max(1);
         let options = CaptureOptions { pack_weights: true, recordings, ..CaptureOptions::default() };
         let launcher = Launcher::new(None, options, Box::new(forward));
@@ -355,7 +355,14 @@ impl<'f> ForwardPasses<'f> {
         self.trace(given)?;
         self.accept(x);
         let _off = no_grad();
-        self.launcher.launch_captured(&self.inputs)
+        self.launcher.launch(&self.inputs)?;
+        match &self.launcher {
+            Launcher::Captured(captured, _) => Ok(captured.outputs()),
+            Launcher::Eager(step) => {
+                let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device).to_string();
+                Err(Error::DeviceUnavailable { device, reason: step.reason().to_string() })
+            }
+        }
     }
 
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
@@ -447,7 +454,9 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn forget_recordings(&mut self) {
-        self.launcher.drop_recordings();
+        if let Some(captured) = self.launcher.captured_mut() {
+            captured.drop_recordings();
+        }
         self.traced.clear();
         self.state = None;
     }

@@ -54,13 +54,18 @@ mod inference;
 mod launcher;
 pub mod mirror;
 mod options;
-pub mod paths;
 mod state;
 mod step;
 mod stream;
 mod trainer;
 mod trainer_core;
 mod training_step;
+
+/// Layers with several paths. The host selects a path before a step; it never depends on a value that the step
+/// computes.
+pub mod paths {
+    pub use crate::layers::paths::{EarlyExit, If, ModelPath, Repeat, path_of};
+}
 
 pub use batch::{Batch, Model, MultiInput};
 pub use check::StepCheck;

@@ -23,8 +23,8 @@ pub struct StepOptions<'f> {
     pub scaler: Option<Arc<GradScaler>>,
     /// A function that changes the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
-    /// Whether a parameter of the model may require a gradient although the step's optimizer does not update it, as in a
-    /// GAN. By default such a parameter is an error.
+    /// Whether a parameter of the model may require a gradient although the step's optimizer does not update it, as in
+    /// a GAN. By default such a parameter is an error.
     pub allow_untrained_parameters: bool,
 }
 

@@ -98,20 +98,10 @@ impl<'f> StepCore<'f> {
     /// Records the step for inputs of these shapes and dtypes, unless it is recorded. Returns true if it recorded.
     pub(super) fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
         self.with_gradients(|step| {
-            let StepCore { pass: Some(pass), update, .. } = step else { unreachable!("the launchers must exist") };
-            let is_new = pass.prepare(inputs)?;
-            update.as_mut().map_or(Ok(false), |update| update.prepare(&[]))?;
+            let is_new = step.launcher()?.prepare(inputs)?;
+            step.update.as_mut().map_or(Ok(false), |update| update.prepare(&[]))?;
             Ok(is_new)
         })
-    }
-
-    /// Records the step as [`prepare`](StepCore::prepare) does, for a launch that follows at once and counts as a miss.
-    pub(super) fn prepare_launch(&mut self, inputs: &[Tensor]) -> Result<bool> {
-        let is_new = self.prepare(inputs)?;
-        if let (true, Some(pass)) = (is_new, &mut self.pass) {
-            pass.count_miss();
-        }
-        Ok(is_new)
     }
 
     /// Returns the shape of output 1 of a launch with these inputs; `None` if the launch would record. Removed
@@ -125,36 +115,39 @@ impl<'f> StepCore<'f> {
     /// Executes the step, and returns the loss before the update and the other results.
     pub(super) fn launch(&mut self, inputs: &[Tensor]) -> Result<&[Tensor]> {
         self.with_gradients(|step| {
-            let StepCore { pass: Some(pass), update, passes, options, .. } = step else {
-                unreachable!("the launchers must exist")
-            };
-            let outputs = pass.launch(inputs)?;
-            *passes += 1;
-            match update {
-                Some(update) if passes.is_multiple_of(options.accumulate) => update.launch(&[]).map(|_| outputs),
-                _ => Ok(outputs),
+            step.launcher()?.launch(inputs)?;
+            step.passes += 1;
+            match &mut step.update {
+                Some(update) if step.passes.is_multiple_of(step.options.accumulate) => update.launch(&[]).map(drop),
+                _ => Ok(()),
             }
-        })
+        })?;
+        Ok(self.pass.as_ref().map_or(&[], Launcher::outputs))
     }
 
-    /// Calls `f` with gradient buffers and launchers. If it fails, new buffers are removed again.
-    fn with_gradients<'a, R>(&'a mut self, f: impl FnOnce(&'a mut Self) -> Result<R>) -> Result<R> {
+    /// Calls `f` with gradient buffers. If it fails and records nothing, new buffers are removed again.
+    fn with_gradients<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let random = self.random();
         let _random = random.enter();
         let _on = enable_grad();
-        let parameters = self.optimizer.clone();
-        let before = self.gradients.bind(parameters.parameters(), self.options.accumulate > 1)?;
-        let result = self.create_launchers().and_then(|()| f(self));
-        if result.is_err() {
-            GradientBuffers::undo(before);
+        let replaced = self.gradients.bind(self.optimizer.parameters(), self.options.accumulate > 1)?;
+        let recorded = self.cache().held;
+        let result = f(self);
+        if result.is_err() && self.cache().held <= recorded {
+            self.gradients.undo(self.optimizer.parameters(), replaced);
         }
         result
     }
 
-    fn create_launchers(&mut self) -> Result<()> {
-        if self.pass.is_some() {
-            return Ok(());
+    /// Returns the launcher of the step, which is created if it is missing.
+    fn launcher(&mut self) -> Result<&mut Launcher<'f>> {
+        if self.pass.is_none() {
+            self.create_launchers()?;
         }
+        Ok(self.pass.as_mut().expect("create_launchers() must have set the launcher"))
+    }
+
+    fn create_launchers(&mut self) -> Result<()> {
         let StepOptions { stream, accumulate, scaler, before_update, .. } = self.options.clone();
         let has_gradient = |p: &Parameter| !p.requires_grad() || p.grad().is_some();
         if accumulate == 0 || accumulate > 1 && !self.optimizer.parameters().iter().all(has_gradient) {
@@ -248,8 +241,13 @@ impl GradientBuffers {
         Ok(())
     }
 
-    fn undo(replaced: ReplacedGradients) {
-        replaced.into_iter().for_each(|(parameter, gradient)| parameter.set_grad(gradient));
+    /// Restores gradients that [`bind`](GradientBuffers::bind) replaced, and forgets their buffers.
+    fn undo(&mut self, parameters: &[Parameter], replaced: ReplacedGradients) {
+        for (parameter, gradient) in replaced {
+            let known = parameters.iter().zip(&mut self.buffers).filter(|(p, _)| p.id() == parameter.id());
+            known.for_each(|(_, buffer)| *buffer = None);
+            parameter.set_grad(gradient);
+        }
     }
 }
 

@@ -203,11 +203,11 @@ where
     /// # Errors
     /// The errors of [`compile_for`](GraphTrainer::compile_for), if the step is recorded;
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) for targets that the loss refuses;
-    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) names a parameter or buffer that was replaced since the first
-    /// recording; the optimizer does not know the new tensor. Errors of [`Captured::launch`]. A batch whose shapes,
-    /// dtypes or targets the model or the loss rejects changes nothing. If the launch finds an index out of bounds, for
-    /// example in an [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the statistics of
-    /// earlier layers, such as [`BatchNorm`](crate::BatchNorm), have been updated.
+    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) names a parameter or buffer that was replaced since the
+    /// first recording; the optimizer does not know the new tensor. Errors of [`Captured::launch`]. A batch with
+    /// shapes, dtypes or targets that the model or the loss rejects changes nothing. If the launch finds an index out
+    /// of bounds, for example in an [`Embedding`](crate::Embedding), parameters and optimizer are unchanged, but the
+    /// statistics of earlier layers, such as [`BatchNorm`](crate::BatchNorm), have been updated.
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
         self.set_structure(x)?;
         self.core.step(x, y)

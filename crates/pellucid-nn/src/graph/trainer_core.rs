@@ -111,14 +111,14 @@ impl<'f> TrainerCore<'f> {
         self.set_inputs(x, None)?;
         let targets = self.traced_targets(None)?;
         self.inputs.push(targets);
-        self.with_optimizer(x, |core| core.step.prepare(&core.inputs))
+        self.recording(x, |core| core.step.prepare(&core.inputs)).map(drop)
     }
 
     /// Launches the step for a batch.
     pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
-        let launched = self.set_batch(x, y).and_then(|()| {
-            let outputs = self.step.launch(&self.inputs)?;
-            self.results = Some((outputs[0].clone(), outputs[1].clone()));
+        let launched = self.with_batch(x, y, |core| {
+            let outputs = core.step.launch(&core.inputs)?;
+            core.results = Some((outputs[0].clone(), outputs[1].clone()));
             Ok(())
         });
         launched.inspect_err(|error| tracing::info!(%error, "refused a step"))
@@ -126,22 +126,33 @@ impl<'f> TrainerCore<'f> {
 
     /// Checks the step for a batch.
     pub(super) fn check_step(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<StepCheck> {
-        self.set_batch(x, y)?;
-        let buffers = self.state.iter().flat_map(ModelState::tensors);
-        let results = self.results.iter().flat_map(|(loss, logits)| [loss, logits]);
-        let written = buffers.chain(results).cloned().collect();
-        self.step.check(&self.inputs, written)
+        self.with_batch(x, y, |core| {
+            let buffers = ModelState::of(core.model.clone());
+            let results = core.results.iter().flat_map(|(loss, logits)| [loss, logits]);
+            let written = buffers.tensors().iter().chain(results).cloned().collect();
+            core.step.check(&core.inputs, written)
+        })
     }
 
-    /// Sets the inputs of a step, and checks them. A step for new shapes is recorded.
-    fn set_batch(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
+    /// Calls `launch` with the inputs of a step, which are checked. If the launch will record, the model is traced, and
+    /// the optimizer filled and checked.
+    fn with_batch<R>(
+        &mut self,
+        x: &dyn BatchTensors,
+        y: &Tensor,
+        launch: impl FnOnce(&mut Self) -> Result<R>,
+    ) -> Result<R> {
         self.set_inputs(x, Some(y))?;
         self.check_state()?;
         match self.step.logits_shape(&self.inputs)? {
-            Some(logits) => check_targets(&*self.loss, &logits, y).and_then(|()| self.frozen.check()),
+            Some(logits) => {
+                check_targets(&*self.loss, &logits, y)?;
+                self.frozen.check()?;
+                launch(self)
+            }
             None => {
                 self.traced_targets(Some(y))?;
-                self.with_optimizer(x, |core| core.step.prepare_launch(&core.inputs))
+                self.recording(x, launch)
             }
         }
     }
@@ -229,31 +240,30 @@ impl<'f> TrainerCore<'f> {
             check_target_shape(SET_BATCH, y, &expected, logits.shape()).map_err(of_loss)?;
             check_targets(&*self.loss, logits.shape(), y)?;
         }
+        // Under autocast, targets usually have the dtype of the input, not that of the logits.
         let (shape, dtype) = expected;
-        let of_inputs = inputs.iter().map(Tensor::dtype).find(|dtype| dtype.is_float());
-        placeholder(logits.device(), shape, of_inputs.filter(|_| dtype.is_float()).unwrap_or(dtype))
+        let of_input = inputs.first().map(Tensor::dtype).filter(|x| x.is_float() && dtype == logits.dtype());
+        placeholder(logits.device(), shape, of_input.unwrap_or(dtype))
     }
 
-    /// Records the step by `record`, after the optimizer was filled, if it was empty, and checked. On error, the
-    /// optimizer is empty again.
-    fn with_optimizer(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<bool>) -> Result<()> {
+    /// Records the step by `record`, after the optimizer was filled, if it was empty, and checked. If nothing was
+    /// recorded, the optimizer is empty again.
+    fn recording<R>(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
-        let before = self.step.cache();
-        let is_allowed = self.step.options.allow_untrained_parameters;
+        let (before, is_allowed) = (self.step.cache(), self.step.options.allow_untrained_parameters);
         let frozen = FrozenParameters::of("compile", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
-        let recorded = frozen.and_then(|frozen| {
+        let result = frozen.and_then(|frozen| {
             self.frozen = frozen;
             record(self)
         });
-        if is_filled && recorded.is_err() {
-            optimizer.unfill();
-        }
-        if recorded? {
+        if result.is_ok() || self.step.cache().held > before.held {
             self.accept(x);
             log_recording(before, self.step.cache(), &self.inputs, self.step.limit);
+        } else if is_filled {
+            optimizer.unfill();
         }
-        Ok(())
+        result
     }
 
     /// Keeps the names of the inputs and the tensors of the model.

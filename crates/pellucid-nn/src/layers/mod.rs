@@ -16,6 +16,7 @@ mod linear;
 mod norm;
 mod pad;
 mod parametrized;
+pub(crate) mod paths;
 mod pool;
 mod repeated;
 mod resize;

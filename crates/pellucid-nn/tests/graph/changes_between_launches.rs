@@ -71,7 +71,7 @@ fn removed_gradients_are_restored() {
             by_hand(&other, &hand, seed);
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
-            if let Some(captured) = step.recorded.captured() {
+            if let Some(captured) = step.exec.captured() {
                 assert_eq!(captured.cache().misses, 0, "a launch must not record the step again");
             }
         }
@@ -96,7 +96,7 @@ fn rebound_gradients_are_written_to_their_tensors() {
         assert!(gradients(&model).iter().zip(&own).all(|(a, b)| a.array().shares_storage(b.array())));
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.recorded.captured().unwrap().cache().misses, 1);
+    assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
 }
 
 /// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in
@@ -165,7 +165,7 @@ fn loaded_or_moved_parameters_are_the_same_tensors() {
         by_hand(&other, &hand, seed);
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.recorded.captured().unwrap().cache().misses, 0);
+    assert_eq!(step.exec.captured().unwrap().cache().misses, 0);
 }
 
 #[test]

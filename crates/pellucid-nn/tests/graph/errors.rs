@@ -60,7 +60,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     // Class numbers of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();
-    assert_eq!(step.y_buf().to_vec::<i64>(), [1; BATCH]);
+    assert_eq!(step.y_buf.to_vec::<i64>(), [1; BATCH]);
 }
 
 /// A layer whose output depends on a value.

@@ -12,4 +12,5 @@ mod plan;
 mod pointers;
 mod steps;
 mod trainer;
+mod training_step;
 mod updates;

@@ -17,22 +17,19 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = built(&KINDS[1]);
     let plan = make_plan_for_sequential(&model, &[8, 2, 5, 5], LossKind::SoftmaxCrossEntropy, 1 << 20).unwrap();
-    let names: Vec<&str> = plan.layers.iter().map(|layer| layer.name.as_str()).collect();
+    let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
     let expected = ["L0:Conv2d", "L1:BatchNorm2d", "L2:Relu", "L3:Dropout", "L4:Flatten", "L5:Linear"];
-    assert_eq!(
-        (names, plan.lt_bytes(), plan.input_shape.dims()),
-        (expected.to_vec(), 1 << 20, [8, 2, 5, 5].as_slice())
-    );
-    let ys: Vec<_> = plan.layers.iter().map(|layer| layer.output.shape().dims().to_vec()).collect();
+    assert_eq!((names, plan.lt_bytes, plan.input_shape.dims()), (expected.to_vec(), 1 << 20, [8, 2, 5, 5].as_slice()));
+    let ys: Vec<_> = plan.per_layer.iter().map(|layer| layer.y.shape().dims().to_vec()).collect();
     let image = vec![8, 4, 5, 5];
     assert_eq!(ys, [image.clone(), image.clone(), image.clone(), image.clone(), vec![8, 100], vec![8, 4]]);
     // Only the input of an activation is a pre-activation; data has no gradient.
-    let with_z: Vec<bool> = plan.layers.iter().map(|layer| layer.pre_activation.is_some()).collect();
+    let with_z: Vec<bool> = plan.per_layer.iter().map(|layer| layer.z.is_some()).collect();
     assert_eq!(with_z, [false, true, false, false, false, false]);
-    let g_a: Vec<_> = plan.layers.iter().map(|layer| shape(layer.input_gradient.as_ref())).collect();
+    let g_a: Vec<_> = plan.per_layer.iter().map(|layer| shape(layer.g_a.as_ref())).collect();
     assert_eq!(g_a[0], None);
     assert_eq!(g_a[1..].iter().flatten().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 4, 2]);
-    let conv = &plan.layers[0];
+    let conv = &plan.per_layer[0];
     assert_eq!((shape(conv.g_w()), shape(conv.g_b())), (Some(vec![4, 2, 3, 3]), Some(vec![4])));
     assert_eq!(conv.g_w().unwrap().bytes(), 4 * 4 * 2 * 9);
     // Every trained parameter is listed, by its name in the model.
@@ -40,11 +37,11 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     let own: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(planned, own);
     // Dropout has a mask as intermediate result; a view has none.
-    assert!(plan.layers[3].work.as_ref().unwrap().bytes() >= 8 * 100);
-    assert!(plan.layers[4].work.is_none());
-    let LossBufs { logits_gradient, target, .. } = &plan.loss;
+    assert!(plan.per_layer[3].work.as_ref().unwrap().bytes() >= 8 * 100);
+    assert!(plan.per_layer[4].work.is_none());
+    let LossBufs { d_y, target, .. } = &plan.loss;
     assert_eq!(
-        (logits_gradient.shape().dims(), plan.loss.out_shape().dims(), target),
+        (d_y.shape().dims(), plan.loss.out_shape().dims(), target),
         ([8, 4].as_slice(), [8, 4].as_slice(), &([8].into(), DType::I64))
     );
     assert!(plan.gradients().all(|(_, buf)| *buf.location() == ArenaSlot::Planned && buf.pinned().is_none()));
@@ -82,15 +79,10 @@ fn no_gradient_is_forgotten_or_planned_twice() {
     model.frozen.freeze();
     let plan = make_plan_for_sequential(&model, &[5], LossKind::Mse, 0).unwrap();
     let lines: Vec<(&str, &str, Vec<&str>, bool)> = plan
-        .layers
+        .per_layer
         .iter()
         .map(|l| {
-            (
-                l.name.as_str(),
-                l.path.as_str(),
-                l.gradients.iter().map(|g| g.0.as_str()).collect(),
-                l.input_gradient.is_some(),
-            )
+            (l.name.as_str(), l.path.as_str(), l.gradients.iter().map(|g| g.0.as_str()).collect(), l.g_a.is_some())
         })
         .collect();
     let expected = [
@@ -103,8 +95,8 @@ fn no_gradient_is_forgotten_or_planned_twice() {
     assert_eq!(lines, expected);
     // A plan of a single layer contains only this layer.
     let plan = make_plan_for_sequential(&Linear::new(3, 2), &[5, 3], LossKind::Mse, 0).unwrap();
-    assert_eq!((plan.per_layer().len(), plan.layers[0].name.as_str()), (1, "L0:Linear"));
-    assert_eq!(shape(plan.layers[0].g_w()), Some(vec![2, 3]));
+    assert_eq!((plan.per_layer.len(), plan.per_layer[0].name.as_str()), (1, "L0:Linear"));
+    assert_eq!(shape(plan.per_layer[0].g_w()), Some(vec![2, 3]));
 }
 
 #[test]
@@ -139,7 +131,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     assert_eq!(rebound.not_planned, [1]);
     assert!(stranger.grad().is_none() && model.parameters()[1].grad().is_none());
     // The optimizer reads the plan's buffer.
-    let buffer = plan.layers[0].g_w().unwrap().pin().unwrap();
+    let buffer = plan.per_layer[0].g_w().unwrap().pin().unwrap();
     let before = w.to_vec::<f32>();
     buffer.copy_(&Tensor::ones(w.shape(), DType::F32));
     adam.step();
@@ -156,15 +148,10 @@ fn pinned_buffers_have_the_values() {
         let optimizer = sgd(&model, 0.0, 0.0);
         let (x, y) = batch(&[BATCH, 6], 5);
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-        let [first, tanh, last] = &plan.layers[..] else { panic!("the plan must have three layers") };
-        let asked = [
-            first.output.pin(),
-            first.pre_activation.as_ref().unwrap().pin(),
-            tanh.output.pin(),
-            last.input_gradient.as_ref().unwrap().pin(),
-        ];
+        let [first, tanh, last] = &plan.per_layer[..] else { panic!("the plan must have three layers") };
+        let asked = [first.y.pin(), first.z.as_ref().unwrap().pin(), tanh.y.pin(), last.g_a.as_ref().unwrap().pin()];
         let asked = asked.map(Result::unwrap);
-        let rest = [plan.loss.d_y().pin().unwrap(), last.g_w().unwrap().pin().unwrap()];
+        let rest = [plan.loss.d_y.pin().unwrap(), last.g_w().unwrap().pin().unwrap()];
         let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream).unwrap();
         exec.launch().unwrap();
 
@@ -188,14 +175,14 @@ fn pinned_buffers_have_the_values() {
         assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
         // The first layer's output was pinned before the recording. No further buffer can be pinned after the
         // recording.
-        let recorded = &exec.plan().layers;
-        assert_eq!(recorded[0].output.location(), &ArenaSlot::Owned);
+        let recorded = &exec.plan().per_layer;
+        assert_eq!(recorded[0].y.location(), &ArenaSlot::Owned);
         // The output of the last layer, the logits, is a result of the step; its weight gradient is pinned.
-        match (exec.is_captured(), recorded[2].output.location(), recorded[2].g_w().unwrap().location()) {
+        match (exec.is_captured(), recorded[2].y.location(), recorded[2].g_w().unwrap().location()) {
             (true, ArenaSlot::Owned, ArenaSlot::Owned) | (false, ArenaSlot::Planned, ArenaSlot::Owned) => (),
             other => panic!("unexpected locations of the buffers: {other:?}"),
         }
-        assert!(matches!(recorded[2].output.pin(), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(recorded[2].y.pin(), Err(Error::InvalidArgument { .. })));
         assert!(w.grad().is_none(), "a gradient that is not bound to the plan must not exist between launches");
     }
 }
@@ -236,7 +223,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
         let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
         let options = CompileOptions::new(&loss, &optimizer);
         let mut step = model.compile(shape, options).unwrap();
-        let captured = step.recorded.captured().unwrap();
+        let captured = step.exec.captured().unwrap();
         model.parameters().iter().for_each(|p| captured.name(&p.grad().unwrap(), "gradient"));
         let plan = captured.plan();
         let gradients = |launch: &&Launch| {
@@ -287,11 +274,11 @@ fn layers_are_identified_by_their_calls() {
     let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
     let (x, y) = batch(&[BATCH, 6], 5);
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let names: Vec<&str> = plan.layers.iter().map(|layer| layer.name.as_str()).collect();
+    let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
     let expected = ["L0:Linear", "L1:Relu", "L2:Linear", "L3:Relu", "L4:Linear", "L5:Dropout", "L6:Linear"];
     assert_eq!(names, expected);
-    let asked: Vec<Tensor> = plan.layers.iter().map(|layer| layer.output.pin().unwrap()).collect();
-    let d_again = plan.layers[3].input_gradient.as_ref().unwrap().pin().unwrap();
+    let asked: Vec<Tensor> = plan.per_layer.iter().map(|layer| layer.y.pin().unwrap()).collect();
+    let d_again = plan.per_layer[3].g_a.as_ref().unwrap().pin().unwrap();
     let a = model.first.forward(&x);
     let b = model.again.forward(&a.relu());
     let c = model.again.forward(&b.relu());
@@ -312,12 +299,8 @@ fn layers_are_identified_by_their_calls() {
 fn a_recording_locates_every_buffer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let check = |name: &str, plan: &CapturePlan| {
-        for layer in &plan.layers {
-            let parts = [
-                ("y", Some(&layer.output)),
-                ("z", layer.pre_activation.as_ref()),
-                ("g_a", layer.input_gradient.as_ref()),
-            ];
+        for layer in &plan.per_layer {
+            let parts = [("y", Some(&layer.y)), ("z", layer.z.as_ref()), ("g_a", layer.g_a.as_ref())];
             let grads = layer.gradients.iter().map(|(name, buf)| (name.as_str(), Some(buf)));
             for (part, buf) in parts.into_iter().chain([("work", layer.work.as_ref())]).chain(grads) {
                 let place = buf.map(Buf::location);
@@ -336,7 +319,7 @@ fn a_recording_locates_every_buffer() {
             }
         }
         assert!(
-            plan.loss.d_y().location() != &ArenaSlot::Planned,
+            plan.loss.d_y.location() != &ArenaSlot::Planned,
             "{name}: the gradient of the logits must have a location"
         );
     };
@@ -345,7 +328,7 @@ fn a_recording_locates_every_buffer() {
         let model = built(kind);
         let optimizer = sgd(&model, 0.1, 0.9);
         let options = CompileOptions::new(&loss, &optimizer);
-        check(kind.0, model.compile(kind.2, options).unwrap().recorded.plan());
+        check(kind.0, model.compile(kind.2, options).unwrap().exec.plan());
     }
     let model = Plain::new();
     let optimizer = Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
@@ -365,14 +348,14 @@ fn a_plan_prints_and_adds_up() {
     }
     let (loss, optimizer) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0));
     let trainer = model.compile(&[8, 6], CompileOptions::new(&loss, &optimizer));
-    let recorded = trainer.unwrap().recorded.plan().to_string();
+    let recorded = trainer.unwrap().exec.plan().to_string();
     assert!(recorded.contains(" @") && recorded.contains(", kernels "), "{recorded}");
     assert!(!recorded.contains(['{', '}']), "the text of a plan must not contain the code of a value:\n{recorded}");
-    let work: usize = plan.layers.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
+    let work: usize = plan.per_layer.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
     let grads: usize = model.parameters().iter().map(|p| 4 * p.size()).sum();
     // The outputs of three layers, the gradients of the inputs of two layers, and the gradient of the logits.
     assert_eq!(plan.bytes(), work + grads + 4 * (8 * (16 + 16 + 4) + 8 * (16 + 16) + 8 * 4));
-    if let Some(work) = plan.layers.iter().find_map(|l| l.work.as_ref()) {
+    if let Some(work) = plan.per_layer.iter().find_map(|l| l.work.as_ref()) {
         assert!(matches!(work.pin(), Err(Error::InvalidArgument { .. })));
     }
 }

@@ -32,7 +32,7 @@ fn recording_changes_nothing() {
         manual_seed(9);
         let mut step = compiled(&model, &loss, &optimizer, kind.2, None);
         assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected, "{}: the random numbers differ", kind.0);
-        assert!(step.recorded.is_captured() && step.gradients.bound.len() == model.parameters().len());
+        assert!(step.exec.is_captured() && step.gradients.bound.len() == model.parameters().len());
         assert_eq!(state(), before, "{}: the state must not change", kind.0);
         let (x, y) = batch(kind.2, 1);
         step.set_batch(&x, &y).unwrap();
@@ -175,7 +175,7 @@ fn buffers_keep_their_memory() {
     let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
     let at = |step: &TrainGraph<'_>| {
         let gradients = model.parameters().into_iter().map(|p| p.grad().unwrap());
-        let fixed = [step.x_buf(), step.y_buf(), &step.logits, &step.loss].map(Tensor::clone);
+        let fixed = [step.x_buf(), &step.y_buf, &step.logits, &step.loss].map(Tensor::clone);
         fixed.into_iter().chain(gradients).map(|t| t.array().clone()).collect::<Vec<_>>()
     };
     let before = at(&step);
@@ -186,7 +186,7 @@ fn buffers_keep_their_memory() {
         assert_eq!(step.x_buf().to_vec::<f32>(), x.to_vec::<f32>());
         assert!(at(&step).iter().zip(&before).all(|(now, then)| now.shares_storage(then)));
     }
-    step.recorded.captured().unwrap().verify().unwrap();
+    step.exec.captured().unwrap().verify().unwrap();
 }
 
 /// The print-out of a step uses the names of the model and the optimizer.
@@ -196,7 +196,7 @@ fn a_recorded_step_prints_names() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = adamw(&model);
     let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
-    let text = format!("{:?}", step.recorded);
+    let text = format!("{:?}", step.exec);
     for name in [
         " x f32[8, 6]",
         " y i64[8, 1]",
@@ -278,8 +278,8 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
     let optimizer = sgd(&model, 0.1, 0.0);
     let loss = CrossEntropyLoss::default();
     let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], Some(Stream::eager(Device::cpu())));
-    assert!(!step.recorded.is_captured() && step.recorded.eager().unwrap().reason().contains("eager"));
-    assert!(format!("{:?}", step.recorded).contains("eager step"));
+    assert!(!step.exec.is_captured() && step.exec.eager().unwrap().reason().contains("eager"));
+    assert!(format!("{:?}", step.exec).contains("eager step"));
     drop(step);
 
     // A loss that can be planned, but returns an error at recording, as a device without capture does.

@@ -380,7 +380,7 @@ where
     trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
     let plan = make_plan(trainer.model(), &make(zeros(6), zeros(6)), LossKind::Bce, None).unwrap();
     assert_eq!(plan.inputs.len(), 2);
-    let names: Vec<&str> = plan.layers.iter().map(|l| l.path.as_str()).collect();
+    let names: Vec<&str> = plan.per_layer.iter().map(|l| l.path.as_str()).collect();
     assert_eq!(names, ["encoder", "encoder", "head"]);
     let (a, b) = (batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 2).0);
     let y = Tensor::from([[0.0f32], [1.0], [1.0], [0.0], [1.0], [0.0], [0.0], [1.0]]);

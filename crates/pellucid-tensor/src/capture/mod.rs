@@ -19,7 +19,7 @@ use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
 use pellucid_ir::{Error, Result, Shape};
 use std::marker::PhantomData;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use step::{CompiledStep, StepKey};
 
 /// A closure that a step consists of, without its type.
@@ -134,7 +134,7 @@ struct Recordings {
     launches: u64,
     stats: CacheStats,
     /// The random numbers of the thread that recorded the step first.
-    stream: ThreadStream,
+    stream: Option<ThreadStream>,
 }
 
 /// Records `step` for inputs of these shapes and dtypes. No kernel runs: parameters, optimizer state and generators do
@@ -213,6 +213,27 @@ pub fn capture_with<'f, O: IntoOutputs>(
     Ok(Captured { recordings, lifetime: PhantomData, step: Mutex::new(step) })
 }
 
+impl<'f> Captured<'f> {
+    /// Creates a captured step without a recording. Its first launch, or [`prepare`](Captured::prepare), records it. At
+    /// least one recording is kept.
+    ///
+    /// ```
+    /// use pellucid::{CaptureOptions, Captured, Tensor};
+    /// let mut step = Captured::unrecorded(CaptureOptions::default(), |inputs| inputs[0].square());
+    /// assert_eq!(step.launch(&[&Tensor::from([3.0f32])])?.to_vec::<f32>(0), [9.0]);
+    /// assert_eq!((step.cache().misses, step.cache().held), (1, 1));
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    pub fn unrecorded<O: IntoOutputs>(
+        options: CaptureOptions,
+        mut step: impl FnMut(&[Tensor]) -> O + Send + 'f,
+    ) -> Captured<'f> {
+        let recordings = Recordings::unrecorded(CaptureOptions { recordings: options.recordings.max(1), ..options });
+        let step = Box::new(move |inputs: &[Tensor]| step(inputs).into_outputs());
+        Captured { recordings, lifetime: PhantomData, step: Mutex::new(step) }
+    }
+}
+
 /// Records a step as [`capture`] does, for closures that are not `Send`, for example because they use a
 /// [`Cell`](std::cell::Cell) or an [`Rc`](std::rc::Rc). The result stays on its thread.
 ///
@@ -269,8 +290,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }
 
-    /// Records the step for inputs of these shapes and dtypes, without running a kernel, unless a launch with them would
-    /// find a valid recording. Returns true if it recorded. [`cache`](Captured::cache) counts neither a hit nor a miss.
+    /// Records the step for inputs of these shapes and dtypes, without running a kernel, unless a launch with them
+    /// would find a valid recording. Returns true if it recorded. [`cache`](Captured::cache) counts neither a hit nor a miss.
     ///
     /// ```
     /// use pellucid::{DType, Tensor, capture};
@@ -289,6 +310,16 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.prepare(closure(&mut self.step), inputs)
     }
 
+    /// Returns the outputs of the latest launch.
+    pub fn outputs(&self) -> Outputs<'_> {
+        Outputs { tensors: self.recordings.kept.last().map_or(&[], CompiledStep::outputs) }
+    }
+
+    /// Drops all recordings. The next launch records the step.
+    pub fn drop_recordings(&mut self) {
+        self.recordings.kept.clear();
+    }
+
     /// Returns the shapes of the outputs of a launch with these inputs, or `None` if the launch would record the step.
     pub fn output_shapes(&self, inputs: &[&Tensor]) -> Option<impl ExactSizeIterator<Item = &Shape>> {
         let is_valid = |step: &&CompiledStep| step.fits(inputs) && step.has_current_bindings();
@@ -302,25 +333,30 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
     pub fn verify(&mut self) -> Result<()> {
-        let last = self.recordings.kept.len() - 1;
-        self.recordings.verify(closure(&mut self.step), last)
+        match self.recordings.kept.len().checked_sub(1) {
+            Some(last) => self.recordings.verify(closure(&mut self.step), last),
+            None => Ok(()),
+        }
     }
 
-    /// Returns the plan of the latest recording. It implements `Display`, and [`Plan::to_svg`] draws it.
+    /// Returns the plan of the latest recording; an empty one if there is no recording. It implements `Display`, and
+    /// [`Plan::to_svg`] draws it.
     pub fn plan(&self) -> &Plan {
-        self.recordings.latest().plan()
+        static EMPTY: LazyLock<Plan> = LazyLock::new(Plan::default);
+        self.recordings.kept.last().map_or(&EMPTY, CompiledStep::plan)
     }
 
     /// Names a tensor that the step uses. [`plan`](Captured::plan) prints the name until the step is recorded again.
     pub fn name(&mut self, tensor: &Tensor, name: &str) {
-        let latest = self.recordings.kept.last_mut();
-        latest.expect("a captured step must keep at least one recording").name(tensor.storage_id(), name);
+        if let Some(latest) = self.recordings.kept.last_mut() {
+            latest.name(tensor.storage_id(), name);
+        }
     }
 
     /// Returns where a tensor is stored, by the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
     /// tensor that the closure creates, uses or receives.
     pub fn placement(&self, id: StorageId) -> Placement {
-        self.recordings.latest().placement(id)
+        self.recordings.kept.last().map_or(Placement::Unknown, |latest| latest.placement(id))
     }
 
     /// Returns the statistics of the recordings.
@@ -334,10 +370,13 @@ impl Recordings {
         if options.recordings == 0 {
             return Err(Error::invalid("capture", "`recordings` must be at least 1"));
         }
-        let (stats, stream) = (CacheStats::default(), ThreadStream::current());
-        let mut recordings = Recordings { options, kept: Vec::new(), launches: 0, stats, stream };
+        let mut recordings = Recordings::unrecorded(options);
         recordings.record(step, inputs)?;
         Ok(recordings)
+    }
+
+    fn unrecorded(options: CaptureOptions) -> Recordings {
+        Recordings { options, kept: Vec::new(), launches: 0, stats: CacheStats::default(), stream: None }
     }
 
     fn launch(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
@@ -346,7 +385,7 @@ impl Recordings {
         }
         // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced tensors.
         engine::flush()?;
-        self.stream.refresh();
+        self.stream.iter().for_each(ThreadStream::refresh);
         let at = self.find_or_record(step, inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
             self.verify(step, at)?;
@@ -355,10 +394,6 @@ impl Recordings {
         let step = &mut self.kept[at];
         step.launch(inputs)?;
         Ok(Outputs { tensors: step.outputs() })
-    }
-
-    fn latest(&self) -> &CompiledStep {
-        self.kept.last().expect("a captured step must keep at least one recording")
     }
 
     fn verify(&mut self, step: StepFn<'_>, at: usize) -> Result<()> {
@@ -381,7 +416,7 @@ impl Recordings {
         entries: EntryGradients,
         options: CaptureOptions,
     ) -> Result<CompiledStep> {
-        let _stream = self.stream.enter();
+        let _stream = self.stream.as_ref().map(ThreadStream::enter);
         CompiledStep::record(step, key, entries, options)
     }
 
@@ -430,7 +465,7 @@ impl Recordings {
         if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { help: COMPUTED_ELSEWHERE, .. }) {
             return error;
         }
-        match self.latest().key().moved_input(inputs) {
+        match self.kept.last().and_then(|latest| latest.key().moved_input(inputs)) {
             Some((index, device)) => Error::InputMismatch {
                 index,
                 got: format!("on {}", inputs[index].device()),
@@ -456,6 +491,7 @@ impl Recordings {
         if is_capturing() {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
+        self.stream.get_or_insert_with(ThreadStream::current);
         let step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
         // A recording with a hook that was removed is never valid again.
         self.kept.retain(CompiledStep::can_match_again);

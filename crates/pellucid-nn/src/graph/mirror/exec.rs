@@ -1,26 +1,24 @@
 //! Recorded steps over fixed buffers.
 
-use super::super::batch::{Batch, BatchTensors, ModelOfInputs, StepLoss};
-use super::super::check::StepCheck;
-use super::super::coverage::FrozenParameters;
-use super::super::launcher::{GraphExecLike, Launcher};
-use super::super::options::StepOptions;
-use super::super::state::ModelState;
-use super::super::step::StepCore;
-use super::super::stream::Stream;
-use super::NamedTensors;
-use super::forward::ForwardPass;
-use super::plan::{BufferRole, CapturePlan, Rebound};
-use crate::module::{ModuleParts, identity};
+use super::forward::{ForwardPass, ModelAndLoss};
+use super::observer::BufferObserver;
+use super::plan::{BufferRole, CapturePlan, NamedTensors, Rebound};
+use crate::graph::batch::{Batch, BatchTensors};
+use crate::graph::check::StepCheck;
+use crate::graph::coverage::FrozenParameters;
+use crate::graph::launcher::{GraphExecLike, Launcher};
+use crate::graph::options::StepOptions;
+use crate::graph::state::ModelState;
+use crate::graph::step::{GradientListener, StepCore};
+use crate::graph::stream::Stream;
+use crate::graph::trainer_core::check_targets;
+use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::{EvaluationGuard, Parameter};
 use pellucid_tensor::{CaptureOptions, Captured, Device, Error, Generator, Result, StorageId, Tensor, no_grad, ops};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-
-/// A model and a loss, without their types.
-pub(super) type ModelAndLoss<'f> = (Arc<dyn ModelOfInputs + 'f>, Arc<dyn StepLoss + 'f>);
 
 /// A recorded step over fixed buffers, and the buffers of its results.
 pub struct GraphExec<'f> {
@@ -29,12 +27,9 @@ pub struct GraphExec<'f> {
     /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     plan: CapturePlan,
-    /// The buffers of inputs and targets.
-    pub(super) buffers: (NamedTensors, Tensor),
-    loss_function: Arc<dyn StepLoss + 'f>,
+    forward: Arc<ForwardPass<'f>>,
     state: ModelState<'f>,
     kind: ExecKind<'f>,
-    pub(super) bound: Rebound,
     stream: Stream,
 }
 
@@ -55,7 +50,7 @@ impl<'f> GraphExec<'f> {
         buffers: (&NamedTensors, &Tensor),
         options: StepOptions<'f>,
     ) -> Result<GraphExec<'f>> {
-        let model: Arc<dyn ModelOfInputs + 'f> = parts.0.clone();
+        let model = parts.0.clone();
         let updated = optimizer.parameters();
         let is_allowed = options.allow_untrained_parameters;
         let frozen = FrozenParameters::of(RECORD_TRAINING, &*model, &*parts.1, updated, is_allowed)?;
@@ -63,22 +58,18 @@ impl<'f> GraphExec<'f> {
             let help = "a scaler skips updates of an optimizer; pass the optimizer instead of a closure";
             return Err(Error::invalid(RECORD_TRAINING, help));
         }
-        let forward = Arc::new(ForwardPass::new(RECORD_TRAINING, parts.clone(), plan, buffers.0, buffers.1)?);
-        let pass = forward.clone();
-        let parts_of_model: &dyn ModuleParts = &*model;
-        let others = parts_of_model.parameters().into_iter().map(|(_, p)| p);
+        let forward = Arc::new(ForwardPass::new(RECORD_TRAINING, parts, plan, buffers)?);
+        let (pass, model): (_, &dyn ModuleParts) = (forward.clone(), &*model);
+        let others = model.parameters().into_iter().map(|(_, p)| p);
         let others = others.filter(|p| updated.iter().all(|q| p.id() != q.id())).collect();
         let mut step = StepCore::new(optimizer.clone(), Arc::new(move |_| Ok(vec![pass.run()?])))
             .with_present_gradients()
-            .with_listener(others, gradient_listener(&forward, parts_of_model, plan));
+            .with_listener(others, gradient_listener(&forward.observer, model));
         let stream = options.stream.clone();
         step.options = options;
         step.prepare(&[])?;
-        let bound = plan.bound(parts_of_model, updated);
-        let mut names = state_names(parts_of_model, &*optimizer);
-        names.extend(buffer_names(&forward, buffers.0));
-        let exec = GraphExec::new(ExecKind::Training(Box::new(step), frozen), parts, &forward, (plan, bound), stream);
-        Ok(exec.named(names, &forward))
+        let names = state_names(model, &*optimizer);
+        Ok(GraphExec::new(ExecKind::Training(Box::new(step), frozen), forward, plan, stream, names))
     }
 
     /// Records an evaluation: logits and loss, without a backward pass, in evaluation mode.
@@ -89,7 +80,7 @@ impl<'f> GraphExec<'f> {
         stream: Option<Stream>,
     ) -> Result<GraphExec<'f>> {
         let evaluating = EvaluationGuard::new();
-        let forward = Arc::new(ForwardPass::new("record_evaluation", parts.clone(), plan, buffers.0, buffers.1)?);
+        let forward = Arc::new(ForwardPass::new("record_evaluation", parts, plan, buffers)?);
         drop(evaluating);
         let pass = forward.clone();
         let evaluate = move |_: &[Tensor]| {
@@ -98,45 +89,36 @@ impl<'f> GraphExec<'f> {
             pass.run().map(|_| Vec::new())
         };
         let mut launcher = Launcher::new(stream.as_ref(), CaptureOptions::default(), Box::new(evaluate));
+        let _off = no_grad();
         launcher.prepare(&[])?;
-        let names = buffer_names(&forward, buffers.0);
-        let kind = ExecKind::Evaluation(launcher);
-        Ok(GraphExec::new(kind, parts, &forward, (plan, Rebound::default()), stream).named(names, &forward))
+        Ok(GraphExec::new(ExecKind::Evaluation(launcher), forward, plan, stream, Vec::new()))
     }
 
+    /// Creates the step, names the tensors of the recording, and stores the locations of the buffers.
     fn new(
         kind: ExecKind<'f>,
-        (model, loss_function): ModelAndLoss<'f>,
-        forward: &ForwardPass<'f>,
-        (plan, bound): (&CapturePlan, Rebound),
+        forward: Arc<ForwardPass<'f>>,
+        plan: &CapturePlan,
         stream: Option<Stream>,
+        mut names: NamedTensors,
     ) -> GraphExec<'f> {
-        let names = plan.inputs.iter().map(|(name, ..)| name.clone());
-        GraphExec {
-            logits: forward.logits.clone(),
-            loss: forward.value.clone(),
-            buffers: (names.zip(forward.inputs().iter().cloned()).collect(), forward.targets().clone()),
-            loss_function,
-            state: ModelState::of(model),
-            kind,
-            bound,
-            stream: stream.unwrap_or_else(|| Stream::new(plan.device())),
-            plan: plan.clone(),
-        }
-    }
-
-    /// Names the tensors of the recording, and stores the locations of the buffers.
-    fn named(mut self, mut names: NamedTensors, forward: &ForwardPass<'f>) -> GraphExec<'f> {
-        self.state.each(&mut |name, tensor| names.push((name.to_string(), tensor.clone())));
-        names.extend([("logits".to_string(), self.logits.clone()), ("loss".to_string(), self.loss.clone())]);
-        if let Some(captured) = self.captured() {
+        let (logits, loss) = (forward.logits.clone(), forward.loss.clone());
+        let state = ModelState::of(forward.parts.0.clone());
+        let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
+        let inputs = plan.inputs.iter().map(|(name, ..)| name.clone()).zip(forward.inputs.iter().cloned());
+        names.extend(inputs.chain([("y".to_string(), forward.targets.clone())]));
+        state.each(&mut |name, tensor| names.push((name.to_string(), tensor.clone())));
+        names.extend([("logits".to_string(), logits.clone()), ("loss".to_string(), loss.clone())]);
+        let mut exec = GraphExec { logits, loss, plan: plan.clone(), forward, state, kind, stream };
+        if let Some(captured) = exec.captured() {
             // A shared tensor is labelled with its first name.
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
-        let mut plan = self.plan.clone();
-        forward.tracker.store_locations(&mut plan, self.launcher().captured());
-        self.plan = plan;
-        self
+        let mut plan = plan.clone();
+        let captured = exec.launcher().captured();
+        plan.set_locations(|role, buf| exec.forward.observer.location(role, buf, captured));
+        exec.plan = plan;
+        exec
     }
 
     fn launcher(&self) -> &Launcher<'f> {
@@ -167,7 +149,7 @@ impl<'f> GraphExec<'f> {
     }
 
     /// Launches a training step twice and restores all state, as
-    /// [`GraphTrainer::check_step`](super::super::GraphTrainer::check_step) does; only state inside a closure that is
+    /// [`GraphTrainer::check_step`](crate::graph::GraphTrainer::check_step) does; only state inside a closure that is
     /// the [update](super::ParameterUpdate) is not restored.
     ///
     /// # Errors
@@ -186,7 +168,15 @@ impl<'f> GraphExec<'f> {
     /// Returns an error for a batch that the step cannot run.
     pub(super) fn check_batch(&self, op: &'static str, x: &NamedTensors, y: &Tensor) -> Result<()> {
         self.plan.check(op, x, y)?;
-        super::super::trainer_core::check_targets(&*self.loss_function, self.logits.shape(), y)
+        check_targets(&*self.forward.parts.1, self.logits.shape(), y)
+    }
+
+    /// Returns which gradients the update reads from the plan's buffers.
+    fn bound(&self) -> Rebound {
+        match &self.kind {
+            ExecKind::Training(step, _) => self.plan.bound(&*self.forward.parts.0, step.optimizer.parameters()),
+            ExecKind::Evaluation(_) => Rebound::default(),
+        }
     }
 
     /// Whether launches replay a recording.
@@ -227,29 +217,15 @@ impl fmt::Debug for GraphExec<'_> {
     }
 }
 
-/// Returns the function that tracks gradients, and writes those that are not bound into the pinned buffers of the plan.
-fn gradient_listener<'f>(
-    forward: &ForwardPass<'f>,
-    model: &dyn ModuleParts,
-    plan: &CapturePlan,
-) -> super::super::step::GradientListener<'f> {
-    let tracker = forward.tracker.clone();
-    let planned = model.parameters().into_iter().map(|(name, parameter)| {
-        let pinned = plan.gradient(&name).and_then(|buf| buf.pinned().cloned());
-        (parameter.id(), (name, pinned))
-    });
-    let planned: HashMap<_, _> = planned.collect();
+/// Returns the function that observes the gradients of the model's parameters.
+fn gradient_listener<'f>(observer: &BufferObserver, model: &dyn ModuleParts) -> GradientListener<'f> {
+    let observer = observer.clone();
+    let names: HashMap<_, _> = model.parameters().into_iter().map(|(name, p)| (p.id(), name)).collect();
     Arc::new(move |parameter: &Parameter, gradient: &Tensor| {
-        let Some((name, pinned)) = planned.get(&parameter.id()) else { return Ok(()) };
-        tracker.track(BufferRole::Gradient(name.clone()), gradient);
-        let bound = parameter.grad().map(|gradient| identity(&gradient));
-        pinned.iter().filter(|buf| bound != Some(identity(buf))).try_for_each(|buf| ops::copy_(buf, gradient))
+        let Some(name) = names.get(&parameter.id()) else { return Ok(()) };
+        let bound = parameter.grad().map(|gradient| gradient.storage_id());
+        observer.observe(BufferRole::Gradient(name.clone()), gradient, bound)
     })
-}
-
-fn buffer_names(forward: &ForwardPass<'_>, inputs: &NamedTensors) -> NamedTensors {
-    let names = inputs.iter().map(|(name, _)| name.clone());
-    names.zip(forward.inputs().iter().cloned()).chain([("y".to_string(), forward.targets().clone())]).collect()
 }
 
 /// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
@@ -288,13 +264,13 @@ pub struct TrainGraph<'f> {
     /// The input buffers, in order: x `[B, K]`, for example.
     pub inputs: Vec<Tensor>,
     /// The target buffer: class numbers `[B]`, or values of the logits' shape.
-    pub targets: Tensor,
+    pub y_buf: Tensor,
     /// The logits of the last launch, `[B, C]`.
     pub logits: Tensor,
     /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     /// The step.
-    pub recorded: GraphExec<'f>,
+    pub exec: GraphExec<'f>,
     /// Which gradients the optimizer reads from the plan's buffers.
     pub gradients: Rebound,
 }
@@ -305,16 +281,6 @@ impl<'f> TrainGraph<'f> {
         &self.inputs[0]
     }
 
-    /// Returns the target buffer.
-    pub fn y_buf(&self) -> &Tensor {
-        &self.targets
-    }
-
-    /// Returns the recorded step.
-    pub fn exec(&mut self) -> &mut GraphExec<'f> {
-        &mut self.recorded
-    }
-
     /// Copies a batch into the fixed buffers, without synchronizing.
     ///
     /// # Errors
@@ -322,10 +288,10 @@ impl<'f> TrainGraph<'f> {
     pub fn set_batch(&self, x: &impl Batch, y: &Tensor) -> Result<()> {
         let op = "set_batch";
         let named = named_tensors(x);
-        self.recorded.check_batch(op, &named, y)?;
+        self.exec.check_batch(op, &named, y)?;
         // Only the values of the batch are copied, not its autograd graph.
         let _off = no_grad();
-        let copies = named.iter().map(|(_, x)| x).zip(&self.inputs).chain([(y, &self.targets)]);
+        let copies = named.iter().map(|(_, x)| x).zip(&self.inputs).chain([(y, &self.y_buf)]);
         copies.into_iter().try_for_each(|(x, buffer)| ops::copy_(buffer, x)).map_err(|mut error| {
             error.set_operation(op);
             error
@@ -337,26 +303,25 @@ impl<'f> TrainGraph<'f> {
     /// # Errors
     /// The errors of [`GraphExec::launch`].
     pub fn launch(&mut self) -> Result<()> {
-        self.recorded.launch()
+        self.exec.launch()
     }
 
     /// Returns the plan of the step; see [`GraphExec::plan`].
     pub fn plan(&self) -> &CapturePlan {
-        self.recorded.plan()
+        self.exec.plan()
     }
 }
 
 /// Creates a train graph from a recording. It keeps the buffers of the recording, on the device of the step.
 impl<'f> From<GraphExec<'f>> for TrainGraph<'f> {
     fn from(recorded: GraphExec<'f>) -> TrainGraph<'f> {
-        let (inputs, targets) = &recorded.buffers;
         TrainGraph {
-            inputs: inputs.iter().map(|(_, x)| x.clone()).collect(),
-            targets: targets.clone(),
+            inputs: recorded.forward.inputs.clone(),
+            y_buf: recorded.forward.targets.clone(),
             logits: recorded.logits.clone(),
             loss: recorded.loss.clone(),
-            gradients: recorded.bound.clone(),
-            recorded,
+            gradients: recorded.bound(),
+            exec: recorded,
         }
     }
 }

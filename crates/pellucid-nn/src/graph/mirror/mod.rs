@@ -16,7 +16,7 @@
 
 mod exec;
 mod forward;
-mod locations;
+mod observer;
 mod plan;
 mod update;
 
@@ -37,13 +37,11 @@ use crate::module::{Module, ModuleParts, parts};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
-use exec::{ModelAndLoss, named_tensors};
+use exec::named_tensors;
+use forward::ModelAndLoss;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 use std::ops::Deref;
 use std::sync::Arc;
-
-/// Tensors with their names, in order.
-type NamedTensors = Vec<(String, Tensor)>;
 
 /// Returns the plan of a step with this model for inputs of these shapes and dtypes. Their values are not used. The
 /// default loss is the softmax cross-entropy; by default, a matrix product has 8 MiB of scratch.
@@ -60,8 +58,8 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     lt_bytes: impl Into<Option<usize>>,
 ) -> Result<CapturePlan> {
     let loss = loss.into().unwrap_or(LossKind::SoftmaxCrossEntropy);
-    let max_scratch = lt_bytes.into().unwrap_or(DEFAULT_MAX_SCRATCH);
-    CapturePlan::new(&bound(model, inputs)?, &named_tensors(inputs), &loss, max_scratch)
+    let lt_bytes = lt_bytes.into().unwrap_or(DEFAULT_MAX_SCRATCH);
+    CapturePlan::new(&bound(model, inputs)?, &named_tensors(inputs), &loss, lt_bytes)
 }
 
 /// Returns the plan of a step with this layer, usually a [`Sequential`], for inputs of this shape and of the layer's
@@ -73,12 +71,12 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
 /// let plan = make_plan_for_sequential(&model, &[64, 784], LossKind::SoftmaxCrossEntropy, 8 << 20)?;
 /// let by_default = make_plan_for_sequential(&model, &[64, 784], None, None)?;
-/// assert_eq!((&by_default.loss.target, by_default.lt_bytes()), (&plan.loss.target, plan.lt_bytes()));
-/// let first = &plan.per_layer()[0];
+/// assert_eq!((&by_default.loss.target, by_default.lt_bytes), (&plan.loss.target, plan.lt_bytes));
+/// let first = &plan.per_layer[0];
 /// assert_eq!(first.name, "L0:Linear");
 /// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
 /// assert_eq!((first.z().is_some(), first.g_a().is_some()), (true, false)); // a relu follows; x needs no gradient
-/// assert_eq!(plan.loss.d_y().shape().dims(), [64, 10]);
+/// assert_eq!(plan.loss.d_y.shape().dims(), [64, 10]);
 /// assert_eq!(plan.loss.out_shape().dims(), [64, 10]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```

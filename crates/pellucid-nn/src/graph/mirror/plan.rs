@@ -1,9 +1,8 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
-use super::super::batch::ModelOfInputs;
-use super::super::trainer_core::{check_target_shape, of_loss};
-use super::NamedTensors;
 use crate::call::{TracedCall, trace_calls};
+use crate::graph::batch::ModelOfInputs;
+use crate::graph::trainer_core::{check_target_shape, of_loss};
 use crate::loss::LossKind;
 use crate::module::{ModuleParts, identity};
 use crate::parameter::Parameter;
@@ -12,8 +11,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The default of [`CapturePlan::max_scratch`](CapturePlan#structfield.max_scratch): 8 MiB.
+/// The default of [`CapturePlan::lt_bytes`](CapturePlan#structfield.lt_bytes): 8 MiB.
 pub const DEFAULT_MAX_SCRATCH: usize = 8 << 20;
+
+/// Tensors with their names, in order.
+pub(super) type NamedTensors = Vec<(String, Tensor)>;
 
 /// The location of a planned buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -172,12 +174,12 @@ pub struct PerLayerBufs {
     /// The number of the call among all calls of layers; `None` for the model's own parameters.
     pub(super) call: Option<usize>,
     /// The output.
-    pub output: Buf,
+    pub y: Buf,
     /// The pre-activation, if an activation follows: the gradient of the activation reads it. Unfused, it is the output
     /// itself; a matrix product with a fused activation writes both.
-    pub pre_activation: Option<Buf>,
+    pub z: Option<Buf>,
     /// The gradient of the input; `None` if the input needs no gradient (data, integers).
-    pub input_gradient: Option<Buf>,
+    pub g_a: Option<Buf>,
     /// The gradients of the layer's trained parameters, by name in the model. A shared parameter is listed once, at the
     /// first layer that holds it.
     pub gradients: Vec<(String, Buf)>,
@@ -195,21 +197,6 @@ impl PerLayerBufs {
         self.gradients.iter().find(|(name, _)| is_own(name)).map(|(_, buf)| buf)
     }
 
-    /// Returns the output.
-    pub fn y(&self) -> &Buf {
-        &self.output
-    }
-
-    /// Returns the pre-activation.
-    pub fn z(&self) -> Option<&Buf> {
-        self.pre_activation.as_ref()
-    }
-
-    /// Returns the gradient of the input.
-    pub fn g_a(&self) -> Option<&Buf> {
-        self.input_gradient.as_ref()
-    }
-
     /// Returns the gradient of the parameter `weight`.
     pub fn g_w(&self) -> Option<&Buf> {
         self.gradient("weight")
@@ -219,31 +206,21 @@ impl PerLayerBufs {
     pub fn g_b(&self) -> Option<&Buf> {
         self.gradient("bias")
     }
-
-    fn all(&self) -> impl Iterator<Item = &Buf> {
-        let own = [Some(&self.output), self.input_gradient.as_ref(), self.work.as_ref()].into_iter().flatten();
-        own.chain(self.gradients.iter().map(|(_, buf)| buf))
-    }
 }
 
 /// The buffers of the loss.
 #[derive(Clone, Debug)]
 pub struct LossBufs {
     /// The gradient of the logits; it has their shape.
-    pub logits_gradient: Buf,
+    pub d_y: Buf,
     /// Shape and dtype of the targets.
     pub target: (Shape, DType),
 }
 
 impl LossBufs {
-    /// Returns the gradient of the logits.
-    pub fn d_y(&self) -> &Buf {
-        &self.logits_gradient
-    }
-
     /// Returns the shape of the logits, the output of the model.
     pub fn out_shape(&self) -> &Shape {
-        self.logits_gradient.shape()
+        self.d_y.shape()
     }
 }
 
@@ -257,12 +234,12 @@ pub struct CapturePlan {
     pub inputs: Vec<(String, Shape, DType)>,
     /// The buffers of the layers that the model calls, in the order of the calls. Parameters that belong to none of
     /// these layers follow at the end, in an entry for the model itself.
-    pub layers: Vec<PerLayerBufs>,
+    pub per_layer: Vec<PerLayerBufs>,
     /// The buffers of the loss.
     pub loss: LossBufs,
     /// The maximum scratch of one matrix product in bytes, [`DEFAULT_MAX_SCRATCH`] unless it is set. It is for devices
     /// that use some; the CPU and `wgpu` use none.
-    pub max_scratch: usize,
+    pub lt_bytes: usize,
 }
 
 /// Returns the buffers of the layers that the model calls directly, and of the model if it has parameters of its own.
@@ -286,9 +263,9 @@ fn layer_buffers(
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
             call: Some(*number),
-            pre_activation: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| output.clone()),
-            input_gradient: tracked.then(|| Buf::new(&input.shape, input.dtype, device)),
-            output,
+            z: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| output.clone()),
+            g_a: tracked.then(|| Buf::new(&input.shape, input.dtype, device)),
+            y: output,
             gradients: Vec::new(),
             work: (scratch > 0).then(|| Buf::scratch(scratch, device)),
         });
@@ -310,9 +287,9 @@ fn layer_buffers(
             name: format!("L{}:{type_name}", layers.len()),
             path: String::new(),
             call: None,
-            output: logits.clone(),
-            pre_activation: None,
-            input_gradient: None,
+            y: logits.clone(),
+            z: None,
+            g_a: None,
             gradients: own,
             work: None,
         });
@@ -328,9 +305,9 @@ impl CapturePlan {
         model: &dyn ModelOfInputs,
         named: &NamedTensors,
         loss: &LossKind,
-        max_scratch: usize,
+        lt_bytes: usize,
     ) -> Result<CapturePlan> {
-        let inputs: Vec<Tensor> = named.iter().map(|(_, x)| x.clone()).collect();
+        let inputs: Vec<Tensor> = named.iter().map(|(_, x)| x.detach()).collect();
         let mut run = || {
             let _on = enable_grad();
             model.output(&inputs)
@@ -343,34 +320,24 @@ impl CapturePlan {
         let trained = parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
         let type_name = parts.modules().first().map_or("model", |(_, info)| info.class());
         let inputs: Vec<_> = named.iter().map(|(name, x)| (name.clone(), x.shape().clone(), x.dtype())).collect();
-        let logits_gradient = Buf::new(logits, dtype, device);
+        let d_y = Buf::new(logits, dtype, device);
         Ok(CapturePlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
-            layers: layer_buffers(type_name, &calls, trained, &logits_gradient),
-            loss: LossBufs { logits_gradient, target: loss.target(logits, dtype)? },
-            max_scratch,
+            per_layer: layer_buffers(type_name, &calls, trained, &d_y),
+            loss: LossBufs { d_y, target: loss.target(logits, dtype)? },
+            lt_bytes,
         })
-    }
-
-    /// Returns [`max_scratch`](CapturePlan#structfield.max_scratch).
-    pub fn lt_bytes(&self) -> usize {
-        self.max_scratch
-    }
-
-    /// Returns [`layers`](CapturePlan#structfield.layers).
-    pub fn per_layer(&self) -> &[PerLayerBufs] {
-        &self.layers
     }
 
     /// Returns the device of the step, which is the device of the logits.
     pub(super) fn device(&self) -> Device {
-        self.loss.logits_gradient.device
+        self.loss.d_y.device
     }
 
     /// Returns the buffers of all parameter gradients, by name.
     pub fn gradients(&self) -> impl Iterator<Item = (&str, &Buf)> {
-        self.layers.iter().flat_map(|layer| layer.gradients.iter().map(|(name, buf)| (name.as_str(), buf)))
+        self.per_layer.iter().flat_map(|layer| layer.gradients.iter().map(|(name, buf)| (name.as_str(), buf)))
     }
 
     /// Returns the buffer of a parameter's gradient.
@@ -380,22 +347,38 @@ impl CapturePlan {
 
     /// Returns the total size of all buffers in bytes, without sharing.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().flat_map(PerLayerBufs::all).map(Buf::bytes).sum::<usize>()
-            + self.loss.logits_gradient.bytes()
+        let pre_activations = self.per_layer.iter().filter_map(|layer| layer.z.as_ref());
+        let sum = |buffers: &mut dyn Iterator<Item = &Buf>| buffers.map(Buf::bytes).sum::<usize>();
+        // Unfused, the pre-activation is the output.
+        sum(&mut self.roles().into_iter().map(|(_, buf)| buf)) - sum(&mut pre_activations.into_iter())
+    }
+
+    /// Returns all buffers with their roles.
+    pub(super) fn roles(&self) -> Vec<(BufferRole, &Buf)> {
+        let mut buffers = vec![(BufferRole::LogitsGradient, &self.loss.d_y)];
+        for (i, layer) in self.per_layer.iter().enumerate() {
+            let outputs = [Some(&layer.y), layer.z.as_ref()];
+            buffers.extend(outputs.into_iter().flatten().map(|buf| (BufferRole::Output(i), buf)));
+            buffers.extend(layer.g_a.as_ref().map(|buf| (BufferRole::InputGradient(i), buf)));
+            buffers.extend(layer.work.as_ref().map(|buf| (BufferRole::Work(i), buf)));
+            buffers.extend(layer.gradients.iter().map(|(name, buf)| (BufferRole::Gradient(name.clone()), buf)));
+        }
+        buffers
     }
 
     /// Stores the location of each buffer of a recorded step.
-    pub(super) fn set_locations(&mut self, location: impl Fn(BufferRole, &Buf) -> ArenaSlot) {
-        let set = |role: BufferRole, buf: &mut Buf| (buf.location, buf.recorded) = (location(role, buf), true);
-        for (i, layer) in self.layers.iter_mut().enumerate() {
-            set(BufferRole::Output(i), &mut layer.output);
-            // Unfused, the pre-activation is the output.
-            layer.pre_activation.iter_mut().for_each(|buf| set(BufferRole::Output(i), buf));
-            layer.input_gradient.iter_mut().for_each(|buf| set(BufferRole::InputGradient(i), buf));
-            layer.work.iter_mut().for_each(|work| set(BufferRole::Work(i), work));
-            layer.gradients.iter_mut().for_each(|(name, buf)| set(BufferRole::Gradient(name.clone()), buf));
+    pub(super) fn set_locations(&mut self, location: impl Fn(&BufferRole, &Buf) -> ArenaSlot) {
+        let found: Vec<ArenaSlot> = self.roles().iter().map(|(role, buf)| location(role, buf)).collect();
+        let mut found = found.into_iter();
+        // The same order as in roles().
+        let mut set = |buf: &mut Buf| (buf.location, buf.recorded) = (found.next().unwrap_or_default(), true);
+        set(&mut self.loss.d_y);
+        for layer in &mut self.per_layer {
+            set(&mut layer.y);
+            let others = [&mut layer.z, &mut layer.g_a, &mut layer.work];
+            others.into_iter().flatten().for_each(&mut set);
+            layer.gradients.iter_mut().for_each(|(_, buf)| set(buf));
         }
-        set(BufferRole::LogitsGradient, &mut self.loss.logits_gradient);
     }
 
     /// Returns an error if inputs or targets do not match the plan; it names the layer that would read them.
@@ -406,10 +389,10 @@ impl CapturePlan {
             false => Some(Error::invalid(op, format!("the step has {} inputs, got {}", self.inputs.len(), x.len()))),
         };
         if let Some(source) = refused {
-            let layer = self.layers.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
+            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
             return Err(Error::Layer { layer, source: Box::new(source) });
         }
-        check_target_shape(op, y, &self.loss.target, self.loss.logits_gradient.shape()).map_err(of_loss)
+        check_target_shape(op, y, &self.loss.target, self.loss.d_y.shape()).map_err(of_loss)
     }
 
     /// Stores the gradient of every updated parameter in the plan's buffer.
@@ -489,12 +472,12 @@ impl fmt::Display for CapturePlan {
                 buf.location
             )
         };
-        for layer in &self.layers {
+        for layer in &self.per_layer {
             writeln!(f, "{} {}", layer.name, layer.path)?;
             let named = [
-                ("output", Some(&layer.output)),
-                ("pre-activation", layer.pre_activation.as_ref()),
-                ("input gradient", layer.input_gradient.as_ref()),
+                ("output", Some(&layer.y)),
+                ("pre-activation", layer.z.as_ref()),
+                ("input gradient", layer.g_a.as_ref()),
                 ("work", layer.work.as_ref()),
             ];
             for (name, buf) in named.into_iter().filter_map(|(name, buf)| Some((name, buf?))) {
@@ -503,7 +486,7 @@ impl fmt::Display for CapturePlan {
             layer.gradients.iter().try_for_each(|(name, buf)| line(f, &format!("gradient {name}"), buf))?;
         }
         writeln!(f, "loss")?;
-        line(f, "logits gradient", &self.loss.logits_gradient)?;
+        line(f, "logits gradient", &self.loss.d_y)?;
         write!(f, "{} bytes unfused", self.bytes())
     }
 }

@@ -2,7 +2,7 @@
 //! computes.
 //!
 //! A recording contains one path. [`path_of`] returns the path that a model is set to. A
-//! [`GraphTrainer`](super::GraphTrainer) keeps one recording for each path that it has run, all with the same
+//! [`GraphTrainer`](crate::graph::GraphTrainer) keeps one recording for each path that it has run, all with the same
 //! parameters, gradients and optimizer.
 
 use crate::layer::Layer;

@@ -1,0 +1,112 @@
+//! Steps of any computation: several inputs, losses, results and optimizers.
+
+use crate::models::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::{BceWithLogitsLoss, Loss};
+use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
+use pellucid_nn::*;
+use pellucid_tensor::{CacheStats, DType, Error, Result, Tensor, ops};
+
+fn adam(model: &Sequential) -> Adam {
+    Adam::try_new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap()
+}
+
+fn label(logits: &Tensor, y: f64) -> Result<Tensor> {
+    BceWithLogitsLoss::default().try_forward(logits, &ops::full(logits.shape(), y, DType::F32)?)
+}
+
+/// The losses of a discriminator, for samples and for noise.
+fn discriminator_losses(discriminator: &Sequential, generator: &Sequential, i: &[Tensor]) -> Result<[Tensor; 3]> {
+    let real = label(&discriminator.try_forward(&i[0])?, 1.0)?;
+    let fake = label(&discriminator.try_forward(&generator.try_forward(&i[1])?)?, 0.0)?;
+    Ok([ops::add(&real, &fake)?, real, fake])
+}
+
+/// The steps of a GAN have the bits of eager steps. Each step changes only the parameters and gradients of its own
+/// optimizer, and a batch of other shapes is recorded.
+#[test]
+fn the_steps_of_a_gan_equal_eager_steps() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for stream in streams() {
+        let networks = || {
+            pellucid_tensor::manual_seed(3);
+            (
+                sequential![Linear::new(2, 8), Tanh, Linear::new(8, 6)],
+                sequential![Linear::new(6, 8), Relu, Linear::new(8, 1)],
+            )
+        };
+        let ((generator, discriminator), (g, d)) = (networks(), networks());
+        let (for_g, for_d) = (adam(&g), adam(&d));
+        let options = StepOptions { stream, ..Default::default() };
+        let mut discriminate =
+            TrainingStep::new(adam(&discriminator), |i| discriminator_losses(&discriminator, &generator, i))
+                .with_options(options.clone());
+        let mut deceive = TrainingStep::new(adam(&generator), |i: &[Tensor]| {
+            label(&discriminator.try_forward(&generator.try_forward(&i[0])?)?, 1.0)
+        })
+        .with_options(options);
+        for (seed, rows) in [8, 8, 5, 8, 5].into_iter().enumerate() {
+            let real = batch(&[rows, 6], seed as u64).0;
+            let noise = Tensor::randn([rows, 2], DType::F32);
+            let before = bits(generator.state_dict());
+            let found = discriminate.launch(&[&real, &noise]).unwrap().iter().map(Tensor::item::<f32>);
+            let found: Vec<f32> = found.collect();
+            assert_eq!(bits(generator.state_dict()), before);
+            for_d.zero_grad();
+            let losses = discriminator_losses(&d, &g, &[real, noise.clone()]).unwrap();
+            losses[0].backward();
+            for_d.step();
+            assert_eq!(found, losses.map(|loss| loss.item::<f32>()));
+            let gradient = discriminator.parameters()[0].grad().unwrap().to_vec::<f32>();
+            let found = deceive.launch(&[&noise]).unwrap()[0].item::<f32>();
+            assert_eq!(discriminator.parameters()[0].grad().unwrap().to_vec::<f32>(), gradient);
+            for_g.zero_grad();
+            let loss = label(&d.forward(&g.forward(&noise)), 1.0).unwrap();
+            loss.backward();
+            for_g.step();
+            assert_eq!(found, loss.item::<f32>());
+            assert_eq!(bits(generator.state_dict()), bits(g.state_dict()));
+            assert_eq!(bits(discriminator.state_dict()), bits(d.state_dict()));
+        }
+        assert_eq!(discriminate.cache(), CacheStats { hits: 3, misses: 2, held: 2 });
+    }
+}
+
+/// What a step cannot train is refused, and changes nothing.
+#[test]
+fn refused_steps_change_nothing() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (model, other) = (mlp(), mlp());
+    let x = batch(&[BATCH, 6], 1).0;
+    let before = bits(model.state_dict());
+    let refused = |step: TrainingStep<'_>| {
+        let mut step = step;
+        let error = step.launch(&[&x]).unwrap_err();
+        assert_eq!(step.prepare(&[&x]).unwrap_err().to_string(), error.to_string());
+        assert!(model.parameters().iter().all(|p| p.grad().is_none()));
+        assert_eq!(bits(model.state_dict()), before);
+        assert_eq!(step.cache().held, 0);
+        error
+    };
+    let mean = |model: &Sequential, i: &[Tensor]| ops::mean(&model.try_forward(&i[0])?, ..);
+    let error = refused(TrainingStep::new(adam(&model), |i| model.try_forward(&i[0])));
+    assert!(error.to_string().contains("reduce the loss"), "{error}");
+    let error = refused(TrainingStep::new(adam(&model), |i| mean(&other, i)));
+    assert!(error.to_string().contains("nothing would be trained"), "{error}");
+    let error = refused(TrainingStep::new(adam(&model), |_| ()));
+    assert!(error.to_string().contains("return its loss"), "{error}");
+    let options = StepOptions { accumulate: 0, ..Default::default() };
+    let error = refused(TrainingStep::new(adam(&model), |i| mean(&model, i)).with_options(options));
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    let error = TrainingStep::new(adam(&model), |i| mean(&model, i)).try_recordings(0).err();
+    assert!(matches!(error, Some(Error::InvalidArgument { .. })));
+    // A step that was prepared does not record at its first launch.
+    let mut step = TrainingStep::new(adam(&model), |i| mean(&model, i)).recordings(1);
+    step.prepare(&[&x]).unwrap();
+    assert_eq!((step.captured().is_some(), step.cache()), (true, CacheStats { hits: 0, misses: 0, held: 1 }));
+    assert_eq!(bits(model.state_dict()), before);
+    step.launch(&[&x.requires_grad_(true)]).unwrap();
+    assert_eq!(step.cache(), CacheStats { hits: 1, misses: 0, held: 1 });
+    assert!(step.optimizer().parameters().iter().all(|p| p.grad().is_some()));
+    assert_ne!(bits(model.state_dict()), before);
+}
