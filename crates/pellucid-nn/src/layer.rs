@@ -65,8 +65,8 @@ pub trait Layer: Module {
         first_dtype(parts(&self))
     }
 
-    /// Whether this is an activation. A [plan](crate::graph::mirror::CapturePlan) then lists the pre-activation of the layer
-    /// before it, which the gradient of the activation reads.
+    /// Whether this is an activation. A [plan](crate::graph::mirror::CapturePlan) then lists the pre-activation of the
+    /// layer before it, which the gradient of the activation reads.
     fn is_activation(&self) -> bool {
         false
     }

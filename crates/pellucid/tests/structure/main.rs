@@ -127,7 +127,6 @@ const NOT_SHARED: [&str; 7] = [
     "CompileOptions",
     "EinopsReduction",
     "HookList",
-    "StepOptimizer",
     "ThreadStream",
     "ThreadStreamGuard",
 ];
