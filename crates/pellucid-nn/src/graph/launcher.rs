@@ -71,7 +71,7 @@ impl<'f> Launcher<'f> {
             Launcher::Captured(captured, _) => {
                 with_references(inputs, &mut |inputs| captured.output_shapes(inputs)?.nth(index).cloned())
             }
-            Launcher::Eager(step) => step.known[step.find(inputs)?].1.get(index).cloned(),
+            Launcher::Eager(step) => step.known[step.find(inputs)?].outputs.get(index).cloned(),
         }
     }
 
@@ -131,10 +131,17 @@ pub struct GraphExecLike<'f> {
     reason: String,
     /// The maximum number of known lists of shapes.
     limit: usize,
-    /// Shapes and dtypes of inputs that were run, and then the shapes of the outputs; the last used ones are last.
-    known: Vec<(Vec<(Shape, DType)>, Vec<Shape>)>,
+    /// The shapes that were run; the last used ones are last.
+    known: Vec<EagerShapes>,
     outputs: Vec<Tensor>,
     stats: CacheStats,
+}
+
+/// The shapes and dtypes of the inputs of an eager step, and the shapes of its outputs.
+struct EagerShapes {
+    inputs: Vec<(Shape, DType)>,
+    /// Empty before the first run.
+    outputs: Vec<Shape>,
 }
 
 impl<'f> GraphExecLike<'f> {
@@ -170,7 +177,9 @@ impl<'f> GraphExecLike<'f> {
 
     fn find(&self, inputs: &[Tensor]) -> Option<usize> {
         let same = |((shape, dtype), x): (&(Shape, DType), &Tensor)| shape == x.shape() && *dtype == x.dtype();
-        self.known.iter().position(|(known, _)| known.len() == inputs.len() && known.iter().zip(inputs).all(same))
+        let fits =
+            |known: &EagerShapes| known.inputs.len() == inputs.len() && known.inputs.iter().zip(inputs).all(same);
+        self.known.iter().position(fits)
     }
 
     /// Keeps the shapes of these inputs as the last used ones. Returns true if they are new.
@@ -179,8 +188,8 @@ impl<'f> GraphExecLike<'f> {
         match found {
             Some(at) => self.known[at..].rotate_left(1),
             None => {
-                let key = inputs.iter().map(|x| (x.shape().clone(), x.dtype())).collect();
-                self.known.push((key, Vec::new()));
+                let inputs = inputs.iter().map(|x| (x.shape().clone(), x.dtype())).collect();
+                self.known.push(EagerShapes { inputs, outputs: Vec::new() });
                 self.known.drain(..self.known.len().saturating_sub(self.limit));
             }
         }
@@ -192,14 +201,14 @@ impl<'f> GraphExecLike<'f> {
             true => self.stats.misses += 1,
             false => self.stats.hits += 1,
         }
-        let is_new = self.known.last().is_some_and(|(_, shapes)| shapes.is_empty());
+        let is_new = self.known.last().is_some_and(|last| last.outputs.is_empty());
         let outputs = (self.step.lock().unwrap_or_else(PoisonError::into_inner))(inputs);
         if outputs.is_err() && is_new {
             self.known.pop();
         }
         self.outputs = outputs?;
-        if let Some((_, shapes)) = self.known.last_mut() {
-            *shapes = self.outputs.iter().map(|output| output.shape().clone()).collect();
+        if let Some(last) = self.known.last_mut() {
+            last.outputs = self.outputs.iter().map(|output| output.shape().clone()).collect();
         }
         Ok(())
     }

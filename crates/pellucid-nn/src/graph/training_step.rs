@@ -18,10 +18,12 @@ use std::sync::Arc;
 ///
 /// ```
 /// use pellucid::nn::graph::TrainingStep;
-/// use pellucid::nn::{Layer, Linear, Module, loss, optim::{Adam, AdamOptions, Sgd, SgdOptions}};
+/// use pellucid::nn::loss::{BceWithLogitsLoss, Loss};
+/// use pellucid::nn::{Layer, Linear, Module, optim::{Adam, AdamOptions, Sgd, SgdOptions}};
 /// use pellucid::{DType, Tensor};
 /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
-/// let label = |logits: &Tensor, y: f64| loss::bce_with_logits(logits, &Tensor::full([8, 1], y, DType::F32));
+/// let loss = BceWithLogitsLoss::default();
+/// let label = |logits: &Tensor, y: f64| loss.forward(logits, &Tensor::full([8, 1], y, DType::F32));
 /// // The discriminator tells samples from generated ones. Its step returns the loss and two scores.
 /// let adam = Adam::new(discriminator.parameters(), AdamOptions::default());
 /// let mut discriminate = TrainingStep::new(adam, |inputs| {

@@ -291,7 +291,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     }
 
     /// Records the step for inputs of these shapes and dtypes, without running a kernel, unless a launch with them
-    /// would find a valid recording. Returns true if it recorded. [`cache`](Captured::cache) counts neither a hit nor a miss.
+    /// would find a valid recording. Returns true if it recorded. The [statistics](Captured::cache) count neither a hit
+    /// nor a miss.
     ///
     /// ```
     /// use pellucid::{DType, Tensor, capture};

@@ -75,7 +75,7 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// let first = &plan.per_layer[0];
 /// assert_eq!(first.name, "L0:Linear");
 /// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
-/// assert_eq!((first.z().is_some(), first.g_a().is_some()), (true, false)); // a relu follows; x needs no gradient
+/// assert_eq!((first.z.is_some(), first.g_a.is_some()), (true, false)); // a relu follows; x needs no gradient
 /// assert_eq!(plan.loss.d_y.shape().dims(), [64, 10]);
 /// assert_eq!(plan.loss.out_shape().dims(), [64, 10]);
 /// # Ok::<(), pellucid::Error>(())
