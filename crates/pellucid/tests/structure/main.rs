@@ -1,5 +1,5 @@
-//! The structure of the repository: dependencies between source files and folders, links and examples of the documents,
-//! and planted faults.
+//! The structure of the repository: dependencies between source files and folders, the sizes of files and functions,
+//! links and examples of the documents, and planted faults.
 //!
 //! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test structure` writes the list of exceptions, whose counts may only
 //! decrease.
@@ -12,6 +12,7 @@ mod links;
 mod modules;
 #[path = "../repository/mod.rs"]
 mod repository;
+mod sizes;
 mod types;
 
 use cycles::FileGraph;
@@ -59,6 +60,15 @@ fn folders_of_operations_have_no_circular_dependencies() {
     let files = &sources()["pellucid-tensor"];
     let (_, text) = files.iter().find(|(name, _)| name == "ops/mod.rs").expect("ops/mod.rs must exist");
     let errors = folders::folder_errors(&FileGraph::new(files), "ops", text);
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let crates = sources();
+    let named = crates.iter().flat_map(|(name, files)| files.iter().map(move |(file, text)| (name, file, text)));
+    let errors: Vec<String> =
+        named.flat_map(|(name, file, text)| sizes::size_errors(&format!("crates/{name}/src/{file}"), text)).collect();
     assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
