@@ -1,6 +1,7 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
 use super::batch::{Batch, BatchTensors, Model, placed_on};
+use super::filled_shape::{FilledShape, ascending, filled};
 use super::state::ModelState;
 use crate::call::{first_device, trace_calls};
 use crate::module::ModuleParts;
@@ -15,7 +16,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// The name of the operation in errors.
-const INFERENCE: &str = "inference";
+pub(super) const INFERENCE: &str = "inference";
 
 /// A model whose forward pass is recorded once for each of a few batch sizes, and replayed.
 ///
@@ -192,19 +193,6 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 }
 
-/// Returns the values in ascending order, each once.
-fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
-    if values.is_empty() || values.contains(&0) {
-        let reason =
-            format!("the list of compiled {what}s must contain at least one, and none may be 0; got {values:?}");
-        return Err(Error::invalid(INFERENCE, reason));
-    }
-    let mut values = values.to_vec();
-    values.sort_unstable();
-    values.dedup();
-    Ok(values)
-}
-
 /// A model that computes its output from a list of inputs, without the type of its batch.
 trait ForwardOfInputs: ModuleParts + Send + Sync {
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor>;
@@ -278,25 +266,6 @@ struct RecordedPass<'f> {
     has_output_length: bool,
     /// The recording, or the error of a device without capture, where the model runs eagerly.
     step: std::result::Result<Captured<'f>, Error>,
-}
-
-/// The compiled shape on which a batch runs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct FilledShape {
-    rows: usize,
-    /// The length of axis 1; `None` without compiled lengths, or if no input has an axis 1.
-    length: Option<usize>,
-}
-
-impl FilledShape {
-    /// Returns the shape of an input that is filled up to this shape.
-    fn of(self, shape: &Shape) -> Shape {
-        let filled = shape.with_axis(0, self.rows);
-        match self.length {
-            Some(length) if shape.rank() > 1 => filled.with_axis(1, length),
-            _ => filled,
-        }
-    }
 }
 
 impl<'f> ForwardPasses<'f> {
@@ -627,24 +596,5 @@ fn launch_captured<'a>(captured: &'a mut Captured<'_>, inputs: &[Tensor]) -> Res
         [a, b] => captured.launch(&[a, b]),
         [a, b, c] => captured.launch(&[a, b, c]),
         many => captured.launch(&many.iter().collect::<Vec<_>>()),
-    }
-}
-
-/// Returns an input that is filled up to a compiled shape: with zeros along axis 1, with its last row along axis 0.
-///
-/// Rows of zeros would be simpler, but may give NaN (a mean over no elements), which selects slower kernels.
-fn filled(x: &Tensor, fill: FilledShape) -> Result<Tensor> {
-    let (shape, mut x) = (fill.of(x.shape()), x.clone());
-    let more = |x: &Tensor, axis: usize| shape[axis] - x.shape()[axis];
-    if x.rank() > 1 && more(&x, 1) > 0 {
-        let zeros = ops::zeros(x.shape().with_axis(1, more(&x, 1)), x.dtype())?.try_to(x.device())?;
-        x = ops::concatenate(&[&x, &zeros], 1)?;
-    }
-    match more(&x, 0) {
-        0 => Ok(x),
-        more => {
-            let last = ops::narrow(&x, 0, x.shape()[0] - 1, 1)?;
-            ops::concatenate(&[&x, &ops::broadcast_to(&last, x.shape().with_axis(0, more))?], 0)
-        }
     }
 }

@@ -58,6 +58,7 @@ mod batch;
 mod buffer_tracker;
 mod check;
 mod coverage;
+mod filled_shape;
 mod forward;
 mod gradients;
 mod inference;
