@@ -9,6 +9,8 @@
 //! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
 //! | `blocks` | the sizes of the blocks; the blocks of k determine the order of summation |
 //! | `in_place` | the choice of operands that are read in place, and of the orientation of a product |
+//! | `tiles` | the packing of A, and the tiles of C that the loops compute |
+//! | `panels` | the panels that a tile reads |
 //! | `tile` | the micro-kernel, which computes one register tile of C |
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
@@ -42,10 +44,12 @@ mod offset_dot;
 mod offsets;
 mod pack;
 mod packed;
+mod panels;
 mod problem;
 mod source;
 mod strided;
 mod tile;
+mod tiles;
 mod winograd;
 
 #[cfg(test)]

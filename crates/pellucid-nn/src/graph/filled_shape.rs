@@ -1,7 +1,9 @@
 //! Compiled shapes, and the filling of batches up to them.
 
-use super::inference::INFERENCE;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
+
+/// The name of the operation in errors.
+pub(super) const INFERENCE: &str = "inference";
 
 /// The compiled shape on which a batch runs.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
 use super::batch::{Batch, BatchTensors, Model, placed_on};
-use super::filled_shape::{FilledShape, ascending, filled};
+use super::filled_shape::{FilledShape, INFERENCE, ascending, filled};
 use super::state::ModelState;
 use crate::call::{first_device, trace_calls};
 use crate::module::ModuleParts;
@@ -14,9 +14,6 @@ use pellucid_tensor::{
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
-
-/// The name of the operation in errors.
-pub(super) const INFERENCE: &str = "inference";
 
 /// A model whose forward pass is recorded once for each of a few batch sizes, and replayed.
 ///

@@ -27,7 +27,7 @@ const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtim
 const INTENDED: [(&str, &[&str], &str); 4] = [
     (
         "pellucid-ir",
-        &["error.rs", "error/state_dict.rs", "shape.rs"],
+        &["error.rs", "error/help.rs", "error/state_dict.rs", "shape.rs"],
         "an error contains shapes, and a shape rule returns an error",
     ),
     (
@@ -38,8 +38,8 @@ const INTENDED: [(&str, &[&str], &str); 4] = [
     ("pellucid-nn", &["call.rs", "hook.rs", "layer.rs"], "a call of a `Layer` runs hooks, and a hook sees a call"),
     (
         "pellucid-nn",
-        &["module.rs", "state.rs", "visit.rs"],
-        "a `Module` is visited by a `Visitor`, which visits modules; a state dict is the result of a visit",
+        &["module.rs", "module/parts.rs", "state.rs", "visit.rs"],
+        "a `Module` is visited by a `Visitor`, which visits modules without their types; a state dict is the result of a visit",
     ),
 ];
 

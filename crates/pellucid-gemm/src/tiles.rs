@@ -1,8 +1,9 @@
-//! The panels of A, and the register tiles of C that the loops compute from panels of A and B.
+//! The packing of A, and the register tiles of C that the loops compute from panels of A and B.
 
-use super::BlockedProduct;
-use crate::blocks::{MAX_DEPTH_BLOCK, chunks};
+use crate::block::BlockedProduct;
+use crate::blocks::chunks;
 use crate::kernels::{Kernels, TileKernel};
+use crate::panels::{ColumnPanel, PACKED_ROW_STRIDE, a_panel_len, a_panel_width};
 use crate::source::{PanelRange, pack_panels};
 use crate::strided::Strided;
 use crate::tile::RegisterTile;
@@ -13,24 +14,6 @@ use std::ops::Range;
 /// The number of elements of the largest register tile of all instruction sets.
 const MAX_TILE_ELEMENTS: usize = 14 * 32;
 
-/// The columns of B that one register tile reads, with contiguous rows.
-#[derive(Clone, Copy)]
-pub(super) struct ColumnPanel<T> {
-    /// Element (0, 0).
-    pub(super) data: *const T,
-    /// Stride between k indices.
-    pub(super) depth: isize,
-    /// True if each step has the columns of a full register tile. Columns past the last column of B are zeros.
-    pub(super) is_padded: bool,
-}
-
-impl<T> ColumnPanel<T> {
-    /// Returns a packed panel of `width` columns.
-    pub(super) fn packed(data: *const T, width: usize) -> ColumnPanel<T> {
-        ColumnPanel { data, depth: width as isize, is_padded: true }
-    }
-}
-
 impl<T: Element> BlockedProduct<'_, T> {
     /// Packs strips of A of `height` rows, each into its own panel.
     ///
@@ -39,7 +22,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// - *Operands* and *Isa* of the product contract hold for these rows, and `depth` is one block of k.
     /// - *Scratch*: `scratch` is valid for one panel of [`a_panel_len`] elements for each strip. They do not overlap
     ///   the operands.
-    pub(super) unsafe fn pack_a(
+    pub(crate) unsafe fn pack_a(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
@@ -66,7 +49,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// Returns the strip of A from row `i` and k index `start` as the kernel reads it: in place in `matrix`,
     /// or packed as panel `s` of the scratch.
     #[inline]
-    pub(super) fn a_panel(
+    pub(crate) fn a_panel(
         &self,
         kernels: &Kernels<T>,
         matrix: Option<Strided<T>>,
@@ -91,7 +74,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///   `depth`. A padded `b` is valid for reads of whole panels. They do not overlap C.
     /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
     #[inline]
-    pub(super) unsafe fn compute_tile(
+    pub(crate) unsafe fn compute_tile(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
@@ -161,17 +144,3 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 }
-
-/// Returns the number of elements of the largest panel of A.
-pub(super) fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
-    PACKED_ROW_STRIDE * a_panel_width(kernels)
-}
-
-/// Returns the number of elements of one k index in a panel of A that is packed by columns.
-pub(super) fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
-    kernels.rows.next_multiple_of(kernels.lanes)
-}
-
-/// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
-/// distributed over the cache sets.
-pub(crate) const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;
