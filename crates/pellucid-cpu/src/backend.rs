@@ -132,6 +132,10 @@ impl Backend for Cpu {
         allocator::set_cap(bytes);
     }
 
+    fn check_memory(&self, bytes: usize) -> Result<()> {
+        allocator::check_cap(bytes)
+    }
+
     fn trim(&self) {
         allocator::trim();
     }

@@ -44,6 +44,10 @@ impl Backend for ForwardingCpu {
     fn set_memory_cap(&self, bytes: usize) {
         Cpu.set_memory_cap(bytes);
     }
+
+    fn check_memory(&self, bytes: usize) -> Result<()> {
+        Cpu.check_memory(bytes)
+    }
     fn trim(&self) {
         Cpu.trim();
     }

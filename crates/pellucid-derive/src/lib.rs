@@ -44,8 +44,8 @@ pub fn operation(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// form that panics, which has the same name without `try_`. The section `# Errors` comes last. The function `unwrap`
 /// must be in scope.
 #[proc_macro_attribute]
-pub fn panicking_form(_: TokenStream, item: TokenStream) -> TokenStream {
-    panicking_form::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+pub fn panicking_form(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    panicking_form::expand(&arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Implements `Module` for a struct or an enum: `visit` visits all fields in the order of declaration.

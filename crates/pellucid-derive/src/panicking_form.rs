@@ -6,7 +6,12 @@ use quote::{format_ident, quote};
 use syn::{Attribute, Error, Expr, ExprLit, FnArg, ImplItemFn, Lit, Meta, Result, parse2, spanned::Spanned};
 
 /// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`.
-pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
+pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let note = match arguments.to_string().as_str() {
+        "" => None,
+        "located" => Some(quote!(let _call = note_call_location();)),
+        _ => return Err(Error::new(arguments.span(), "the argument is `located`")),
+    };
     let fallible: ImplItemFn = parse2(item)?;
     let ImplItemFn { attrs, vis, sig, block, .. } = &fallible;
     let try_name = sig.ident.to_string();
@@ -16,11 +21,11 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let name = format_ident!("{name}", span = sig.ident.span());
     let output = value_type(&sig.output)?;
     let mut receiver = None;
-    let mut arguments = Vec::new();
+    let mut names = Vec::new();
     for parameter in &sig.inputs {
         match parameter {
             FnArg::Receiver(_) => receiver = Some(quote!(self.)),
-            FnArg::Typed(_) => arguments.push(plain_name(parameter)?),
+            FnArg::Typed(_) => names.push(plain_name(parameter)?),
         }
     }
     let path = receiver.unwrap_or_else(|| quote!(Self::));
@@ -52,7 +57,8 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         #(#shared)*
         #[track_caller]
         #vis fn #name #generics (#passed) -> #output #where_clause {
-            unwrap(#path #fallible(#(#arguments),*))
+            #note
+            unwrap(#path #fallible(#(#names),*))
         }
 
         #[doc = #summary]

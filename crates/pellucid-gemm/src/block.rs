@@ -22,18 +22,17 @@
 //! of A stay in L2. Panels that were packed before (`compute_packed`) are read in the order of the loops above.
 
 use super::blocks::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
-use super::kernels::{Kernels, TileKernel};
+use super::kernels::Kernels;
 use super::pack::PackPanels;
 use super::packed::PackedPanels;
+use super::panels::{ColumnPanel, a_panel_len};
 use super::source::{PackSource, PanelRange, pack_panels};
 use super::strided::Strided;
-use super::tile::RegisterTile;
 use super::{Epilogue, OutputBlock};
 use pellucid_runtime::scratch;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// The number of elements from which a block of A is unlikely to be in the cache as a whole, so that it is prefetched.
@@ -57,27 +56,6 @@ const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
 /// The number of elements of a block of C that is computed in scratch. They stay in L2, or close to it.
 pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
-
-/// The number of elements of the largest register tile of all instruction sets.
-const MAX_TILE_ELEMENTS: usize = 14 * 32;
-
-/// The columns of B that one register tile reads, with contiguous rows.
-#[derive(Clone, Copy)]
-struct ColumnPanel<T> {
-    /// Element (0, 0).
-    data: *const T,
-    /// Stride between k indices.
-    depth: isize,
-    /// True if each step has the columns of a full register tile. Columns past the last column of B are zeros.
-    is_padded: bool,
-}
-
-impl<T> ColumnPanel<T> {
-    /// Returns a packed panel of `width` columns.
-    fn packed(data: *const T, width: usize) -> ColumnPanel<T> {
-        ColumnPanel { data, depth: width as isize, is_padded: true }
-    }
-}
 
 /// A product C[m × n] = A·B, or C + A·B, with vectors along n. Strides are in elements.
 ///
@@ -457,135 +435,6 @@ impl<T: Element> BlockedProduct<'_, T> {
         self.finish(rows, cols);
     }
 
-    /// Packs strips of A of `height` rows, each into its own panel.
-    ///
-    /// # Safety
-    ///
-    /// - *Operands* and *Isa* of the product contract hold for these rows, and `depth` is one block of k.
-    /// - *Scratch*: `scratch` is valid for one panel of [`a_panel_len`] elements for each strip. They do not overlap
-    ///   the operands.
-    unsafe fn pack_a(
-        &self,
-        kernels: &Kernels<T>,
-        rows: Range<usize>,
-        height: usize,
-        depth: Range<usize>,
-        scratch: *mut T,
-    ) {
-        let panel_len = a_panel_len(kernels);
-        // SAFETY: *Operands* covers the rows and the k indices. A panel of *Scratch* covers the largest block of k
-        // with the padding of its lanes, or of its rows.
-        unsafe {
-            if !self.a.in_rows() {
-                let (range, width) = (PanelRange::new(rows, depth), a_panel_width(kernels));
-                return pack_panels(self.a, kernels, range, height, width, scratch, panel_len);
-            }
-            // The micro-kernel reads rows as fast as columns, so rows are copied, not transposed.
-            for (s, strip) in chunks(rows, height).enumerate() {
-                let range = PanelRange::new(strip, depth.clone());
-                self.a.pack_rows(kernels, range, PACKED_ROW_STRIDE, scratch.add(s * panel_len));
-            }
-        }
-    }
-
-    /// Returns the strip of A from row `i` and k index `start` as the kernel reads it: in place in `matrix`,
-    /// or packed as panel `s` of the scratch.
-    #[inline]
-    fn a_panel(
-        &self,
-        kernels: &Kernels<T>,
-        matrix: Option<Strided<T>>,
-        (s, i, start): (usize, usize, usize),
-        scratch: Option<*mut T>,
-    ) -> Strided<T> {
-        let Some(scratch) = scratch else {
-            let a = matrix.expect("an operand without a strided view has scratch");
-            return Strided { data: a.element_ptr(i, start), ..a };
-        };
-        let (lane, depth) = if self.a.in_rows() { (PACKED_ROW_STRIDE, 1) } else { (1, a_panel_width(kernels)) };
-        let data = scratch.wrapping_add(s * a_panel_len(kernels)).cast_const();
-        Strided { data, lane: lane as isize, depth: depth as isize }
-    }
-
-    /// Computes the register tile `rows × cols` of C, for one block of k.
-    ///
-    /// # Safety
-    ///
-    /// - *C* and *Isa* of the product contract hold for the tile.
-    /// - *Panels*: `a` is valid for reads of `rows` lanes and `b` of `cols` contiguous lanes, both over the length of
-    ///   `depth`. A padded `b` is valid for reads of whole panels. They do not overlap C.
-    /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
-    #[inline]
-    unsafe fn compute_tile(
-        &self,
-        kernels: &Kernels<T>,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        depth: &Range<usize>,
-        a: Strided<T>,
-        b: ColumnPanel<T>,
-    ) {
-        let (i, j, rows, cols) = (rows.start, cols.start, rows.len(), cols.len());
-        debug_assert!(
-            (1..=kernels.rows).contains(&rows) && (1..=kernels.width()).contains(&cols),
-            "a tile of {rows} × {cols} does not fit the registers"
-        );
-        debug_assert!(
-            kernels.rows * kernels.width() <= MAX_TILE_ELEMENTS,
-            "a register tile is larger than its buffer on the stack"
-        );
-        let accumulate = self.accumulate || depth.start > 0;
-        let c = self.c.wrapping_offset(i as isize * self.c_row_stride + j as isize * self.c_col_stride);
-        let kernel = match cols > kernels.lanes {
-            true if b.is_padded || cols == kernels.width() => kernels.whole_tiles[rows - 1],
-            two_vectors => kernels.tiles[usize::from(two_vectors)][rows - 1],
-        };
-        let tile = RegisterTile {
-            depth: depth.len(),
-            a: a.data,
-            a_row_stride: a.lane,
-            a_col_stride: a.depth,
-            b: b.data,
-            b_row_stride: b.depth,
-            c,
-            c_row_stride: self.c_row_stride,
-            cols,
-            accumulate,
-        };
-        // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
-        // chosen by *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller guarantees
-        // *Isa*. If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
-        unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, tile, rows) } }
-    }
-
-    /// Computes a register tile of a C whose columns are not adjacent: on the stack, and then scatters the same sums.
-    ///
-    /// # Safety
-    ///
-    /// The tile contract of [`RegisterTile`] holds for `kernel`, which has `rows` rows, except that the columns of C
-    /// have the stride `c_col_stride`. The processor has the instruction set of the kernel.
-    #[inline(never)]
-    unsafe fn scatter_tile(&self, kernel: TileKernel<T>, tile: RegisterTile<T>, rows: usize) {
-        debug_assert!(rows * tile.cols <= MAX_TILE_ELEMENTS, "the tile is larger than its buffer");
-        let RegisterTile { c, cols, accumulate, .. } = tile;
-        let mut buffer = [const { MaybeUninit::<T>::uninit() }; MAX_TILE_ELEMENTS];
-        let sums: *mut T = buffer.as_mut_ptr().cast();
-        // SAFETY: the caller guarantees *Reads* and *Width* of the tile contract. *Writes* holds for the buffer, which
-        // fits the largest tile. The kernel writes the `rows × cols` elements of the buffer that the loop reads. The
-        // caller's *Writes* covers the loop's accesses to C.
-        unsafe {
-            kernel(&RegisterTile { c: sums, c_row_stride: cols as isize, accumulate: false, ..tile });
-            // The loop runs down the columns, which are contiguous if C is stored by columns.
-            for s in 0..cols {
-                let column = c.wrapping_offset(s as isize * self.c_col_stride);
-                for r in 0..rows {
-                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row_stride), *sums.add(r * cols + s));
-                    *c = if accumulate { (*c).add(sum) } else { sum };
-                }
-            }
-        }
-    }
-
     /// Computes a product with k = 0: zero, or C unchanged.
     ///
     /// # Safety
@@ -628,45 +477,6 @@ fn prefetch_a<T>(a: &Strided<T>, rows: &Range<usize>, depth: &Range<usize>, (par
     if a.depth == 1 {
         for i in rows.len() * part / parts..rows.len() * (part + 1) / parts {
             prefetch_run(a.element_ptr(rows.start + i, depth.start), depth.len());
-        }
-    }
-}
-
-/// Returns the number of elements of the largest panel of A.
-fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
-    PACKED_ROW_STRIDE * a_panel_width(kernels)
-}
-
-/// Returns the number of elements of one k index in a panel of A that is packed by columns.
-fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
-    kernels.rows.next_multiple_of(kernels.lanes)
-}
-
-/// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
-/// distributed over the cache sets.
-pub(crate) const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_cover_a_range_in_order() {
-        for (start, len) in [(0, 0), (0, 1), (3, 20), (5, 24)] {
-            for size in [1, 7, 8, 24, 100, usize::MAX] {
-                let found: Vec<_> = chunks(start..start + len, size).collect();
-                assert!(found.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= size));
-                assert!(found.iter().rev().skip(1).all(|chunk| chunk.len() == size), "{found:?}");
-                assert!(found.into_iter().flatten().eq(start..start + len), "{start} + {len} by {size}");
-            }
-        }
-    }
-
-    #[test]
-    fn equal_parts_are_as_few_as_possible() {
-        for (len, max) in (0..100).flat_map(|len| [1, 6, 14, 50].map(|max| (len, max))) {
-            let part = equal_part(len, max);
-            assert!(part <= max && (len == 0 || len.div_ceil(part) == len.div_ceil(max)), "{len} by at most {max}");
         }
     }
 }

@@ -79,3 +79,28 @@ fn l2_megabytes() -> usize {
     #[cfg(not(target_arch = "x86_64"))]
     1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_a_range_in_order() {
+        for (start, len) in [(0, 0), (0, 1), (3, 20), (5, 24)] {
+            for size in [1, 7, 8, 24, 100, usize::MAX] {
+                let found: Vec<_> = chunks(start..start + len, size).collect();
+                assert!(found.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= size));
+                assert!(found.iter().rev().skip(1).all(|chunk| chunk.len() == size), "{found:?}");
+                assert!(found.into_iter().flatten().eq(start..start + len), "{start} + {len} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_parts_are_as_few_as_possible() {
+        for (len, max) in (0..100).flat_map(|len| [1, 6, 14, 50].map(|max| (len, max))) {
+            let part = equal_part(len, max);
+            assert!(part <= max && (len == 0 || len.div_ceil(part) == len.div_ceil(max)), "{len} by at most {max}");
+        }
+    }
+}

@@ -546,6 +546,15 @@ pub trait Backend: Send + Sync + 'static {
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
+    /// Returns an error if `bytes` more would exceed the limit. Lists on the host are checked with the limit of the
+    /// CPU.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn check_memory(&self, bytes: usize) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
     /// Returns cached memory to the system.
     fn trim(&self);
 }

@@ -31,23 +31,3 @@ impl OptionRange {
         Err(Error::invalid(op, format!("{option} must be {}, got {value}; a usual value is {usual}", self.text)))
     }
 }
-
-/// Returns the default of the type of `options`.
-pub(crate) fn default_of<T: Default>(_options: &T) -> T {
-    T::default()
-}
-
-/// Checks fields of a struct of options, listed by their range. The usual value of a field is its default.
-macro_rules! check_options {
-    ($op:expr, $options:expr; $($range:ident: $($option:ident $(. $part:tt)?),+;)+) => {{
-        let options = $options;
-        let usual = $crate::option_range::default_of(options);
-        $($($crate::option_range::OptionRange::$range.check(
-            $op,
-            concat!(stringify!($option) $(, ".", stringify!($part))?),
-            options.$option $(.$part)?,
-            usual.$option $(.$part)?,
-        )?;)+)+
-    }};
-}
-pub(crate) use check_options;

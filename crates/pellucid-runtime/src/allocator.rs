@@ -487,6 +487,15 @@ pub fn set_cap(bytes: usize) {
     CAP.store(bytes, Relaxed);
 }
 
+/// Returns an error if `bytes` more would exceed the cap.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub fn check_cap(bytes: usize) -> Result<()> {
+    let cap = CAP.load(Relaxed);
+    if cap == usize::MAX || stats().in_use.saturating_add(bytes) <= cap { Ok(()) } else { Err(out_of_memory(bytes)) }
+}
+
 /// Returns the counters of the allocator. The peak may lack up to 64 KiB of small blocks per thread.
 pub fn stats() -> MemoryStats {
     let all_stats = lock(&THREAD_STATS);

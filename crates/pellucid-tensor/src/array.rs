@@ -54,13 +54,23 @@ fn impossible_shape(shape: &Shape) -> Error {
 
 /// Returns an empty vector with memory for `count` elements. A count that follows from a user's argument must not abort
 /// the process, as `Vec::with_capacity` and `collect` would.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], also for a long vector that does not fit into the memory cap of the CPU.
 pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
+    let bytes = count.saturating_mul(size_of::<T>());
+    if bytes >= CHECKED_BYTES {
+        Device::cpu().backend().check_memory(bytes)?;
+    }
     let mut values = Vec::new();
     match values.try_reserve_exact(count) {
         Ok(()) => Ok(values),
-        Err(_) => Err(Error::out_of_memory(count.saturating_mul(size_of::<T>()))),
+        Err(_) => Err(Error::out_of_memory(bytes)),
     }
 }
+
+/// The size in bytes from which a host vector is compared with the memory cap.
+const CHECKED_BYTES: usize = 1 << 20;
 
 /// Collects the first `count` values of an iterator.
 pub(crate) fn host_values<T>(count: usize, values: impl IntoIterator<Item = T>) -> Result<Vec<T>> {

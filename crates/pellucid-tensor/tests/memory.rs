@@ -4,8 +4,8 @@
 //! run one at a time.
 
 use pellucid_tensor::{
-    BackwardOptions, DType, Device, Generator, GradOptions, Tensor, capture, checkpoint, formula, grad, lazy, no_grad,
-    ops, trace,
+    BackwardOptions, DType, Device, Error, Generator, GradOptions, Tensor, capture, checkpoint, formula, grad, lazy,
+    no_grad, ops, trace,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -396,4 +396,27 @@ fn attention_stores_scores_in_second_derivatives_only() {
         let now = Device::cpu().memory_stats().peak;
         assert!(now <= peak.max(before + bound), "derivative {derivatives}: the peak grew from {peak} to {now} bytes");
     }
+}
+
+/// Lists of host values are compared with the cap before they are filled.
+#[test]
+fn values_beyond_the_memory_cap_are_refused_before_they_are_computed() {
+    let _turn = lock_statistics();
+    let cpu = Device::cpu();
+    cpu.set_memory_cap(in_use() + (64 << 20));
+    let (x, long) = (Tensor::from([0.5f32, 1.5]), 1usize << 40);
+    let results = [
+        ("arange", ops::arange(0, 1i64 << 40, 1, DType::I64).err()),
+        ("arange", ops::arange(0.0, -(1i64 << 40) as f64, -1.0, DType::F32).err()),
+        ("linspace", ops::linspace(0.0, 1.0, 1 << 28, DType::F32).err()),
+        ("signal_window", ops::signal_window(ops::WindowFunction::Hann, long, true, DType::F64).err()),
+        ("histc", ops::histc(&x, 1 << 28, 0.0, 1.0).err()),
+        ("histogram", ops::histogram(&x, ops::Bins::Count(1 << 28), None, false).err()),
+    ];
+    cpu.set_memory_cap(usize::MAX);
+    for (op, error) in results {
+        let error = error.unwrap_or_else(|| panic!("{op} must be refused"));
+        assert!(matches!(&error, Error::OutOfMemory { op: named, .. } if *named == op), "{op}: {error}");
+    }
+    assert_eq!(ops::linspace(0.0, 1.0, 3, DType::F32).unwrap().to_vec::<f32>(), [0.0, 0.5, 1.0]);
 }

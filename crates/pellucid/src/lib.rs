@@ -48,8 +48,10 @@ pub use pellucid_tensor::*;
 /// The items that most programs use: `use pellucid::prelude::*;`.
 pub mod prelude {
     pub use crate::data::Batches;
-    pub use crate::nn::loss::{Loss, cross_entropy, mse};
-    pub use crate::nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
+    pub use crate::io;
+    pub use crate::nn;
+    pub use crate::nn::loss::{Loss, Reduction, cross_entropy, mse};
+    pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
         AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,
         Embedding, Flatten, Gelu, GroupNorm, Identity, Layer, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,

@@ -29,6 +29,13 @@ fn common(x: &[Tensor]) -> Vec<usize> {
 }
 
 pub(super) fn operations() -> Vec<CatalogueOperation> {
+    let mut all = of_one_input();
+    all.extend(of_several_inputs());
+    all.extend(of_broadcast_inputs());
+    all
+}
+
+fn of_one_input() -> Vec<CatalogueOperation> {
     let mut all = Vec::new();
     unary! { all:
         Any {
@@ -50,6 +57,11 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
         Share { logit, logit_with(0.05), ndtri }
         AboveOne { acosh, multigammaln(2) }
     }
+    all
+}
+
+fn of_several_inputs() -> Vec<CatalogueOperation> {
+    let mut all = Vec::new();
     several! { all:
         "add" [Any, Any] x, _ => ops::add(&x[0], &x[1]);
         "sub" [Any, Any] x, _ => ops::sub(&x[0], &x[1]);
@@ -119,18 +131,15 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
             formula!(|a, b, c, d, e, f| (a * b - c).sin() * (d + e * a).tanh() / f),
             &[&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]], &[]);
     }
-    all.push(CatalogueOperation::new(OperationFamily::Elementwise, "mul of a broadcast row", &[Any, Any], |x, _| {
-        let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[3])?);
-        ops::mul(&a, &b)
-    }));
-    all.push(CatalogueOperation::new(
-        OperationFamily::Elementwise,
-        "div by a broadcast column",
-        &[Any, Positive],
-        |x, _| {
-            let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[2, 1])?);
-            ops::div(&a, &b)
-        },
-    ));
     all
+}
+
+fn of_broadcast_inputs() -> Vec<CatalogueOperation> {
+    let operation = |name, domains, f| CatalogueOperation::new(OperationFamily::Elementwise, name, domains, f);
+    vec![
+        operation("mul of a broadcast row", &[Any, Any], |x, _| ops::mul(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[3])?)),
+        operation("div by a broadcast column", &[Any, Positive], |x, _| {
+            ops::div(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[2, 1])?)
+        }),
+    ]
 }

@@ -143,6 +143,11 @@ fn reductions() -> Vec<CatalogueOperation> {
             ops::quantile(&fit(&x[0], &[2, 3])?, &q, 1, QuantileInterpolation::Linear)
         };
         "nanquantile" [Apart] (x, _) => ops::nanquantile(&x[0], 0.3, .., QuantileInterpolation::Midpoint);
+    }
+}
+
+fn masked_reductions() -> Vec<CatalogueOperation> {
+    entries! { Rows;
         "masked_sum" [Any] (x, random) => ops::masked_sum(&x[0], &random.mask(&dims(&x[0])), ..);
         "masked_mean" [Any] (x, random) => ops::masked_mean(&x[0], &random.mask(&dims(&x[0])), ..);
         "masked_prod" [Any] (x, random) => ops::masked_prod(&x[0], &random.mask(&dims(&x[0])), ..);
@@ -236,6 +241,7 @@ fn scans() -> Vec<CatalogueOperation> {
 pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = norms();
     all.extend(reductions());
+    all.extend(masked_reductions());
     all.extend(scans());
     all
 }

@@ -162,6 +162,11 @@ fn indexing() -> Vec<CatalogueOperation> {
             let source = ops::add(&fit(&x[1], &[2, 2])?, 0.013)?;
             ops::index_reduce(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[2], 3), &source, meeting, random.coin())
         };
+    }
+}
+
+fn writes_and_embeddings() -> Vec<CatalogueOperation> {
+    entries! { Shape;
         "index_put" [Any, Any] (x, random) => {
             let index = random.indices(&[1], 2);
             ops::index_put(&fit(&x[0], &[2, 3])?, &index, &fit(&x[1], &[1, 3])?, random.coin())
@@ -199,5 +204,6 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = views();
     all.extend(joins());
     all.extend(indexing());
+    all.extend(writes_and_embeddings());
     all
 }

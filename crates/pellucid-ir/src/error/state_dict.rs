@@ -1,6 +1,7 @@
 //! The error text for a state dict that does not fit.
 
-use super::{WrongShape, list};
+use super::WrongShape;
+use super::help::list;
 
 /// Formats the names and shapes that do not fit, with a help text that recognises state dicts of other optimizers.
 pub(super) fn message(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {

@@ -153,16 +153,25 @@ impl Formula {
     }
 }
 
+/// Returns, for each variable, the gradient formula and its output that is the derivative.
+fn gradient_outputs(variables: Variables) -> Vec<(GradientRequest, usize)> {
+    let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
+    let separate = (0..64).filter(|i| variables.separate >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
+    together.chain(separate).collect()
+}
+
+/// Returns the inputs and outputs of the formula that a gradient reads.
+fn values_read_by(gradient: &Gradient) -> impl Iterator<Item = GradientInput> + '_ {
+    gradient.reads.iter().copied().filter(|read| !matches!(read, GradientInput::Gradient(_)))
+}
+
 impl Partials {
     fn new(formula: &Formula, variables: Variables, recompute: bool) -> Partials {
         assert!(!formula.is_row(), "formula `{}`: a row formula has no elementwise derivative", formula.name());
         let inner = &*formula.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let leaves = formula.derivative_inputs()[..n + m].to_vec();
-        // For each variable, the gradient formula and its output that is the derivative.
-        let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
-        let separate = (0..64).filter(|i| variables.separate >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
-        let sources: Vec<(GradientRequest, usize)> = together.chain(separate).collect();
+        let sources = gradient_outputs(variables);
         let mut reads = BTreeSet::new();
         let (builder, (first, refined)) = Builder::run(leaves.clone(), || {
             let leaf = |i: usize| Builder::emit(&mut |b| b.node(FormulaNode::Input(i as u8)));
@@ -175,37 +184,25 @@ impl Partials {
             }
             Builder::with(|b| b.derivative = true);
             let (zero, one) = (Expr::literal(0, ValueKind::Number), Expr::literal(1, ValueKind::Number));
-            let read_by = |gradient: &Gradient| {
-                let reads = gradient.reads.iter().copied();
-                reads.filter(|r| !matches!(r, GradientInput::Gradient(_))).collect::<Vec<GradientInput>>()
-            };
-            let derive = |v: usize, gradient: &Gradient, output: usize, first: &mut Vec<(Partial, NodeId)>| {
+            let derive = |v: usize, gradient: &Gradient, output: usize, list: &mut Vec<(Partial, NodeId)>| {
                 for (j, _) in inner.outputs.iter().enumerate().filter(|(_, o)| o.kind == ValueKind::Number) {
                     let operand = |read: &GradientInput| match *read {
                         GradientInput::Input(i) => points[i],
                         GradientInput::Output(k) => points[n + k],
-                        GradientInput::Gradient(k) => {
-                            if k == j {
-                                one
-                            } else {
-                                zero
-                            }
-                        }
+                        GradientInput::Gradient(k) if k == j => one,
+                        GradientInput::Gradient(_) => zero,
                     };
                     let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
                     let values = gradient.formula.call(&operands, &params);
-                    first.push((
-                        Partial::first(j, v),
-                        Builder::with(|b| b.id(values[output]))
-                            .expect("the expression must belong to the current builder"),
-                    ));
+                    let id = Builder::with(|b| b.id(values[output]));
+                    list.push((Partial::first(j, v), id.expect("the expression must belong to the current builder")));
                 }
             };
             let (mut first, mut refined) = (Vec::new(), Vec::new());
             for (v, &(request, output)) in sources.iter().enumerate() {
                 let gradient = formula.gradient(request);
                 derive(v, gradient, output, &mut first);
-                reads.extend(read_by(gradient));
+                reads.extend(values_read_by(gradient));
             }
             if recompute && reads.iter().any(|r| matches!(r, GradientInput::Output(_))) {
                 reads = (0..n).map(GradientInput::Input).collect();
@@ -216,7 +213,9 @@ impl Partials {
                 r => reads.contains(r),
             };
             for (v, &(request, output)) in sources.iter().enumerate() {
-                if let Some(gradient) = formula.refined_gradient(request).filter(|g| read_by(g).iter().all(is_saved)) {
+                if let Some(gradient) =
+                    formula.refined_gradient(request).filter(|g| values_read_by(g).all(|read| is_saved(&read)))
+                {
                     derive(v, &gradient, output, &mut refined);
                 }
             }
@@ -226,10 +225,9 @@ impl Partials {
         let nonzero = |list: Vec<(Partial, NodeId)>| -> HashMap<Partial, Option<NodeId>> {
             list.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id))).collect()
         };
-        let (partials, refined) = (nonzero(first), nonzero(refined));
         let tower = Tower {
-            partials,
-            refined,
+            partials: nonzero(first),
+            refined: nonzero(refined),
             builder,
             variable_of: (0..n).map(|i| variables.variable_of(i)).collect(),
             inputs: n,

@@ -171,17 +171,9 @@ impl MultiheadAttention {
 
     /// Computes multi-head attention of queries, keys and values.
     ///
-    /// # Panics
-    /// Panics if [`try_attend`](MultiheadAttention::try_attend) returns an error.
-    #[track_caller]
-    pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
-        unwrap(self.try_attend(query, key, value, masks))
-    }
-
-    /// Returns the result of [`attend`](MultiheadAttention::attend), or its error.
-    ///
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that do not match.
+    #[panicking_form]
     pub fn try_attend(
         &self,
         query: &Tensor,
@@ -218,19 +210,11 @@ impl MultiheadAttention {
     /// Computes causal self-attention of the next elements, `[N, n, E]`, to themselves and to all cached elements, and
     /// adds them to the cache. In any split into calls, the result is causal attention over the whole sequence.
     ///
-    /// # Panics
-    /// Panics if [`try_forward_cached`](MultiheadAttention::try_forward_cached) returns an error.
-    #[track_caller]
-    pub fn forward_cached(&self, x: &Tensor, cache: &KvCache) -> Tensor {
-        unwrap(self.try_forward_cached(x, cache))
-    }
-
-    /// Returns the result of [`forward_cached`](MultiheadAttention::forward_cached), or its error.
-    ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (at
     /// launch in a captured step); [`Error::InvalidArgument`] outside of `no_grad`, since gradients do not flow through
     /// a cache.
+    #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || {
             if x.rank() != 3 {

@@ -1,8 +1,8 @@
 //! Similarities and distances of vectors.
 
 use crate::call;
-use pellucid_derive::Module;
-use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::{Result, Tensor, note_call_location, ops, unwrap};
 
 /// The cosine similarity a·b / (max(‖a‖, eps)·max(‖b‖, eps)) along an axis.
 #[derive(Clone, Copy, Debug, Module)]
@@ -23,18 +23,9 @@ impl Default for CosineSimilarity {
 impl CosineSimilarity {
     /// Returns the cosines; a and b broadcast.
     ///
-    /// # Panics
-    /// Panics with the error of [`try_forward`](CosineSimilarity::try_forward) at the caller's line.
-    #[track_caller]
-    pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(a, b))
-    }
-
-    /// Returns the cosines, or an error.
-    ///
     /// # Errors
     /// The errors of [`ops::cosine_similarity`].
+    #[panicking_form(located)]
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || ops::cosine_similarity(a, b, self.axis, self.eps))
     }
@@ -61,18 +52,9 @@ impl Default for PairwiseDistance {
 impl PairwiseDistance {
     /// Returns the distances; a and b broadcast.
     ///
-    /// # Panics
-    /// Panics with the error of [`try_forward`](PairwiseDistance::try_forward) at the caller's line.
-    #[track_caller]
-    pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(a, b))
-    }
-
-    /// Returns the distances, or an error.
-    ///
     /// # Errors
     /// The errors of [`ops::pairwise_distance`].
+    #[panicking_form(located)]
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || ops::pairwise_distance(a, b, self.p, self.eps, self.keepdims))
     }

@@ -7,7 +7,7 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Shape, Tensor, note_call_location, ops, unwrap};
 
 /// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
@@ -138,18 +138,9 @@ impl Bilinear {
 
     /// Returns the output for two inputs, whose leading axes broadcast.
     ///
-    /// # Panics
-    /// Panics with the error of [`try_forward`](Bilinear::try_forward) at the caller's line.
-    #[track_caller]
-    pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(a, b))
-    }
-
-    /// Returns the output, or an error.
-    ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+    #[panicking_form(located)]
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || {
             check_input_dtype("bilinear", a, &self.weight)?;

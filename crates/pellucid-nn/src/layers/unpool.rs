@@ -3,7 +3,7 @@
 use super::spatial::{DEFAULT_IS_SIZE, ONE_ELEMENT, PerAxis, by_axes, channels, positive};
 use crate::call;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
 
 /// The partial inverse of a [`MaxPool`](crate::MaxPool) with the same options: maxima at their positions, zeros
 /// elsewhere.
@@ -62,18 +62,9 @@ impl<const N: usize> MaxUnpool<N> {
 
     /// Places the elements of x at their `indices`, with the spatial lengths (L − 1)·stride − 2·padding + size.
     ///
-    /// # Panics
-    /// Panics with the error of [`try_forward`](MaxUnpool::try_forward) at the caller's line.
-    #[track_caller]
-    pub fn forward(&self, x: &Tensor, indices: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(x, indices))
-    }
-
-    /// Returns the result of [`forward`](MaxUnpool::forward), or its error.
-    ///
     /// # Errors
     /// The errors of [`ops::max_unpool2d`].
+    #[panicking_form(located)]
     pub fn try_forward(&self, x: &Tensor, indices: &Tensor) -> Result<Tensor> {
         channels::<N>("max_unpool", x.shape())?;
         let mut dims = [0; N];

@@ -1,7 +1,7 @@
 //! Adadelta.
 
+use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::check_options;
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// Adadelta (Zeiler 2012):
@@ -9,46 +9,26 @@ use pellucid_tensor::{Result, Tensor, formula};
 /// g ← g + λ·p,  v ← ρ·v + (1 − ρ)·g²,  d = g·√(u + ε) / √(v + ε),  u ← ρ·u + (1 − ρ)·d²,  p ← p − η·d.
 pub type Adadelta = super::RuleOptimizer<AdadeltaOptions>;
 
-/// Options of [`Adadelta`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdadeltaOptions {
-    /// The learning rate η; default 1.
-    pub lr: f64,
-    /// The decay rate ρ in [0, 1] of the running means of squares; default 0.9.
-    pub rho: f64,
-    /// ε, which sets the size of the first steps; default 10⁻⁶.
-    pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AdadeltaOptions {
-    fn default() -> AdadeltaOptions {
-        AdadeltaOptions { lr: 1.0, rho: 0.9, eps: 1e-6, weight_decay: 0.0, maximize: false }
+options! {
+    /// Options of [`Adadelta`].
+    AdadeltaOptions {
+        /// The learning rate η.
+        lr: f64 = 1.0 => NONNEGATIVE;
+        /// The decay rate ρ in [0, 1] of the running means of squares.
+        rho: f64 = 0.9 => PROBABILITY;
+        /// ε, which sets the size of the first steps.
+        eps: f64 = 1e-6 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for AdadeltaOptions {
     const NAME: &'static str = "adadelta";
 
-    fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self; NONNEGATIVE: lr, eps, weight_decay; PROBABILITY: rho;);
-        Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AdadeltaOptions {
-        AdadeltaOptions { weight_decay: 0.0, ..*self }
-    }
+    rule_methods!(check, lr, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["square", "change"])

@@ -1,7 +1,8 @@
 //! Adafactor.
 
+use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::{OptionRange, check_options};
+use crate::option_range::OptionRange;
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 
@@ -15,52 +16,32 @@ use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 /// For a parameter of fewer than two axes it stores v̂ ← β̂ₜ·v̂ + (1 − β̂ₜ)·g² itself.
 pub type Adafactor = super::RuleOptimizer<AdafactorOptions>;
 
-/// Options of [`Adafactor`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdafactorOptions {
-    /// The learning rate η; default 0.01.
-    pub lr: f64,
-    /// The exponent κ ≤ 0 of the decay rate of squares; default −0.8.
-    pub beta2_decay: f64,
-    /// ε₁ (`None` means the machine epsilon of the state's dtype) and ε₂;
-    /// default (`None`, 0.001).
-    pub eps: (Option<f64>, f64),
-    /// The clipping threshold d ≥ 1 of the root mean square of an update; default 1.
-    pub d: f64,
-    /// The weight decay λ; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AdafactorOptions {
-    fn default() -> AdafactorOptions {
-        AdafactorOptions { lr: 1e-2, beta2_decay: -0.8, eps: (None, 1e-3), d: 1.0, weight_decay: 0.0, maximize: false }
+options! {
+    /// Options of [`Adafactor`].
+    AdafactorOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-2 => NONNEGATIVE;
+        /// The exponent κ ≤ 0 of the decay rate of squares.
+        beta2_decay: f64 = -0.8 => NONPOSITIVE;
+        /// ε₁ (`None` means the machine epsilon of the state's dtype) and ε₂.
+        eps: (Option<f64>, f64) = (None, 1e-3) => NONNEGATIVE(1);
+        /// The clipping threshold d ≥ 1 of the root mean square of an update.
+        d: f64 = 1.0 => AT_LEAST_ONE;
+        /// The weight decay λ.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for AdafactorOptions {
     const NAME: &'static str = "adafactor";
 
+    rule_methods!(lr, maximize, weight_decay);
+
     fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self;
-            NONNEGATIVE: lr, eps.1, weight_decay;
-            NONPOSITIVE: beta2_decay;
-            AT_LEAST_ONE: d;
-        );
+        self.check_ranges(Self::NAME)?;
         self.eps.0.map_or(Ok(()), |eps| OptionRange::NONNEGATIVE.check(Self::NAME, "eps.0", eps, 1e-7))
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AdafactorOptions {
-        AdafactorOptions { weight_decay: 0.0, ..*self }
     }
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {

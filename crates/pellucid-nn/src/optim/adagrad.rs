@@ -1,7 +1,7 @@
 //! Adagrad.
 
+use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext};
-use crate::option_range::check_options;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// Adagrad (Duchi, Hazan & Singer 2011): in step t,
@@ -9,55 +9,28 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 /// g ← g + λ·p,  s ← s + g²,  p ← p − η / (1 + (t − 1)·κ) · g / (√s + ε).
 pub type Adagrad = super::RuleOptimizer<AdagradOptions>;
 
-/// Options of [`Adagrad`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdagradOptions {
-    /// The learning rate η; default 0.01.
-    pub lr: f64,
-    /// The decay κ of the learning rate; default 0.
-    pub lr_decay: f64,
-    /// The initial value of s; default 0.
-    pub initial_accumulator: f64,
-    /// ε, added to the denominator for stability; default 10⁻¹⁰.
-    pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AdagradOptions {
-    fn default() -> AdagradOptions {
-        AdagradOptions {
-            lr: 1e-2,
-            lr_decay: 0.0,
-            initial_accumulator: 0.0,
-            eps: 1e-10,
-            weight_decay: 0.0,
-            maximize: false,
-        }
+options! {
+    /// Options of [`Adagrad`].
+    AdagradOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-2 => NONNEGATIVE;
+        /// The decay κ of the learning rate.
+        lr_decay: f64 = 0.0 => NONNEGATIVE;
+        /// The initial value of s.
+        initial_accumulator: f64 = 0.0 => NONNEGATIVE;
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-10 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for AdagradOptions {
     const NAME: &'static str = "adagrad";
 
-    fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self; NONNEGATIVE: lr, lr_decay, initial_accumulator, eps, weight_decay;);
-        Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AdagradOptions {
-        AdagradOptions { weight_decay: 0.0, ..*self }
-    }
+    rule_methods!(check, lr, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         Ok(vec![("sum", ops::full_like(like, self.initial_accumulator)?)])

@@ -1,6 +1,7 @@
 //! Adam and AMSGrad.
 
-use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln, zeros};
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, ln, zeros};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -12,27 +13,21 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// AMSGrad (Reddi, Kale & Kumar 2018) uses the largest v so far instead of v.
 pub type Adam = super::RuleOptimizer<AdamOptions>;
 
-/// Options of [`Adam`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamOptions {
-    /// The learning rate η; default 0.001.
-    pub lr: f64,
-    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
-    /// default (0.9, 0.999).
-    pub betas: (f64, f64),
-    /// ε, added to the denominator for stability; default 10⁻⁸.
-    pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to use AMSGrad; default false.
-    pub amsgrad: bool,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AdamOptions {
-    fn default() -> AdamOptions {
-        AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, amsgrad: false, maximize: false }
+options! {
+    /// Options of [`Adam`].
+    AdamOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-3 => NONNEGATIVE;
+        /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares.
+        betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-8 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to use AMSGrad.
+        amsgrad: bool = false;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
@@ -54,7 +49,7 @@ pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<RuleState> {
 impl Rule for AdamOptions {
     const NAME: &'static str = "adam";
 
-    adam_rule_methods!();
+    rule_methods!(check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)

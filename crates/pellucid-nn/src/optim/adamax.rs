@@ -1,7 +1,8 @@
 //! Adamax.
 
 use super::adam::correction;
-use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, zeros};
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adamax, Adam with the maximum norm (Kingma & Ba 2015, section 7.1): in step t,
@@ -9,31 +10,26 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// g ← g + λ·p,  m ← β₁·m + (1 − β₁)·g,  u ← max(β₂·u, |g| + ε),  p ← p − η·m / ((1 − β₁ᵗ)·u).
 pub type Adamax = super::RuleOptimizer<AdamaxOptions>;
 
-/// Options of [`Adamax`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamaxOptions {
-    /// The learning rate η; default 0.002.
-    pub lr: f64,
-    /// The decay rates β₁ and β₂ in [0, 1) of the mean and of the maximum; default (0.9, 0.999).
-    pub betas: (f64, f64),
-    /// ε, which keeps the maximum above 0; default 10⁻⁸.
-    pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AdamaxOptions {
-    fn default() -> AdamaxOptions {
-        AdamaxOptions { lr: 2e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, maximize: false }
+options! {
+    /// Options of [`Adamax`].
+    AdamaxOptions {
+        /// The learning rate η.
+        lr: f64 = 2e-3 => NONNEGATIVE;
+        /// The decay rates β₁ and β₂ in [0, 1) of the mean and of the maximum.
+        betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
+        /// ε, which keeps the maximum above 0.
+        eps: f64 = 1e-8 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for AdamaxOptions {
     const NAME: &'static str = "adamax";
 
-    adam_rule_methods!();
+    rule_methods!(check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["mean", "largest"])

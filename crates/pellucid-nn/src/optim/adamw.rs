@@ -1,7 +1,8 @@
 //! AdamW.
 
 use super::adam::{adam_state, correction, update_moments};
-use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// AdamW: Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019); in step t,
@@ -12,34 +13,28 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// AMSGrad (Reddi, Kale & Kumar 2018) uses the largest v so far instead of v.
 pub type AdamW = super::RuleOptimizer<AdamWOptions>;
 
-/// Options of [`AdamW`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamWOptions {
-    /// The learning rate η; default 0.001.
-    pub lr: f64,
-    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
-    /// default (0.9, 0.999).
-    pub betas: (f64, f64),
-    /// ε, added to the denominator for stability; default 10⁻⁸.
-    pub eps: f64,
-    /// The weight decay λ; default 0.01.
-    pub weight_decay: f64,
-    /// Whether to use AMSGrad; default false.
-    pub amsgrad: bool,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AdamWOptions {
-    fn default() -> AdamWOptions {
-        AdamWOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01, amsgrad: false, maximize: false }
+options! {
+    /// Options of [`AdamW`].
+    AdamWOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-3 => NONNEGATIVE;
+        /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares.
+        betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-8 => NONNEGATIVE;
+        /// The weight decay λ.
+        weight_decay: f64 = 0.01 => NONNEGATIVE;
+        /// Whether to use AMSGrad.
+        amsgrad: bool = false;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for AdamWOptions {
     const NAME: &'static str = "adamw";
 
-    adam_rule_methods!();
+    rule_methods!(check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)

@@ -1,7 +1,7 @@
 //! Averaged stochastic gradient descent.
 
+use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::check_options;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as in PyTorch: in step t,
@@ -13,48 +13,28 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 #[doc(alias = "ASGD")]
 pub type Asgd = super::RuleOptimizer<AsgdOptions>;
 
-/// Options of [`Asgd`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AsgdOptions {
-    /// The learning rate η; default 0.01.
-    pub lr: f64,
-    /// The decay ϰ; default 10⁻⁴.
-    pub lambd: f64,
-    /// The power α of the learning rate's decay; default 0.75.
-    pub alpha: f64,
-    /// The step t₀ at which averaging starts; default 10⁶.
-    pub t0: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for AsgdOptions {
-    fn default() -> AsgdOptions {
-        AsgdOptions { lr: 1e-2, lambd: 1e-4, alpha: 0.75, t0: 1e6, weight_decay: 0.0, maximize: false }
+options! {
+    /// Options of [`Asgd`].
+    AsgdOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-2 => NONNEGATIVE;
+        /// The decay ϰ.
+        lambd: f64 = 1e-4 => NONNEGATIVE;
+        /// The power α of the learning rate's decay.
+        alpha: f64 = 0.75 => NONNEGATIVE;
+        /// The step t₀ at which averaging starts.
+        t0: f64 = 1e6 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for AsgdOptions {
     const NAME: &'static str = "asgd";
 
-    fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self; NONNEGATIVE: lr, lambd, alpha, t0, weight_decay;);
-        Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> AsgdOptions {
-        AsgdOptions { weight_decay: 0.0, ..*self }
-    }
+    rule_methods!(check, lr, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["average"])

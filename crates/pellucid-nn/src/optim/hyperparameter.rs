@@ -66,18 +66,9 @@ impl Hyperparameter {
 
     /// Returns the number.
     ///
-    /// # Panics
-    /// Panics if [`Hyperparameter::try_get`] returns an error.
-    #[track_caller]
-    pub fn get(&self) -> f64 {
-        unwrap(self.try_get())
-    }
-
-    /// Returns the number.
-    ///
     /// # Errors
     /// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) inside a captured step.
-    #[track_caller]
+    #[panicking_form]
     pub fn try_get(&self) -> Result<f64> {
         let stored: f64 = self.stored.try_item()?;
         let is_stored = |number: &f64| round((self.conversion)(*number), self.stored.dtype()) == stored;

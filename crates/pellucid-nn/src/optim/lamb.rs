@@ -1,7 +1,8 @@
 //! LAMB.
 
 use super::adam::{adam_state, correction, update_moments};
-use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// LAMB, layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t,
@@ -13,32 +14,26 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 #[doc(alias = "LAMB")]
 pub type Lamb = super::RuleOptimizer<LambOptions>;
 
-/// Options of [`Lamb`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LambOptions {
-    /// The learning rate η; default 0.001.
-    pub lr: f64,
-    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
-    /// default (0.9, 0.999).
-    pub betas: (f64, f64),
-    /// ε, added to the denominator for stability; default 10⁻⁶.
-    pub eps: f64,
-    /// The weight decay λ; default 0.01.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for LambOptions {
-    fn default() -> LambOptions {
-        LambOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-6, weight_decay: 0.01, maximize: false }
+options! {
+    /// Options of [`Lamb`].
+    LambOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-3 => NONNEGATIVE;
+        /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares.
+        betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-6 => NONNEGATIVE;
+        /// The weight decay λ.
+        weight_decay: f64 = 0.01 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for LambOptions {
     const NAME: &'static str = "lamb";
 
-    adam_rule_methods!();
+    rule_methods!(check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)

@@ -3,8 +3,8 @@
 use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::optimizer_core::listed_twice;
+use super::options::options;
 use super::{Optimizer, check_closure};
-use crate::option_range::check_options;
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
@@ -12,39 +12,25 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_gr
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Options of [`Lbfgs`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LbfgsOptions {
-    /// The learning rate η, the initial length of a step along a direction; default 1.
-    pub lr: f64,
-    /// The maximum number of iterations in a call of `step`; default 20.
-    pub max_iter: usize,
-    /// The maximum number of evaluations of the loss in a call of `step`; default 5/4 of `max_iter`.
-    pub max_eval: Option<usize>,
-    /// Stops when no element of the gradient is larger; default 10⁻⁷.
-    pub tolerance_grad: f64,
-    /// Stops when neither parameters nor loss change by more; default 10⁻⁹.
-    pub tolerance_change: f64,
-    /// The number of steps that the approximation of the Hessian uses; default 100.
-    pub history_size: usize,
-    /// Whether to search for the step length (strong Wolfe conditions); default false.
-    pub line_search: bool,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for LbfgsOptions {
-    fn default() -> LbfgsOptions {
-        LbfgsOptions {
-            lr: 1.0,
-            max_iter: 20,
-            max_eval: None,
-            tolerance_grad: 1e-7,
-            tolerance_change: 1e-9,
-            history_size: 100,
-            line_search: false,
-            maximize: false,
-        }
+options! {
+    /// Options of [`Lbfgs`].
+    LbfgsOptions {
+        /// The learning rate η, the initial length of a step along a direction.
+        lr: f64 = 1.0 => NONNEGATIVE;
+        /// The maximum number of iterations in a call of `step`.
+        max_iter: usize = 20;
+        /// The maximum number of evaluations of the loss in a call of `step`; `None` means 5/4 of `max_iter`.
+        max_eval: Option<usize> = None;
+        /// Stops when no element of the gradient is larger.
+        tolerance_grad: f64 = 1e-7 => NONNEGATIVE;
+        /// Stops when neither parameters nor loss change by more.
+        tolerance_change: f64 = 1e-9 => NONNEGATIVE;
+        /// The number of steps that the approximation of the Hessian uses.
+        history_size: usize = 100;
+        /// Whether to search for the step length (strong Wolfe conditions).
+        line_search: bool = false;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
@@ -112,7 +98,7 @@ impl Lbfgs {
     #[panicking_form]
     pub fn try_new(parameters: Vec<Parameter>, options: LbfgsOptions) -> Result<Lbfgs> {
         let op = "lbfgs";
-        check_options!(op, &options; NONNEGATIVE: lr, tolerance_grad, tolerance_change;);
+        options.check_ranges(op)?;
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
             return Err(Error::invalid(op, "the list of parameters must not be empty"));
         };

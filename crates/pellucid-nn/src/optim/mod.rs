@@ -42,6 +42,7 @@ mod lion;
 mod muon;
 mod nadam;
 mod optimizer_core;
+mod options;
 mod radam;
 mod rmsprop;
 mod rprop;

@@ -1,7 +1,7 @@
 //! Muon.
 
+use super::options::{options, rule_methods};
 use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::check_options;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
 /// Muon, orthogonalised momentum by Newton-Schulz iterations (Jordan et al. 2024), for the matrices of hidden layers:
@@ -14,42 +14,28 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 /// (biases, embeddings, heads) to another optimizer, such as [`AdamW`](super::AdamW).
 pub type Muon = super::RuleOptimizer<MuonOptions>;
 
-/// Options of [`Muon`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MuonOptions {
-    /// The learning rate η; default 0.001.
-    pub lr: f64,
-    /// The weight decay λ; default 0.1.
-    pub weight_decay: f64,
-    /// The momentum μ in [0, 1); default 0.95.
-    pub momentum: f64,
-    /// Whether to use Nesterov's momentum; default true.
-    pub nesterov: bool,
-    /// The coefficients of the polynomial; default (3.4445, −4.775, 2.0315).
-    pub ns_coefficients: (f64, f64, f64),
-    /// The lower bound of the norm in the division; default 10⁻⁷.
-    pub eps: f64,
-    /// The number k of Newton-Schulz iterations; default 5.
-    pub ns_steps: usize,
-    /// The dtype of the Newton-Schulz iteration; default `bf16`, as in PyTorch. `None` means the state's dtype.
-    pub ns_dtype: Option<DType>,
-    /// The adjustment of the learning rate to the shape.
-    pub adjust_lr: MuonLr,
-}
-
-impl Default for MuonOptions {
-    fn default() -> MuonOptions {
-        MuonOptions {
-            lr: 1e-3,
-            weight_decay: 0.1,
-            momentum: 0.95,
-            nesterov: true,
-            ns_coefficients: (3.4445, -4.775, 2.0315),
-            eps: 1e-7,
-            ns_steps: 5,
-            ns_dtype: Some(DType::BF16),
-            adjust_lr: MuonLr::Original,
-        }
+options! {
+    /// Options of [`Muon`].
+    MuonOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-3 => NONNEGATIVE;
+        /// The weight decay λ.
+        weight_decay: f64 = 0.1 => NONNEGATIVE;
+        /// The momentum μ in [0, 1).
+        momentum: f64 = 0.95 => FRACTION;
+        /// Whether to use Nesterov's momentum.
+        nesterov: bool = true;
+        /// The coefficients of the polynomial.
+        ns_coefficients: (f64, f64, f64) = (3.4445, -4.775, 2.0315);
+        /// The lower bound of the norm in the division.
+        eps: f64 = 1e-7 => NONNEGATIVE;
+        /// The number k of Newton-Schulz iterations.
+        ns_steps: usize = 5;
+        /// The dtype of the Newton-Schulz iteration: `bf16` as in PyTorch, or another float. `None` means the state's
+        /// dtype.
+        ns_dtype: Option<DType> = Some(DType::BF16);
+        /// The adjustment of the learning rate to the shape.
+        adjust_lr: MuonLr = MuonLr::Original;
     }
 }
 
@@ -106,24 +92,18 @@ impl MuonOptions {
 impl Rule for MuonOptions {
     const NAME: &'static str = "muon";
 
+    rule_methods!(lr, weight_decay);
+
     fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self; NONNEGATIVE: lr, weight_decay, eps; FRACTION: momentum;);
+        self.check_ranges(Self::NAME)?;
         if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
             return Err(Error::dtype_argument(Self::NAME, dtype, "ns_dtype must be a float dtype"));
         }
         Ok(())
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
     fn momentum(&self) -> Option<Momentum> {
         Some(Momentum::Kept(self.momentum))
-    }
-
-    fn without_decay(&self) -> MuonOptions {
-        MuonOptions { weight_decay: 0.0, ..*self }
     }
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {

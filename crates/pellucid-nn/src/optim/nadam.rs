@@ -1,8 +1,8 @@
 //! NAdam.
 
 use super::adam::{adam_state, correction, update_moments};
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, ln};
-use crate::option_range::check_options;
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -12,37 +12,23 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// p ← p − η·((1 − μₜ)·g / (1 − ∏ᵢ₌₁ᵗ μᵢ) + μₜ₊₁·m / (1 − ∏ᵢ₌₁ᵗ⁺¹ μᵢ)) / (√v̂ + ε)  with v̂ = v / (1 − β₂ᵗ).
 pub type NAdam = super::RuleOptimizer<NAdamOptions>;
 
-/// Options of [`NAdam`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NAdamOptions {
-    /// The learning rate η; default 0.002.
-    pub lr: f64,
-    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
-    /// default (0.9, 0.999).
-    pub betas: (f64, f64),
-    /// ε, added to the denominator for stability; default 10⁻⁸.
-    pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// The decay ψ of the momentum schedule; default 0.004.
-    pub momentum_decay: f64,
-    /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; default false.
-    pub decoupled_weight_decay: bool,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for NAdamOptions {
-    fn default() -> NAdamOptions {
-        NAdamOptions {
-            lr: 2e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 0.0,
-            momentum_decay: 4e-3,
-            decoupled_weight_decay: false,
-            maximize: false,
-        }
+options! {
+    /// Options of [`NAdam`].
+    NAdamOptions {
+        /// The learning rate η.
+        lr: f64 = 2e-3 => NONNEGATIVE;
+        /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares.
+        betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-8 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// The decay ψ of the momentum schedule.
+        momentum_decay: f64 = 4e-3 => NONNEGATIVE;
+        /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
+        decoupled_weight_decay: bool = false;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
@@ -56,29 +42,7 @@ impl NAdamOptions {
 impl Rule for NAdamOptions {
     const NAME: &'static str = "nadam";
 
-    fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self;
-            NONNEGATIVE: lr, eps, weight_decay, momentum_decay;
-            FRACTION: betas.0, betas.1;
-        );
-        Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        Some(Momentum::Mean(self.betas.0))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> NAdamOptions {
-        NAdamOptions { weight_decay: 0.0, ..*self }
-    }
+    rule_methods!(check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)

@@ -1,7 +1,8 @@
 //! RAdam.
 
 use super::adam::{adam_state, correction, update_moments};
-use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// RAdam, rectified Adam (Liu et al. 2020): like [`Adam`](super::Adam), but with the step
@@ -12,34 +13,21 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// variance of v cannot be estimated, v is not used.
 pub type RAdam = super::RuleOptimizer<RAdamOptions>;
 
-/// Options of [`RAdam`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RAdamOptions {
-    /// The learning rate η; default 0.001.
-    pub lr: f64,
-    /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares;
-    /// default (0.9, 0.999).
-    pub betas: (f64, f64),
-    /// ε, added to the denominator for stability; default 10⁻⁸.
-    pub eps: f64,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does; default false.
-    pub decoupled_weight_decay: bool,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for RAdamOptions {
-    fn default() -> RAdamOptions {
-        RAdamOptions {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 0.0,
-            decoupled_weight_decay: false,
-            maximize: false,
-        }
+options! {
+    /// Options of [`RAdam`].
+    RAdamOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-3 => NONNEGATIVE;
+        /// The decay rates β₁ and β₂ in [0, 1) of the running means of gradients and of their squares.
+        betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-8 => NONNEGATIVE;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
+        decoupled_weight_decay: bool = false;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
@@ -53,7 +41,7 @@ impl RAdamOptions {
 impl Rule for RAdamOptions {
     const NAME: &'static str = "radam";
 
-    adam_rule_methods!();
+    rule_methods!(check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)

@@ -1,7 +1,7 @@
 //! RMSprop.
 
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::check_options;
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// RMSprop (Tieleman & Hinton 2012), as in PyTorch:
@@ -13,62 +13,30 @@ use pellucid_tensor::{Result, Tensor, formula};
 #[doc(alias = "RMSprop")]
 pub type RmsProp = super::RuleOptimizer<RmsPropOptions>;
 
-/// Options of [`RmsProp`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RmsPropOptions {
-    /// The learning rate η; default 0.01.
-    pub lr: f64,
-    /// The decay rate α ≥ 0 of the running means; default 0.99.
-    pub alpha: f64,
-    /// ε, added to the denominator for stability; default 10⁻⁸.
-    pub eps: f64,
-    /// The momentum μ in [0, 1); default 0.
-    pub momentum: f64,
-    /// Whether to divide by the standard deviation instead of the root mean square; default false.
-    pub centered: bool,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for RmsPropOptions {
-    fn default() -> RmsPropOptions {
-        RmsPropOptions {
-            lr: 1e-2,
-            alpha: 0.99,
-            eps: 1e-8,
-            momentum: 0.0,
-            centered: false,
-            weight_decay: 0.0,
-            maximize: false,
-        }
+options! {
+    /// Options of [`RmsProp`].
+    RmsPropOptions {
+        /// The learning rate η.
+        lr: f64 = 1e-2 => NONNEGATIVE;
+        /// The decay rate α ≥ 0 of the running means.
+        alpha: f64 = 0.99 => NONNEGATIVE;
+        /// ε, added to the denominator for stability.
+        eps: f64 = 1e-8 => NONNEGATIVE;
+        /// The momentum μ in [0, 1).
+        momentum: f64 = 0.0 => FRACTION;
+        /// Whether to divide by the standard deviation instead of the root mean square.
+        centered: bool = false;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for RmsPropOptions {
     const NAME: &'static str = "rmsprop";
 
-    fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self; NONNEGATIVE: lr, alpha, eps, weight_decay; FRACTION: momentum;);
-        Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        (self.momentum > 0.0).then_some(Momentum::Kept(self.momentum))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> RmsPropOptions {
-        RmsPropOptions { weight_decay: 0.0, ..*self }
-    }
+    rule_methods!(check, lr, momentum, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(

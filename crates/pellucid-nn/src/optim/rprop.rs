@@ -1,7 +1,7 @@
 //! Rprop.
 
+use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::check_options;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Rprop, resilient backpropagation (Riedmiller & Braun 1993), as in PyTorch. Every element has its own step size Δ,
@@ -12,27 +12,24 @@ use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 /// The learning rate is the initial Δ of a parameter, and has no effect later.
 pub type Rprop = super::RuleOptimizer<RpropOptions>;
 
-/// Options of [`Rprop`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RpropOptions {
-    /// The initial Δ; default 0.01.
-    pub lr: f64,
-    /// η⁻ in (0, 1) and η⁺ above 1; default (0.5, 1.2).
-    pub etas: (f64, f64),
-    /// The lower and the upper bound of Δ; default (10⁻⁶, 50).
-    pub step_sizes: (f64, f64),
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for RpropOptions {
-    fn default() -> RpropOptions {
-        RpropOptions { lr: 1e-2, etas: (0.5, 1.2), step_sizes: (1e-6, 50.0), maximize: false }
+options! {
+    /// Options of [`Rprop`].
+    RpropOptions {
+        /// The initial Δ.
+        lr: f64 = 1e-2 => NONNEGATIVE;
+        /// η⁻ in (0, 1) and η⁺ above 1.
+        etas: (f64, f64) = (0.5, 1.2);
+        /// The lower and the upper bound of Δ.
+        step_sizes: (f64, f64) = (1e-6, 50.0) => NONNEGATIVE(0, 1);
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
 impl Rule for RpropOptions {
     const NAME: &'static str = "rprop";
+
+    rule_methods!(lr, maximize);
 
     fn check(&self) -> Result<()> {
         let ((down, up), (least, most)) = (self.etas, self.step_sizes);
@@ -42,19 +39,11 @@ impl Rule for RpropOptions {
                 format!("the first eta must be in (0, 1) and the second greater than 1, got ({down}, {up})"),
             ));
         }
-        check_options!(Self::NAME, self; NONNEGATIVE: lr, step_sizes.0, step_sizes.1;);
+        self.check_ranges(Self::NAME)?;
         if most < least {
             return Err(Error::invalid(Self::NAME, format!("step_sizes must ascend, got ({least}, {most})")));
         }
         Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
     }
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {

@@ -341,34 +341,3 @@ pub(super) fn ln(beta: f64) -> Scalar {
 pub(super) fn check_lr(op: &'static str, lr: f64) -> Result<()> {
     OptionRange::NONNEGATIVE.check(op, "lr", lr, 1e-3)
 }
-
-/// Implements the methods that all variants of Adam share, from options `lr`, `betas`, `eps`, `weight_decay` and
-/// `maximize`.
-macro_rules! adam_rule_methods {
-    () => {
-        fn check(&self) -> Result<()> {
-            $crate::option_range::check_options!(Self::NAME, self;
-                NONNEGATIVE: lr, eps, weight_decay;
-                FRACTION: betas.0, betas.1;
-            );
-            Ok(())
-        }
-
-        fn lr(&self) -> f64 {
-            self.lr
-        }
-
-        fn momentum(&self) -> Option<$crate::optim::Momentum> {
-            Some($crate::optim::Momentum::Mean(self.betas.0))
-        }
-
-        fn maximize(&self) -> bool {
-            self.maximize
-        }
-
-        fn without_decay(&self) -> Self {
-            Self { weight_decay: 0.0, ..*self }
-        }
-    };
-}
-pub(super) use adam_rule_methods;

@@ -3,8 +3,8 @@
 use super::clip::{factor_for_gradient, gradients};
 use super::free::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
+use super::options::options;
 use super::{Optimizer, Parameter};
-use crate::option_range::check_options;
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
@@ -14,22 +14,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The name of the operation in errors.
 const OP: &str = "grad_scaler";
 
-/// Options of [`GradScaler`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GradScalerOptions {
-    /// The initial scale; default 65536.
-    pub init_scale: f64,
-    /// The factor of the scale after `growth_interval` steps without inf or NaN; default 2.
-    pub growth_factor: f64,
-    /// The factor of the scale after a step with inf or NaN; default ½.
-    pub backoff_factor: f64,
-    /// The number of consecutive finite steps before the scale grows; default 2000.
-    pub growth_interval: u32,
-}
-
-impl Default for GradScalerOptions {
-    fn default() -> GradScalerOptions {
-        GradScalerOptions { init_scale: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000 }
+options! {
+    /// Options of [`GradScaler`].
+    GradScalerOptions {
+        /// The initial scale.
+        init_scale: f64 = 65536.0 => NONNEGATIVE;
+        /// The factor of the scale after `growth_interval` steps without inf or NaN.
+        growth_factor: f64 = 2.0;
+        /// The factor of the scale after a step with inf or NaN.
+        backoff_factor: f64 = 0.5;
+        /// The number of consecutive finite steps before the scale grows.
+        growth_interval: u32 = 2000;
     }
 }
 
@@ -93,7 +88,7 @@ impl GradScaler {
     #[panicking_form]
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
-        check_options!(OP, &options; NONNEGATIVE: init_scale;);
+        options.check_ranges(OP)?;
         let is_valid = init_scale > 0.0
             && growth_factor > 1.0
             && backoff_factor > 0.0

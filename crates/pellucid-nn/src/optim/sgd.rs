@@ -1,7 +1,7 @@
 //! Stochastic gradient descent.
 
-use super::rule::{Momentum, Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::check_options;
+use super::options::{options, rule_methods};
+use super::rule::{Rule, RuleState, UpdateContext, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Stochastic gradient descent (Robbins & Monro 1951) with momentum (Polyak 1964), as in PyTorch:
@@ -11,27 +11,22 @@ use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 #[doc(alias = "SGD")]
 pub type Sgd = super::RuleOptimizer<SgdOptions>;
 
-/// Options of [`Sgd`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SgdOptions {
-    /// The learning rate η; default 0.001.
-    pub lr: f64,
-    /// The momentum μ in [0, 1), the factor of the previous velocity; default 0.
-    pub momentum: f64,
-    /// The dampening τ in [0, 1]: the gradient's weight in the velocity is 1 − τ; default 0.
-    pub dampening: f64,
-    /// Whether to use Nesterov's momentum (Nesterov 1983; Sutskever et al. 2013), which needs momentum and no
-    /// dampening; default false.
-    pub nesterov: bool,
-    /// The weight decay λ, added to the gradient as λ·p; default 0.
-    pub weight_decay: f64,
-    /// Whether to maximise the loss; default false.
-    pub maximize: bool,
-}
-
-impl Default for SgdOptions {
-    fn default() -> SgdOptions {
-        SgdOptions { lr: 0.001, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0, maximize: false }
+options! {
+    /// Options of [`Sgd`].
+    SgdOptions {
+        /// The learning rate η.
+        lr: f64 = 0.001 => NONNEGATIVE;
+        /// The momentum μ in [0, 1), the factor of the previous velocity.
+        momentum: f64 = 0.0 => FRACTION;
+        /// The dampening τ in [0, 1]: the gradient's weight in the velocity is 1 − τ.
+        dampening: f64 = 0.0 => PROBABILITY;
+        /// Whether to use Nesterov's momentum (Nesterov 1983; Sutskever et al. 2013), which needs momentum and no
+        /// dampening.
+        nesterov: bool = false;
+        /// The weight decay λ, added to the gradient as λ·p.
+        weight_decay: f64 = 0.0 => NONNEGATIVE;
+        /// Whether to maximise the loss.
+        maximize: bool = false;
     }
 }
 
@@ -44,32 +39,14 @@ impl SgdOptions {
 impl Rule for SgdOptions {
     const NAME: &'static str = "sgd";
 
+    rule_methods!(lr, momentum, maximize, weight_decay);
+
     fn check(&self) -> Result<()> {
-        check_options!(Self::NAME, self;
-            NONNEGATIVE: lr, weight_decay;
-            FRACTION: momentum;
-            PROBABILITY: dampening;
-        );
+        self.check_ranges(Self::NAME)?;
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
             return Err(Error::invalid(Self::NAME, "nesterov requires a momentum above 0 and a dampening of 0"));
         }
         Ok(())
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn momentum(&self) -> Option<Momentum> {
-        (self.momentum > 0.0).then_some(Momentum::Kept(self.momentum))
-    }
-
-    fn maximize(&self) -> bool {
-        self.maximize
-    }
-
-    fn without_decay(&self) -> SgdOptions {
-        SgdOptions { weight_decay: 0.0, ..*self }
     }
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {

@@ -10,7 +10,7 @@ use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
 use std::marker::PhantomData;
 
 /// One time step of a [`RecurrentNetwork`](crate::RecurrentNetwork); see [`RnnCell`], [`GruCell`] and [`LstmCell`].
@@ -105,18 +105,9 @@ impl<K: RecurrentKind> RecurrentCell<K> {
 
     /// Returns the next state. By default, the initial state is zero.
     ///
-    /// # Panics
-    /// Panics if [`try_forward`](RecurrentCell::try_forward) returns an error.
-    #[track_caller]
-    pub fn forward(&self, x: &Tensor, state: Option<&K::State>) -> K::State {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(x, state))
-    }
-
-    /// Returns the result of [`forward`](RecurrentCell::forward), or its error.
-    ///
     /// # Errors
     /// The errors of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
+    #[panicking_form(located)]
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
         let (h, c) = call_with_states(self, x, states, || {

@@ -2,19 +2,18 @@
 
 use super::TransformerOptions;
 use super::encoder::zip_caches;
-use super::sublayers::Sublayers;
+use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{LayerNorm, Linear, make_layers};
-use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::layers::{Dropout, LayerNorm, Linear, make_layers};
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Result, Tensor, unwrap};
+use pellucid_tensor::{Result, Tensor, note_call_location, unwrap};
 
 /// A decoder layer: self-attention, attention to a memory, and two linear layers with an activation between them. Each
 /// sublayer has a residual connection and a norm, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct TransformerDecoderLayer {
     /// The first sublayer, self-attention.
     pub self_attn: MultiheadAttention,
@@ -30,25 +29,12 @@ pub struct TransformerDecoderLayer {
     pub norm2: LayerNorm,
     /// The norm of the third sublayer.
     pub norm3: LayerNorm,
-    sublayers: Sublayers,
-}
-
-impl Module for TransformerDecoderLayer {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module(self, None);
-        visitor.field("self_attn", &self.self_attn);
-        visitor.field("multihead_attn", &self.multihead_attn);
-        visitor.field("linear1", &self.linear1);
-        visitor.field("linear2", &self.linear2);
-        visitor.field("norm1", &self.norm1);
-        visitor.field("norm2", &self.norm2);
-        visitor.field("norm3", &self.norm3);
-        self.sublayers.visit(visitor);
-    }
-}
-
-display_as_tree! {
-    [] TransformerDecoderLayer;
+    /// The dropout after the activation.
+    pub dropout: Dropout,
+    /// The dropout of each sublayer's output.
+    pub dropout1: Dropout,
+    #[module(skip)]
+    options: TransformerOptions,
 }
 
 impl TransformerDecoderLayer {
@@ -72,30 +58,17 @@ impl TransformerDecoderLayer {
             norm1: options.norm(width)?,
             norm2: options.norm(width)?,
             norm3: options.norm(width)?,
-            sublayers: Sublayers::new(&options)?,
+            dropout: Dropout::try_new(options.dropout)?,
+            dropout1: Dropout::try_new(options.dropout)?,
+            options,
         })
     }
 
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
-    /// # Panics
-    /// Panics if [`try_forward`](TransformerDecoderLayer::try_forward) returns an error.
-    #[track_caller]
-    pub fn forward(
-        &self,
-        target: &Tensor,
-        memory: &Tensor,
-        masks: AttentionMasks<'_>,
-        memory_masks: AttentionMasks<'_>,
-    ) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(target, memory, masks, memory_masks))
-    }
-
-    /// Returns the result of [`forward`](TransformerDecoderLayer::forward), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_attend`].
+    #[panicking_form(located)]
     pub fn try_forward(
         &self,
         target: &Tensor,
@@ -111,23 +84,9 @@ impl TransformerDecoderLayer {
     /// Returns the output for the next elements `[N, n, E]` of a causal target; see
     /// [`MultiheadAttention::forward_cached`].
     ///
-    /// # Panics
-    /// Panics if [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached) returns an error.
-    #[track_caller]
-    pub fn forward_cached(
-        &self,
-        target: &Tensor,
-        memory: &Tensor,
-        cache: &KvCache,
-        memory_masks: AttentionMasks<'_>,
-    ) -> Tensor {
-        unwrap(self.try_forward_cached(target, memory, cache, memory_masks))
-    }
-
-    /// Returns the result of [`forward_cached`](TransformerDecoderLayer::forward_cached), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_forward_cached`].
+    #[panicking_form]
     pub fn try_forward_cached(
         &self,
         target: &Tensor,
@@ -140,6 +99,10 @@ impl TransformerDecoderLayer {
         })
     }
 
+    fn sublayer<'a>(&'a self, norm: &'a LayerNorm) -> Sublayer<'a> {
+        Sublayer { options: &self.options, norm, dropout: &self.dropout1 }
+    }
+
     /// Runs all three sublayers; `attend` is the self-attention, with or without a cache.
     fn run_sublayers(
         &self,
@@ -148,10 +111,10 @@ impl TransformerDecoderLayer {
         memory_masks: AttentionMasks<'_>,
         attend: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let x = self.sublayers.residual(target, &self.norm1, attend)?;
+        let x = self.sublayer(&self.norm1).run(target, attend)?;
         let attend_memory = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
-        let x = self.sublayers.residual(&x, &self.norm2, attend_memory)?;
-        self.sublayers.feed_forward(&x, &self.norm3, [&self.linear1, &self.linear2])
+        let x = self.sublayer(&self.norm2).run(&x, attend_memory)?;
+        self.sublayer(&self.norm3).feed_forward(&x, [&self.linear1, &self.linear2], &self.dropout)
     }
 }
 
@@ -202,24 +165,9 @@ impl TransformerDecoder {
 
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
-    /// # Panics
-    /// Panics if [`try_forward`](TransformerDecoder::try_forward) returns an error.
-    #[track_caller]
-    pub fn forward(
-        &self,
-        target: &Tensor,
-        memory: &Tensor,
-        masks: AttentionMasks<'_>,
-        memory_masks: AttentionMasks<'_>,
-    ) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(target, memory, masks, memory_masks))
-    }
-
-    /// Returns the result of [`forward`](TransformerDecoder::forward), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_attend`].
+    #[panicking_form(located)]
     pub fn try_forward(
         &self,
         target: &Tensor,
@@ -245,24 +193,10 @@ impl TransformerDecoder {
     /// Returns the output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see
     /// [`MultiheadAttention::forward_cached`].
     ///
-    /// # Panics
-    /// Panics if [`try_forward_cached`](TransformerDecoder::try_forward_cached) returns an error.
-    #[track_caller]
-    pub fn forward_cached(
-        &self,
-        target: &Tensor,
-        memory: &Tensor,
-        caches: &[KvCache],
-        memory_masks: AttentionMasks<'_>,
-    ) -> Tensor {
-        unwrap(self.try_forward_cached(target, memory, caches, memory_masks))
-    }
-
-    /// Returns the result of [`forward_cached`](TransformerDecoder::forward_cached), or its error.
-    ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the number of caches is wrong; the errors
     /// of [`MultiheadAttention::try_forward_cached`].
+    #[panicking_form]
     pub fn try_forward_cached(
         &self,
         target: &Tensor,

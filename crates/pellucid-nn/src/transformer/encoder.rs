@@ -1,13 +1,11 @@
 //! Transformer encoders, and with a causal mask the bodies of language models.
 
 use super::TransformerOptions;
-use super::sublayers::Sublayers;
+use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{LayerNorm, Linear, make_layers};
-use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::layers::{Dropout, LayerNorm, Linear, make_layers};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 
@@ -16,7 +14,8 @@ use pellucid_tensor::{Error, Result, Tensor, unwrap};
 ///
 /// With `norm_first`, x ← x + attention(norm1(x)), x ← x + linear2(activation(linear1(norm2(x)))); else
 /// x ← norm1(x + attention(x)), x ← norm2(x + linear2(activation(linear1(x)))). As a [`Layer`] it has no masks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct TransformerEncoderLayer {
     /// The first sublayer, self-attention.
     pub self_attn: MultiheadAttention,
@@ -28,23 +27,12 @@ pub struct TransformerEncoderLayer {
     pub norm1: LayerNorm,
     /// The norm of the second sublayer.
     pub norm2: LayerNorm,
-    sublayers: Sublayers,
-}
-
-impl Module for TransformerEncoderLayer {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module(self, None);
-        visitor.field("self_attn", &self.self_attn);
-        visitor.field("linear1", &self.linear1);
-        visitor.field("linear2", &self.linear2);
-        visitor.field("norm1", &self.norm1);
-        visitor.field("norm2", &self.norm2);
-        self.sublayers.visit(visitor);
-    }
-}
-
-display_as_tree! {
-    [] TransformerEncoderLayer;
+    /// The dropout after the activation.
+    pub dropout: Dropout,
+    /// The dropout of each sublayer's output.
+    pub dropout1: Dropout,
+    #[module(skip)]
+    options: TransformerOptions,
 }
 
 impl TransformerEncoderLayer {
@@ -65,23 +53,17 @@ impl TransformerEncoderLayer {
             linear2: options.linear(hidden, width)?,
             norm1: options.norm(width)?,
             norm2: options.norm(width)?,
-            sublayers: Sublayers::new(&options)?,
+            dropout: Dropout::try_new(options.dropout)?,
+            dropout1: Dropout::try_new(options.dropout)?,
+            options,
         })
     }
 
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with masks.
     ///
-    /// # Panics
-    /// Panics if [`try_forward_masked`](TransformerEncoderLayer::try_forward_masked) returns an error.
-    #[track_caller]
-    pub fn forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
-        unwrap(self.try_forward_masked(x, masks))
-    }
-
-    /// Returns the result of [`forward_masked`](TransformerEncoderLayer::forward_masked), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_attend`].
+    #[panicking_form]
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
@@ -89,25 +71,21 @@ impl TransformerEncoderLayer {
     /// Returns the output for the next elements `[N, n, E]` of a causal sequence; see
     /// [`MultiheadAttention::forward_cached`].
     ///
-    /// # Panics
-    /// Panics if [`MultiheadAttention::try_forward_cached`] returns an error.
-    #[track_caller]
-    pub fn forward_cached(&self, x: &Tensor, cache: &KvCache) -> Tensor {
-        unwrap(self.try_forward_cached(x, cache))
-    }
-
-    /// Returns the result of [`forward_cached`](TransformerEncoderLayer::forward_cached), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_forward_cached`].
+    #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_cached(x, cache)))
     }
 
+    fn sublayer<'a>(&'a self, norm: &'a LayerNorm) -> Sublayer<'a> {
+        Sublayer { options: &self.options, norm, dropout: &self.dropout1 }
+    }
+
     /// Runs both sublayers; `attend` is the self-attention, with or without a cache.
     fn run_sublayers(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let x = self.sublayers.residual(x, &self.norm1, attend)?;
-        self.sublayers.feed_forward(&x, &self.norm2, [&self.linear1, &self.linear2])
+        let x = self.sublayer(&self.norm1).run(x, attend)?;
+        self.sublayer(&self.norm2).feed_forward(&x, [&self.linear1, &self.linear2], &self.dropout)
     }
 }
 
@@ -164,17 +142,9 @@ impl TransformerEncoder {
 
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with the same masks in every layer.
     ///
-    /// # Panics
-    /// Panics if [`try_forward_masked`](TransformerEncoder::try_forward_masked) returns an error.
-    #[track_caller]
-    pub fn forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
-        unwrap(self.try_forward_masked(x, masks))
-    }
-
-    /// Returns the result of [`forward_masked`](TransformerEncoder::forward_masked), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_attend`].
+    #[panicking_form]
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || {
             let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
@@ -217,18 +187,10 @@ impl TransformerEncoder {
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
-    /// # Panics
-    /// Panics if [`try_forward_cached`](TransformerEncoder::try_forward_cached) returns an error.
-    #[track_caller]
-    pub fn forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Tensor {
-        unwrap(self.try_forward_cached(x, caches))
-    }
-
-    /// Returns the result of [`forward_cached`](TransformerEncoder::forward_cached), or its error.
-    ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of caches is wrong; the errors of
     /// [`MultiheadAttention::try_forward_cached`].
+    #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
         call::call(self, &[x], || {
             let layers = zip_caches("transformer_encoder", &self.layers, caches)?;

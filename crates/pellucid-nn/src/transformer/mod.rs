@@ -16,7 +16,7 @@ use crate::init;
 use crate::layers::{LayerNorm, Linear};
 use crate::module::Module;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Result, Tensor, note_call_location, ops, unwrap};
 
 /// Options of all transformer layers. The defaults are the paper's.
 ///
@@ -130,25 +130,9 @@ impl Transformer {
     /// Returns the decoder's output `[N, T, E]` for a target `[N, T, E]` and a source `[N, S, E]`, which the encoder
     /// maps to the memory. `memory_masks` hide elements of the memory from the decoder.
     ///
-    /// # Panics
-    /// Panics if [`try_forward`](Transformer::try_forward) returns an error.
-    #[track_caller]
-    pub fn forward(
-        &self,
-        source: &Tensor,
-        target: &Tensor,
-        source_masks: AttentionMasks<'_>,
-        target_masks: AttentionMasks<'_>,
-        memory_masks: AttentionMasks<'_>,
-    ) -> Tensor {
-        let _call = pellucid_tensor::note_call_location();
-        unwrap(self.try_forward(source, target, source_masks, target_masks, memory_masks))
-    }
-
-    /// Returns the result of [`forward`](Transformer::forward), or its error.
-    ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_attend`].
+    #[panicking_form(located)]
     pub fn try_forward(
         &self,
         source: &Tensor,

@@ -440,49 +440,20 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     if a == 0.0 || x == f64::INFINITY {
         return (1.0, 0.0);
     }
-    // Γ(a) = Γ(m)/(a·(a + 1)···(m − 1)) with m = a + j ≥ 8, where Stirling's series for Γ(m) converges.
-    let m = if a < 8.0 { a + (8.0 - a).ceil() } else { a };
-    let is_small = a < 1e-4 && x < 1.0;
-    let log = ln(if is_small { x } else { x / m });
-    let mut k = 1.0;
-    if is_small {
-        // Q = 1 − xᵃ/Γ(a + 1)·(1 + Σ a·(−x)ᵏ/((a + k)·k!)) with w = ln(xᵃ/Γ(a + 1)); the terms are proportional to a.
-        const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
-        let log_gamma = a * (a * (0.822_467_033_424_113_2 - a * 0.400_685_634_386_531_4) - EULER_GAMMA);
-        let w = a * log - log_gamma;
-        let (mut power, mut sum, mut other, mut growth) = (1.0f64, 0.0, 1.0, 0.0);
-        while power.abs() > 1e-18 {
-            power *= -x / k;
-            sum += power * (a / (a + k));
-            other *= w / k;
-            growth += other;
-            k += 1.0;
-        }
-        let q = -growth - sum * (1.0 + growth);
+    if a < 1e-4 && x < 1.0 {
+        let q = upper_gamma_of_small(a, x);
         return (1.0 - q, q);
     }
+    // Γ(a) = Γ(m)/(a·(a + 1)···(m − 1)) with m = a + j ≥ 8, where Stirling's series for Γ(m) converges.
+    let m = if a < 8.0 { a + (8.0 - a).ceil() } else { a };
     let z = 1.0 / m;
     let distance = x - a;
     let is_near = a >= 8.0 && distance.abs() < 0.2 * a;
-    let exponent = if is_near { a * log_1p_minus(distance / a) } else { a * log + (m - x) };
+    let exponent = if is_near { a * log_1p_minus(distance / a) } else { a * ln(x / m) + (m - x) };
     // xᵃ·e⁻ˣ/Γ(a).
     let mut prefactor = exp(exponent - z * stirling_series(z * z)) * (m * (0.5 / PI)).sqrt();
     if is_near && a >= 2e5 {
-        // Γ(a, x) is xᵃ·e⁻ˣ times the integral of e^(−xu)·(1 + u)^(a−1) over u > 0; for the lower function, u is
-        // negative. The trapezoidal rule in t with |u| = c·e^(t − e^(−t)) converges fast (Takahasi & Mori 1974).
-        let sign = if x < a { -1.0 } else { 1.0 };
-        let c = 1.0 / (distance.abs() + a.sqrt());
-        // `libm::exp` needs no fused multiply-add, a library call here. e is e^t from t = −3.9 in steps of 1/8.
-        let (mut e, mut sum) = (0.020_241_911_445_804_39, 0.0);
-        while e < 41.0 {
-            let w = c * e * libm::exp(-1.0 / e);
-            if w < 0.2 {
-                let u = sign * w;
-                sum += libm::exp((a - 1.0) * log_1p_minus(u) - (distance + 1.0) * u) * (w + w / e);
-            }
-            e *= 1.133_148_453_066_826_3;
-        }
-        let tail = 0.125 * prefactor * sum;
+        let tail = 0.125 * prefactor * tail_integral(a, x);
         return if x < a { (tail, 1.0 - tail) } else { (1.0 - tail, tail) };
     }
     let mut factor = a;
@@ -490,21 +461,73 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
         prefactor *= factor * z;
         factor += 1.0;
     }
-    // At most 4000 terms are significant.
-    const MAX_TERMS: f64 = 8_000.0;
     if x < 1.0 || x < a {
-        let (mut term, mut sum) = (1.0 / a, 1.0 / a);
-        while term > 0.0625 * f64::EPSILON * sum && k < MAX_TERMS {
-            term *= x / (a + k);
-            sum += term;
-            k += 1.0;
-        }
-        let p = prefactor * sum;
-        return (p, 1.0 - p);
+        let p = prefactor * lower_gamma_series(a, x);
+        (p, 1.0 - p)
+    } else {
+        let q = prefactor * upper_gamma_fraction(a, x);
+        (1.0 - q, q)
     }
+}
+
+/// Returns Q(a, x) for small a and x: Q = 1 − xᵃ/Γ(a + 1)·(1 + Σ a·(−x)ᵏ/((a + k)·k!)) with w = ln(xᵃ/Γ(a + 1)). The
+/// terms are proportional to a.
+fn upper_gamma_of_small(a: f64, x: f64) -> f64 {
+    const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
+    let log_gamma = a * (a * (0.822_467_033_424_113_2 - a * 0.400_685_634_386_531_4) - EULER_GAMMA);
+    let w = a * ln(x) - log_gamma;
+    let (mut power, mut sum, mut other, mut growth) = (1.0f64, 0.0, 1.0, 0.0);
+    let mut k = 1.0;
+    while power.abs() > 1e-18 {
+        power *= -x / k;
+        sum += power * (a / (a + k));
+        other *= w / k;
+        growth += other;
+        k += 1.0;
+    }
+    -growth - sum * (1.0 + growth)
+}
+
+/// Returns 8 times the integral of e^(−xu)·(1 + u)^(a−1) over u > 0, or for x < a over u < 0. With xᵃ·e⁻ˣ it is
+/// Γ(a, x), or the lower function.
+///
+/// The trapezoidal rule in t with |u| = c·e^(t − e^(−t)) converges fast (Takahasi & Mori 1974).
+fn tail_integral(a: f64, x: f64) -> f64 {
+    let distance = x - a;
+    let sign = if x < a { -1.0 } else { 1.0 };
+    let c = 1.0 / (distance.abs() + a.sqrt());
+    // `libm::exp` needs no fused multiply-add, a library call here. e is e^t from t = −3.9 in steps of 1/8.
+    let (mut e, mut sum) = (0.020_241_911_445_804_39, 0.0);
+    while e < 41.0 {
+        let w = c * e * libm::exp(-1.0 / e);
+        if w < 0.2 {
+            let u = sign * w;
+            sum += libm::exp((a - 1.0) * log_1p_minus(u) - (distance + 1.0) * u) * (w + w / e);
+        }
+        e *= 1.133_148_453_066_826_3;
+    }
+    sum
+}
+
+/// At most 4000 terms of the series and of the continued fraction are significant.
+const MAX_TERMS: f64 = 8_000.0;
+
+/// Returns the series Σ xᵏ/(a·(a + 1)···(a + k)).
+fn lower_gamma_series(a: f64, x: f64) -> f64 {
+    let (mut term, mut sum, mut k) = (1.0 / a, 1.0 / a, 1.0);
+    while term > 0.0625 * f64::EPSILON * sum && k < MAX_TERMS {
+        term *= x / (a + k);
+        sum += term;
+        k += 1.0;
+    }
+    sum
+}
+
+/// Returns the continued fraction of Γ(a, x)·eˣ·x⁻ᵃ.
+fn upper_gamma_fraction(a: f64, x: f64) -> f64 {
     let mut b = x + 1.0 - a;
     let (mut c, mut d) = (1e30, 1.0 / b);
-    let (mut fraction, mut ratio) = (d, 0.0f64);
+    let (mut fraction, mut ratio, mut k) = (d, 0.0f64, 1.0);
     while (ratio - 1.0).abs() > 4.0 * f64::EPSILON && k < MAX_TERMS {
         let n = -k * (k - a);
         b += 2.0;
@@ -514,8 +537,7 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
         fraction *= ratio;
         k += 1.0;
     }
-    let q = prefactor * fraction;
-    (1.0 - q, q)
+    fraction
 }
 
 /// Returns ln(1 + u) − u for |u| ≤ 0.2, without cancellation.

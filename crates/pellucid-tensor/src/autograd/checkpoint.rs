@@ -77,7 +77,7 @@ impl InputRole {
         match t.edge() {
             Edge::None => InputRole::Untracked,
             Edge::Node(..) => InputRole::Result,
-            Edge::Leaf(_) => InputRole::Own(Arc::downgrade(t.inner())),
+            Edge::Leaf(_) => InputRole::Own(Arc::downgrade(t.as_inner())),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod outputs;
 mod recording;
+mod slots;
 mod step;
 mod trace;
 

@@ -1,22 +1,24 @@
 //! `CompiledStep`: one recording, compiled to a plan with its storages.
 
 use super::recording::record_closure;
+use super::slots::{
+    Accesses, NumberedPlan, SlotOrigin, StateWrite, byte_range, input_place, mark_given_inputs, restore_constants,
+    written_slots,
+};
 use super::{CaptureOptions, Placement};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
 use crate::engine::{
-    self, HostDependencies, RecordedKernel, Recording, StorageNumbers, VersionUpdate, ensure_ready, ensure_unread,
-    requires_grad_changes, run_kernel,
+    self, HostDependencies, Recording, VersionUpdate, ensure_ready, ensure_unread, requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::backend::{CompiledPlan, POISONED, READY, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
-use pellucid_ir::plan::{Elision, Launch, Plan, SlotRole, SlotView};
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use std::ops::Range;
+use pellucid_ir::plan::{Elision, Plan, SlotRole, SlotView};
+use pellucid_ir::{DType, Error, Layout, Result};
 use std::sync::Arc;
 
 /// The inputs and modes for which a step was recorded.
@@ -54,44 +56,6 @@ impl StepKey {
             && self.metas.len() == inputs.len()
             && self.metas.iter().zip(inputs).all(|(meta, t)| same(meta, t))
     }
-}
-
-/// The origin of the tensor in a slot of the plan.
-#[derive(Clone)]
-enum SlotOrigin {
-    Input(usize),
-    /// A tensor that the step creates and owns.
-    Own,
-    /// A tensor from outside of the step.
-    Bound,
-    /// A tensor that the step creates from these bytes of the host.
-    Constant(Vec<u8>),
-}
-
-impl SlotOrigin {
-    fn role(&self) -> SlotRole {
-        match self {
-            SlotOrigin::Input(_) => SlotRole::Input,
-            SlotOrigin::Own => SlotRole::Own,
-            SlotOrigin::Bound => SlotRole::State,
-            SlotOrigin::Constant(_) => SlotRole::Constant,
-        }
-    }
-}
-
-/// An in-place write to a tensor outside of the step.
-struct StateWrite {
-    storage: StorageId,
-    /// The index of the kernel in the recording.
-    launch: usize,
-    /// The range of bytes that contains all written elements.
-    bytes: Range<isize>,
-}
-
-/// Returns the range of bytes that contains all elements of the layout.
-fn byte_range(layout: &Layout, dtype: DType) -> Range<isize> {
-    let (Range { start, end }, size) = (layout.extent(), dtype.size() as isize);
-    start * size..end * size
 }
 
 /// An input that the step reads.
@@ -190,72 +154,16 @@ impl CompiledStep {
         slots: EntryGradients,
         options: CaptureOptions,
     ) -> Result<CompiledStep> {
-        let mut numbering = SlotNumbering {
-            table: StorageNumbers::default(),
-            origins: Vec::new(),
-            inputs,
-            constants: &recording.constants,
-            devices: Vec::new(),
-        };
-        let mut recorded = Plan::default();
-        let device = device_of(recording, outputs);
-        for kernel in &recording.kernels {
-            let is_elsewhere = device.is_some_and(|device| kernel.outputs[0].device() != device);
-            if is_elsewhere && is_unneeded(kernel, outputs) {
-                continue;
-            }
-            let RecordedKernel { kernel, inputs, outputs, .. } = kernel;
-            let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
-            recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
-        }
-        recorded.outputs = numbering.operands(outputs)?;
-        let device = numbering.device()?;
-        let SlotNumbering { table, mut origins, .. } = numbering;
-        let mut storages = table.into_storages();
-        let (mut last_reads, mut writes) = (vec![None; inputs.len()], Vec::new());
-        for (launch, kernel) in recorded.launches.iter().enumerate() {
-            for operand in &kernel.inputs {
-                if let SlotOrigin::Input(input) = origins[operand.slot] {
-                    last_reads[input] = Some(launch);
-                }
-            }
-            for operand in &kernel.outputs {
-                match origins[operand.slot] {
-                    SlotOrigin::Input(input) => return Err(input_written_error(input, inputs[input].shape())),
-                    SlotOrigin::Bound => {
-                        let (storage, bytes) =
-                            (StorageId::of(&storages[operand.slot]), byte_range(&operand.layout, operand.dtype));
-                        writes.push(StateWrite { storage, launch, bytes });
-                    }
-                    _ => {}
-                }
-            }
-        }
-        for operand in &recorded.outputs {
-            if let SlotOrigin::Input(input) = origins[operand.slot] {
-                last_reads[input] = Some(recorded.launches.len());
-            }
-        }
-        // Constants that the step overwrites are restored at the start of every launch.
-        for (slot, is_written) in written_slots(&recorded.launches, origins.len()).into_iter().enumerate() {
-            if is_written && matches!(origins[slot], SlotOrigin::Constant(_)) {
-                let bytes = storages[slot].buffer().bytes();
-                storages.push(device.backend().storage(bytes)?);
-                origins.push(SlotOrigin::Own);
-                recorded.copy_first(slot, origins.len() - 1, bytes);
-            }
-        }
+        let NumberedPlan { plan: mut recorded, mut origins, mut storages, device } =
+            NumberedPlan::of(recording, inputs, outputs)?;
+        let Accesses { last_reads, writes } = Accesses::of(&recorded, &origins, &storages, inputs)?;
+        restore_constants(&mut recorded, &mut origins, &mut storages, device)?;
         recorded.is_launch_bound = device.is_deferred();
         recorded.packs_weights = options.pack_weights;
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         recorded.roles = origins.iter().map(SlotOrigin::role).collect();
         let is_written = written_slots(&recorded.launches, origins.len());
-        for (slot, origin) in origins.iter().enumerate() {
-            let is_input = matches!(origin, SlotOrigin::Input(_));
-            if is_input && !is_written[slot] && recorded.outputs.iter().all(|o| o.slot != slot) {
-                recorded.roles[slot] = SlotRole::Given;
-            }
-        }
+        mark_given_inputs(&mut recorded, &origins, &is_written);
 
         let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
@@ -267,16 +175,12 @@ impl CompiledStep {
         };
         let output = |o: &SlotView| Tensor::from(view(o.slot, o.layout.clone(), o.dtype)).pinned();
         let outputs: Vec<Tensor> = plan.outputs.iter().map(output).collect();
-        let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
-            let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
-            let given = (plan.role(slot) == SlotRole::Given).then_some(slot);
-            let (slot, offset) = match &plan.arena {
-                Some(arena) if given.is_none() => (arena.slot, arena.allocation(slot)?.offset / meta.dtype.size()),
-                _ => (slot, 0),
-            };
+        let metas = key.metas.iter().map(|(meta, _)| meta).enumerate();
+        let own_input = |(number, meta): (usize, &Meta)| {
+            let (slot, given, offset) = input_place(&plan, &origins, number, meta.dtype)?;
             Some(StepInput { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
         };
-        let inputs: Vec<Option<StepInput>> = key.metas.iter().enumerate().map(own_input).collect();
+        let inputs: Vec<Option<StepInput>> = metas.map(own_input).collect();
 
         let outside = |i: &usize| matches!(origins[*i], SlotOrigin::Bound | SlotOrigin::Constant(_));
         let (write, read): (Vec<usize>, Vec<usize>) =
@@ -518,90 +422,5 @@ impl Drop for CompiledStep {
     fn drop(&mut self) {
         let bound = (0..self.origins.len()).filter(|&slot| matches!(self.origins[slot], SlotOrigin::Bound));
         bound.for_each(|slot| self.storages[slot].end_keep(self.handles(slot)));
-    }
-}
-
-/// Returns a flag for every slot: true if a launch writes it.
-fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
-    let mut is_written = vec![false; slots];
-    launches.iter().flat_map(|launch| &launch.outputs).for_each(|operand| is_written[operand.slot] = true);
-    is_written
-}
-
-/// Returns the error for a step that writes to one of its inputs.
-fn input_written_error(input: usize, shape: &Shape) -> Error {
-    let reason = format!(
-        "the step writes in place into its input {input} of shape {shape}, and a launch would lose the written values; \
-         use the tensor in the step as a captured variable, or write into a copy() of the input"
-    );
-    Error::invalid("capture", reason)
-}
-
-/// Returns the device on which most kernels of a recording run: the device of the first kernel that has inputs and
-/// whose result is not a constant. For a step of constants alone, it is the device of its outputs.
-fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
-    let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
-    let device = |k: &RecordedKernel| k.outputs[0].device();
-    let Some(first) = kernels.next().map(device) else { return outputs.iter().map(Array::device).find(Device::is_gpu) };
-    Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
-}
-
-/// Returns true if a kernel that is not on the step's device computes no output of the step and writes no outside
-/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a refused call, or
-/// computes a constant that was copied to the device of the step.
-fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
-    let is_needed = |array: &Array| {
-        array.storage().pending() != POISONED || outputs.iter().any(|output| output.shares_storage(array))
-    };
-    !kernel.outputs.iter().any(is_needed)
-}
-
-/// Numbers the storages of a recording as slots.
-struct SlotNumbering<'a> {
-    table: StorageNumbers,
-    origins: Vec<SlotOrigin>,
-    inputs: &'a [Array],
-    constants: &'a [Array],
-    devices: Vec<Device>,
-}
-
-impl SlotNumbering<'_> {
-    /// Returns the device of all arrays of the step.
-    fn device(&self) -> Result<Device> {
-        match self.devices[..] {
-            [] => Ok(Device::cpu()),
-            [device] => Ok(device),
-            _ => {
-                let devices = self.devices.iter().map(|device| device.name().to_string()).collect();
-                Err(Error::DeviceMismatch { op: "capture", devices })
-            }
-        }
-    }
-
-    fn operands(&mut self, arrays: &[Array]) -> Result<Vec<SlotView>> {
-        let operand = |a: &Array| Ok(SlotView { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
-        arrays.iter().map(operand).collect()
-    }
-
-    fn slot(&mut self, array: &Array) -> Result<usize> {
-        let (slot, is_new) = self.table.slot(array.storage());
-        if !is_new {
-            return Ok(slot);
-        }
-        let shares = |a: &Array| a.shares_storage(array);
-        let origin = if let Some(i) = self.inputs.iter().position(shares) {
-            SlotOrigin::Input(i)
-        } else if let Some(constant) = self.constants.iter().find(|c| shares(c)) {
-            SlotOrigin::Constant(constant.to_bytes("capture")?)
-        } else if array.storage().pending() == POISONED {
-            SlotOrigin::Own
-        } else {
-            SlotOrigin::Bound
-        };
-        if !self.devices.contains(&array.device()) {
-            self.devices.push(array.device());
-        }
-        self.origins.push(origin);
-        Ok(slot)
     }
 }

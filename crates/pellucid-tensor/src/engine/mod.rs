@@ -220,6 +220,12 @@ fn has_nan(array: &Array) -> Result<bool> {
     if !array.dtype().is_float() || array.shape().rank() > AxisSet::MAX_RANK {
         return Ok(false);
     }
+    // An axis along which one element is repeated is read once.
+    let strides = array.layout().strides();
+    let is_repeated = |&axis: &usize| strides[axis] == 0 && array.shape()[axis] > 1;
+    let repeated = (0..array.shape().rank()).filter(is_repeated);
+    let layout = repeated.fold(array.layout().clone(), |layout, axis| layout.slice(axis, 0, 1, 1));
+    let array = &array.view(layout);
     let (axes, output) = (AxisSet::all(array.shape().rank()), DType::Bool);
     let program = formula!(|x| x.is_nan()).uniform_program(array.dtype())?.clone();
     let any = Array::new(array.device(), output, axes.keepdims(array.shape()))?;

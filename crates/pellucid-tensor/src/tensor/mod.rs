@@ -173,7 +173,7 @@ impl Tensor {
     }
 
     #[inline]
-    pub(crate) fn inner(&self) -> &Arc<TensorInner> {
+    pub(crate) fn as_inner(&self) -> &Arc<TensorInner> {
         &self.0
     }
 

@@ -75,6 +75,7 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
         ("cumprod", Near, |x| ops::cumprod(&x[0], 1)),
         ("logcumsumexp", Fixed, |x| ops::logcumsumexp(&x[0], 1)),
         ("diff", Any, |x| ops::diff(&x[0], 3, 1)),
+        ("vander", Unit, |x| ops::vander(&x[0], Some(8))),
         ("trapezoid", Any, |x| ops::trapezoid(&x[0], Spacing::Step(0.3), 1)),
         ("trapezoid with points", Any, |x| ops::trapezoid(&x[0], Spacing::Points(&x[1]), 1)),
         ("cumulative_trapezoid", Any, |x| ops::cumulative_trapezoid(&x[0], Spacing::Step(0.3), 1)),
@@ -496,5 +497,19 @@ fn constants_of_dtypes_match_the_conversions() {
         // Below the normal numbers the last bit of the fraction is lost.
         assert_eq!(convert(tiny * (1.0 + epsilon)), tiny * (1.0 + epsilon), "{dtype}");
         assert_ne!(convert(tiny * (1.0 + epsilon) / 2.0) * 2.0, tiny * (1.0 + epsilon), "{dtype}");
+    }
+}
+
+#[test]
+fn sums_of_log_gammas_and_edges_are_rounded_once() {
+    for (x, p) in [(0.7083, 6), (0.28, 2), (3.1, 4), (200.0, 3)] {
+        for dtype in [DType::F16, DType::BF16] {
+            let half = Tensor::from([x]).to_dtype(dtype);
+            let expected = ops::multigammaln(&half.to_dtype(DType::F32), p).unwrap().to_dtype(dtype);
+            assert_eq!(ops::multigammaln(&half, p).unwrap().to_bytes(), expected.to_bytes(), "{dtype} {x} {p}");
+            let edges = |x: &Tensor| ops::histogram(x, ops::Bins::Between(3, 1.0, 3.0), None, false).unwrap().1;
+            let expected = edges(&half.to_dtype(DType::F32)).to_dtype(dtype);
+            assert_eq!(edges(&half).to_bytes(), expected.to_bytes(), "{dtype}");
+        }
     }
 }

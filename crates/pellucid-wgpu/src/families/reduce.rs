@@ -240,6 +240,22 @@ struct ReductionLaunch<'a> {
     action: GpuReduction,
 }
 
+/// Adds the lines that assign a row, and a part of it, to each invocation. Neighbouring invocations read neighbouring
+/// elements.
+fn assign_parts(shader: &mut ShaderBuilder, kept: &MergedAxes, reduced: &MergedAxes) {
+    let step = |space: &MergedAxes| {
+        space.strides.first().and_then(|s| s.iter().filter(|&&s| s != 0).map(|s| s.unsigned_abs()).min())
+    };
+    let parts_first = step(reduced).unwrap_or(usize::MAX) <= step(kept).unwrap_or(usize::MAX);
+    if parts_first {
+        shader.line("let part = thread % params[2];");
+        shader.line("let row = thread / params[2];");
+    } else {
+        shader.line("let part = thread / params[4];");
+        shader.line("let row = thread % params[4];");
+    }
+}
+
 impl ReductionLaunch<'_> {
     fn reduce_inputs(
         &self,
@@ -280,18 +296,7 @@ impl ReductionLaunch<'_> {
         }
 
         shader.line("if (thread >= params[0]) { return; }");
-        // Neighbouring invocations read neighbouring elements.
-        let step = |space: &MergedAxes| {
-            space.strides.first().and_then(|s| s.iter().filter(|&&s| s != 0).map(|s| s.unsigned_abs()).min())
-        };
-        let parts_first = step(&reduced).unwrap_or(usize::MAX) <= step(&kept).unwrap_or(usize::MAX);
-        if parts_first {
-            shader.line("let part = thread % params[2];");
-            shader.line("let row = thread / params[2];");
-        } else {
-            shader.line("let part = thread / params[4];");
-            shader.line("let row = thread % params[4];");
-        }
+        assign_parts(&mut shader, &kept, &reduced);
         let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
         let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
         let lines = ReductionLines::declare(&mut shader, self.action);
@@ -311,23 +316,26 @@ impl ReductionLaunch<'_> {
                 let result = shader.define(lines.result());
                 self.store_results(&mut shader, &result, finish_at, &bindings, inputs.len(), &bases[inputs.len()..]);
             }
-            Some(binding) => {
-                let partial_words = self.action.partial_words();
-                shader.line(format!("let slot = (row * params[2] + part) * {partial_words}u;"));
-                let value = match &lines {
-                    ReductionLines::Fold(accumulator) => shader.define(accumulator.result()),
-                    ReductionLines::Arg(_) => "best".into(),
-                };
-                access::store_words(&mut shader, binding, self.action.compute, &value, "slot");
-                if matches!(lines, ReductionLines::Arg(_)) {
-                    let at = format!("slot + {}u", partial_words - 1);
-                    let line = shader.store_word(binding, &at, "best_index");
-                    shader.line(line);
-                }
-            }
+            Some(binding) => self.store_partial(&mut shader, binding, &lines),
         }
         let groups = (count * parts).div_ceil(WORKGROUP as usize);
         list.dispatch(program.name, shader, parameters, &buffers, groups)
+    }
+
+    /// Adds the lines that store the partial result of an invocation.
+    fn store_partial(&self, shader: &mut ShaderBuilder, binding: usize, lines: &ReductionLines) {
+        let partial_words = self.action.partial_words();
+        shader.line(format!("let slot = (row * params[2] + part) * {partial_words}u;"));
+        let value = match lines {
+            ReductionLines::Fold(accumulator) => shader.define(accumulator.result()),
+            ReductionLines::Arg(_) => "best".into(),
+        };
+        access::store_words(shader, binding, self.action.compute, &value, "slot");
+        if matches!(lines, ReductionLines::Arg(_)) {
+            let at = format!("slot + {}u", partial_words - 1);
+            let line = shader.store_word(binding, &at, "best_index");
+            shader.line(line);
+        }
     }
 
     fn reduce_partials(

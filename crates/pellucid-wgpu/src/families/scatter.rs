@@ -76,15 +76,9 @@ fn sort_positions(
     })
 }
 
-/// Adds the dispatches that combine the values with y. `positions` is the number of index positions.
-fn combine(
-    list: &mut DispatchList<'_>,
-    kernel: &Scatter,
-    values: &DeviceArray<'_>,
-    positions: usize,
-    y: &DeviceArray<'_>,
-    sorted: &SortedKeys,
-) -> Result<()> {
+/// Returns the axes of the slice of values that belongs to one position, with the strides of y and of the values, and
+/// the index axes of the values.
+fn slice_and_index_axes(kernel: &Scatter, values: &DeviceArray<'_>, y: &DeviceArray<'_>) -> (MergedAxes, MergedAxes) {
     let (own, value_strides) = (y.layout.strides(), values.layout.strides());
     let others: Vec<usize> = match &kernel.index {
         Index::Axes(axes) => (0..y.shape().rank()).filter(|a| !axes.contains(a)).collect(),
@@ -94,6 +88,19 @@ fn combine(
     let slice_strides = [others.iter().map(|&a| own[a]).collect(), value_strides[index_rank..].to_vec()];
     let slice = MergedAxes::new(&values.shape()[index_rank..], &slice_strides);
     let space = MergedAxes::new(&values.shape()[..index_rank], &[value_strides[..index_rank].to_vec()]);
+    (slice, space)
+}
+
+/// Adds the dispatches that combine the values with y. `positions` is the number of index positions.
+fn combine(
+    list: &mut DispatchList<'_>,
+    kernel: &Scatter,
+    values: &DeviceArray<'_>,
+    positions: usize,
+    y: &DeviceArray<'_>,
+    sorted: &SortedKeys,
+) -> Result<()> {
+    let (slice, space) = slice_and_index_axes(kernel, values, y);
     let size: usize = slice.dims.iter().product();
     if positions.checked_mul(size).is_none_or(|work| work > u32::MAX as usize) {
         return Err(Error::invalid("scatter", "the values have more than 2^32 elements"));
@@ -101,8 +108,8 @@ fn combine(
     let is_set = kernel.reduction == ScatterReduction::Set;
     // Only combined values need a loop.
     let of_value = iterations(&combined_text(kernel.reduction, y.dtype.compute(), "x", "y"));
-    let step =
-        if is_set { positions } else { positions.min(MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1)) };
+    let most = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1);
+    let step = if is_set { positions } else { positions.min(most) };
     let work = step * size;
 
     let mut shader = ShaderBuilder::default();
@@ -112,7 +119,7 @@ fn combine(
     // The range of positions of the dispatch.
     let range_at = parameters.len();
     parameters.extend([0, step as u32]);
-    let [begin, end] = [0, 1].map(|k| format!("params[{}]", range_at + k));
+    let (begin, end) = (format!("params[{range_at}]"), format!("params[{}]", range_at + 1));
     let slice_at = parameters.len();
     slice.push_params(&mut parameters);
     let space_at = parameters.len();
@@ -132,27 +139,21 @@ fn combine(
     let starts = [own_key.clone(), "params[4]".into()];
     let bases = position_lines(&mut shader, (slice.dims.len(), slice_at), "element", &starts);
     let dtype = if is_set { same_size_integer(y.dtype) } else { y.dtype };
-    let compute = dtype.compute();
     let load_value = |shader: &mut ShaderBuilder, at: &str| {
         let position = shader.define(index_text(KeyType::Word, from, "params[3]", at));
         let at = position_lines(shader, (space.dims.len(), space_at), &position, &[bases[1].clone()]).remove(0);
-        let text = access::load(shader, bindings.input(0), dtype, compute, &at);
+        let text = access::load(shader, bindings.input(0), dtype, dtype.compute(), &at);
         shader.define(text)
     };
-    let result = if is_set {
-        load_value(&mut shader, "first")
-    } else {
-        let element = access::load(&shader, bindings.output(0), dtype, compute, &bases[0]);
-        // Half precision accumulates in f32 and is rounded once.
-        shader.line(format!("var result = {element};"));
-        shader.line(format!("for (var i = first; i < {end}; i = i + 1u) {{"));
-        shader.line(format!("if ({} != {own_key}) {{ break; }}", key("i")));
-        let value = load_value(&mut shader, "i");
-        shader.line(format!("result = {};", combined_text(kernel.reduction, compute, "result", &value)));
-        shader.line("}");
-        "result".into()
+    let result = match is_set {
+        true => load_value(&mut shader, "first"),
+        false => {
+            let element = access::load(&shader, bindings.output(0), dtype, dtype.compute(), &bases[0]);
+            let is_end = |at: &str| format!("{} != {own_key}", key(at));
+            combine_equal(&mut shader, (kernel.reduction, dtype.compute()), &element, &end, is_end, load_value)
+        }
     };
-    access::store(&mut shader, bindings.output(0), compute, dtype, &result, &bases[0]);
+    access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &result, &bases[0]);
     let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
     let dispatch = list.len();
     list.dispatch("scatter", shader, parameters.clone(), &buffers, work.div_ceil(WORKGROUP as usize))?;
@@ -163,6 +164,25 @@ fn combine(
         list.repeat(dispatch, parameters.clone().into());
     }
     Ok(())
+}
+
+/// Adds the lines that combine an element with the values of all equal positions, from `first` on, and returns the
+/// result. Half precision accumulates in f32 and is rounded once.
+fn combine_equal(
+    shader: &mut ShaderBuilder,
+    (reduction, compute): (ScatterReduction, Compute),
+    element: &str,
+    end: &str,
+    is_end: impl Fn(&str) -> String,
+    load_value: impl Fn(&mut ShaderBuilder, &str) -> String,
+) -> String {
+    shader.line(format!("var result = {element};"));
+    shader.line(format!("for (var i = first; i < {end}; i = i + 1u) {{"));
+    shader.line(format!("if ({}) {{ break; }}", is_end("i")));
+    let value = load_value(shader, "i");
+    shader.line(format!("result = {};", combined_text(reduction, compute, "result", &value)));
+    shader.line("}");
+    "result".into()
 }
 
 /// Returns the combination of an element and a value. For booleans, the sum is "or" and the product is "and".

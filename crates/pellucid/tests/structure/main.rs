@@ -1,5 +1,5 @@
-//! The structure of the repository: dependencies between source files and folders, links and examples of the documents,
-//! and planted faults.
+//! The structure of the repository: dependencies between source files and folders, the sizes of files and functions,
+//! links and examples of the documents, and planted faults.
 //!
 //! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test structure` writes the list of exceptions, whose counts may only
 //! decrease.
@@ -12,6 +12,7 @@ mod links;
 mod modules;
 #[path = "../repository/mod.rs"]
 mod repository;
+mod sizes;
 mod types;
 
 use cycles::FileGraph;
@@ -26,7 +27,7 @@ const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtim
 const INTENDED: [(&str, &[&str], &str); 4] = [
     (
         "pellucid-ir",
-        &["error.rs", "error/state_dict.rs", "shape.rs"],
+        &["error.rs", "error/help.rs", "error/state_dict.rs", "shape.rs"],
         "an error contains shapes, and a shape rule returns an error",
     ),
     (
@@ -37,8 +38,8 @@ const INTENDED: [(&str, &[&str], &str); 4] = [
     ("pellucid-nn", &["call.rs", "hook.rs", "layer.rs"], "a call of a `Layer` runs hooks, and a hook sees a call"),
     (
         "pellucid-nn",
-        &["module.rs", "state.rs", "visit.rs"],
-        "a `Module` is visited by a `Visitor`, which visits modules; a state dict is the result of a visit",
+        &["module.rs", "module/parts.rs", "state.rs", "visit.rs"],
+        "a `Module` is visited by a `Visitor`, which visits modules without their types; a state dict is the result of a visit",
     ),
 ];
 
@@ -59,6 +60,15 @@ fn folders_of_operations_have_no_circular_dependencies() {
     let files = &sources()["pellucid-tensor"];
     let (_, text) = files.iter().find(|(name, _)| name == "ops/mod.rs").expect("ops/mod.rs must exist");
     let errors = folders::folder_errors(&FileGraph::new(files), "ops", text);
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let crates = sources();
+    let named = crates.iter().flat_map(|(name, files)| files.iter().map(move |(file, text)| (name, file, text)));
+    let errors: Vec<String> =
+        named.flat_map(|(name, file, text)| sizes::size_errors(&format!("crates/{name}/src/{file}"), text)).collect();
     assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 

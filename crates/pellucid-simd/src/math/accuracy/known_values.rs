@@ -36,14 +36,15 @@ fn functions_of_half_turns() {
     }
 }
 
-/// Compares with values that mpmath computed to 17 digits.
+/// Compares with a value that mpmath computed to 17 digits.
+fn assert_close(what: &str, actual: f64, expected: f64, limit: f64) {
+    let error = ulps64(actual, expected);
+    println!("f64 {what:10} {expected:25} {error} ULP");
+    assert!(error <= limit, "{what} is {actual}, expected {expected}");
+}
+
 #[test]
-fn gamma_family_and_inverse_error_function() {
-    let assert_close = |what: &str, actual: f64, expected: f64, limit: f64| {
-        let error = ulps64(actual, expected);
-        println!("f64 {what:10} {expected:25} {error} ULP");
-        assert!(error <= limit, "{what} is {actual}, expected {expected}");
-    };
+fn digamma() {
     for (x, expected) in [
         (1e-10, -10000000000.577215),
         (0.1, -10.423754940411076),
@@ -64,6 +65,10 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         assert_close("digamma", gamma::digamma(x), expected, 4.0);
     }
+}
+
+#[test]
+fn lgamma() {
     for (x, expected) in [
         (0.1, 2.252712651734206),
         (0.5, 0.5723649429247001),
@@ -76,6 +81,10 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         assert_close("lgamma", gamma::lgamma(x), expected, 4.0);
     }
+}
+
+#[test]
+fn erfinv() {
     for (x, expected) in [
         (1e-300, 8.86226925452758e-301),
         (1e-10, 8.862269254527581e-11),
@@ -94,6 +103,10 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         assert_close("erfinv", double::erfinv(x), expected, 4.0);
     }
+}
+
+#[test]
+fn polygamma() {
     for (n, x, expected) in [
         (1.0, 0.5, 4.934802200544679),
         (1.0, 1.0, 1.6449340668482264),
@@ -113,6 +126,10 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         assert_close("polygamma", gamma::polygamma(n, x), expected, 16.0);
     }
+}
+
+#[test]
+fn erfcx() {
     for (x, expected) in [
         (-20.0, 1.0442939379528289e+174),
         (-3.5, 417962.4224457703),
@@ -127,6 +144,10 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         assert_close("erfcx", double::erfcx(x), expected, 6.0);
     }
+}
+
+#[test]
+fn ndtr() {
     for (x, expected) in [
         (-38.0, 2.88542835e-316),
         (-37.40858, 1.4170223112575925e-306),
@@ -144,6 +165,10 @@ fn gamma_family_and_inverse_error_function() {
     ] {
         assert_close("ndtr", double::ndtr(x), expected, 4.0);
     }
+}
+
+#[test]
+fn ndtri() {
     for (x, expected) in [
         (1e-300, -37.0470962993612),
         (1e-12, -7.034483825301132),
@@ -160,19 +185,19 @@ fn gamma_family_and_inverse_error_function() {
 }
 
 /// Compares with known values (order, x, value), computed with 40 digits.
+fn assert_known_values(name: &str, f: fn(f64, f64) -> f64, values: &[(f64, f64, f64)]) {
+    for &(n, x, expected) in values {
+        let actual = f(n, x);
+        assert!(
+            (actual - expected).abs() <= 80.0 * f64::EPSILON * expected.abs(),
+            "{name} of order {n} at {x} is {actual:e}, expected {expected:e}"
+        );
+    }
+}
+
 #[test]
-fn functions_with_a_parameter_match_known_values() {
-    type BinaryFunction = fn(f64, f64) -> f64;
-    let check = |name: &str, f: BinaryFunction, values: &[(f64, f64, f64)]| {
-        for &(n, x, expected) in values {
-            let actual = f(n, x);
-            assert!(
-                (actual - expected).abs() <= 80.0 * f64::EPSILON * expected.abs(),
-                "{name} of order {n} at {x} is {actual:e}, expected {expected:e}"
-            );
-        }
-    };
-    let zeta = [
+fn zeta() {
+    let known = [
         (1.5, 0.5, 4.776537947554833),
         (2.0, 1.0, 1.6449340668482264),
         (3.0, -2.5, 0.0541020258208637),
@@ -181,8 +206,12 @@ fn functions_with_a_parameter_match_known_values() {
         (30.0, 0.7, 44366.870862485186),
         (1e30, 2.0, 0.0),
     ];
-    check("zeta", gamma::zeta, &zeta);
-    let lower = [
+    assert_known_values("zeta", gamma::zeta, &known);
+}
+
+#[test]
+fn igamma() {
+    let known = [
         (0.5, 0.3, 0.5614219739190002),
         (4.0, 2.0, 0.14287653950145296),
         (30.0, 25.0, 0.18210391597745512),
@@ -192,8 +221,12 @@ fn functions_with_a_parameter_match_known_values() {
         (1e4, 9900.0, 0.15865119219356466),
         (1e8, 99_990_000.0, 0.15865525352814383),
     ];
-    check("igamma", gamma::igamma, &lower);
-    let upper = [
+    assert_known_values("igamma", gamma::igamma, &known);
+}
+
+#[test]
+fn igammac() {
+    let known = [
         (0.5, 9.0, 2.209049699858544e-05),
         (4.0, 20.0, 3.2037197804769982e-06),
         (2.0, f64::INFINITY, 0.0),
@@ -204,8 +237,12 @@ fn functions_with_a_parameter_match_known_values() {
         (2e5, 2e5, 0.49970264597238146),
         (1e6, 1_003_000.0, 0.0013617406462175915),
     ];
-    check("igammac", gamma::igammac, &upper);
-    let scaled = [
+    assert_known_values("igammac", gamma::igammac, &known);
+}
+
+#[test]
+fn bessel_ie() {
+    let known = [
         (0.0, 0.1, 0.9071009257823011),
         (0.0, 5.0, 0.18354081260932836),
         (0.0, 19.9, 0.0900085888643896),
@@ -218,11 +255,19 @@ fn functions_with_a_parameter_match_known_values() {
         (30.0, 100.0, 0.00044869877569209864),
         (0.0, 1000000.0, 0.00039894233026924577),
     ];
-    check("bessel_ie", bessel::bessel_ie, &scaled);
-    let first =
+    assert_known_values("bessel_ie", bessel::bessel_ie, &known);
+}
+
+#[test]
+fn bessel_i() {
+    let known =
         [(0.0, 700.0, 1.5295933476718737e+302), (1.0, -0.7, -0.37187967777700864), (4.0, 12.0, 9508.920698040949)];
-    check("bessel_i", bessel::bessel_i, &first);
-    let scaled = [
+    assert_known_values("bessel_i", bessel::bessel_i, &known);
+}
+
+#[test]
+fn bessel_ke() {
+    let known = [
         (0.0, 1e-300, 690.8914594138721),
         (0.0, 0.01, 4.768694028544462),
         (0.0, 1.0, 1.144463079806895),
@@ -233,16 +278,24 @@ fn functions_with_a_parameter_match_known_values() {
         (3.0, 100000.0, 0.003963500696101345),
         (1.0, 1e-10, 10000000001.0),
     ];
-    check("bessel_ke", bessel::bessel_ke, &scaled);
-    let second = [
+    assert_known_values("bessel_ke", bessel::bessel_ke, &known);
+}
+
+#[test]
+fn bessel_k() {
+    let known = [
         (0.0, 600.0, 1.3558285309948523e-262),
         (0.0, 2.0, 0.11389387274953344),
         (1.0, 0.3, 3.055992033457325),
         (5.0, 3.0, 0.93777360238680803),
         (30.0, 7.0, 138_474_972_596_570.72),
     ];
-    check("bessel_k", bessel::bessel_k, &second);
-    let first = [
+    assert_known_values("bessel_k", bessel::bessel_k, &known);
+}
+
+#[test]
+fn bessel_j() {
+    let known = [
         (0.0, 1.0, 0.7651976865579666),
         (0.0, 2.5, -0.048383776468197996),
         (1.0, 7.5, 0.1352484275797055),
@@ -253,8 +306,12 @@ fn functions_with_a_parameter_match_known_values() {
         (12.0, 30.0, 0.1482533510996601),
         (20.0, 1.5, 1.268997218933256e-21),
     ];
-    check("bessel_j", bessel::bessel_j, &first);
-    let second = [
+    assert_known_values("bessel_j", bessel::bessel_j, &known);
+}
+
+#[test]
+fn bessel_y() {
+    let known = [
         (0.0, 1.0, 0.08825696421567696),
         (0.0, 2.5, 0.49807035961523189),
         (1.0, 7.5, -0.25912851048611624),
@@ -264,7 +321,11 @@ fn functions_with_a_parameter_match_known_values() {
         (5.0, 3.0, -1.9059459538286737),
         (12.0, 30.0, 0.034143171346460225),
     ];
-    check("bessel_y", bessel::bessel_y, &second);
+    assert_known_values("bessel_y", bessel::bessel_y, &known);
+}
+
+#[test]
+fn ends_of_the_domains() {
     assert!(
         bessel::bessel_i(0.5, 1.0).is_nan() && bessel::bessel_k(0.0, -1.0).is_nan() && gamma::zeta(0.5, 1.0).is_nan()
     );

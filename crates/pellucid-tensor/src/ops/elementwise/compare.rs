@@ -2,10 +2,11 @@
 
 use super::table::{binary, unary};
 use crate::ops::elementwise::arithmetic;
+use crate::ops::primitive::{copy, fill};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Expr, ValueKind};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{DType, Error, Result};
 
 binary! {
     /// Returns the mask a = b.
@@ -63,6 +64,9 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
         return Err(Error::invalid("isclose", format!("tolerances must not be negative, got {rtol} and {atol}")));
     }
     let (a, b) = (a.detach(), b.detach());
+    if !a.dtype().is_float() && !b.dtype().is_float() {
+        return is_close_integer(&a, &b, rtol, atol);
+    }
     let near = le(
         &arithmetic::abs(&arithmetic::sub(&a, &b)?)?,
         &arithmetic::add(&arithmetic::mul(&arithmetic::abs(&b)?, rtol)?, atol)?,
@@ -72,4 +76,14 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
         true => logical_or(&close, &logical_and(&isnan(&a)?, &isnan(&b)?)?),
         false => Ok(close),
     }
+}
+
+/// [`isclose`] of integers, whose distance may be outside of the range of `i64`: it is computed modulo 2⁶⁴.
+fn is_close_integer(a: &Tensor, b: &Tensor, rtol: f64, atol: f64) -> Result<Tensor> {
+    let (a, b) = (copy::to_dtype(a, DType::I64)?, copy::to_dtype(b, DType::I64)?);
+    let distance = arithmetic::sub(&arithmetic::maximum(&a, &b)?, &arithmetic::minimum(&a, &b)?)?;
+    let wrapped = arithmetic::where_(&lt(&distance, 0)?, 2f64.powi(64), fill::zeros((), DType::F64)?)?;
+    let distance = arithmetic::add(&copy::to_dtype(&distance, DType::F64)?, &wrapped)?;
+    let size = arithmetic::abs(&copy::to_dtype(&b, DType::F64)?)?;
+    le(&distance, &arithmetic::add(&arithmetic::mul(&size, rtol)?, atol)?)
 }

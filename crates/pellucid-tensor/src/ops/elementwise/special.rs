@@ -6,6 +6,7 @@ use crate::autograd::is_recorded;
 use crate::ops::call::axes::check_reduction_rank;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::{map, map_sum};
+use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -207,6 +208,7 @@ pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
+    in_single!(op, [x] => multigammaln(x, p));
     let column = view::unsqueeze(x, -1)?;
     check_reduction_rank(op, column.shape())?;
     let shifts = host_values(p, (0..p).map(|i| -0.5 * i as f64))?;

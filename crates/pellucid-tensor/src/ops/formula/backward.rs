@@ -30,7 +30,7 @@ impl FormulaDerivative {
 }
 
 /// The backward pass of a formula.
-impl FormulaCall<'_> {
+impl<'a> FormulaCall<'a> {
     /// Recomputes output `j` of the formula before it was summed.
     fn summands(&self, saved: &SavedTensors, j: usize) -> Result<Tensor> {
         let inputs = saved.inputs_from(0)?;
@@ -141,29 +141,41 @@ impl FormulaCall<'_> {
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
         // The gradient has one value per element, even if all tensors that the formula reads have one value per row.
-        let mut call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
+        let call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
         let is_recorded = is_grad_enabled();
-        if is_recorded || self.sum.is_some() {
-            let is_recorded = is_recorded && !self.formula.is_row();
-            let read = |r: &GradientInput| match *r {
-                GradientInput::Input(i) => saved.input(i),
-                GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
-                GradientInput::Output(j) => saved.output(j),
-                // A recorded gradient of a sum broadcasts to the shape of the summands: see `ContractionDerivative`.
-                GradientInput::Gradient(j) if is_recorded => grads.get(j),
-                GradientInput::Gradient(j) => self.unsummed(grads.get(j)?),
-            };
-            let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
-            let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
-            if is_recorded {
-                return self.record_gradient(part, tracked, saved, &call, &operands);
-            }
-            return call.apply(&operands, None);
+        if !is_recorded && self.sum.is_none() {
+            return call.apply_to_arrays(part, saved, grads, wanted);
         }
-        // Without recording, arrays suffice, and the result reuses the memory of an incoming gradient without other
-        // owners. (The part without broadcasting reads the gradients last.)
+        let is_recorded = is_recorded && !self.formula.is_row();
+        let read = |r: &GradientInput| match *r {
+            GradientInput::Input(i) => saved.input(i),
+            GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
+            GradientInput::Output(j) => saved.output(j),
+            // A recorded gradient of a sum broadcasts to the shape of the summands: see `ContractionDerivative`.
+            GradientInput::Gradient(j) if is_recorded => grads.get(j),
+            GradientInput::Gradient(j) => self.unsummed(grads.get(j)?),
+        };
+        let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
+        let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+        match is_recorded {
+            true => self.record_gradient(part, tracked, saved, &call, &operands),
+            false => call.apply(&operands, None),
+        }
+    }
+
+    /// Runs this call of a part's gradient formula without recording. Arrays suffice then, and the result reuses the
+    /// memory of an incoming gradient without other owners. (The part without broadcasting reads the gradients last.)
+    #[inline]
+    fn apply_to_arrays(
+        mut self,
+        part: &GradientPart<'a>,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        wanted: u64,
+    ) -> Result<SmallVec<[Tensor; 1]>> {
+        let GradientPart { gradient, inputs, broadcast } = part;
         let mut zeros: SmallVec<[Tensor; 4]> = SmallVec::new();
-        for read in reads {
+        for read in &gradient.reads {
             if let GradientInput::Gradient(j) = *read
                 && grads.try_get(j).is_none()
             {
@@ -173,7 +185,7 @@ impl FormulaCall<'_> {
         let mut sums: SmallVec<[Tensor; 4]> = SmallVec::new();
         let (mut zeros, mut lent) = (zeros.iter(), None);
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
-        for (k, read) in reads.iter().enumerate() {
+        for (k, read) in gradient.reads.iter().enumerate() {
             arrays.push(match *read {
                 GradientInput::Input(i) => saved.input_array(i)?,
                 GradientInput::Output(j) => saved.output_array(j)?,
@@ -194,7 +206,7 @@ impl FormulaCall<'_> {
         // The kernel also reads the gradient accumulated so far for an input, and adds to it.
         let mut added = 0;
         for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && wanted >> k & 1 == 1) {
-            if call.adds_exactly(saved.meta(i as usize), &arrays)
+            if self.adds_exactly(saved.meta(i as usize), &arrays)
                 && let Some(sum) = grads.take_sum(i as usize)
             {
                 added |= 1 << k;
@@ -202,7 +214,7 @@ impl FormulaCall<'_> {
             }
         }
         if let [first, ..] = &sums[..] {
-            call.formula = gradient.formula.adding(added);
+            self.formula = gradient.formula.adding(added);
             if first.is_unique() {
                 lent = Some(arrays.len());
             }
@@ -210,7 +222,7 @@ impl FormulaCall<'_> {
                 arrays.push(sum.array());
             }
         }
-        Ok(untracked(call.run_gradient(&arrays, lent)?))
+        Ok(untracked(self.run_gradient(&arrays, lent)?))
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast;
-use crate::ops::index::indexing::{IndexItem, IntoIndex, slice};
+use crate::ops::index::index_item::{IndexItem, IntoIndex, slice};
 use crate::ops::index::scatter::{scatter, scatter_add};
 use crate::ops::primitive::gather::as_index;
 use crate::ops::primitive::{create, fill, gather, view};

@@ -140,7 +140,8 @@ pub enum Bins<'a> {
 /// # Errors
 /// [`Error::DTypeMismatch`] unless all operands are floats of one dtype; [`Error::ShapeMismatch`];
 /// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
-/// descend or elements that are not finite but determine the ends; [`Error::OutOfMemory`].
+/// descend or elements that are not finite but determine the ends (in lazy and captured steps the counts are NaN);
+/// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = view::reshape(x, [x.size(), 1])?;
@@ -215,11 +216,12 @@ fn histogram_of(
         return Err(Error::dtypes(op, [points.dtype(), weights.dtype()], help));
     }
     let (points, count) = (points.detach(), points.shape()[0]);
-    let (mut all, mut shape) = (Vec::new(), Vec::new());
+    let (mut all, mut shape, mut is_valid) = (Vec::new(), Vec::new(), None);
     let (mut inside, mut place) = (fill::full([count], true, DType::Bool)?, fill::zeros([count], DType::I64)?);
     for (axis, &bins) in bins.iter().enumerate() {
         let x = view::select(&points, 1, axis as isize)?;
-        let edges = bin_edges(op, &x, bins)?;
+        let (edges, are_edges) = bin_edges(op, &x, bins)?;
+        is_valid = value_range::both(is_valid, are_edges)?;
         let (first, last, len) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?, edges.size() - 1);
         let within = compare::logical_and(&compare::ge(&x, &first)?, &compare::le(&x, &last)?)?;
         inside = compare::logical_and(&inside, &within)?;
@@ -241,15 +243,22 @@ fn histogram_of(
             counts = arithmetic::div(&counts, &view::reshape(&scan::diff(edges, 1, 0)?, &along[..])?)?;
         }
     }
+    if let Some(is_valid) = &is_valid {
+        counts = value_range::nan_unless(is_valid, &counts)?;
+    }
     let all = all.iter().map(|edges| placed_like(op, &counts, edges)).collect::<Result<_>>()?;
     Ok((counts, all))
 }
 
-fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
+/// Returns the edges of the bins of x. If their values are not known, also returns a 0-d mask, which is true if they
+/// are valid.
+fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Option<Tensor>)> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
     }
-    let end = |value: f64| fill::full_on_device_of(x, (), value, x.dtype());
+    // Edges of half precision are rounded once.
+    let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
+    let end = |value: f64| fill::full_on_device_of(x, (), value, single);
     let (count, low, high) = match bins {
         Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
             return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two elements"));
@@ -258,37 +267,43 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
             return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges need the dtype of the elements"));
         }
         Bins::Edges(edges) => {
-            let widths = scan::diff(&edges.detach(), 1, 0)?;
-            value_range::in_range_without_nan(op, "differences of neighbouring edges", &widths, 0.0..=f64::INFINITY)?;
-            return Ok(edges.detach());
+            let ascend = value_range::ascending_or_mask(op, "edges", edges, false)?;
+            return Ok((edges.detach(), ascend));
         }
         Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
             return Err(Error::invalid(
                 op,
-                format!("the ends of the bins must be finite and ascending, got {low} and {high}"),
+                format!("the ends of the bins must be finite and ascending, got {low:?} and {high:?}"),
             ));
         }
         Bins::Between(count, low, high) => (count, end(low)?, end(high)?),
         Bins::Count(count) if x.size() == 0 => (count, end(0.0)?, end(1.0)?),
-        Bins::Count(count) => (count, reductions::min(&x.detach(), ..)?, reductions::max(&x.detach(), ..)?),
+        Bins::Count(count) => {
+            let (low, high) = reductions::aminmax(&x.detach(), ..)?;
+            (count, copy::to_dtype(&low, single)?, copy::to_dtype(&high, single)?)
+        }
     };
     if count == 0 {
         return Err(Error::invalid(op, "needs at least one bin"));
     }
+    let mut is_valid = None;
     if let Bins::Count(_) = bins {
         for end in [&low, &high] {
-            value_range::in_range_without_nan(op, "elements that set the ends of the bins", end, f64::MIN..=f64::MAX)?;
+            let (what, range) = ("elements that set the ends of the bins", f64::MIN..=f64::MAX);
+            is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, what, end, range, false)?)?;
         }
     }
-    let width = arithmetic::sub(&high, &low)?;
-    value_range::in_range_without_nan(op, "the distance between the ends of the bins", &width, 0.0..=f64::MAX)?;
+    let width = copy::to_dtype(&arithmetic::sub(&high, &low)?, x.dtype())?;
+    let (what, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
+    is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, what, &width, range, false)?)?;
     // If the ends are equal, both are moved outwards by ½.
-    let margin = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, x.dtype())?, 0.5)?;
+    let margin = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, single)?, 0.5)?;
     let (low, high) = (arithmetic::sub(&low, &margin)?, arithmetic::add(&high, &margin)?);
     let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
-    let parts = create::linspace(0.0, 1.0, parts, x.dtype())?;
+    let parts = create::linspace(0.0, 1.0, parts, single)?;
     let inner = arithmetic::lerp(&low, &high, &parts)?;
-    arithmetic::where_(&compare::eq(&parts, 1.0)?, &high, &inner)
+    let edges = arithmetic::where_(&compare::eq(&parts, 1.0)?, &high, &inner)?;
+    Ok((copy::to_dtype(&edges, x.dtype())?, is_valid))
 }
 
 /// Counts the elements in `bins` bins of equal width between two ends; equal ends stand for the extrema of x.
@@ -302,7 +317,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     in_single!("histc", [x] => histc(x, bins, low, high));
     let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
-    let edges = bin_edges("histc", x, ends)?;
+    let (edges, is_valid) = bin_edges("histc", x, ends)?;
     let x = view::ravel(&x.detach())?;
     let (low, high) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?);
     let inside = compare::logical_and(&compare::ge(&x, &low)?, &compare::le(&x, &high)?)?;
@@ -314,5 +329,9 @@ pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     )?)?;
     let bin = copy::to_dtype(&arithmetic::minimum(&bin, bins as f64 - 1.0)?, DType::I64)?;
     let counts = gather::scatter_add_along(&copy::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
-    copy::to_dtype(&counts, x.dtype())
+    let counts = copy::to_dtype(&counts, x.dtype())?;
+    match &is_valid {
+        Some(is_valid) => value_range::nan_unless(is_valid, &counts),
+        None => Ok(counts),
+    }
 }

@@ -9,12 +9,13 @@ use crate::autograd::{
 };
 use crate::ops::call::axes;
 use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::broadcast;
 use crate::ops::primitive::{copy, fill, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
 
 /// The bound max(atol, rtol·the largest) up to which singular values count as zero.
@@ -121,6 +122,13 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
         return mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
     }
     let [atol, rtol] = cutoff.bounds(a)?;
+    // The matrices broadcast with the bounds here, so that their gradient is summed.
+    let batch = super::batch(a);
+    let shapes = [batch.clone(), atol.shape().clone(), rtol.shape().clone()];
+    let batch = shapes.iter().try_fold(batch, |all, shape| all.broadcast(shape)).ok_or_else(|| {
+        Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "the two bounds must broadcast to one shape")
+    })?;
+    let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
     apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])
 }
 

@@ -1,18 +1,19 @@
 //! Products and powers of matrices.
 
 use super::inv::inv;
+use crate::autocast::autocast_off;
 use crate::ops::call::axes::check_reduction_rank;
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::map_sum;
-use crate::ops::primitive::precision::{in_single, widen_all_operands};
+use crate::ops::primitive::precision::{self, in_single, widen_all_operands};
 use crate::ops::primitive::{copy, fill, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::ops::shape::{diagonal, join};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::{Error, Result, formula};
+use pellucid_ir::{DType, Error, Result, formula};
 
 /// Computes the n-th power of square matrices: the identity for n = 0, and the |n|-th power of the inverse for n < 0.
 ///
@@ -28,7 +29,12 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
         let ones = fill::full_on_device_of(x, &x.shape()[..x.rank() - 1], 1, x.dtype())?;
         return diagonal::diag_embed(&ones, 0, -2, -1);
     }
-    in_single!("matrix_power", [x] => matrix_power(x, n));
+    let dtype = precision::wanted_dtype("matrix_power", &[x]).unwrap_or(x.dtype());
+    if matches!(dtype, DType::F16 | DType::BF16) {
+        let x = copy::to_dtype(&copy::to_dtype(x, dtype)?, DType::F32)?;
+        let _off = autocast_off();
+        return copy::to_dtype(&matrix_power(&x, n)?, dtype);
+    }
     // Binary exponentiation, from the highest digit of n.
     let (base, n) = (if n < 0 { inv(x)? } else { x.clone() }, n.unsigned_abs());
     let mut power = base.clone();
@@ -122,6 +128,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
         return Err(Error::invalid("vander", "needs at least one power"));
     }
     let shape = check::representable(x.shape().iter().copied().chain([n]).collect())?;
+    in_single!("vander", [x] => vander(x, Some(n)));
     check::affordable_parts(n).map_err(|error| error.with_shape(&shape))?;
     let mut powers = vec![fill::ones_like(x)?];
     for k in 1..n {

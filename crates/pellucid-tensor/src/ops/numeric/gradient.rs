@@ -1,7 +1,7 @@
 //! Derivatives of sampled functions by finite differences.
 
 use crate::ops::elementwise::arithmetic;
-use crate::ops::numeric::integrate::Spacing;
+use crate::ops::numeric::integrate::{Spacing, wide_integers};
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{fill, view};
@@ -38,7 +38,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     in_single!(op, [y; points] => gradient(y, spacing.with_points(points), axis, edge_order));
     let steps = match spacing {
         Spacing::Step(step) => fill::full([len - 1], step, y.dtype())?,
-        Spacing::Points(points) if points.shape()[..] == [len] => scan::diff(points, 1, 0)?,
+        Spacing::Points(points) if points.shape()[..] == [len] => scan::diff(&wide_integers(points)?, 1, 0)?,
         Spacing::Points(points) => {
             let help = format!("points must be a vector as long as axis {at}");
             return Err(Error::shapes(op, [y.shape(), points.shape()], help));

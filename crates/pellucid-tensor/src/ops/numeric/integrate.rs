@@ -2,11 +2,11 @@
 
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::precision::in_single;
-use crate::ops::primitive::view;
+use crate::ops::primitive::{copy, view};
 use crate::ops::reduce::{reductions, scan};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result, Scalar};
+use pellucid_ir::{DType, Error, Result, Scalar};
 
 /// The spacing of samples.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,11 @@ pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Re
     scan::cumsum(&trapezoid_areas("cumulative_trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
 }
 
+/// Returns integers and booleans as `i64`, so that their sums and differences do not wrap.
+pub(in crate::ops) fn wide_integers(x: &Tensor) -> Result<Tensor> {
+    if x.dtype().is_float() { Ok(x.clone()) } else { copy::to_dtype(x, DType::I64) }
+}
+
 /// Returns the axis counted from the end, since points may have more leading axes than the samples.
 fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
     Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
@@ -71,7 +76,7 @@ fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isi
         let rest = len.saturating_sub(1);
         Ok::<_, Error>((view::narrow(x, axis, 0, rest)?, view::narrow(x, axis, len - rest, rest)?))
     };
-    let (low, high) = neighbours(y, axis)?;
+    let (low, high) = neighbours(&wide_integers(y)?, axis)?;
     let sums = arithmetic::add(&low, &high)?;
     let points = match spacing {
         Spacing::Step(step) => return arithmetic::mul(&sums, Scalar::from(0.5 * step)),
@@ -87,6 +92,6 @@ fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isi
         let help = format!("points must be a vector of length {len}, or broadcast to the samples");
         return Err(Error::shapes(op, [y.shape(), points.shape()], help));
     }
-    let (low, high) = neighbours(&points, from_end)?;
+    let (low, high) = neighbours(&wide_integers(&points)?, from_end)?;
     arithmetic::mul(&arithmetic::mul(&arithmetic::sub(&high, &low)?, &sums)?, 0.5)
 }

@@ -13,7 +13,7 @@ use crate::ops::linalg;
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, fill, gather, view};
-use crate::ops::reduce::{reductions, scan, value_range};
+use crate::ops::reduce::{reductions, value_range};
 use crate::ops::shape::{join, rearrange};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -234,11 +234,11 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
             return Err(Error::invalid(op, reason));
         }
     }
-    if period.is_none() {
-        let widths = scan::diff(&points.detach(), 1, 0)?;
-        value_range::in_range(op, "differences of neighbouring points", &widths, 0.0..=f64::INFINITY)?;
-    }
     in_single!(op, [x, points, values] => interp(x, points, values, options));
+    let ascends = match period {
+        None => value_range::ascending_or_mask(op, "points", points, true)?,
+        Some(_) => None,
+    };
     let dtype = [points, values].iter().fold(x.dtype(), |dtype, t| dtype.promote(t.dtype()));
     let operand = |t: &Tensor| as_float(&copy::to_dtype(t, dtype)?);
     let (mut x, mut points, mut values) = (operand(x)?, operand(points)?, operand(values)?);
@@ -246,13 +246,9 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
         (x, points, values) = unrolled(&x, &points, &values, period.abs())?;
     }
     let y = piecewise_linear(&x, &points, &values)?;
-    let y = match period {
-        None if !check::is_readable(&points) => {
-            let widths = scan::diff(&points.detach(), 1, 0)?;
-            let descends = reductions::any(&compare::lt(&widths, 0.0)?, ..)?;
-            value_range::nan_unless(&compare::logical_not(&descends)?, &y)?
-        }
-        _ => y,
+    let y = match &ascends {
+        Some(ascends) => value_range::nan_unless(ascends, &y)?,
+        None => y,
     };
     let end = |index: isize| view::select(&points, 0, index);
     let y = match left {
@@ -287,7 +283,9 @@ fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tens
     let segment = formula! {
         static interp(x, p0, p1, v0, v1) = {
             let width = p1 - p0;
-            let t = ((x - p0) / width.gt(0.0).select(width, 1.0)).clamp(0.0, 1.0);
+            // Only beyond an end that occurs repeatedly, the segment has no width.
+            let beyond = x.lt(p1).select(0.0, x.ge(p1).select(1.0, x));
+            let t = width.gt(0.0).select(((x - p0) / width.gt(0.0).select(width, 1.0)).clamp(0.0, 1.0), beyond);
             let rise = v1 - v0;
             // From the nearer end, so that the function is exact at all points.
             let value = t.lt(0.5).select(v0 + t * rise, v1 - (1.0 - t) * rise);

@@ -132,12 +132,20 @@ fn evenly_spaced(
 pub(in crate::ops) fn tensor_from_fn(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
     let shape = Shape::from([count]);
     let sized = |error: Error| error.with_shape(&shape);
-    if dtype.is_float() {
-        let values = host_values(count, (0..count).map(|i| at(i).to_f64())).map_err(sized)?;
-        copy::to_dtype(&from_host(&values, &shape)?, dtype)
-    } else {
-        let values = host_values(count, (0..count).map(|i| at(i).to_i64())).map_err(sized)?;
-        copy::to_dtype(&from_host(&values, &shape)?, dtype)
+    match dtype {
+        // The largest tensors have this dtype: they are created without a second one of `f64`.
+        DType::F32 => {
+            let values = host_values(count, (0..count).map(|i| at(i).to_f64() as f32)).map_err(sized)?;
+            from_host(&values, &shape)
+        }
+        dtype if dtype.is_float() => {
+            let values = host_values(count, (0..count).map(|i| at(i).to_f64())).map_err(sized)?;
+            copy::to_dtype(&from_host(&values, &shape)?, dtype)
+        }
+        dtype => {
+            let values = host_values(count, (0..count).map(|i| at(i).to_i64())).map_err(sized)?;
+            copy::to_dtype(&from_host(&values, &shape)?, dtype)
+        }
     }
 }
 

@@ -331,7 +331,7 @@ impl LabelledFactor {
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`];
 /// [`Error::ShapeMismatch`] if paired axes differ in length and neither is 1, which broadcasts.
-#[operation]
+#[tensor_method]
 pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> Result<Tensor> {
     let op = "tensordot";
     let resolve = |t: &Tensor, axes: &[isize]| -> Result<Vec<usize>> {
@@ -363,7 +363,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the last axes differ in length.
-#[operation]
+#[tensor_method]
 pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() == 0 || b.rank() == 0 {
         return arithmetic::mul(a, b);

@@ -1,6 +1,7 @@
 //! Matrix products for operands of all ranks.
 
 use crate::array::Array;
+use crate::autocast::autocast_off;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
@@ -162,6 +163,8 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
             copy::to_dtype(bias, bias.dtype().promote(DType::F32))?,
         ];
         let [a, b] = [copy::to_dtype(&a, DType::F32)?, copy::to_dtype(&b, DType::F32)?];
+        // Under autocast, the product of the wide operands would be cast again.
+        let _off = autocast_off();
         return copy::to_dtype(&matmul_with(&a, &b, Some(&wide))?, dtype.promote(bias.dtype()));
     }
     let (x, y) = (copy::to_dtype(a, dtype)?, copy::to_dtype(b, dtype)?);

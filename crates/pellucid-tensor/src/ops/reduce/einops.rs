@@ -150,83 +150,9 @@ impl EinopsPlan {
         let (left, right) = (parse_groups(left).map_err(invalid)?, parse_groups(right).map_err(invalid)?);
         let mut plan =
             EinopsPlan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
-        // The number of axes that the ellipsis stands for.
-        let named = left.iter().filter(|group| !group.is_rest()).count();
-        let dots = left.iter().any(AxisGroup::is_rest);
-        if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(dots) {
-            return Err(plan.invalid("... must occur on the left at most once, outside parentheses".into()));
-        }
-        let more = x.rank().checked_sub(named).filter(|&more| dots || more == 0);
-        let Some(more) = more else {
-            let help = format!("x must have the {named} axes that the left side of \"{pattern}\" names");
-            return Err(Error::shapes(op, [x.shape()], help));
-        };
-        let mut lengths = x.shape().iter().copied();
-        let mut rest = vec![];
-        for group in &left {
-            if group.is_rest() {
-                for _ in 0..more {
-                    rest.push(plan.add(
-                        "",
-                        lengths.next().expect("the lengths must match the number of axes that was checked above"),
-                    ));
-                }
-                plan.left.extend(&rest);
-                continue;
-            }
-            let len = lengths.next().expect("the lengths must match the number of axes that was checked above");
-            let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
-            let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
-            let open = parts.iter().filter(|part| part.is_none()).count();
-            let fits = match open {
-                0 => known == len,
-                1 => known > 0 && len.is_multiple_of(known),
-                _ => {
-                    return Err(plan.invalid(format!("more than one length of ({}) is unknown", group.parts.join(" "))));
-                }
-            };
-            if !fits {
-                let help = format!("({}) of \"{pattern}\" cannot have length {len}", group.parts.join(" "));
-                return Err(Error::shapes(op, [x.shape()], help));
-            }
-            for (part, own) in group.parts.iter().zip(parts) {
-                if is_name(part) && plan.find(part).is_some() {
-                    return Err(plan.invalid(format!("{part} occurs twice")));
-                }
-                let axis = plan.add(if is_name(part) { part } else { "" }, own.unwrap_or(len / known.max(1)));
-                plan.left.push(axis);
-            }
-        }
+        let rest = plan.add_left(x, &left, given)?;
         for group in &right {
-            let before = plan.right.len();
-            for part in &group.parts {
-                match *part {
-                    "..." if !dots => return Err(plan.invalid("... is on the right only".into())),
-                    "..." if group.is_rest() => {
-                        plan.right.extend(&rest);
-                        plan.joined.extend(rest.iter().map(|_| 1));
-                    }
-                    "..." => plan.right.extend(&rest),
-                    part if is_name(part) => {
-                        let axis = match (plan.find(part), length(part, given)) {
-                            (Some(axis), _) => axis,
-                            (None, Some(len)) => plan.add(part, len),
-                            (None, None) => return Err(plan.invalid(format!("the length of {part} is unknown"))),
-                        };
-                        plan.right.push(axis);
-                    }
-                    number => {
-                        let axis = plan.add(
-                            "",
-                            length(number, given).expect("a part that is neither a name nor ... must be a number"),
-                        );
-                        plan.right.push(axis);
-                    }
-                }
-            }
-            if !group.is_rest() {
-                plan.joined.push(plan.right.len() - before);
-            }
+            plan.add_right(group, rest.as_deref(), given)?;
         }
         let twice = (0..plan.right.len()).find(|&k| plan.right[..k].contains(&plan.right[k]));
         if let Some(k) = twice {
@@ -236,6 +162,80 @@ impl EinopsPlan {
             return Err(plan.invalid(format!("a length is given for {name}, which is no axis")));
         }
         Ok(plan)
+    }
+
+    /// Adds the axes of x. Returns the axes that `...` stands for, if it occurs.
+    fn add_left(&mut self, x: &Tensor, left: &[AxisGroup], given: &[(&str, usize)]) -> Result<Option<Vec<usize>>> {
+        let named = left.iter().filter(|group| !group.is_rest()).count();
+        let has_rest = left.iter().any(AxisGroup::is_rest);
+        if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(has_rest) {
+            return Err(self.invalid("... must occur on the left at most once, outside parentheses".into()));
+        }
+        let more = x.rank().checked_sub(named).filter(|&more| has_rest || more == 0);
+        let Some(more) = more else {
+            let help = format!("x must have the {named} axes that the left side of \"{}\" names", self.pattern);
+            return Err(Error::shapes(self.op, [x.shape()], help));
+        };
+        let (mut lengths, mut rest) = (x.shape().iter().copied(), None);
+        for group in left {
+            if group.is_rest() {
+                let axes: Vec<usize> = lengths.by_ref().take(more).map(|len| self.add("", len)).collect();
+                self.left.extend(&axes);
+                rest = Some(axes);
+            } else {
+                let len = lengths.next().expect("the lengths must match the number of axes that was checked above");
+                self.split_axis(x, group, len, given)?;
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Adds the elementary axes of one axis of x.
+    fn split_axis(&mut self, x: &Tensor, group: &AxisGroup, len: usize, given: &[(&str, usize)]) -> Result<()> {
+        let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
+        let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
+        let fits = match parts.iter().filter(|part| part.is_none()).count() {
+            0 => known == len,
+            1 => known > 0 && len.is_multiple_of(known),
+            _ => return Err(self.invalid(format!("more than one length of ({}) is unknown", group.parts.join(" ")))),
+        };
+        if !fits {
+            let help = format!("({}) of \"{}\" cannot have length {len}", group.parts.join(" "), self.pattern);
+            return Err(Error::shapes(self.op, [x.shape()], help));
+        }
+        for (part, own) in group.parts.iter().zip(parts) {
+            if is_name(part) && self.find(part).is_some() {
+                return Err(self.invalid(format!("{part} occurs twice")));
+            }
+            let axis = self.add(if is_name(part) { part } else { "" }, own.unwrap_or(len / known.max(1)));
+            self.left.push(axis);
+        }
+        Ok(())
+    }
+
+    /// Adds one axis of the result, or the axes `rest` that `...` stands for.
+    fn add_right(&mut self, group: &AxisGroup, rest: Option<&[usize]>, given: &[(&str, usize)]) -> Result<()> {
+        let before = self.right.len();
+        for part in &group.parts {
+            if *part == "..." {
+                let Some(rest) = rest else { return Err(self.invalid("... is on the right only".into())) };
+                self.right.extend(rest);
+                continue;
+            }
+            let found = if is_name(part) { self.find(part) } else { None };
+            let axis = match (found, length(part, given)) {
+                (Some(axis), _) => axis,
+                (None, Some(len)) => self.add(if is_name(part) { part } else { "" }, len),
+                (None, None) => return Err(self.invalid(format!("the length of {part} is unknown"))),
+            };
+            self.right.push(axis);
+        }
+        let added = self.right.len() - before;
+        match group.is_rest() {
+            true => self.joined.extend(std::iter::repeat_n(1, added)),
+            false => self.joined.push(added),
+        }
+        Ok(())
     }
 
     fn invalid(&self, reason: String) -> Error {

@@ -36,8 +36,8 @@ impl Default for CovOptions<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for rank 3 or more, or frequencies or weights that are not vectors of length N;
-/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight in
-/// eager mode.
+/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight
+/// in eager mode (in lazy and captured steps the result is NaN).
 #[tensor_method]
 pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let op = "cov";
@@ -55,13 +55,15 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     if let Some(weights) = options.weights.filter(|a| !a.dtype().is_float()) {
         return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; frequencies are integers"));
     }
-    for (what, vector) in [("frequencies", options.frequencies), ("weights", options.weights)] {
-        if let Some(vector) = vector {
-            value_range::in_range(op, what, vector, 0.0..=f64::INFINITY)?;
-        }
-    }
     let (dtype, weights) = (x.dtype(), options.weights);
     in_single!(op, [x; weights] => copy::to_dtype(&cov(x, CovOptions { weights, ..options })?, dtype));
+    let mut is_valid = None;
+    for (what, vector) in [("frequencies", options.frequencies), ("weights", options.weights)] {
+        if let Some(vector) = vector {
+            let mask = value_range::in_range_or_mask(op, what, vector, 0.0..=f64::INFINITY, true)?;
+            is_valid = value_range::both(is_valid, mask)?;
+        }
+    }
     // Weights keep their dtype, and promote with the observations as any operand does.
     let dtype = options.weights.map_or(x.dtype(), |a| a.dtype());
     let frequencies = options.frequencies.map(|f| copy::to_dtype(&view::reshape(f, [count])?, dtype)).transpose()?;
@@ -90,6 +92,10 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let weighted = arithmetic::div(&arithmetic::mul(&centred, &w)?, &divisor)?;
     let products = matmul(&weighted, &copy::to_dtype(&view::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
     let covariances = copy::to_dtype(&arithmetic::div(&products, &arithmetic::sign(&free)?)?, x.dtype())?;
+    let covariances = match &is_valid {
+        Some(is_valid) => value_range::nan_unless(is_valid, &covariances)?,
+        None => covariances,
+    };
     if single { view::reshape(&covariances, ()) } else { Ok(covariances) }
 }
 

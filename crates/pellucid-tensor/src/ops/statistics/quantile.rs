@@ -151,20 +151,16 @@ pub fn nanquantile<'a>(
     quantiles("nanquantile", x, q.into(), axes.into(), interpolation, true)
 }
 
-fn quantiles(
-    op: &'static str,
-    x: &Tensor,
-    q: TensorOrScalar<'_>,
-    axes: Axes,
-    interpolation: QuantileInterpolation,
-    ignore_nan: bool,
-) -> Result<Tensor> {
+/// Returns the probabilities as a tensor, and whether they are known to be in [0, 1].
+///
+/// # Errors
+/// The errors of [`quantile`].
+fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, axes: &Axes) -> Result<(Tensor, bool)> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
     // bf16 would round 0.999 to 1.
-    let single = if is_half { DType::F32 } else { x.dtype() };
+    let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
     let outside = |p: f64| !(0.0..=1.0).contains(&p);
     let refused = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
     let is_number = matches!(q, TensorOrScalar::Scalar(_));
@@ -188,6 +184,36 @@ fn quantiles(
     {
         return Err(refused(p));
     }
+    Ok((q, is_checked))
+}
+
+/// Returns the elements of sorted rows at ranks that may lie between two elements.
+fn at_ranks(rows: &Tensor, ranks: &Tensor, interpolation: QuantileInterpolation) -> Result<Tensor> {
+    let at = |ranks: &Tensor| gather::take_along_axis(rows, &copy::to_dtype(ranks, DType::I64)?, -1);
+    let (low, high) = (|| arithmetic::floor(ranks), || arithmetic::ceil(ranks));
+    match interpolation {
+        QuantileInterpolation::Lower => at(&low()?),
+        QuantileInterpolation::Higher => at(&high()?),
+        QuantileInterpolation::Nearest => at(&arithmetic::round(ranks)?),
+        QuantileInterpolation::Linear => {
+            let low = low()?;
+            arithmetic::lerp(&at(&low)?, &at(&high()?)?, &arithmetic::sub(ranks, &low)?)
+        }
+        QuantileInterpolation::Midpoint => {
+            arithmetic::lerp(&at(&low()?)?, &at(&high()?)?, &fill::full_on_device_of(rows, (), 0.5, rows.dtype())?)
+        }
+    }
+}
+
+fn quantiles(
+    op: &'static str,
+    x: &Tensor,
+    q: TensorOrScalar<'_>,
+    axes: Axes,
+    interpolation: QuantileInterpolation,
+    ignore_nan: bool,
+) -> Result<Tensor> {
+    let (q, is_checked) = checked_probabilities(op, x, q, &axes)?;
     // bf16 cannot represent every rank above 256.
     in_single!(op, [x] => {
         let probabilities = copy::to_dtype(&q, DType::F32)?;
@@ -212,20 +238,7 @@ fn quantiles(
     let ranks = if ignore_nan { ranks } else { arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &last, &ranks)? };
     let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
     let ranks = broadcast::broadcast_to(&ranks, &shape)?;
-    let at = |ranks: &Tensor| gather::take_along_axis(&ranked.values, &copy::to_dtype(ranks, DType::I64)?, -1);
-    let (low, high) = (|| arithmetic::floor(&ranks), || arithmetic::ceil(&ranks));
-    let y = match interpolation {
-        QuantileInterpolation::Lower => at(&low()?)?,
-        QuantileInterpolation::Higher => at(&high()?)?,
-        QuantileInterpolation::Nearest => at(&arithmetic::round(&ranks)?)?,
-        QuantileInterpolation::Linear => {
-            let low = low()?;
-            arithmetic::lerp(&at(&low)?, &at(&high()?)?, &arithmetic::sub(&ranks, &low)?)?
-        }
-        QuantileInterpolation::Midpoint => {
-            arithmetic::lerp(&at(&low()?)?, &at(&high()?)?, &fill::full_on_device_of(x, (), 0.5, x.dtype())?)?
-        }
-    };
+    let y = at_ranks(&ranked.values, &ranks, interpolation)?;
     let y = match &is_valid {
         Some(is_valid) => value_range::nan_unless(&view::reshape(is_valid, [q.size()])?, &y)?,
         None => y,

@@ -360,3 +360,41 @@ fn attention_accepts_an_f32_mask_with_half_precision_operands() {
     let (masked, plain) = (attend(Some(&mask)).unwrap(), attend(None).unwrap());
     assert_eq!((masked.dtype(), masked.to_vec::<f32>()), (DType::BF16, plain.to_vec::<f32>()));
 }
+
+/// A bias that the kernel cannot add is added to the wide product, which must not be cast again.
+#[test]
+fn a_bias_of_any_shape_and_dtype_is_added_under_autocast() {
+    let x = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+    let weight = Tensor::ones([3, 3], DType::F32);
+    for bias in [
+        Tensor::from(0.5f32),
+        Tensor::from([0.5f32]),
+        Tensor::from([[0.5f32; 3]; 2]),
+        Tensor::from([0.5f64; 3]),
+        Tensor::from([1i64; 3]),
+        Tensor::from([0.5f32; 3]),
+    ] {
+        let expected = ops::linear(&x, &weight, Some(&bias)).unwrap().to_vec::<f64>();
+        let _guard = autocast(DType::BF16);
+        let y = ops::linear(&x, &weight, Some(&bias)).unwrap();
+        assert_eq!(y.to_vec::<f64>(), expected, "bias {} {}", bias.dtype(), bias.shape());
+    }
+    let vector = Tensor::ones([3], DType::F32);
+    let _guard = autocast(DType::F16);
+    assert_eq!(ops::linear(&x, &vector, Some(&Tensor::from(0.5f32))).unwrap().to_vec::<f64>(), [6.5, 15.5]);
+}
+
+/// All powers of a matrix have the dtype of autocast, and are rounded once.
+#[test]
+fn powers_of_a_matrix_have_one_dtype_under_autocast() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let x = Tensor::from([[2.0f32, 0.0], [0.0, 1.0]]).to_dtype(dtype);
+        for (n, first) in [(-2, 0.25), (-1, 0.5), (1, 2.0), (2, 4.0), (3, 8.0)] {
+            let eager = ops::matrix_power(&x, n).unwrap();
+            assert_eq!((eager.dtype(), eager.i((0, 0)).item::<f64>()), (dtype, first), "{n}");
+            let _guard = autocast(DType::BF16);
+            let y = ops::matrix_power(&x, n).unwrap();
+            assert_eq!((y.dtype(), y.i((0, 0)).item::<f64>()), (DType::BF16, first), "{n}");
+        }
+    }
+}

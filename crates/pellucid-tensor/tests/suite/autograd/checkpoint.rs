@@ -251,3 +251,15 @@ fn checkpoints_are_captured_on_every_device() {
         assert_eq!(after, others, "{device}");
     }
 }
+
+/// The check reads an element that is repeated along an axis once.
+#[test]
+fn broadcast_operands_are_checked_for_nan_in_their_own_size() {
+    let _guard = detect_anomaly();
+    let x = Tensor::from([[0.5f32]]);
+    assert!(matches!(ops::tile(&x, [1usize << 40]), Err(Error::OutOfMemory { op: "tile", .. })));
+    let huge = x.broadcast_to([1 << 30, 1]);
+    assert_eq!(huge.narrow(0, 5, 2).exp().to_vec::<f32>(), [0.5f32.exp(); 2]);
+    let error = ops::log(&x.neg().broadcast_to([4, 3])).unwrap_err();
+    assert!(matches!(error, Error::Anomaly { op: "log", .. }), "{error}");
+}

@@ -206,3 +206,20 @@ fn pairs_of_zero_eigenvalues_contribute_nothing() {
     let (q, _) = zero.polar();
     assert_close(&slope(&q.sum(..), &zero), &[0.0; 6]);
 }
+
+/// A matrix that broadcasts with a batch of bounds gets the sum of the gradients.
+#[test]
+fn bounds_of_a_batch_have_gradients_of_one_matrix() {
+    let a = Tensor::from([[3.0, 0.0], [0.0, 0.1]]).requires_grad_(true);
+    let cutoff = |atol: Tensor| Cutoff { atol: Some(atol), ..Cutoff::default() };
+    let batch = ops::pinv(&a, &cutoff(Tensor::from([0.01, 0.5]))).unwrap();
+    assert_eq!(batch.shape().dims(), [2, 2, 2]);
+    let parts = [0.01, 0.5].map(|bound| ops::pinv(&a, &cutoff(Tensor::from(bound))).unwrap());
+    let weight = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
+    let expected = parts.iter().map(|y| (y * &weight).sum(..)).reduce(|a, b| a + b).unwrap();
+    let total = (&batch * &weight).sum(..);
+    assert_close(&slope(&total, &a), &slope(&expected, &a).to_vec::<f64>());
+    let error =
+        ops::pinv(&a, &Cutoff { rtol: Some(Tensor::zeros([3], DType::F64)), ..cutoff(Tensor::from([0.1, 0.2])) });
+    assert!(error.unwrap_err().to_string().contains("the two bounds must broadcast"));
+}

@@ -515,3 +515,91 @@ fn counts_beyond_the_address_space_are_not_printed_as_negative_numbers() {
         assert!(matches!(error, Error::OutOfMemory { .. }) && !error.to_string().contains('-'), "{error}");
     }
 }
+
+/// Runs an operation of one tensor in a lazy scope and in a captured step; both results must be NaN. A step that was
+/// captured with `valid` has the same result for `wrong`.
+#[track_caller]
+fn assert_nan_where_not_read(op: &str, wrong: &Tensor, valid: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor> + Sync) {
+    let all_nan = |values: Vec<f64>| !values.is_empty() && values.iter().all(|v| v.is_nan());
+    refused(op, f(wrong));
+    assert!(all_nan(lazy(|| f(wrong)).unwrap().to_vec()), "{op}: the result of a lazy scope must be NaN");
+    let expected = f(valid).unwrap().to_vec::<f64>();
+    let mut step = capture(|inputs| f(&inputs[0]), &[valid]).unwrap();
+    assert_eq!(step.launch(&[valid]).unwrap().to_vec::<f64>(0), expected, "{op}");
+    assert!(all_nan(step.launch(&[wrong]).unwrap().to_vec(0)), "{op}: the result of a captured step must be NaN");
+}
+
+#[test]
+fn values_that_are_not_read_make_counts_and_covariances_nan() {
+    let x = Tensor::from([0.5, 1.5, 2.5]);
+    let (edges, wrong) = (Tensor::from([0.0, 1.0, 2.0, 3.0]), Tensor::from([0.0, 2.0, 1.0, 3.0]));
+    assert_nan_where_not_read("histogram", &wrong, &edges, |edges| {
+        Ok(ops::histogram(&x, Bins::Edges(edges), None, false)?.0)
+    });
+    assert_nan_where_not_read("histogram2d", &wrong, &edges, |edges| {
+        Ok(ops::histogram2d(&x, &x, [Bins::Edges(edges), Bins::Count(2)], None, true)?.0)
+    });
+    let not_finite = Tensor::from([f64::NAN, 1.0, 2.0]);
+    assert_nan_where_not_read("histc", &not_finite, &x, |x| ops::histc(x, 4, 0.0, 0.0));
+    assert_nan_where_not_read("histogram", &Tensor::from([1.0, f64::INFINITY, 2.0]), &x, |x| {
+        Ok(ops::histogram(x, Bins::Count(4), None, false)?.0)
+    });
+    let observations = Tensor::from([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]]);
+    let weights = (Tensor::from([1.0, -0.5, 2.0]), Tensor::from([1.0, 0.5, 2.0]));
+    assert_nan_where_not_read("cov", &weights.0, &weights.1, |weights| {
+        ops::cov(&observations, CovOptions { weights: Some(weights), ..Default::default() })
+    });
+    let counts = (Tensor::from([1i64, -1, 3]), Tensor::from([1i64, 2, 3]));
+    assert_nan_where_not_read("cov", &counts.0, &counts.1, |counts| {
+        ops::cov(&observations, CovOptions { frequencies: Some(counts), ..Default::default() })
+    });
+    let message =
+        refused("histogram", ops::histogram(&x, Bins::Edges(&Tensor::from([0.0, 1e-300, 0.5, 0.1])), None, false));
+    assert!(message.contains("edges must ascend, got 0.5 before 0.1 at position 2"), "{message}");
+}
+
+/// The order of points is compared by value: differences of bytes wrap, and a NaN hides no descent.
+#[test]
+fn descending_points_of_every_dtype_are_refused() {
+    let (x, values) = (Tensor::from([0.0, 1.0]), Tensor::from([10.0, 20.0, 30.0]));
+    let interp = |points: &Tensor| ops::interp(&x, points, &values, Default::default());
+    for points in [
+        Tensor::from([2u8, 0, 1]),
+        Tensor::from([2i64, 0, 1]),
+        Tensor::from([true, false, true]),
+        Tensor::from([f64::NAN, 0.5, -1.0]),
+    ] {
+        assert!(refused("interp", interp(&points)).contains("points must ascend"), "{points}");
+    }
+    // A point that occurs repeatedly has its last value, also at both ends.
+    assert_eq!(interp(&Tensor::from([0u8, 1, 1])).unwrap().to_vec::<f64>(), [10.0, 30.0]);
+    assert_eq!(interp(&Tensor::from([1.0, 1.0, 2.0])).unwrap().to_vec::<f64>(), [10.0, 20.0]);
+    assert!(
+        ops::interp(&Tensor::from([f64::NAN]), &Tensor::from([1.0; 3]), &values, Default::default())
+            .unwrap()
+            .item::<f64>()
+            .is_nan()
+    );
+}
+
+#[test]
+fn distances_of_integers_do_not_wrap() {
+    let close = |a: Tensor, b: Tensor, rtol, atol| {
+        let both = [ops::isclose(&a, &b, rtol, atol, false), ops::isclose(&b, &a, rtol, atol, false)];
+        both.map(|y| y.unwrap().item::<bool>())
+    };
+    assert_eq!(close(Tensor::from([5u8]), Tensor::from([7u8]), 0.0, 3.0), [true; 2]);
+    assert_eq!(close(Tensor::from([100i8]), Tensor::from([-100i8]), 0.0, 60.0), [false; 2]);
+    assert_eq!(close(Tensor::from([i64::MAX]), Tensor::from([i64::MIN]), 0.0, 5.0), [false; 2]);
+    assert_eq!(close(Tensor::from([i64::MAX]), Tensor::from([i64::MAX - 1]), 0.0, 0.5), [false; 2]);
+    assert_eq!(close(Tensor::from([i64::MIN]), Tensor::from([i64::MAX]), 2.1, 0.0), [true; 2]);
+    assert_eq!(close(Tensor::from([true]), Tensor::from([false]), 0.0, 0.5), [false; 2]);
+    let all = ops::allclose(&Tensor::from([i32::MAX]), &Tensor::from([i32::MIN]), 0.0, 3.0, false);
+    assert!(!all.unwrap().item::<bool>());
+    let points = Tensor::from([5u8, 1]);
+    let y = Tensor::from([3.0, 1.0]);
+    assert_eq!(ops::trapezoid(&y, ops::Spacing::Points(&points), 0).unwrap().item::<f64>(), -8.0);
+    assert_eq!(ops::gradient(&y, ops::Spacing::Points(&points), 0, 1).unwrap().to_vec::<f64>(), [0.5, 0.5]);
+    let bytes = Tensor::from([200u8, 100]);
+    assert_eq!(ops::trapezoid(&bytes, ops::Spacing::Step(1.0), 0).unwrap().item::<f64>(), 150.0);
+}

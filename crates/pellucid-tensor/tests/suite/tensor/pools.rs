@@ -2,7 +2,7 @@
 
 use crate::support::assert_within;
 use pellucid_tensor::ops::{self, AvgPoolDivisor, PoolOptions};
-use pellucid_tensor::{Error, Tensor};
+use pellucid_tensor::{DType, Error, GradOptions, Tensor, grad_one, lazy};
 
 /// A linear congruential generator, so that every run tests the same configurations.
 struct Lcg(u64);
@@ -379,5 +379,25 @@ fn fractional_windows_start_where_the_random_numbers_say() {
             expected.1,
             "the result for {setup:?} with outputs {outputs:?} differs from the loops"
         );
+    }
+}
+
+/// Positions may have any integer dtype, in both directions and in every mode.
+#[test]
+fn positions_of_any_integer_dtype_have_gradients() {
+    let x = Tensor::from([[[2.0f64, 3.0]]]).requires_grad_(true);
+    for dtype in [DType::U8, DType::I8, DType::I16, DType::I32, DType::I64] {
+        let positions = Tensor::from([[[1i64, 3]]]).to_dtype(dtype);
+        let unpooled = |x: &Tensor| ops::max_unpool1d(x, &positions, &[4]).unwrap();
+        let gradient = |y: &Tensor| {
+            let squares = (y * y).sum(..);
+            let options = GradOptions { create_graph: true, ..Default::default() };
+            let first = grad_one(&squares, &x, options).unwrap();
+            let second = grad_one(&first.sum(..), &x, GradOptions::default()).unwrap();
+            [first, second].map(|g| g.to_vec::<f64>())
+        };
+        assert_eq!(unpooled(&x).to_vec::<f64>(), [0.0, 2.0, 0.0, 3.0], "{dtype}");
+        assert_eq!(gradient(&unpooled(&x)), [[4.0, 6.0], [2.0, 2.0]], "{dtype}");
+        assert_eq!(lazy(|| gradient(&unpooled(&x))), [[4.0, 6.0], [2.0, 2.0]], "{dtype}");
     }
 }

@@ -48,6 +48,9 @@ const GRADIENT: usize = 3;
 const RESULT: usize = 4;
 const LOG_SUMS: usize = 5;
 
+/// The number of weights of a row that are multiplied with the values at a time.
+const VALUE_STEP: usize = 16;
+
 impl PassKind {
     /// Returns whether the rows are queries.
     fn has_query_rows(self) -> bool {
@@ -212,35 +215,18 @@ impl<'a> PassText<'_, 'a, '_> {
         // 16 KiB of shared memory suffice: the weights, and a memory that factors of scores and values share.
         let is_narrow = compute == Compute::F32;
         let score_step = if is_narrow { 16 } else { 8 };
-        let value_step = 16;
         let globals = &mut self.shader;
-        declare_shared(globals, "factors", compute, (2 * BLOCK * score_step).max(tile.width() * value_step));
+        declare_shared(globals, "factors", compute, (2 * BLOCK * score_step).max(tile.width() * VALUE_STEP));
         let row_tile = SharedTile::within("left", ("factors", 0), compute, (BLOCK, score_step));
         let column_tile = SharedTile::within("right", ("factors", BLOCK * score_step), compute, (BLOCK, score_step));
-        let value_tile = SharedTile::within("values", ("factors", 0), compute, (tile.width(), value_step));
+        let value_tile = SharedTile::within("values", ("factors", 0), compute, (tile.width(), VALUE_STEP));
         let weight_tile = SharedTile::declare(globals, "weights", compute, (BLOCK, BLOCK));
         let partials = format!("array<{}, {}>", float.ty(), BLOCK * 8);
         globals
             .globals
             .push_str(&format!("var<workgroup> maxima: {partials};\nvar<workgroup> partials: {partials};\n"));
 
-        self.line("if (group >= params[0]) { return; }");
-        self.line(format!("let first_chunk = group % {chunks} * {}u;", tile.width()));
-        self.line(format!("let first_row = group / {chunks} % {row_tiles} * {BLOCK}u;"));
-        self.line(format!("let head = group / {chunks} / {row_tiles} % {heads};"));
-        self.line(format!("let sequence = group / {chunks} / {row_tiles} / {heads};"));
-        tile.declare_grid(&mut self.shader);
-        tile.declare(&mut self.shader, "total");
-        self.line(format!("var row_sum = array<{}, 4>();", float.ty()));
-        if kind.has_query_rows() {
-            self.line("let query_head = head;");
-            self.line(format!("let group_head = head / {shared};"));
-            self.begin_rows();
-        } else {
-            self.line("let group_head = head;");
-            self.line(format!("for (var member = 0u; member < {shared}; member = member + 1u) {{"));
-            self.line(format!("let query_head = head * {shared} + member;"));
-        }
+        self.begin_group(tile, [&chunks, &row_tiles, &heads, &shared]);
         // Query i attends to the keys 0..=i, so whole blocks are not visible.
         let (begin, end): (String, String) = match (self.pass.kernel.causal, kind.has_query_rows()) {
             (false, _) => ("0u".into(), columns.clone()),
@@ -280,21 +266,7 @@ impl<'a> PassText<'_, 'a, '_> {
             PassKind::Output => self.update_softmax(tile),
             _ => self.gradient_weights(query_data.as_ref()),
         }
-        self.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-        let target = weight_tile.quad("own_column * 4u + j", "own_row");
-        let column = [0, 1, 2, 3].map(|i| format!("weight[{i}][j]")).join(", ");
-        self.line(format!("{target} = {}({column});", quad_type(compute)));
-        self.line("}");
-        let limit = ("first_chunk", &*width);
-        let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, &values, &value_tile, limit);
-        self.line(format!("for (var part = 0u; part < {BLOCK}u; part = part + {value_step}u) {{"));
-        let shader = &mut self.shader;
-        loader.load(shader, "first_column + part", &columns);
-        shader.line("workgroupBarrier();");
-        loader.store(shader);
-        shader.line("workgroupBarrier();");
-        tile.multiply(shader, "total", (&weight_tile, "part"), &value_tile);
-        self.line("}");
+        self.multiply_values(tile, (&weight_tile, &value_tile), &values, &width);
         self.line("}");
         if kind.has_query_rows() {
             self.finish_rows(tile);
@@ -302,6 +274,53 @@ impl<'a> PassText<'_, 'a, '_> {
             self.line("}");
         }
         self.store(tile, &width);
+    }
+
+    /// Adds the lines that assign a workgroup to its tile, and begin its query head or the loop over its query heads.
+    fn begin_group(&mut self, tile: &WorkgroupTile, [chunks, row_tiles, heads, shared]: [&str; 4]) {
+        self.line("if (group >= params[0]) { return; }");
+        self.line(format!("let first_chunk = group % {chunks} * {}u;", tile.width()));
+        self.line(format!("let first_row = group / {chunks} % {row_tiles} * {BLOCK}u;"));
+        self.line(format!("let head = group / {chunks} / {row_tiles} % {heads};"));
+        self.line(format!("let sequence = group / {chunks} / {row_tiles} / {heads};"));
+        tile.declare_grid(&mut self.shader);
+        tile.declare(&mut self.shader, "total");
+        self.line(format!("var row_sum = array<{}, 4>();", self.float.ty()));
+        if self.pass.kind.has_query_rows() {
+            self.line("let query_head = head;");
+            self.line(format!("let group_head = head / {shared};"));
+            self.begin_rows();
+        } else {
+            self.line("let group_head = head;");
+            self.line(format!("for (var member = 0u; member < {shared}; member = member + 1u) {{"));
+            self.line(format!("let query_head = head * {shared} + member;"));
+        }
+    }
+
+    /// Adds the lines that store the weights of a block in shared memory, and add their product with the values.
+    fn multiply_values(
+        &mut self,
+        tile: &WorkgroupTile,
+        (weight_tile, value_tile): (&SharedTile, &SharedTile),
+        values: &ArrayText,
+        width: &str,
+    ) {
+        let (compute, columns) = (self.float.0, self.limits[1].clone());
+        self.line("for (var j = 0u; j < 4u; j = j + 1u) {");
+        let target = weight_tile.quad("own_column * 4u + j", "own_row");
+        let column = [0, 1, 2, 3].map(|i| format!("weight[{i}][j]")).join(", ");
+        self.line(format!("{target} = {}({column});", quad_type(compute)));
+        self.line("}");
+        let limit = ("first_chunk", width);
+        let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, values, value_tile, limit);
+        self.line(format!("for (var part = 0u; part < {BLOCK}u; part = part + {VALUE_STEP}u) {{"));
+        let shader = &mut self.shader;
+        loader.load(shader, "first_column + part", &columns);
+        shader.line("workgroupBarrier();");
+        loader.store(shader);
+        shader.line("workgroupBarrier();");
+        tile.multiply(shader, "total", (weight_tile, "part"), value_tile);
+        self.line("}");
     }
 
     /// Adds the lines that assign 0 to the scores of pairs that are out of range, and apply scale and mask to all

@@ -38,7 +38,25 @@ pub struct CrossEntropyOptions<'a> {
 /// reduction, for that sample).
 #[tensor_method(autocast = Single)]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
-    let op = "cross_entropy";
+    let op = OP;
+    check_arguments(logits, targets, &options)?;
+    if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
+        // The logits are read twice: their gradients must be added before they are rounded.
+        let weight = options.weight;
+        in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropyOptions { weight, ..options }));
+    }
+    let axis = logits.rank().min(2) - 1;
+    let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
+    match targets.dtype().is_float() {
+        true => of_probabilities(logits, targets, weight.as_ref(), axis, &options),
+        false => of_classes(logits, targets, weight.as_ref(), axis, &options),
+    }
+}
+
+const OP: &str = "cross_entropy";
+
+/// Returns an error for logits that are not floats or have no axis, and for a smoothing outside [0, 1].
+fn check_arguments(logits: &Tensor, targets: &Tensor, options: &CrossEntropyOptions<'_>) -> Result<()> {
     if !logits.dtype().is_float() {
         let help = match targets.dtype().is_float() {
             true => {
@@ -47,82 +65,105 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
             }
             false => "logits must be floats; use to_dtype()",
         };
-        return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], help));
+        return Err(Error::dtypes(OP, [logits.dtype(), targets.dtype()], help));
     }
     if logits.rank() == 0 {
-        return Err(Error::shapes(op, [logits.shape(), targets.shape()], "logits must be [N, C], [C] or [N, C, d..]"));
+        return Err(Error::shapes(OP, [logits.shape(), targets.shape()], "logits must be [N, C], [C] or [N, C, d..]"));
     }
     if !(0.0..=1.0).contains(&options.label_smoothing) {
-        return Err(Error::invalid(op, format!("label_smoothing must be in [0, 1], got {}", options.label_smoothing)));
+        return Err(Error::invalid(OP, format!("label_smoothing must be in [0, 1], got {}", options.label_smoothing)));
     }
-    if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
-        // The logits are read twice: their gradients must be added before they are rounded.
-        let weight = options.weight;
-        in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropyOptions { weight, ..options }));
+    Ok(())
+}
+
+/// Applies a formula whose rows are the classes on `axis`; returns one value for each sample.
+fn over_classes(
+    formula: &Formula,
+    operands: &[&Tensor],
+    params: &[Scalar],
+    axis: usize,
+    number: Option<DType>,
+) -> Result<Tensor> {
+    view::squeeze(&apply_rows_in(formula, operands, params, AxisSet::from_iter([axis]), number)?, axis as isize)
+}
+
+/// Computes the loss for targets that are probabilities.
+fn of_probabilities(
+    logits: &Tensor,
+    targets: &Tensor,
+    weight: Option<&Tensor>,
+    axis: usize,
+    options: &CrossEntropyOptions<'_>,
+) -> Result<Tensor> {
+    if targets.shape() != logits.shape() {
+        let help = format!(
+            "targets of dtype {} are probabilities and must have the logits' shape; class indices are integers: \
+             convert them with to_dtype(DType::I64)",
+            targets.dtype()
+        );
+        return Err(Error::shapes(OP, [logits.shape(), targets.shape()], help));
     }
-    let axis = logits.rank().min(2) - 1;
-    let class_axis: AxisSet = [axis].into_iter().collect();
-    let smoothing = options.label_smoothing;
-    let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
-    let number = if targets.dtype().is_float() { widened_dtype(&[logits, targets]) } else { widened_dtype(&[logits]) };
-    let of_rows = |formula, operands: &[&Tensor], params: &[Scalar]| {
-        view::squeeze(&apply_rows_in(formula, operands, params, class_axis, number)?, axis as isize)
+    if options.ignore_index.is_some() {
+        let reason = "ignore_index needs class indices as targets, which are integers; floats are probabilities";
+        return Err(Error::invalid(OP, reason));
+    }
+    let (number, params) = (widened_dtype(&[logits, targets]), [options.label_smoothing.into()]);
+    let losses = match weight {
+        Some(weight) => {
+            over_classes(weighted_probability_formula(), &[logits, targets, weight], &params, axis, number)?
+        }
+        None => over_classes(probability_formula(), &[logits, targets], &params, axis, number)?,
     };
-    if targets.dtype().is_float() {
-        if targets.shape() != logits.shape() {
-            let help = format!(
-                "targets of dtype {} are probabilities and must have the logits' shape; class indices are integers: \
-                 convert them with to_dtype(DType::I64)",
-                targets.dtype()
-            );
-            return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
-        }
-        if options.ignore_index.is_some() {
-            let reason = "ignore_index needs class indices as targets, which are integers; floats are probabilities";
-            return Err(Error::invalid(op, reason));
-        }
-        let losses = match &weight {
-            Some(weight) => of_rows(weighted_probability_formula(), &[logits, targets, weight], &[smoothing.into()])?,
-            None => of_rows(probability_formula(), &[logits, targets], &[smoothing.into()])?,
-        };
-        return round_to_operands(op, &[logits, targets], options.reduction.apply(&losses)?);
-    }
-    let expected = class_axis.remove(logits.shape());
+    round_to_operands(OP, &[logits, targets], options.reduction.apply(&losses)?)
+}
+
+/// Returns the classes as `i64`, with an axis of length 1 in place of the class axis.
+fn class_column(logits: &Tensor, targets: &Tensor, axis: usize) -> Result<Tensor> {
+    let expected = AxisSet::from_iter([axis]).remove(logits.shape());
     if *targets.shape() != expected {
         let help = format!(
             "class indices must have the logits' shape without axis {axis}, {expected}; probabilities must have the \
              logits' shape and be floats"
         );
         let help = class_shape_help(logits.shape(), targets, axis, help);
-        return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
+        return Err(Error::shapes(OP, [logits.shape(), targets.shape()], help));
     }
     if targets.dtype() == DType::Bool {
-        return Err(Error::dtypes(
-            op,
-            [targets.dtype()],
-            "targets are class indices (integers) or probabilities (floats); use to_dtype()",
-        ));
+        let help = "targets are class indices (integers) or probabilities (floats); use to_dtype()";
+        return Err(Error::dtypes(OP, [targets.dtype()], help));
     }
-    let classes = view::unsqueeze(&copy::to_dtype(targets, DType::I64)?, axis as isize)?;
+    view::unsqueeze(&copy::to_dtype(targets, DType::I64)?, axis as isize)
+}
+
+/// Computes the loss for targets that are class indices.
+fn of_classes(
+    logits: &Tensor,
+    targets: &Tensor,
+    weight: Option<&Tensor>,
+    axis: usize,
+    options: &CrossEntropyOptions<'_>,
+) -> Result<Tensor> {
+    let classes = class_column(logits, targets, axis)?;
     let counts = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
     // An ignored class index may be outside 0..C; it is replaced by class 0.
     let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| arithmetic::where_(counts, &classes, 0))?;
-    let checked = in_range(op, &valid, axis, logits.shape()[axis])?;
-    let (formula, params) =
-        if smoothing == 0.0 { (class_formula(), None) } else { (smoothed_class_formula(), Some(smoothing.into())) };
-    let weights = |weight: &Tensor| {
+    let checked = in_range(OP, &valid, axis, logits.shape()[axis])?;
+    let (number, smoothing) = (widened_dtype(&[logits]), options.label_smoothing);
+    let of_sample = |weight: &Tensor| {
         let weight = broadcast::broadcast_to(weight, logits.shape())?;
         view::squeeze(&gather::take_along_axis(&weight, &checked.classes, axis as isize)?, axis as isize)
     };
-    let losses = match &weight {
-        None => of_rows(formula, &[logits, &valid], params.as_slice())?,
+    let losses = match weight {
+        None if smoothing == 0.0 => over_classes(class_formula(), &[logits, &valid], &[], axis, number)?,
+        None => over_classes(smoothed_class_formula(), &[logits, &valid], &[smoothing.into()], axis, number)?,
         Some(weight) => {
-            let picked = arithmetic::mul(&of_rows(class_formula(), &[logits, &valid], &[])?, &weights(weight)?)?;
+            let losses = over_classes(class_formula(), &[logits, &valid], &[], axis, number)?;
+            let picked = arithmetic::mul(&losses, &of_sample(weight)?)?;
             match smoothing {
                 0.0 => picked,
                 s => {
-                    let none = fill::zeros(logits.shape(), logits.dtype())?;
-                    let spread = of_rows(weighted_probability_formula(), &[logits, &none, weight], &[s.into()])?;
+                    let operands = [logits, &fill::zeros(logits.shape(), logits.dtype())?, weight];
+                    let spread = over_classes(weighted_probability_formula(), &operands, &[s.into()], axis, number)?;
                     arithmetic::add(&arithmetic::mul(&picked, 1.0 - s)?, &spread)?
                 }
             }
@@ -130,29 +171,27 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
     };
     let counts = counts.map(|counts| view::squeeze(&counts, axis as isize)).transpose()?;
     let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| arithmetic::where_(counts, &losses, 0.0))?;
-    let shares = match (&weight, &counts) {
-        (None, None) => {
-            let loss = checked.poison_loss(options.reduction.apply(&losses)?, options.reduction, &[])?;
-            return round_to_operands(op, &[logits], loss);
-        }
-        (None, Some(counts)) => copy::to_dtype(counts, losses.dtype())?,
-        (Some(weight), None) => copy::to_dtype(&weights(weight)?, losses.dtype())?,
-        (Some(weight), Some(counts)) => {
-            copy::to_dtype(&arithmetic::where_(counts, &weights(weight)?, 0.0)?, losses.dtype())?
-        }
+    // The part of each sample in the mean.
+    let shares = match (weight, &counts) {
+        (None, None) => None,
+        (None, Some(counts)) => Some(counts.clone()),
+        (Some(weight), None) => Some(of_sample(weight)?),
+        (Some(weight), Some(counts)) => Some(arithmetic::where_(counts, &of_sample(weight)?, 0.0)?),
     };
-    let loss = checked.poison_loss(options.reduction.weighted(&losses, &shares)?, options.reduction, &[])?;
-    round_to_operands(op, &[logits], loss)
+    let loss = match shares {
+        None => options.reduction.apply(&losses)?,
+        Some(shares) => options.reduction.weighted(&losses, &copy::to_dtype(&shares, losses.dtype())?)?,
+    };
+    round_to_operands(OP, &[logits], checked.poison_loss(loss, options.reduction, &[])?)
 }
 
 /// Reshapes class weights to broadcast with the logits.
 fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
-    let op = "cross_entropy";
     if weight.shape()[..] != [logits.shape()[axis]] {
-        return Err(Error::shapes(op, [logits.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+        return Err(Error::shapes(OP, [logits.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
     }
     if weight.dtype() != logits.dtype() {
-        return Err(Error::dtypes(op, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));
+        return Err(Error::dtypes(OP, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));
     }
     let shape: Vec<usize> = (0..logits.rank()).map(|k| if k == axis { weight.size() } else { 1 }).collect();
     view::reshape(weight, &shape[..])

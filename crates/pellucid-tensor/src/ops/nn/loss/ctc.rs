@@ -87,47 +87,8 @@ pub fn ctc_loss(
     let labels = &checked.classes;
     let probs = checked.poison(probs, options.reduction, &[1], &[1, samples, 1].into())?;
 
-    // The labels with blanks around each: [N, 2S + 1].
-    let width = 2 * labels.shape()[1] + 1;
-    let blank = fill::full([samples, labels.shape()[1], 1], options.blank as i64, DType::I64)?;
-    let with_blanks = view::reshape(&concatenate(&[&blank, &view::unsqueeze(labels, 2)?], 2)?, [samples, width - 1])?;
-    let path = concatenate(&[&with_blanks, &fill::full([samples, 1], options.blank as i64, DType::I64)?], 1)?;
-    let scores = gather::take_along_axis(
-        &probs,
-        &broadcast::broadcast_to(&view::unsqueeze(&path, 0)?, [steps, samples, width])?,
-        2,
-    )?;
-    // A state is reached from itself, from the one before, and, unless that would skip a blank between equal labels,
-    // from the one before that.
-    let skips = compare::logical_and(
-        &compare::ne(&path, options.blank as i64)?,
-        &compare::ne(&path, &shift_right(&path, 2, options.blank as i64)?)?,
-    )?;
-    let places = create::indices(width)?;
-    // `start` is added, and not used to select scores: a NaN score then has a gradient of NaN in every step.
-    let start = copy::to_dtype(&arithmetic::where_(&compare::lt(&places, 2)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
-    let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &start)?;
-    // With zero steps, only the empty label sequence is possible.
-    let empty = copy::to_dtype(&arithmetic::where_(&compare::lt(&places, 1)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
-    prefixes = arithmetic::where_(&compare::gt(&steps_of, 0)?, &prefixes, &empty)?;
-    // Without samples, no step needs to run.
-    let steps = if samples == 0 { 0 } else { steps };
-    for step in 1..steps {
-        let one = shift_right(&prefixes, 1, f64::NEG_INFINITY)?;
-        let two = arithmetic::where_(&skips, &shift_right(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
-        let next = arithmetic::add(
-            &map(log_sum(), &[&prefixes, &one, &two], &[])?,
-            &view::select(&scores, 0, step as isize)?,
-        )?;
-        prefixes = arithmetic::where_(&compare::gt(&steps_of, step as i64)?, &next, &prefixes)?;
-    }
-    // A complete sequence ends with its last label, or with a blank after it.
-    let end = arithmetic::mul(&labels_of, 2)?;
-    let blank_end = gather::take_along_axis(&prefixes, &end, 1)?;
-    let label_end = gather::take_along_axis(&prefixes, &arithmetic::maximum(&arithmetic::sub(&end, 1)?, 0)?, 1)?;
-    let label_end = arithmetic::where_(&compare::gt(&labels_of, 0)?, &label_end, f64::NEG_INFINITY)?;
-    let nothing = fill::full((), f64::NEG_INFINITY, probs.dtype())?;
-    let mut total = arithmetic::neg(&map(log_sum(), &[&blank_end, &label_end, &nothing], &[])?)?;
+    let path = with_blanks(labels, options.blank)?;
+    let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &steps_of, &labels_of)?)?;
     if !engine::is_eager() {
         // Lengths outside of 0..=T make the loss and its gradients NaN, as invalid labels do.
         let is_length =
@@ -149,6 +110,59 @@ pub fn ctc_loss(
     let single = single && options.reduction == Reduction::None;
     let loss = options.reduction.apply(&if single { view::squeeze(&losses, 0)? } else { losses })?;
     checked.poison_loss(loss, options.reduction, &[1])
+}
+
+/// Returns labels `[N, S]` with a blank before, between and after them: `[N, 2S + 1]`.
+fn with_blanks(labels: &Tensor, blank: usize) -> Result<Tensor> {
+    let (samples, count) = (labels.shape()[0], labels.shape()[1]);
+    let blanks = |shape: &[usize]| fill::full(shape, blank as i64, DType::I64);
+    let pairs = concatenate(&[&blanks(&[samples, count, 1])?, &view::unsqueeze(labels, 2)?], 2)?;
+    concatenate(&[&view::reshape(&pairs, [samples, 2 * count])?, &blanks(&[samples, 1])?], 1)
+}
+
+/// Returns the logarithm of the probability of each path of labels with blanks, `[N, 2S + 1]`, summed over all its
+/// alignments: `[N, 1]`. Log-probabilities are `[T, N, C]`; the numbers of steps and of labels are `[N, 1]`.
+///
+/// This is the forward algorithm: after t steps, `prefixes` holds the scores of all prefixes of the path.
+fn log_probability(
+    probs: &Tensor,
+    path: &Tensor,
+    blank: usize,
+    steps_of: &Tensor,
+    labels_of: &Tensor,
+) -> Result<Tensor> {
+    let (steps, samples, width) = (probs.shape()[0], path.shape()[0], path.shape()[1]);
+    let of_steps = broadcast::broadcast_to(&view::unsqueeze(path, 0)?, [steps, samples, width])?;
+    let scores = gather::take_along_axis(probs, &of_steps, 2)?;
+    // A state is reached from itself, from the one before, and, unless that would skip a blank between equal labels,
+    // from the one before that.
+    let skips = compare::logical_and(
+        &compare::ne(path, blank as i64)?,
+        &compare::ne(path, &shift_right(path, 2, blank as i64)?)?,
+    )?;
+    let places = create::indices(width)?;
+    let first = |count: i64| {
+        copy::to_dtype(&arithmetic::where_(&compare::lt(&places, count)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())
+    };
+    // The start is added, and not used to select scores: a NaN score then has a gradient of NaN in every step.
+    let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
+    // With zero steps, only the empty label sequence is possible.
+    prefixes = arithmetic::where_(&compare::gt(steps_of, 0)?, &prefixes, &first(1)?)?;
+    // Without samples, no step needs to run.
+    for step in 1..if samples == 0 { 0 } else { steps } {
+        let one = shift_right(&prefixes, 1, f64::NEG_INFINITY)?;
+        let two = arithmetic::where_(&skips, &shift_right(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
+        let reached = map(log_sum(), &[&prefixes, &one, &two], &[])?;
+        let next = arithmetic::add(&reached, &view::select(&scores, 0, step as isize)?)?;
+        prefixes = arithmetic::where_(&compare::gt(steps_of, step as i64)?, &next, &prefixes)?;
+    }
+    // A complete sequence ends with its last label, or with a blank after it.
+    let end = arithmetic::mul(labels_of, 2)?;
+    let blank_end = gather::take_along_axis(&prefixes, &end, 1)?;
+    let label_end = gather::take_along_axis(&prefixes, &arithmetic::maximum(&arithmetic::sub(&end, 1)?, 0)?, 1)?;
+    let label_end = arithmetic::where_(&compare::gt(labels_of, 0)?, &label_end, f64::NEG_INFINITY)?;
+    let nothing = fill::full((), f64::NEG_INFINITY, probs.dtype())?;
+    map(log_sum(), &[&blank_end, &label_end, &nothing], &[])
 }
 
 /// Returns the labels, a matrix or a concatenated vector, as a padded matrix.

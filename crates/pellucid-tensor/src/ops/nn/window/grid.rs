@@ -86,29 +86,7 @@ pub fn grid_sample(
         .enumerate()
         .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
-    // The elements that are read along each axis, with their weights.
-    let seen: Vec<Vec<(Tensor, Option<Tensor>)>> = axes
-        .iter()
-        .zip(&at)
-        .map(|(axis, at)| match mode {
-            InterpolationMode::Nearest => Ok(vec![(arithmetic::round(&axis.padded_coordinates(at)?.detach())?, None)]),
-            InterpolationMode::Linear => {
-                let at = axis.padded_coordinates(at)?;
-                let low = arithmetic::floor(&at.detach())?;
-                let of_next = arithmetic::sub(&at, &low)?;
-                let of_low = arithmetic::sub(1.0, &of_next)?;
-                Ok(vec![(low.clone(), Some(of_low)), (arithmetic::add(&low, 1.0)?, Some(of_next))])
-            }
-            InterpolationMode::Cubic => {
-                let low = arithmetic::floor(&at.detach())?;
-                let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
-                let taps = weights.into_iter().enumerate();
-                // The padding mode replaces an element outside of the image by one inside.
-                taps.map(|(k, w)| Ok((axis.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?)?, Some(w))))
-                    .collect()
-            }
-        })
-        .collect::<Result<_>>()?;
+    let taps: Vec<Vec<Tap>> = axes.iter().zip(&at).map(|(axis, at)| axis.taps(at, mode)).collect::<Result<_>>()?;
     // The value of elements outside of the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
     // gets its gradient of 0 through this value.
     let zero = fill::zeros((), x.dtype())?;
@@ -119,37 +97,47 @@ pub fn grid_sample(
     };
     let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
     let mut sum: Option<Tensor> = None;
-    for taps in 0..seen.iter().map(Vec::len).product() {
-        let mut rest = taps;
-        let (mut index, mut inside, mut weight): (Option<Tensor>, Option<Tensor>, Option<Tensor>) = (None, None, None);
-        for (axis, seen) in axes.iter().zip(&seen) {
-            let (element, own) = &seen[rest % seen.len()];
-            rest /= seen.len();
-            let last = (axis.len - 1) as f64;
-            let within = compare::logical_and(&compare::ge(element, 0.0)?, &compare::le(element, last)?)?;
-            let number = copy::to_dtype(&arithmetic::clamp(element, 0.0, last)?, DType::I64)?;
-            index = Some(match index {
-                None => number,
-                Some(index) => arithmetic::add(&arithmetic::mul(&index, axis.len as i64)?, &number)?,
-            });
-            inside = Some(inside.map_or(Ok(within.clone()), |inside| compare::logical_and(&inside, &within))?);
-            weight = match (weight, own) {
-                (Some(weight), Some(own)) => Some(arithmetic::mul(&weight, own)?),
-                (weight, own) => weight.or(own.clone()),
-            };
-        }
-        let (index, inside) = (
-            index.expect("an image must have at least one spatial axis"),
-            inside.expect("an image must have at least one spatial axis"),
-        );
-        let each = broadcast::broadcast_to(&view::unsqueeze(&index, 1)?, [n, channels, places])?;
+    for number in 0..taps.iter().map(Vec::len).product() {
+        let Tap { element, weight, is_inside } = joint_tap(&axes, &taps, number)?;
+        let each = broadcast::broadcast_to(&view::unsqueeze(&element, 1)?, [n, channels, places])?;
         let found = gather::take_along_axis(&image, &each, 2)?;
-        let found = arithmetic::where_(&view::unsqueeze(&inside, 1)?, &found, &beyond)?;
+        let found = arithmetic::where_(&view::unsqueeze(&is_inside, 1)?, &found, &beyond)?;
         let part = weight.map_or(Ok(found.clone()), |w| arithmetic::mul(&found, &view::unsqueeze(&w, 1)?))?;
         sum = Some(sum.map_or(Ok(part.clone()), |sum| arithmetic::add(&sum, &part))?);
     }
     let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
     reshape_to(&sum.expect("an output must read at least one element"), &shape)
+}
+
+/// An element that is read for each point.
+#[derive(Clone)]
+struct Tap {
+    /// The number of the element, `i64`, within the image.
+    element: Tensor,
+    /// The weight; `None` stands for 1.
+    weight: Option<Tensor>,
+    /// Whether the element is in the image.
+    is_inside: Tensor,
+}
+
+/// Combines one tap of each axis, the `number`-th of all combinations, to a tap of the flat image.
+fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], number: usize) -> Result<Tap> {
+    let mut rest = number;
+    let mut one_of_axis = axes.iter().zip(taps).map(|(axis, taps)| {
+        let tap = &taps[rest % taps.len()];
+        rest /= taps.len();
+        (axis.len, tap)
+    });
+    let (_, first) = one_of_axis.next().expect("an image must have at least one spatial axis");
+    one_of_axis.try_fold(first.clone(), |joint, (len, tap)| {
+        let element = arithmetic::add(&arithmetic::mul(&joint.element, len as i64)?, &tap.element)?;
+        let is_inside = compare::logical_and(&joint.is_inside, &tap.is_inside)?;
+        let weight = match (joint.weight, &tap.weight) {
+            (Some(weight), Some(own)) => Some(arithmetic::mul(&weight, own)?),
+            (weight, own) => weight.or(own.clone()),
+        };
+        Ok(Tap { element, weight, is_inside })
+    })
 }
 
 /// One axis of the image.
@@ -165,6 +153,36 @@ impl SampledAxis {
         let len = self.len as f64;
         let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
         arithmetic::add(&arithmetic::mul(&arithmetic::add(at, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
+    }
+
+    /// Returns the elements that are read along this axis for coordinates `at`, with their weights.
+    fn taps(&self, at: &Tensor, mode: InterpolationMode) -> Result<Vec<Tap>> {
+        let tap = |at: &Tensor, weight: Option<Tensor>| {
+            let last = (self.len - 1) as f64;
+            let is_inside = compare::logical_and(&compare::ge(at, 0.0)?, &compare::le(at, last)?)?;
+            let element = copy::to_dtype(&arithmetic::clamp(at, 0.0, last)?, DType::I64)?;
+            Ok(Tap { element, weight, is_inside })
+        };
+        match mode {
+            InterpolationMode::Nearest => {
+                let nearest = arithmetic::round(&self.padded_coordinates(at)?.detach())?;
+                Ok(vec![tap(&nearest, None)?])
+            }
+            InterpolationMode::Linear => {
+                let at = self.padded_coordinates(at)?;
+                let low = arithmetic::floor(&at.detach())?;
+                let of_next = arithmetic::sub(&at, &low)?;
+                let of_low = arithmetic::sub(1.0, &of_next)?;
+                Ok(vec![tap(&low, Some(of_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(of_next))?])
+            }
+            InterpolationMode::Cubic => {
+                let low = arithmetic::floor(&at.detach())?;
+                let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
+                // The padding mode replaces an element outside of the image by one inside.
+                let padded = |k: usize| self.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?);
+                weights.into_iter().enumerate().map(|(k, weight)| tap(&padded(k)?, Some(weight))).collect()
+            }
+        }
     }
 
     /// Moves coordinates into the image, unless the padding is zeros.

@@ -170,11 +170,12 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     if !positions.dtype().is_int() {
         return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
     }
+    let places = copy::to_dtype(&places.x, DType::I64)?;
     let len = dims.iter().product();
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| view::flatten(t, 2, -1);
-    let y = apply_one(MaxUnpoolOp { op, places: len }, &[&flat(&values.x)?, &flat(&places.x)?])?;
+    let y = apply_one(MaxUnpoolOp { op, places: len }, &[&flat(&values.x)?, &flat(&places)?])?;
     values.restore_axes(&view::reshape_to(&y, &shape.into())?)
 }
 

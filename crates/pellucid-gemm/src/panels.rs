@@ -1,0 +1,36 @@
+//! The panels of A and B that a register tile reads.
+
+use super::blocks::MAX_DEPTH_BLOCK;
+use super::kernels::Kernels;
+
+/// The columns of B that one register tile reads, with contiguous rows.
+#[derive(Clone, Copy)]
+pub(crate) struct ColumnPanel<T> {
+    /// Element (0, 0).
+    pub(crate) data: *const T,
+    /// Stride between k indices.
+    pub(crate) depth: isize,
+    /// True if each step has the columns of a full register tile. Columns past the last column of B are zeros.
+    pub(crate) is_padded: bool,
+}
+
+impl<T> ColumnPanel<T> {
+    /// Returns a packed panel of `width` columns.
+    pub(crate) fn packed(data: *const T, width: usize) -> ColumnPanel<T> {
+        ColumnPanel { data, depth: width as isize, is_padded: true }
+    }
+}
+
+/// Returns the number of elements of the largest panel of A.
+pub(crate) fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
+    PACKED_ROW_STRIDE * a_panel_width(kernels)
+}
+
+/// Returns the number of elements of one k index in a panel of A that is packed by columns.
+pub(crate) fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
+    kernels.rows.next_multiple_of(kernels.lanes)
+}
+
+/// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
+/// distributed over the cache sets.
+pub(crate) const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;

@@ -1,0 +1,108 @@
+//! The parts of messages that name what an operation accepts, and how to correct a call.
+
+use crate::shape::Shape;
+
+pub(super) fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// Formats names in backquotes, separated by commas.
+pub(super) fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the axes that the operation accepts for a tensor of rank `rank`.
+pub(super) fn axis_help(op: &str, rank: usize) -> String {
+    match rank {
+        _ if op == "stack" => format!("axes of the result are -{}..={rank}", rank + 1),
+        _ if op == "unsqueeze" => format!("axes of the result are -{}..={rank}, for one new axis", rank + 1),
+        0 => "a 0-d tensor has no axis".to_string(),
+        rank => format!("axes are -{rank}..={}", rank - 1),
+    }
+}
+
+/// Returns the indices that the operation accepts, or the help for an index that is not a class: a number that means
+/// "no class", such as PyTorch's −100, or one beyond the last class.
+///
+/// An operation accepts negative indices, which count from the end, unless it is listed here.
+pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
+    match op {
+        "cross_entropy" | "nll_loss" if index < 0 => {
+            "; ignore_index skips the samples of one class number (PyTorch's default is -100; Pellucid has no default)"
+                .to_string()
+        }
+        "cross_entropy" | "nll_loss" if len == 1 => "; one output has only the class 0: for labels of 0 and 1 use \
+            BceWithLogitsLoss with float targets, or give the model two outputs"
+            .to_string(),
+        "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" | "ctc_loss" => {
+            format!("; classes are 0..{len}: give the model more outputs, or renumber the labels")
+        }
+        "embedding" | "embedding_bag" => {
+            format!("; indices must be in 0..{len}: enlarge the table, or check the vocabulary")
+        }
+        "embedding_bag offsets" => "; offsets must ascend from 0 to at most the number of indices".to_string(),
+        "multinomial" => "; a row of weights has an invalid weight or sum, or fewer positive weights than samples \
+            without replacement"
+            .to_string(),
+        "masked_scatter" => {
+            format!("; the mask has more than {len} true elements: the source needs one element for each of them")
+        }
+        // `narrow` reports the start or the end of the range.
+        "narrow" => format!("; start must be at least -{len}, and start + length at most {len}"),
+        _ if len == 0 => "; the axis is empty".to_string(),
+        "max_unpool1d" | "max_unpool2d" | "max_unpool3d" => format!("; indices must be in 0..{len}"),
+        "rnn" | "gru" | "lstm" => format!("; lengths of sequences must be in 0..={}", len - 1),
+        _ => format!("; indices must be in -{len}..={}", len - 1),
+    }
+}
+
+/// Formats the node of a backward pass that produced a NaN, and the line of its forward call.
+pub(super) fn origin(node: Option<&str>, location: Option<&str>) -> String {
+    match (node, location) {
+        (None, _) => String::new(),
+        (Some(node), Some(at)) => format!(", in the backward pass of `{node}`, which was called at {at}"),
+        (Some(node), None) => {
+            format!(
+                ", in the backward pass of `{node}`; enable anomaly mode before the forward pass to see the line of the call"
+            )
+        }
+    }
+}
+
+/// Returns a correction of the call whose result, or whose gradient, is NaN.
+pub(super) fn domain_help(op: &str, node: Option<&str>) -> String {
+    match node {
+        None => format!("clamp() the inputs of `{op}` to finite values of its domain, or add an epsilon to them"),
+        Some(node) => {
+            format!("clamp() the inputs of `{node}` to values with a finite derivative, or add an epsilon to them")
+        }
+    }
+}
+
+/// Formats the text of [`Error::OutOfMemory`].
+pub(super) fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usize, cap: usize) -> String {
+    let op = if op.is_empty() { String::new() } else { format!("{op}: ") };
+    let shape = shape.map_or("a buffer".to_string(), |shape| format!("a tensor of shape {shape}"));
+    let needs = match requested {
+        usize::MAX => "more bytes than can be addressed".to_string(),
+        bytes => readable_bytes(bytes),
+    };
+    let in_use = match cap {
+        usize::MAX => format!("{} in use", readable_bytes(in_use)),
+        // The cap of the memory, or the largest buffer of a device.
+        cap if requested > cap => format!("more than the limit of {}", readable_bytes(cap)),
+        cap => format!("{} of at most {} in use", readable_bytes(in_use), readable_bytes(cap)),
+    };
+    format!("{op}out of memory: {shape} needs {needs}; {in_use}; use a smaller shape or batch")
+}
+
+/// Formats a number of bytes with a binary unit.
+fn readable_bytes(bytes: usize) -> String {
+    let (unit, name) = match bytes {
+        0..1024 => return format!("{bytes} bytes"),
+        1024..0x10_0000 => (1024.0, "KiB"),
+        0x10_0000..0x4000_0000 => (1048576.0, "MiB"),
+        _ => (1073741824.0, "GiB"),
+    };
+    format!("{:.1} {name}", bytes as f64 / unit)
+}

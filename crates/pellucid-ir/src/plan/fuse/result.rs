@@ -1,0 +1,156 @@
+//! Fusion with the program that a reduction or a matrix product applies to its result.
+
+use super::{FusedArrays, FusionRefusal, FusionSide, map_of, outputs, sources, splice_producer};
+use crate::dtype::Compute;
+use crate::formula::{Load, Program, Splice, SpliceOperand, Spliced, SplicedValue};
+use crate::kernel::{Kernel, MatMul, Params, Reduce, ReduceOp};
+use crate::plan::{Launch, SlotView};
+use crate::shape::Layout;
+use std::sync::Arc;
+
+/// The program on the result of a reduction or product, while it is fused. Array 0 stands for the result; the other
+/// arrays follow.
+struct ResultProgram {
+    splice: Splice,
+    arrays: FusedArrays,
+}
+
+impl ResultProgram {
+    fn new(result: &SlotView) -> ResultProgram {
+        let mut arrays = FusedArrays::default();
+        arrays.number(&SlotView { slot: usize::MAX, ..result.clone() });
+        ResultProgram { splice: Splice::new(false), arrays }
+    }
+
+    /// Adds the program that the producer applies to its result and to `others`, and returns its values. Without a
+    /// program, the value is the result.
+    fn add_applied(
+        &mut self,
+        applied: Option<(&Arc<Program>, &Params)>,
+        result: SplicedValue,
+        others: &[SlotView],
+    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+        let Some((program, params)) = applied else { return Ok(vec![result]) };
+        let others = others.iter().map(|o| SpliceOperand::Array(self.arrays.number(o)));
+        let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(others).collect();
+        self.splice.part(program, params, &inputs).map_err(Some)
+    }
+
+    /// Adds the program of the reader, and returns its values.
+    fn add_reader(
+        &mut self,
+        (program, params): (&Arc<Program>, &Params),
+        reader: &FusionSide,
+        maker: &FusionSide,
+        produced: &[SplicedValue],
+    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+        let inputs = sources(&reader.inputs, &reader.space, maker, produced, &mut self.arrays)?;
+        self.splice.part(program, params, &inputs).map_err(Some)
+    }
+
+    /// Returns the program with these results, and its arrays except the result of the producer.
+    fn finish(self, values: &[SplicedValue]) -> Result<(Spliced, Vec<SlotView>), FusionRefusal> {
+        let spliced = self.splice.finish("fused", values).map_err(Some)?;
+        if spliced.arrays[0] != 0 {
+            return Err(None);
+        }
+        if spliced.arrays[1..].contains(&0) {
+            return Err(Some("the result is read in two dtypes"));
+        }
+        let others = self.arrays.select(&spliced).into_iter().skip(1).collect();
+        Ok((spliced, others))
+    }
+}
+
+/// Returns the launch of a reduction with another finishing program, whose arrays are `others`.
+fn with_finish(
+    reduce: &Reduce,
+    spliced: Spliced,
+    (reduced, others): (&[SlotView], Vec<SlotView>),
+    outputs: Vec<SlotView>,
+    pair: (&Launch, &Launch),
+) -> Launch {
+    let kernel = Kernel::Reduce(Reduce {
+        finish: Some(Arc::new(spliced.program)),
+        finish_params: spliced.params,
+        output: outputs[0].dtype,
+        ..reduce.clone()
+    });
+    Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, pair)
+}
+
+/// Fuses a map into the other inputs of the finishing program of a reduction.
+pub(super) fn fuse_into_finish(
+    (reduce, finish): (&Reduce, &Arc<Program>),
+    a: &Launch,
+    maker: &FusionSide,
+    b: &Launch,
+    reader: &FusionSide,
+    stored: &[bool],
+) -> Result<Launch, FusionRefusal> {
+    map_of(a)?;
+    let mut fused = ResultProgram::new(&reader.outputs[0]);
+    fused.splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
+    let produced = splice_producer(&mut fused.splice, a, maker, &mut fused.arrays)?;
+    let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+    let mut inputs = vec![SpliceOperand::Array(0)];
+    inputs.extend(sources(finishing, &reader.space, maker, &produced, &mut fused.arrays)?);
+    let read = fused.splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
+    let (spliced, others) = fused.finish(&values)?;
+    Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
+}
+
+/// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
+pub(super) fn fuse_finish(
+    reduce: &Reduce,
+    a: &Launch,
+    maker: &FusionSide,
+    b: &Launch,
+    reader: &FusionSide,
+    stored: &[bool],
+    wide: bool,
+) -> Result<Launch, FusionRefusal> {
+    let (program, params) = map_of(b)?;
+    let accumulator = match reduce.op {
+        ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
+        _ => reduce.program.outputs[0].compute,
+    };
+    let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
+    let mut fused = ResultProgram::new(&maker.outputs[0]);
+    let result = fused.splice.load_as(0, load, reduce.output);
+    let (reduced, finishing) = maker.inputs.split_at(reduce.program.inputs.len());
+    let applied = reduce.finish.as_ref().map(|finish| (finish, &reduce.finish_params));
+    let produced = fused.add_applied(applied, result, finishing)?;
+    let read = fused.add_reader((&program, &params), reader, maker, &produced)?;
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
+    let (spliced, others) = fused.finish(&values)?;
+    let is_result_alone = others.is_empty() && outputs.len() == 1;
+    if !(wide || is_result_alone) {
+        return Err(None);
+    }
+    Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
+}
+
+/// Fuses a map on the result of a matrix product into its epilogue.
+pub(super) fn fuse_epilogue(
+    product: &MatMul,
+    a: &Launch,
+    maker: &FusionSide,
+    b: &Launch,
+    reader: &FusionSide,
+    stored: &[bool],
+) -> Result<Launch, FusionRefusal> {
+    let (program, params) = map_of(b)?;
+    let (layout, dtype) = (Layout::contiguous(maker.space.clone()), product.product_dtype(a.inputs[0].dtype));
+    let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
+    let product_value = fused.splice.load(0, dtype);
+    let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));
+    let produced = fused.add_applied(applied, product_value, &maker.inputs[2..])?;
+    let read = fused.add_reader((&program, &params), reader, maker, &produced)?;
+    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
+    let (spliced, others) = fused.finish(&values)?;
+    let inputs = a.inputs[..2].iter().cloned().chain(others).collect();
+    let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });
+    Ok(Launch::fused(kernel, inputs, outputs, (a, b)))
+}

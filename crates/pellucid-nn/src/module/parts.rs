@@ -1,0 +1,316 @@
+//! Modules without their types: the methods of [`Module`], compiled once for all modules.
+
+use super::Module;
+use crate::parameter::{Buffer, Parameter};
+use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
+use crate::tree::ModelTree;
+use crate::visit::{ModulePart, PartInfo, Visitor};
+use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A module without its type.
+///
+/// The methods of [`Module`] forward to the methods of `dyn ModuleParts`, which are compiled once. A program compiles
+/// one small function for each type of module instead of all methods.
+pub(crate) trait ModuleParts {
+    /// Visits the module; see [`Module::visit`].
+    fn visit_parts(&self, visitor: &mut Visitor<'_>);
+}
+
+impl<M: Module + ?Sized> ModuleParts for M {
+    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+        self.visit(visitor);
+    }
+}
+
+/// Returns a module without its type. The second reference makes an unsized module a trait object too.
+#[inline]
+pub(crate) fn parts<'a, M: Module + ?Sized>(module: &'a &'a M) -> &'a (dyn ModuleParts + 'a) {
+    module
+}
+
+impl dyn ModuleParts + '_ {
+    /// Calls `on_part` with every part and its name.
+    pub(crate) fn walk(&self, on_part: &mut dyn FnMut(&str, ModulePart<'_>)) {
+        self.visit_parts(&mut Visitor::new(on_part));
+    }
+
+    /// Returns the named parameters that exist, whether or not all layers are built; a shared parameter once.
+    pub(crate) fn parameters(&self) -> Vec<(String, Parameter)> {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        self.walk(&mut |name, part| {
+            if let ModulePart::Parameter(parameter) = part
+                && seen.insert(parameter.id())
+            {
+                found.push((name.to_string(), parameter.clone()));
+            }
+        });
+        found
+    }
+
+    /// Returns the named parameters, or an error if a layer is not built.
+    pub(super) fn built_parameters(&self) -> Result<Vec<(String, Parameter)>> {
+        self.check_built("parameters")?;
+        Ok(self.parameters())
+    }
+
+    pub(super) fn unnamed_parameters(&self) -> Result<Vec<Parameter>> {
+        Ok(self.built_parameters()?.into_iter().map(|(_, parameter)| parameter).collect())
+    }
+
+    pub(super) fn parameter_count(&self) -> Result<usize> {
+        Ok(self.built_parameters()?.iter().map(|(_, parameter)| parameter.size()).sum())
+    }
+
+    /// Returns the named buffers; a shared buffer once.
+    pub(crate) fn buffers(&self) -> Vec<(String, Buffer)> {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        self.walk(&mut |name, part| {
+            if let ModulePart::Buffer(buffer) = part
+                && seen.insert(identity(buffer))
+            {
+                found.push((name.to_string(), buffer.clone()));
+            }
+        });
+        found
+    }
+
+    pub(crate) fn unnamed_buffers(&self) -> Vec<Buffer> {
+        self.buffers().into_iter().map(|(_, buffer)| buffer).collect()
+    }
+
+    /// Returns this module and all modules in it, with their names.
+    pub(crate) fn modules(&self) -> Vec<(String, PartInfo)> {
+        let mut found = Vec::new();
+        self.walk(&mut |name, part| {
+            if let ModulePart::Module(info) = part {
+                found.push((name.to_string(), info));
+            }
+        });
+        found
+    }
+
+    /// Returns the modules in this one that no other of them contains.
+    pub(super) fn children(&self) -> Vec<(String, PartInfo)> {
+        let mut found: Vec<(String, PartInfo)> = Vec::new();
+        for (name, info) in self.modules().into_iter().filter(|(name, _)| !name.is_empty()) {
+            let inside = |(outer, _): &(String, PartInfo)| name.strip_prefix(outer).is_some_and(|r| r.starts_with('.'));
+            if !found.iter().any(inside) {
+                found.push((name, info));
+            }
+        }
+        found
+    }
+
+    /// Returns parameters, and the buffers that `includes` selects, in the order of the fields; a shared one under each
+    /// of its names.
+    pub(crate) fn values(&self, includes: fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
+        let mut found = Vec::new();
+        self.walk(&mut |name, part| match part {
+            ModulePart::Parameter(parameter) => found.push((name.to_string(), parameter.tensor().clone())),
+            ModulePart::Buffer(buffer) if includes(buffer) => found.push((name.to_string(), buffer.tensor().clone())),
+            _ => {}
+        });
+        found
+    }
+
+    /// Returns the values of a state dict; a shared value under each of its names.
+    pub(super) fn persistent_values(&self) -> Vec<(String, Tensor)> {
+        self.values(Buffer::is_persistent)
+    }
+
+    pub(super) fn zero_grad(&self) {
+        self.walk(&mut |_, part| {
+            if let ModulePart::Parameter(parameter) = part {
+                parameter.tensor().zero_grad();
+            }
+        });
+    }
+
+    pub(super) fn freeze(&self) -> Result<()> {
+        self.check_built("freeze")?;
+        self.set_requires_grad(false);
+        Ok(())
+    }
+
+    pub(super) fn set_requires_grad(&self, required: bool) {
+        self.walk(&mut |_, part| {
+            if let ModulePart::Parameter(parameter) = part {
+                parameter.set_requires_grad(required).expect("a parameter must be a leaf tensor with a float dtype");
+            }
+        });
+    }
+
+    pub(super) fn set_training(&self, training: bool) {
+        self.walk(&mut |_, part| {
+            if let ModulePart::TrainingMode(mode) = part {
+                mode.set(training);
+            }
+        });
+    }
+
+    pub(super) fn to_(&self, device: Device) -> Result<()> {
+        self.replace_elements("to", |tensor| tensor.device() != device, |tensor| tensor.try_to_(device))
+    }
+
+    pub(super) fn to_dtype_(&self, dtype: DType) -> Result<()> {
+        if !dtype.is_float() {
+            let help = "parameters must have a float dtype: F64, F32, BF16 or F16";
+            return Err(Error::dtype_argument("to_dtype", dtype, help));
+        }
+        let changes = |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype() != dtype;
+        self.replace_elements("to_dtype", changes, |tensor| tensor.try_to_dtype_(dtype))
+    }
+
+    /// Calls `replace` with every parameter and buffer for which `changes` is true, after all were checked.
+    pub(super) fn replace_elements(
+        &self,
+        op: &'static str,
+        changes: impl Fn(&Tensor) -> bool,
+        replace: impl Fn(&Tensor) -> Result<()>,
+    ) -> Result<()> {
+        self.check_built(op)?;
+        let mut state = self.values(|_| true);
+        let mut seen = HashSet::new();
+        state.retain(|(_, tensor)| changes(tensor) && seen.insert(tensor.id()));
+        state.iter().try_for_each(|(name, tensor)| tensor.check_movable(op).map_err(|error| in_part(name, error)))?;
+        state.iter().try_for_each(|(name, tensor)| replace(tensor).map_err(|error| in_part(name, error)))
+    }
+
+    /// Returns an error if a part of this module is also a part of its clone.
+    pub(crate) fn check_separate(&self, op: &'static str, clone: &dyn ModuleParts) -> Result<()> {
+        let mut own = HashSet::new();
+        self.walk(&mut |_, part| own.extend(part.address()));
+        let mut shared = None;
+        clone.walk(&mut |name, part| {
+            if part.address().is_some_and(|address| own.contains(&address)) {
+                shared.get_or_insert_with(|| name.to_string());
+            }
+        });
+        let Some(name) = shared else { return Ok(()) };
+        let reason = "the clone of the model contains this part of the model itself, because the part is behind an `Arc` \
+                      or a reference; store the part in the model (clones of a layer share its parameters)";
+        Err(in_part(&name, Error::invalid(op, reason)))
+    }
+
+    pub(super) fn tree(&self, type_name: &str) -> ModelTree {
+        let mut tree = ModelTree::new(type_name);
+        self.walk(&mut |name, part| match part {
+            ModulePart::Module(info) => {
+                let unbuilt = if info.unbuilt { " (not built)" } else { "" };
+                tree.add_module(name, format!("{}{unbuilt}", info.class()));
+            }
+            ModulePart::Parameter(parameter) => {
+                let frozen = if parameter.requires_grad() { "" } else { " frozen" };
+                tree.add_tensor(name, describe(parameter) + frozen);
+            }
+            ModulePart::Buffer(buffer) => tree.add_tensor(name, describe(buffer)),
+            ModulePart::Setting(value) => tree.add_setting(name, format!("{value:?}")),
+            ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) => {}
+        });
+        tree
+    }
+
+    pub(crate) fn supports_capture(&self) -> Result<()> {
+        let refusal = |(name, info): (String, PartInfo)| {
+            let source = Box::new(Error::invalid("capture", info.refuses_capture?));
+            Some(Error::Layer { layer: info.label(&name), source })
+        };
+        self.modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
+    }
+
+    pub(super) fn state_dict(&self) -> Result<StateDict> {
+        self.check_built("state_dict")?;
+        state::snapshot(&first_names(self.persistent_values()))
+    }
+
+    pub(super) fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.prepare_load(state)?.commit()
+    }
+
+    pub(super) fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
+        self.check_built("load_matching")?;
+        state::load_matching(&self.persistent_values(), state)
+    }
+
+    /// Returns an error if the module has a layer that is not built.
+    pub(crate) fn check_built(&self, op: &'static str) -> Result<()> {
+        let mut found = None;
+        self.walk(&mut |name, part| {
+            if let ModulePart::Module(info) = part
+                && info.unbuilt
+            {
+                found.get_or_insert_with(|| info.label(name));
+            }
+        });
+        let Some(layer) = found else { return Ok(()) };
+        let help = "the parameters of the layer depend on the shape of its first input; call build() of the model \
+                    first, or run the model once";
+        Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
+    }
+}
+
+/// The state consists of the parameters and persistent buffers, a shared one under its first name.
+impl Stateful for dyn ModuleParts + '_ {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        self.check_built("state")?;
+        Ok(first_names(self.persistent_values()))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        self.check_built("load_state_dict")?;
+        StateLoad::new(&self.persistent_values(), state)
+    }
+}
+
+/// Calls `on_part` with every part of a module and its name.
+pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str, ModulePart<'_>)) {
+    parts(&module).walk(&mut on_part);
+}
+
+/// Returns the named parameters that exist, whether or not all layers are built.
+pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
+    parts(&module).parameters()
+}
+
+/// Returns the error of an operation on the parameter or buffer of this name.
+pub(crate) fn in_part(name: &str, error: Error) -> Error {
+    Error::Layer { layer: format!("`{name}`"), source: Box::new(error) }
+}
+
+/// Returns shape, dtype unless it is `f32`, and device unless it is the CPU.
+fn describe(tensor: &Tensor) -> String {
+    let mut text = tensor.shape().to_string();
+    if tensor.dtype() != DType::F32 {
+        text += &format!(" {}", tensor.dtype());
+    }
+    if tensor.device() != Device::cpu() {
+        text += &format!(" {}", tensor.device());
+    }
+    text
+}
+
+/// Keeps only the first name of a shared tensor.
+fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+    let mut seen = HashSet::new();
+    named.retain(|(_, tensor)| seen.insert(view(tensor)));
+    named
+}
+
+/// Returns all parameters and buffers by name; a shared tensor once.
+pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
+    first_names(parts(&module).values(|_| true))
+}
+
+/// Returns a key that is equal for handles of the same tensor: the storage, and the offset of the first element in it.
+pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
+    let array = tensor.array();
+    (Arc::as_ptr(array.storage()).cast::<()>().addr(), array.layout().offset())
+}
+
+/// Returns [`identity`] and the layout. In a state dict, a view of a tensor with another layout is a separate value
+/// with its own shape.
+pub(crate) fn view(tensor: &Tensor) -> ((usize, usize), Layout) {
+    (identity(tensor), tensor.array().layout().clone())
+}

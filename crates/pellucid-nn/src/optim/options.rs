@@ -1,0 +1,96 @@
+//! [`options!`]: the table of the options of an optimizer.
+
+/// Defines a struct of options from a table with one row for each option: its documentation, type, default and range.
+///
+/// The documentation of an option ends with its default. The range is the name of an
+/// [`OptionRange`](crate::option_range::OptionRange); of a tuple, the numbers of the checked parts follow. The macro
+/// implements `Default`, and the method `check_ranges(op)`, whose errors name the optimizer `op`, the option and its
+/// default.
+macro_rules! options {
+    (
+        $(#[$attribute:meta])*
+        $name:ident {
+            $($(#[doc = $doc:literal])+ $option:ident: $ty:ty = $default:expr
+                $(=> $range:ident $(($($part:tt),+))?)?;)+
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name {
+            $(
+                $(#[doc = $doc])+
+                #[doc = concat!("Default: `", stringify!($default), "`.")]
+                pub $option: $ty,
+            )+
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($option: $default),+ }
+            }
+        }
+
+        impl $name {
+            /// Returns an error of `op` for an option out of its range.
+            fn check_ranges(&self, op: &'static str) -> pellucid_tensor::Result<()> {
+                let usual = $name::default();
+                $($($crate::optim::options::check_option!(op, self, usual, $option, $range $(, $($part),+)?);)?)+
+                Ok(())
+            }
+        }
+    };
+}
+pub(super) use options;
+
+/// Returns an error from the calling function unless an option, or each listed part of it, is in a range.
+macro_rules! check_option {
+    ($op:expr, $options:expr, $usual:expr, $option:ident, $range:ident) => {
+        $crate::option_range::OptionRange::$range.check($op, stringify!($option), $options.$option, $usual.$option)?
+    };
+    ($op:expr, $options:expr, $usual:expr, $option:ident, $range:ident, $($part:tt),+) => {
+        $($crate::option_range::OptionRange::$range.check(
+            $op,
+            concat!(stringify!($option), ".", stringify!($part)),
+            $options.$option.$part,
+            $usual.$option.$part,
+        )?;)+
+    };
+}
+pub(super) use check_option;
+
+/// Implements the listed methods of [`Rule`](super::Rule) from the options of the same names. `check` checks the ranges
+/// of the table only, and `betas` implements `momentum`, whose value is β₁.
+macro_rules! rule_methods {
+    ($($method:ident),+) => { $($crate::optim::options::rule_methods!(@ $method);)+ };
+    (@ check) => {
+        fn check(&self) -> pellucid_tensor::Result<()> {
+            self.check_ranges(Self::NAME)
+        }
+    };
+    (@ lr) => {
+        fn lr(&self) -> f64 {
+            self.lr
+        }
+    };
+    (@ betas) => {
+        fn momentum(&self) -> Option<$crate::optim::Momentum> {
+            Some($crate::optim::Momentum::Mean(self.betas.0))
+        }
+    };
+    (@ momentum) => {
+        fn momentum(&self) -> Option<$crate::optim::Momentum> {
+            (self.momentum > 0.0).then_some($crate::optim::Momentum::Kept(self.momentum))
+        }
+    };
+    (@ maximize) => {
+        fn maximize(&self) -> bool {
+            self.maximize
+        }
+    };
+    (@ weight_decay) => {
+        fn without_decay(&self) -> Self {
+            Self { weight_decay: 0.0, ..*self }
+        }
+    };
+}
+pub(super) use rule_methods;
