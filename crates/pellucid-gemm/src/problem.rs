@@ -52,7 +52,7 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// The contract of [`gemm_batched_for_isa`](crate::gemm_batched_for_isa) holds for the products at `offsets(0..batch)`, with C of `m × n` and
+    /// The contract of [`gemm_batched_for_isa`] holds for the products at `offsets(0..batch)`, with C of `m × n` and
     /// the instruction set of `kernels`.
     #[inline]
     pub(crate) unsafe fn compute(
@@ -119,7 +119,7 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// - The contract of [`gemm_batched_for_isa`](crate::gemm_batched_for_isa) holds for the product at `offsets`.
+    /// - The contract of [`gemm_batched_for_isa`] holds for the product at `offsets`.
     /// - *Region*: no other thread accesses the rectangle of C during the call.
     #[inline]
     unsafe fn compute_rectangle(
@@ -161,7 +161,7 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// - The gemm contract of [`gemm`](crate::gemm) and *Isa* of [`gemm_batched_for_isa`](crate::gemm_batched_for_isa) hold for the rectangle of these matrices.
+    /// - The gemm contract of [`gemm`] and *Isa* of [`gemm_batched_for_isa`] hold for the rectangle of these matrices.
     /// - *Region*: no other thread accesses the rectangle of C during the call.
     #[inline]
     unsafe fn compute_into(

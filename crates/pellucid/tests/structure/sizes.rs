@@ -33,8 +33,8 @@ fn function_name(line: &str) -> Option<&str> {
     words.next()?.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// Returns the number of lines of a function; `None` for a declaration without a body. The formatter puts the last brace
-/// below the first character of the signature.
+/// Returns the number of lines of a function; `None` for a declaration without a body. The formatter puts the last
+/// brace below the first character of the signature.
 fn function_len(lines: &[&str]) -> Option<usize> {
     let opens = lines.iter().position(|line| line.ends_with(['{', ';', '}']))?;
     if !lines[opens].ends_with('{') {
