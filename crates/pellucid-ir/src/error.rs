@@ -364,6 +364,13 @@ impl Error {
         Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }
     }
 
+    /// Creates an [`Error::InputMismatch`] for a launch with `given` inputs of a step of `expected` inputs.
+    #[cold]
+    pub fn wrong_number_of_inputs(given: usize, expected: usize) -> Error {
+        let got = if given < expected { "missing" } else { "one input too many" };
+        Error::InputMismatch { index: given.min(expected), got: got.into(), expected: format!("{expected} inputs") }
+    }
+
     /// Returns the error without the layers of a model and the parts of a checkpoint in which it occurred.
     ///
     /// ```

@@ -132,7 +132,7 @@ fn call_observed(
     compute: Compute<'_>,
 ) -> Result<Tensor> {
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return ModelTrace::record_call(module.id, module.class(), is_activation, inputs[0], compute);
+        return ModelTrace::record_call(module.id, module.class(), is_activation, inputs, compute);
     }
     call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.parts, error))
 }
@@ -246,6 +246,8 @@ pub(crate) fn with_call_listener<R>(on_call: Rc<dyn Fn(LayerCall<'_>)>, run: imp
 /// The trace of a model on this thread.
 struct ModelTrace {
     names: HashMap<ModuleId, (String, &'static str)>,
+    /// Whether hooks of the traced calls run.
+    runs_hooks: bool,
     depth: usize,
     calls: Vec<TracedCall>,
     /// The label of the innermost layer that failed.
@@ -266,16 +268,16 @@ pub(crate) struct TracedCall {
 }
 
 impl ModelTrace {
-    /// Records a call. Its hooks do not run, since no values exist.
+    /// Records a call.
     fn record_call(
         id: Option<ModuleId>,
         type_name: &'static str,
         is_activation: bool,
-        x: &Tensor,
+        inputs: &[&Tensor],
         compute: Compute<'_>,
     ) -> Result<Tensor> {
-        let before = traced().unwrap_or_default();
-        let at = ModelTrace::with(|watch| {
+        let (x, before) = (inputs[0], traced().unwrap_or_default());
+        let (at, runs_hooks) = ModelTrace::with(|watch| {
             let known = id.and_then(|id| watch.names.get(&id)).cloned();
             let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
             let (name, type_name) = known.unwrap_or((String::new(), type_name));
@@ -291,11 +293,11 @@ impl ModelTrace {
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
             watch.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
             watch.depth += 1;
-            watch.calls.len() - 1
+            (watch.calls.len() - 1, watch.runs_hooks)
         });
         // The guard also records a layer that panics as failed.
         let mut call = TracedCallGuard { at, output: None };
-        let result = compute(None);
+        let result = if runs_hooks { hook::call_hooked(id, inputs, compute) } else { compute(None) };
         call.output = result.as_ref().ok().map(|y| Meta { shape: y.shape().clone(), dtype: y.dtype() });
         drop(call);
         result
@@ -330,7 +332,7 @@ impl Drop for TracedCallGuard {
     }
 }
 
-/// Runs `run` without kernels and returns its result with all traced calls of layers.
+/// Runs `run` without kernels and without hooks, and returns its result with all traced calls of layers.
 ///
 /// # Errors
 /// The errors of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
@@ -338,10 +340,29 @@ pub(crate) fn trace_calls(
     model: &dyn ModuleParts,
     run: &mut dyn FnMut() -> Result<Tensor>,
 ) -> Result<(Tensor, Vec<TracedCall>)> {
+    trace_model(model, false, run)
+}
+
+/// Runs `run` as [`trace_calls`] does, but with the hooks of the calls, as a recording does.
+///
+/// # Errors
+/// The errors of [`trace_calls`]; [`Error::ReadInCapture`] for a hook that reads a value.
+pub(crate) fn trace_hooked_calls(
+    model: &dyn ModuleParts,
+    run: &mut dyn FnMut() -> Result<Tensor>,
+) -> Result<(Tensor, Vec<TracedCall>)> {
+    trace_model(model, true, run)
+}
+
+fn trace_model(
+    model: &dyn ModuleParts,
+    runs_hooks: bool,
+    run: &mut dyn FnMut() -> Result<Tensor>,
+) -> Result<(Tensor, Vec<TracedCall>)> {
     let named = model.modules();
     let names = named.iter().filter_map(|(name, info)| Some((info.id()?, (name.clone(), info.class())))).collect();
     let _observer = Observer::new();
-    let outer = WATCH.replace(Some(ModelTrace { names, depth: 0, calls: Vec::new(), failed: None }));
+    let outer = WATCH.replace(Some(ModelTrace { names, runs_hooks, depth: 0, calls: Vec::new(), failed: None }));
     let result = trace(run);
     let watch = WATCH.replace(outer).expect("the trace that was stored above must still be active");
     match result {

@@ -1,9 +1,9 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
 use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, placed};
-use super::launcher::Launcher;
+use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
-use crate::call::trace_calls;
+use crate::call::{first_device, trace_hooked_calls};
 use crate::module::ModuleParts;
 use crate::parameter::EvaluationGuard;
 use pellucid_tensor::{
@@ -162,7 +162,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// The errors of [`run`](InferenceModel::run).
     pub fn compile_for(&mut self, like: &X) -> Result<()> {
         self.set_structure(like)?;
-        self.passes.compile(like)
+        self.passes.forget_if_refused(|passes| passes.compile(like))
     }
 
     /// Returns the model's output for a batch of any number of rows: `[N, ..]`.
@@ -174,7 +174,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// without rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
         self.set_structure(x)?;
-        self.passes.run(x)
+        self.passes.forget_if_refused(|passes| passes.run(x))
     }
 
     /// Runs a batch of exactly a compiled shape, and returns the output as the recording stores it. The next launch
@@ -219,8 +219,8 @@ struct ForwardPasses<'f> {
     /// The recordings, for the tensors of the model in `state`.
     launcher: Launcher<'f>,
     state: Option<ModelState<'f>>,
-    /// The compiled shapes that were traced, and whether axis 1 of the output is the sequence.
-    traced: Vec<(FilledShape, bool)>,
+    /// The axes of the output of each recording that has run on a padded batch.
+    axes: PerRecording<OutputAxes>,
     /// The inputs of the present launch.
     inputs: Vec<Tensor>,
 }
@@ -251,6 +251,15 @@ impl FilledShape {
     }
 }
 
+/// The axes of an output that change with the inputs.
+#[derive(Clone, Copy)]
+struct OutputAxes {
+    /// Whether axis 0 is the batch.
+    batch: bool,
+    /// Whether axis 1 is the sequence.
+    length: bool,
+}
+
 impl<'f> ForwardPasses<'f> {
     fn new(model: Arc<dyn ModelOfInputs + 'f>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
         let forward = model.clone();
@@ -259,8 +268,17 @@ impl<'f> ForwardPasses<'f> {
         let recordings = CaptureOptions::default().recordings * sizes.len() * lengths.len().max(1);
         let options = CaptureOptions { pack_weights: true, recordings, ..CaptureOptions::default() };
         let launcher = Launcher::new(None, options, Box::new(forward));
-        let (expected, traced, inputs) = (Vec::new(), Vec::new(), Vec::new());
-        ForwardPasses { model, sizes, lengths, expected, launcher, state: None, traced, inputs }
+        let (expected, axes, inputs) = (Vec::new(), PerRecording::default(), Vec::new());
+        ForwardPasses { model, sizes, lengths, expected, launcher, state: None, axes, inputs }
+    }
+
+    /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next one may be different.
+    fn forget_if_refused<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let result = f(self);
+        if result.is_err() && self.expected.is_empty() {
+            self.forget_recordings();
+        }
+        result
     }
 
     fn compile(&mut self, like: &dyn BatchTensors) -> Result<()> {
@@ -271,12 +289,12 @@ impl<'f> ForwardPasses<'f> {
         for &rows in &self.sizes.clone() {
             for &length in &lengths {
                 let fill = FilledShape { rows, length };
-                self.trace(fill)?;
                 let empty = self.placeholders(fill)?;
                 let _off = no_grad();
                 if self.launcher.prepare(&empty)? {
                     self.log_recording(fill);
                 }
+                self.launcher.output_shape(&empty, 0).map_or(Ok(()), |output| check_rows(&output, fill.rows))?;
             }
         }
         self.accept(like);
@@ -294,7 +312,7 @@ impl<'f> ForwardPasses<'f> {
             let part = |tensor: &Tensor| ops::narrow(tensor, 0, start, rows);
             self.inputs =
                 if rows == all[0].shape()[0] { all.clone() } else { all.iter().map(part).collect::<Result<_>>()? };
-            parts.push(self.run_part(FilledShape { rows, length })?);
+            parts.push(self.run_part(FilledShape { rows, length }, rows < all[0].shape()[0])?);
         }
         self.inputs.clear();
         self.accept(x);
@@ -304,41 +322,39 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Runs the inputs, at most the largest compiled size, and returns the output without its padding.
-    fn run_part(&mut self, given: FilledShape) -> Result<Tensor> {
+    /// Runs the inputs, at most the largest compiled size, and returns the output without its padding. `is_split` tells
+    /// whether they are a part of a larger batch.
+    fn run_part(&mut self, given: FilledShape, is_split: bool) -> Result<Tensor> {
         let fill = self.fill(given);
-        let has_output_length = self.trace(fill).map_err(|error| self.in_filled(given, error))?;
+        let own = if fill == given { Vec::new() } else { self.inputs.clone() };
         for input in &mut self.inputs {
             *input = filled(input, fill)?;
         }
         let before = self.launcher.cache().misses;
-        // The next launch overwrites the output.
-        let mut output = ops::copy(&self.launcher.launch(&self.inputs)?[0])?;
+        if let Err(error) = self.launcher.launch(&self.inputs) {
+            return Err(in_filled(&own, &self.inputs, error));
+        }
         if self.launcher.cache().misses > before {
             self.log_recording(fill);
         }
-        if given.rows < fill.rows {
-            output = ops::narrow(&output, 0, 0, given.rows)?;
+        let output = &self.launcher.outputs()[0];
+        check_rows(output.shape(), fill.rows)?;
+        // The next launch overwrites the output.
+        let output = ops::copy(output)?;
+        if fill == given && (!is_split || fill.rows == 1) {
+            return Ok(output);
         }
+        let axes = self.output_axes(fill, output.shape())?;
+        if !axes.batch && (is_split || given.rows < fill.rows) {
+            let help = "axis 0 of the output is not the batch, so padded rows cannot be removed and the outputs of \
+                        parts cannot be joined; give this model only batches of a compiled size";
+            return Err(Error::shapes(INFERENCE, [output.shape()], help));
+        }
+        let output = ops::narrow(&output, 0, 0, given.rows)?;
         match given.length {
-            Some(length) if has_output_length && given.length < fill.length => ops::narrow(&output, 1, 0, length),
+            Some(length) if axes.length => ops::narrow(&output, 1, 0, length),
             _ => Ok(output),
         }
-    }
-
-    /// Returns the error of a recording for the present inputs. If they are filled, an error of the model names the
-    /// filled shapes, so the inputs' own shapes are added.
-    #[cold]
-    fn in_filled(&self, given: FilledShape, error: Error) -> Error {
-        let fill = self.fill(given);
-        if fill == given || error.operation() == Some(INFERENCE) {
-            return error;
-        }
-        let list = |of: &dyn Fn(&Tensor) -> Shape| {
-            self.inputs.iter().map(|x| of(x).to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let (own, filled) = (list(&|x| x.shape().clone()), list(&|x| fill.of(x.shape())));
-        Error::Layer { layer: format!("inputs of shape {own}, filled up to {filled}"), source: Box::new(error) }
     }
 
     fn launch(&mut self, x: &dyn BatchTensors) -> Result<Outputs<'_>> {
@@ -351,11 +367,13 @@ impl<'f> ForwardPasses<'f> {
             let help = format!("launch() needs a batch size of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
-        self.set_inputs(x)?;
-        self.trace(given)?;
-        self.accept(x);
-        let _off = no_grad();
-        self.launcher.launch(&self.inputs)?;
+        self.forget_if_refused(|passes| {
+            passes.set_inputs(x)?;
+            let _off = no_grad();
+            check_rows(passes.launcher.launch(&passes.inputs)?[0].shape(), given.rows)?;
+            passes.accept(x);
+            Ok(())
+        })?;
         match &self.launcher {
             Launcher::Captured(captured, _) => Ok(captured.outputs()),
             Launcher::Eager(step) => {
@@ -454,25 +472,18 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn forget_recordings(&mut self) {
-        if let Some(captured) = self.launcher.captured_mut() {
-            captured.drop_recordings();
-        }
-        self.traced.clear();
+        self.launcher.drop_recordings();
+        self.axes.clear();
         self.state = None;
     }
 
     /// Sets the inputs of the launch: without autograd history, and on the device of the model. Recordings are dropped
-    /// if tensors of the model were replaced.
+    /// if tensors of the model were replaced. Lazy layers are built.
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
         if self.state.as_ref().is_some_and(|state| state.check().is_err()) {
             self.forget_recordings();
         }
-        if self.state.is_none() {
-            let model: &dyn ModuleParts = &*self.model;
-            model.supports_capture()?;
-            self.state = Some(ModelState::of(self.model.clone()));
-        }
-        let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device);
+        let device = self.state.as_ref().map_or_else(|| first_device(&*self.model), ModelState::device);
         let (inputs, mut set) = (&mut self.inputs, Ok(()));
         inputs.clear();
         x.each_tensor(&mut |_, x| {
@@ -480,43 +491,50 @@ impl<'f> ForwardPasses<'f> {
                 set = placed(INFERENCE, device, x).map(|x| inputs.push(x));
             }
         });
-        set
-    }
-
-    /// Traces the forward pass for a compiled shape that was not traced before; only the other axes and the dtypes of
-    /// the inputs are used. Returns whether axis 1 of the output is the sequence.
-    fn trace(&mut self, fill: FilledShape) -> Result<bool> {
-        if let Some((_, has_length)) = self.traced.iter().find(|(known, _)| *known == fill) {
-            return Ok(*has_length);
-        }
-        let output = self.traced_shape(fill)?;
-        if self.traced.is_empty() {
-            // The trace has built lazy layers.
+        set?;
+        if self.state.is_none() {
+            let model: &dyn ModuleParts = &*self.model;
+            model.supports_capture()?;
+            let FilledShape { rows, length } = self.check(x)?;
+            let rows = rows.min(self.sizes[self.sizes.len() - 1]);
+            let (given, fill) = (FilledShape { rows, length }, self.fill(FilledShape { rows, length }));
+            let traced = self.traced_shape(fill).and_then(|output| check_rows(&output, fill.rows));
+            if let Err(error) = traced {
+                let own = if fill == given { &[] } else { &self.inputs[..] };
+                return Err(in_filled(own, &self.placeholders(fill)?, error));
+            }
             self.state = Some(ModelState::of(self.model.clone()));
         }
-        if output.first() != Some(&fill.rows) {
-            let help = format!(
-                "for a batch of {} rows, the output must have {} rows too, since padded rows are removed",
-                fill.rows, fill.rows
-            );
-            return Err(Error::shapes(INFERENCE, [&output], help));
-        }
-        let has_length = match fill.length {
-            Some(length) if length > 1 && output.get(1) == Some(&length) => {
-                // Axis 1 may have this length by chance.
-                let shorter = FilledShape { length: Some(length - 1), ..fill };
-                self.traced_shape(shorter)?.get(1) == Some(&(length - 1))
-            }
-            _ => false,
-        };
-        self.traced.push((fill, has_length));
-        Ok(has_length)
+        Ok(())
+    }
+
+    /// Returns the axes of the output of the recording that was launched last, whose shape is `output`: those that change
+    /// with the inputs, since an axis may have the number of rows or the length by chance.
+    fn output_axes(&mut self, fill: FilledShape, output: &Shape) -> Result<OutputAxes> {
+        let mut axes = std::mem::take(&mut self.axes);
+        let found = axes.of_latest(&self.launcher, || {
+            // For a model that accepts only this shape, the axes are those of this length.
+            let follows = |inputs: FilledShape, axis: usize, length: usize| {
+                self.traced_shape(inputs).map_or(true, |output| output.get(axis) == Some(&length))
+            };
+            let other = |length: usize| if length > 1 { length - 1 } else { 2 };
+            let rows = other(fill.rows);
+            let batch = follows(FilledShape { rows, ..fill }, 0, rows);
+            let length = fill.length.filter(|length| output.get(1) == Some(length)).is_some_and(|length| {
+                let length = other(length);
+                follows(FilledShape { length: Some(length), ..fill }, 1, length)
+            });
+            Ok(OutputAxes { batch, length })
+        });
+        let found = found.copied();
+        self.axes = axes;
+        found
     }
 
     /// Returns the shape of the output, for inputs of this shape.
     fn traced_shape(&self, fill: FilledShape) -> Result<Shape> {
         let inputs = self.placeholders(fill)?;
-        let (output, _) = trace_calls(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
+        let (output, _) = trace_hooked_calls(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
         Ok(output.shape().clone())
     }
 
@@ -535,6 +553,28 @@ fn forward_in_evaluation<'f>(model: &(dyn ModelOfInputs + 'f), inputs: &[Tensor]
     let _off = no_grad();
     let _evaluating = EvaluationGuard::new();
     model.output(inputs)
+}
+
+/// Returns an error unless an output has this number of rows.
+fn check_rows(output: &Shape, rows: usize) -> Result<()> {
+    if output.first() == Some(&rows) {
+        return Ok(());
+    }
+    let help =
+        format!("for a batch of {rows} rows, the output must have {rows} rows too, since padded rows are removed");
+    Err(Error::shapes(INFERENCE, [output], help))
+}
+
+/// Returns the error of a launch for filled inputs. An error of the model names the filled shapes, so the shapes of the
+/// inputs before are added, if there are some.
+#[cold]
+fn in_filled(own: &[Tensor], filled: &[Tensor], error: Error) -> Error {
+    if own.is_empty() || error.operation() == Some(INFERENCE) {
+        return error;
+    }
+    let list = |tensors: &[Tensor]| tensors.iter().map(|x| x.shape().to_string()).collect::<Vec<_>>().join(", ");
+    let layer = format!("inputs of shape {}, filled up to {}", list(own), list(filled));
+    Error::Layer { layer, source: Box::new(error) }
 }
 
 /// Returns an input that is filled up to a compiled shape: with zeros along axis 1, with its last row along axis 0.

@@ -12,14 +12,14 @@ pub(super) type StepFn<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + S
 /// A closure, captured or eager. [`Captured`] has the cache of recordings.
 pub(super) enum Launcher<'f> {
     /// The captured closure, and the step for a device that cannot capture.
-    Captured(Box<Captured<'f>>, GraphExecLike<'f>),
-    Eager(GraphExecLike<'f>),
+    Captured(Box<Captured<'f>>, EagerStep<'f>),
+    Eager(EagerStep<'f>),
 }
 
 impl<'f> Launcher<'f> {
     /// Creates a launcher of a closure. Nothing is recorded.
     pub(super) fn new(stream: Option<&Stream>, options: CaptureOptions, step: StepFn<'f>) -> Launcher<'f> {
-        let eager = GraphExecLike::of(step, options.recordings);
+        let eager = EagerStep::of(step, options.recordings);
         if stream.is_some_and(Stream::is_eager) {
             return Launcher::Eager(eager.again("its stream is eager".into()));
         }
@@ -32,7 +32,7 @@ impl<'f> Launcher<'f> {
     pub(super) fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
         self.or_eagerly(|launcher| match launcher {
             Launcher::Captured(captured, _) => with_references(inputs, &mut |inputs| captured.prepare(inputs)),
-            Launcher::Eager(step) => Ok(step.prepare(inputs)),
+            Launcher::Eager(step) => step.prepare(inputs),
         })
     }
 
@@ -83,6 +83,19 @@ impl<'f> Launcher<'f> {
         }
     }
 
+    /// Drops all recordings.
+    pub(super) fn drop_recordings(&mut self) {
+        match self {
+            Launcher::Captured(captured, _) => captured.drop_recordings(),
+            Launcher::Eager(step) => step.known.clear(),
+        }
+    }
+
+    /// Returns the number of the recording that was launched or prepared last; `None` for a closure that runs eagerly.
+    fn latest_recording(&self) -> Option<u64> {
+        self.captured()?.recordings().next_back()
+    }
+
     /// Returns the captured step.
     pub(super) fn captured(&self) -> Option<&Captured<'f>> {
         if let Launcher::Captured(captured, _) = self { Some(captured) } else { None }
@@ -93,8 +106,41 @@ impl<'f> Launcher<'f> {
     }
 
     /// Returns the step if it runs eagerly.
-    pub(super) fn eager(&self) -> Option<&GraphExecLike<'f>> {
+    pub(super) fn eager(&self) -> Option<&EagerStep<'f>> {
         if let Launcher::Eager(step) = self { Some(step) } else { None }
+    }
+}
+
+/// A value for each recording of a launcher.
+pub(super) struct PerRecording<T>(Vec<(u64, T)>);
+
+impl<T> Default for PerRecording<T> {
+    fn default() -> PerRecording<T> {
+        PerRecording(Vec::new())
+    }
+}
+
+impl<T> PerRecording<T> {
+    /// Returns the value of the recording that was launched or prepared last, from `make` if it is new. A closure that
+    /// runs eagerly has a new value each time.
+    pub(super) fn of_latest(&mut self, launcher: &Launcher<'_>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+        let number = launcher.latest_recording();
+        let known = self.0.iter().position(|(known, _)| Some(*known) == number);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let value = make()?;
+                let is_kept = |number| launcher.captured().is_some_and(|step| step.recordings().any(|n| n == number));
+                self.0.retain(|(known, _)| is_kept(*known));
+                self.0.push((number.unwrap_or(0), value));
+                self.0.len() - 1
+            }
+        };
+        Ok(&self.0[at].1)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -126,7 +172,7 @@ fn with_references<R>(inputs: &[Tensor], f: &mut dyn FnMut(&[&Tensor]) -> R) -> 
 /// assert_eq!(launches, 2);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
-pub struct GraphExecLike<'f> {
+pub struct EagerStep<'f> {
     step: Arc<Mutex<StepFn<'f>>>,
     reason: String,
     /// The maximum number of known lists of shapes.
@@ -144,21 +190,21 @@ struct EagerShapes {
     outputs: Vec<Shape>,
 }
 
-impl<'f> GraphExecLike<'f> {
+impl<'f> EagerStep<'f> {
     /// Creates a step that calls `step` at each launch.
-    pub fn new(mut step: impl FnMut() -> Result<()> + Send + 'f) -> GraphExecLike<'f> {
-        GraphExecLike::of(Box::new(move |_| step().into_outputs()), 1)
+    pub fn new(mut step: impl FnMut() -> Result<()> + Send + 'f) -> EagerStep<'f> {
+        EagerStep::of(Box::new(move |_| step().into_outputs()), 1)
     }
 
-    fn of(step: StepFn<'f>, limit: usize) -> GraphExecLike<'f> {
+    fn of(step: StepFn<'f>, limit: usize) -> EagerStep<'f> {
         let (step, reason) = (Arc::new(Mutex::new(step)), "it was created from a closure".into());
-        GraphExecLike { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats: CacheStats::default() }
+        EagerStep { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats: CacheStats::default() }
     }
 
     /// Returns this step without results, and with a reason for its eager runs.
-    fn again(&self, reason: String) -> GraphExecLike<'f> {
+    fn again(&self, reason: String) -> EagerStep<'f> {
         let (step, limit, stats) = (self.step.clone(), self.limit, CacheStats::default());
-        GraphExecLike { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats }
+        EagerStep { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats }
     }
 
     /// Returns the reason why the step is not captured.
@@ -182,8 +228,19 @@ impl<'f> GraphExecLike<'f> {
         self.known.iter().position(fits)
     }
 
+    /// Returns an error for another number of inputs than before.
+    fn check_number(&self, inputs: &[Tensor]) -> Result<()> {
+        match self.known.last() {
+            Some(known) if known.inputs.len() != inputs.len() => {
+                Err(Error::wrong_number_of_inputs(inputs.len(), known.inputs.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps the shapes of these inputs as the last used ones. Returns true if they are new.
-    fn prepare(&mut self, inputs: &[Tensor]) -> bool {
+    fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
+        self.check_number(inputs)?;
         let found = self.find(inputs);
         match found {
             Some(at) => self.known[at..].rotate_left(1),
@@ -193,20 +250,17 @@ impl<'f> GraphExecLike<'f> {
                 self.known.drain(..self.known.len().saturating_sub(self.limit));
             }
         }
-        found.is_none()
+        Ok(found.is_none())
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<()> {
-        match self.prepare(inputs) {
-            true => self.stats.misses += 1,
-            false => self.stats.hits += 1,
+        self.check_number(inputs)?;
+        match self.find(inputs) {
+            None => self.stats.misses += 1,
+            Some(_) => self.stats.hits += 1,
         }
-        let is_new = self.known.last().is_some_and(|last| last.outputs.is_empty());
-        let outputs = (self.step.lock().unwrap_or_else(PoisonError::into_inner))(inputs);
-        if outputs.is_err() && is_new {
-            self.known.pop();
-        }
-        self.outputs = outputs?;
+        self.outputs = (self.step.lock().unwrap_or_else(PoisonError::into_inner))(inputs)?;
+        self.prepare(inputs)?;
         if let Some(last) = self.known.last_mut() {
             last.outputs = self.outputs.iter().map(|output| output.shape().clone()).collect();
         }

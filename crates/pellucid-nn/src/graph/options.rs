@@ -15,8 +15,9 @@ pub struct StepOptions<'f> {
     /// The stream of the launches. `None` means the default stream of the model's device.
     pub stream: Option<Stream>,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k. The k-th launch updates the
-    /// parameters with the mean over the k batches and zeroes the gradients. With 1, the default, each launch starts
-    /// without gradients. Launches with batches of all shapes count together.
+    /// parameters with the mean over the k batches and zeroes the gradients. A parameter on which none of the k losses
+    /// depends is not updated. With 1, the default, each launch starts without gradients. Launches with batches of all
+    /// shapes count together.
     pub accumulate: u64,
     /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
     /// divided by the scale before `before_update` runs.

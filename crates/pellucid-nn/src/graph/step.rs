@@ -1,7 +1,7 @@
 //! The core of a training step: the closure of forward pass, backward pass and update, and its gradient buffers.
 
 use super::check::{StepCheck, check_step};
-use super::launcher::{Launcher, StepFn};
+use super::launcher::{Launcher, PerRecording, StepFn};
 use super::options::{BeforeUpdate, StepOptions};
 use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
@@ -9,7 +9,8 @@ use pellucid_tensor::{
     CacheStats, CaptureOptions, Error, GradOptions, Result, Shape, Tensor, ThreadStream, enable_grad, grad_if_reached,
     no_grad, ops,
 };
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The computation of a step: the loss, followed by other results.
 pub(super) type Compute<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
@@ -29,12 +30,13 @@ pub(super) struct StepCore<'f> {
     /// The maximum number of recordings.
     pub(super) limit: usize,
     gradients: GradientBuffers,
+    reached: ReachedParameters,
     listener: Option<(Vec<Parameter>, GradientListener<'f>)>,
     /// The step, once it is needed; without the update if gradients accumulate.
     pub(super) pass: Option<Launcher<'f>>,
     /// The separate update of a step that accumulates gradients. It has no inputs, so it has one recording.
     update: Option<Launcher<'f>>,
-    /// The number of launches.
+    /// The number of launches since the first one with the present options.
     passes: u64,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
@@ -48,6 +50,7 @@ impl<'f> StepCore<'f> {
             options: StepOptions::default(),
             limit: CaptureOptions::default().recordings,
             gradients: GradientBuffers { buffers: Vec::new(), binds: true },
+            reached: ReachedParameters::default(),
             listener: None,
             pass: None,
             update: None,
@@ -70,6 +73,22 @@ impl<'f> StepCore<'f> {
         self
     }
 
+    /// Sets the options, and drops all recordings. Gradients that were accumulated so far are not used.
+    pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
+        self.options = options;
+        self.drop_recordings();
+        self.begin_accumulation();
+    }
+
+    /// The next launch is the first one whose gradients are accumulated.
+    fn begin_accumulation(&mut self) {
+        self.passes = 0;
+        self.reached.in_cycle.clear();
+        if self.gradients.binds {
+            self.gradients.buffers.clear();
+        }
+    }
+
     pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
         if limit == 0 {
             return Err(Error::invalid("recordings", "a step keeps at least 1 recording"));
@@ -82,6 +101,7 @@ impl<'f> StepCore<'f> {
     /// Drops all recordings. The next launch records with the present options.
     pub(super) fn drop_recordings(&mut self) {
         (self.pass, self.update) = (None, None);
+        self.reached.known.clear();
     }
 
     pub(super) fn cache(&self) -> CacheStats {
@@ -99,44 +119,93 @@ impl<'f> StepCore<'f> {
     pub(super) fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
         self.with_gradients(|step| {
             let is_new = step.launcher()?.prepare(inputs)?;
-            step.update.as_mut().map_or(Ok(false), |update| update.prepare(&[]))?;
+            if step.update.is_some() {
+                step.prepare_update()?;
+            }
             Ok(is_new)
         })
     }
 
-    /// Returns the shape of output 1 of a launch with these inputs; `None` if the launch would record. Removed
-    /// gradients are restored.
+    /// Returns the shape of output 1 of a launch with these inputs; `None` if the launch would record.
     pub(super) fn logits_shape(&mut self, inputs: &[Tensor]) -> Result<Option<Shape>> {
         let _on = enable_grad();
-        self.gradients.restore(self.optimizer.parameters(), self.options.accumulate > 1)?;
-        Ok(self.pass.as_ref().and_then(|pass| pass.output_shape(inputs, 1)))
+        let parameters = self.optimizer.parameters();
+        let replaced = self.gradients.restore(parameters, false)?;
+        let shape = self.pass.as_ref().and_then(|pass| pass.output_shape(inputs, 1));
+        self.gradients.undo(parameters, replaced);
+        Ok(shape)
     }
 
     /// Executes the step, and returns the loss before the update and the other results.
     pub(super) fn launch(&mut self, inputs: &[Tensor]) -> Result<&[Tensor]> {
         self.with_gradients(|step| {
-            step.launcher()?.launch(inputs)?;
-            step.passes += 1;
-            match &mut step.update {
-                Some(update) if step.passes.is_multiple_of(step.options.accumulate) => update.launch(&[]).map(drop),
-                _ => Ok(()),
-            }
+            step.launcher()?;
+            if step.update.is_some() { step.accumulate(inputs) } else { step.launcher()?.launch(inputs).map(drop) }
         })?;
         Ok(self.pass.as_ref().map_or(&[], Launcher::outputs))
     }
 
-    /// Calls `f` with gradient buffers. If it fails and records nothing, new buffers are removed again.
+    /// Adds the gradients of a batch. The last launch of a cycle updates the parameters.
+    fn accumulate(&mut self, inputs: &[Tensor]) -> Result<()> {
+        let is_last = (self.passes + 1).is_multiple_of(self.options.accumulate);
+        if is_last {
+            // If one of both cannot be recorded, the gradients so far stay as they are.
+            self.launcher()?.prepare(inputs)?;
+            self.prepare_update()?;
+        }
+        self.launcher()?.launch(inputs)?;
+        self.passes += 1;
+        let now = self.reached_now()?;
+        self.reached.add_to_cycle(&now);
+        if is_last {
+            let reached = std::mem::take(&mut self.reached.in_cycle);
+            let updated = self.with_update(&reached, |update| update.launch(&[]).map(drop));
+            // A failed update does not zero the gradients.
+            updated.inspect_err(|_| self.begin_accumulation())?;
+        }
+        Ok(())
+    }
+
+    /// Returns which parameters of the optimizer the latest pass reaches.
+    fn reached_now(&mut self) -> Result<Vec<bool>> {
+        let Some(pass) = &self.pass else { return Ok(Vec::new()) };
+        let recorded = &self.reached.recorded;
+        let reached = || Ok(recorded.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        self.reached.known.of_latest(pass, reached).cloned()
+    }
+
+    /// Records the update after the launches so far and one of the pass that was prepared last.
+    fn prepare_update(&mut self) -> Result<()> {
+        let now = self.reached_now()?;
+        let reached = self.reached.in_cycle_with(&now);
+        self.with_update(&reached, |update| update.prepare(&[]).map(drop))
+    }
+
+    /// Calls `f` with the update, while only parameters that were reached have a gradient: the optimizer skips others.
+    fn with_update(&mut self, reached: &[bool], f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
+        let parameters = self.optimizer.parameters().iter().enumerate();
+        let is_skipped = |at: usize, p: &Parameter| !p.requires_grad() || !reached.get(at).is_some_and(|&is| is);
+        let skipped = parameters.filter(|(at, p)| is_skipped(*at, p) && p.grad().is_some());
+        let gradients: ReplacedGradients = skipped.map(|(_, p)| (p.clone(), p.grad())).collect();
+        gradients.iter().for_each(|(p, _)| p.set_grad(None));
+        let result = self.update.as_mut().map_or(Ok(()), f);
+        gradients.into_iter().for_each(|(p, gradient)| p.set_grad(gradient));
+        result
+    }
+
+    /// Calls `f` with gradient buffers. If it fails or panics and records nothing, the gradients are as before.
     fn with_gradients<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let random = self.random();
         let _random = random.enter();
         let _on = enable_grad();
         let replaced = self.gradients.bind(self.optimizer.parameters(), self.options.accumulate > 1)?;
+        self.reached.remove_from_cycle(&replaced);
         let recorded = self.cache().held;
-        let result = f(self);
-        if result.is_err() && self.cache().held <= recorded {
+        let result = catch_unwind(AssertUnwindSafe(|| f(self)));
+        if !matches!(result, Ok(Ok(_))) && self.cache().held <= recorded {
             self.gradients.undo(self.optimizer.parameters(), replaced);
         }
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Returns the launcher of the step, which is created if it is missing.
@@ -150,12 +219,15 @@ impl<'f> StepCore<'f> {
     fn create_launchers(&mut self) -> Result<()> {
         let StepOptions { stream, accumulate, scaler, before_update, .. } = self.options.clone();
         let has_gradient = |p: &Parameter| !p.requires_grad() || p.grad().is_some();
-        if accumulate == 0 || accumulate > 1 && !self.optimizer.parameters().iter().all(has_gradient) {
-            let help = "accumulate must be at least 1; above 1 needs gradients in the plan's buffers: call \
-                        try_rebind_grads()";
+        if accumulate == 0 {
+            return Err(Error::invalid(RECORD_STEP, "accumulate must be at least 1"));
+        }
+        if accumulate > 1 && !self.optimizer.parameters().iter().all(has_gradient) {
+            let help = "accumulate above 1 needs gradients in the plan's buffers; call try_rebind_grads()";
             return Err(Error::invalid(RECORD_STEP, help));
         }
-        let update = StepUpdate { optimizer: self.optimizer.clone(), scaler, before_update, accumulate };
+        let (optimizer, reached) = (self.optimizer.clone(), self.reached.recorded.clone());
+        let update = StepUpdate { optimizer, scaler, before_update, accumulate, reached };
         let (compute, update, listener) = (self.compute.clone(), Arc::new(update), self.listener.clone());
         let accumulated = update.clone();
         let pass: StepFn<'f> = Box::new(move |inputs| {
@@ -200,60 +272,108 @@ impl<'f> StepCore<'f> {
     }
 }
 
+/// The parameters of an optimizer that the losses of a step depend on, for a step that accumulates gradients.
+#[derive(Default)]
+struct ReachedParameters {
+    /// Whether the pass that was recorded last, or run eagerly, reaches each parameter.
+    recorded: Arc<Mutex<Vec<bool>>>,
+    known: PerRecording<Vec<bool>>,
+    /// Whether a launch since the last update has reached each parameter.
+    in_cycle: Vec<bool>,
+}
+
+impl ReachedParameters {
+    /// Returns whether each parameter was reached since the last update, or is now.
+    fn in_cycle_with(&self, now: &[bool]) -> Vec<bool> {
+        let before = |at: usize| self.in_cycle.get(at).is_some_and(|&is| is);
+        now.iter().enumerate().map(|(at, &is)| is || before(at)).collect()
+    }
+
+    fn add_to_cycle(&mut self, now: &[bool]) {
+        self.in_cycle = self.in_cycle_with(now);
+    }
+
+    /// Removes the parameters whose gradient was removed.
+    fn remove_from_cycle(&mut self, replaced: &[ReplacedBuffer]) {
+        for removed in replaced.iter().filter(|buffer| buffer.gradient.is_none()) {
+            self.in_cycle.get_mut(removed.at).into_iter().for_each(|is| *is = false);
+        }
+    }
+}
+
 /// The gradients of the parameters of an optimizer between launches.
 struct GradientBuffers {
     /// The buffer of each parameter, once it is known.
     buffers: Vec<Option<Tensor>>,
-    /// Whether parameters without a buffer get one.
+    /// Whether each parameter has a buffer of this step. Otherwise, the step uses the gradients that are bound.
     binds: bool,
 }
 
 /// Parameters whose gradients were replaced, with their gradients before.
 type ReplacedGradients = Vec<(Parameter, Option<Tensor>)>;
 
+/// A gradient that a buffer of the step replaced.
+struct ReplacedBuffer {
+    /// The index of the parameter.
+    at: usize,
+    gradient: Option<Tensor>,
+    /// Whether the buffer was created for it.
+    is_new: bool,
+}
+
 impl GradientBuffers {
-    /// Sets the buffers as gradients where these were removed, for example by `zero_grad`. With `zeroed`, the restored
-    /// buffers are set to zero, for accumulation. Parameters that require a gradient and have no buffer get one. A
-    /// gradient that was bound to another tensor stays.
-    fn bind(&mut self, parameters: &[Parameter], zeroed: bool) -> Result<ReplacedGradients> {
-        self.restore(parameters, zeroed)?;
+    /// Sets the buffers as gradients. Parameters that require a gradient and have no buffer get one.
+    fn bind(&mut self, parameters: &[Parameter], zeroed: bool) -> Result<Vec<ReplacedBuffer>> {
+        let mut replaced = self.restore(parameters, zeroed)?;
         self.buffers.resize(parameters.len(), None);
-        let mut replaced = ReplacedGradients::new();
-        let trained = parameters.iter().zip(&mut self.buffers).filter(|(p, _)| self.binds && p.requires_grad());
-        for (parameter, buffer) in trained.filter(|(p, buffer)| !has_buffer(p, buffer.as_ref())) {
+        let trained = parameters.iter().zip(&mut self.buffers).enumerate();
+        let trained = trained.filter(|(_, (p, buffer))| self.binds && p.requires_grad() && !has_buffer(p, buffer));
+        for (at, (parameter, buffer)) in trained {
             let zeros = ops::zeros(parameter.shape(), parameter.dtype())?.try_to(parameter.device())?;
-            replaced.push((parameter.clone(), parameter.grad()));
+            replaced.push(ReplacedBuffer { at, gradient: parameter.grad(), is_new: true });
             parameter.set_grad(Some(zeros.clone()));
             *buffer = Some(zeros);
         }
         Ok(replaced)
     }
 
-    /// Sets the buffers as gradients where these were removed.
-    fn restore(&self, parameters: &[Parameter], zeroed: bool) -> Result<()> {
-        let trained = parameters.iter().zip(&self.buffers).filter(|(p, _)| p.requires_grad());
-        for (parameter, buffer) in trained.filter(|(p, buffer)| has_buffer(p, buffer.as_ref()) && p.grad().is_none()) {
-            if zeroed {
+    /// Sets the known buffers as gradients. With `zeroed`, a buffer whose gradient was removed, for example by
+    /// `zero_grad`, is set to zero, for accumulation.
+    fn restore(&self, parameters: &[Parameter], zeroed: bool) -> Result<Vec<ReplacedBuffer>> {
+        let mut replaced = Vec::new();
+        let trained = parameters.iter().zip(&self.buffers).enumerate();
+        for (at, (parameter, buffer)) in trained.filter(|(_, (p, buffer))| p.requires_grad() && has_buffer(p, buffer)) {
+            let gradient = parameter.grad();
+            let is_bound = gradient.as_ref().is_some_and(|gradient| {
+                // Another step may have bound a buffer of its own.
+                !self.binds || buffer.as_ref().is_some_and(|buffer| buffer.storage_id() == gradient.storage_id())
+            });
+            if is_bound {
+                continue;
+            }
+            if zeroed && gradient.is_none() {
                 buffer.iter().try_for_each(zero)?;
             }
+            replaced.push(ReplacedBuffer { at, gradient, is_new: false });
             parameter.set_grad(buffer.clone());
         }
-        Ok(())
+        Ok(replaced)
     }
 
-    /// Restores gradients that [`bind`](GradientBuffers::bind) replaced, and forgets their buffers.
-    fn undo(&mut self, parameters: &[Parameter], replaced: ReplacedGradients) {
-        for (parameter, gradient) in replaced {
-            let known = parameters.iter().zip(&mut self.buffers).filter(|(p, _)| p.id() == parameter.id());
-            known.for_each(|(_, buffer)| *buffer = None);
-            parameter.set_grad(gradient);
+    /// Restores replaced gradients, and forgets buffers that were created for them.
+    fn undo(&mut self, parameters: &[Parameter], replaced: Vec<ReplacedBuffer>) {
+        for ReplacedBuffer { at, gradient, is_new } in replaced {
+            if is_new {
+                self.buffers[at] = None;
+            }
+            parameters[at].set_grad(gradient);
         }
     }
 }
 
 /// Whether a parameter has a buffer of its device and dtype.
-fn has_buffer(parameter: &Parameter, buffer: Option<&Tensor>) -> bool {
-    buffer.is_some_and(|buf| buf.device() == parameter.device() && buf.dtype() == parameter.dtype())
+fn has_buffer(parameter: &Parameter, buffer: &Option<Tensor>) -> bool {
+    buffer.as_ref().is_some_and(|buf| buf.device() == parameter.device() && buf.dtype() == parameter.dtype())
 }
 
 /// The backward pass and the update of a step. The gradients of parameters that have one before a step are buffers.
@@ -262,6 +382,8 @@ struct StepUpdate<'f> {
     scaler: Option<Arc<GradScaler>>,
     before_update: Option<BeforeUpdate<'f>>,
     accumulate: u64,
+    /// Whether the last pass reached each parameter, if gradients accumulate.
+    reached: Arc<Mutex<Vec<bool>>>,
 }
 
 impl<'f> StepUpdate<'f> {
@@ -285,6 +407,11 @@ impl<'f> StepUpdate<'f> {
         if let Some((_, listener)) = listener {
             let mut found = parameters.iter().zip(&gradients).filter_map(|(p, gradient)| Some((p, gradient.as_ref()?)));
             found.try_for_each(|(parameter, gradient)| listener(parameter, gradient))?;
+        }
+        if self.accumulate > 1 {
+            let mut found = gradients.iter().map(Option::is_some);
+            let reached = own.iter().map(|p| p.requires_grad() && found.next() == Some(true)).collect();
+            *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = reached;
         }
         let _off = no_grad();
         let mut replaced = ReplacedGradients::new();

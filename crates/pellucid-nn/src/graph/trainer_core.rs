@@ -7,7 +7,8 @@ use super::launcher::Launcher;
 use super::options::StepOptions;
 use super::state::ModelState;
 use super::step::{Compute, StepCore};
-use crate::call::{first_device, trace_calls};
+use super::stream::Stream;
+use crate::call::{first_device, trace_calls, trace_hooked_calls};
 use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::EvaluationGuard;
@@ -65,10 +66,10 @@ impl<'f> TrainerCore<'f> {
 
     /// Sets the options, and drops all recordings.
     pub(super) fn set_options(&mut self, mut options: StepOptions<'f>) {
-        let before = &mut self.step.options;
-        options.before_update = options.before_update.or(before.before_update.take());
+        let before = &self.step.options;
+        options.before_update = options.before_update.or(before.before_update.clone());
         options.allow_untrained_parameters |= before.allow_untrained_parameters;
-        *before = options;
+        self.step.set_options(options);
         self.drop_recordings();
     }
 
@@ -223,10 +224,25 @@ impl<'f> TrainerCore<'f> {
         let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
         let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];
         let inputs = inputs.iter().map(like).collect::<Result<Vec<_>>>()?;
-        let (logits, _) = trace_calls(model, &mut || {
+        let output = || {
             let _on = enable_grad();
             self.model.output(&inputs)
-        })?;
+        };
+        let of_input = inputs.first().map(Tensor::dtype);
+        if self.step.options.stream.as_ref().is_some_and(Stream::is_eager) {
+            // Hooks of an eager step may read values.
+            let unhooked =
+                trace_calls(model, &mut { output }).and_then(|(logits, _)| self.targets(&logits, of_input, y));
+            if unhooked.is_ok() {
+                return unhooked;
+            }
+        }
+        let (logits, _) = trace_hooked_calls(model, &mut { output })?;
+        self.targets(&logits, of_input, y)
+    }
+
+    /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
+    fn targets(&self, logits: &Tensor, of_input: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
         let expected = match (self.loss.target_kind(), y) {
             (Some(kind), _) => kind.target(logits.shape(), logits.dtype())?,
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
@@ -242,7 +258,7 @@ impl<'f> TrainerCore<'f> {
         }
         // Under autocast, targets usually have the dtype of the input, not that of the logits.
         let (shape, dtype) = expected;
-        let of_input = inputs.first().map(Tensor::dtype).filter(|x| x.is_float() && dtype == logits.dtype());
+        let of_input = of_input.filter(|x| x.is_float() && dtype == logits.dtype());
         placeholder(logits.device(), shape, of_input.unwrap_or(dtype))
     }
 

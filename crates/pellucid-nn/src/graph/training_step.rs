@@ -61,11 +61,10 @@ impl<'f> TrainingStep<'f> {
         TrainingStep { core: StepCore::new(Arc::new(optimizer), compute), inputs: Vec::new() }
     }
 
-    /// Sets the options for recording, and drops earlier recordings. The parameters of the closure are not known, so
+    /// Sets the options for recording, and drops earlier recordings and accumulated gradients. The parameters of the closure are not known, so
     /// [`allow_untrained_parameters`](StepOptions::allow_untrained_parameters) has no effect.
     pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
-        self.core.options = options;
-        self.core.drop_recordings();
+        self.core.set_options(options);
         self
     }
 
@@ -112,8 +111,8 @@ impl<'f> TrainingStep<'f> {
     /// Executes the step. Returns the loss before the update, and the other results of the closure. The next launch
     /// with inputs of these shapes overwrites them.
     ///
-    /// Free inputs are copied to the device of the parameters. Gradients that were removed since the last launch, for
-    /// example by `zero_grad`, are restored to their buffers.
+    /// Free inputs are copied to the device of the parameters. Gradients that were removed or replaced since the last
+    /// launch, for example by `zero_grad` or by another step of the same parameters, are set to their buffers again.
     ///
     /// # Errors
     /// The errors of [`prepare`](TrainingStep::prepare), if the step is recorded;

@@ -7,7 +7,8 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::*;
-use pellucid_tensor::{DType, GradOptions, HookHandle, Tensor, capture, grad, no_grad};
+use pellucid_tensor::{DType, GradOptions, HookHandle, Tensor, capture, grad, no_grad, ops};
+use std::sync::{Arc, Mutex};
 
 fn nested() -> Sequential {
     sequential![Linear::new(6, 16), sequential![Linear::new(16, 16), Tanh], Linear::new(16, CLASSES)]
@@ -229,4 +230,55 @@ fn hooks_of_tensors_are_followed() {
         handle.remove();
         compare(misses);
     }
+}
+
+/// Targets are checked against the logits of the hooked model, at the first step and later.
+#[test]
+fn targets_are_checked_against_the_hooked_logits() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = batch(&[BATCH, 6], 1).0;
+    let y = |class: usize| Tensor::full([BATCH], class as f64, DType::I64);
+    for stream in streams() {
+        let (model, loss) = (two_models()[0].clone(), CrossEntropyLoss::default());
+        let (optimizer, before) = (sgd(&model, 0.1, 0.0), bits(model.state_dict()));
+        let options = StepOptions { stream, ..Default::default() };
+        // Two classes fewer.
+        let guard = hook::on_forward(&model, "", |_, y| Some(y.narrow(1, 0, CLASSES - 2))).unwrap();
+        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer).with_options(options.clone());
+        for _ in 0..2 {
+            let refused = trainer.step(&x, &y(CLASSES - 1));
+            assert!(refused.is_err());
+            assert_eq!(bits(model.state_dict()), before);
+            trainer.compile_for(&x).unwrap();
+        }
+        drop(guard);
+        // Two classes more, and an input that only the hook accepts.
+        let more = |y: &Tensor| ops::concatenate(&[y, &y.narrow(1, 0, 2)], 1).unwrap();
+        let _more = hook::on_forward(&model, "", move |_, y| Some(more(y))).unwrap();
+        let _flat = hook::on_forward_pre(&model, "", |x| Some(x.reshape([-1, 6]))).unwrap();
+        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer).with_options(options);
+        let (x, y) = (x.reshape([BATCH, 2, 3]), y(CLASSES + 1));
+        trainer.step(&x, &y).unwrap();
+        assert_ne!(bits(model.state_dict()), before);
+        assert!(trainer.loss().unwrap().is_finite() && trainer.evaluate(&x, &y).unwrap().is_finite());
+    }
+}
+
+/// A hook may read values in an eager step.
+#[test]
+fn a_hook_of_an_eager_step_may_read_values() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = two_models()[0].clone();
+    let options = StepOptions { stream: streams()[1].clone(), ..Default::default() };
+    let optimizer = sgd(&model, 0.1, 0.0);
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).with_options(options);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = seen.clone();
+    let _guard = hook::on_forward(&model, "0", move |_, y| {
+        kept.lock().unwrap().push(y.mean(..).item::<f32>());
+        None
+    });
+    let (x, y) = batch(&[BATCH, 6], 1);
+    (0..2).for_each(|_| trainer.step(&x, &y).unwrap());
+    assert_eq!(seen.lock().unwrap().len(), 2);
 }

@@ -1,11 +1,13 @@
 //! Recorded training steps: plans, recordings, trainers, paths.
 
+mod accumulation;
 mod changes_between_launches;
 mod check;
 mod coverage;
 mod errors;
 mod hooks;
 mod inference;
+mod inference_axes;
 mod models;
 mod paths;
 mod plan;

@@ -2,7 +2,7 @@
 
 use crate::models::*;
 use pellucid_nn::graph::*;
-use pellucid_nn::loss::{BceWithLogitsLoss, Loss};
+use pellucid_nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid_nn::*;
 use pellucid_tensor::{CacheStats, DType, Error, Result, Tensor, ops};
@@ -109,4 +109,44 @@ fn refused_steps_change_nothing() {
     assert_eq!(step.cache(), CacheStats { hits: 1, misses: 0, held: 1 });
     assert!(step.optimizer().parameters().iter().all(|p| p.grad().is_some()));
     assert_ne!(bits(model.state_dict()), before);
+}
+
+/// A step that runs eagerly has a fixed number of inputs, as a captured one, and a panic of the first launch leaves no
+/// gradients.
+#[test]
+fn captured_and_eager_steps_refuse_the_same() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = batch(&[BATCH, 6], 1).0;
+    for stream in streams() {
+        let model = mlp();
+        let options = || StepOptions { stream: stream.clone(), ..Default::default() };
+        let compute = |i: &[Tensor]| ops::mean(&model.try_forward(&i[0])?, ..);
+        let mut step = TrainingStep::new(adam(&model), compute).with_options(options());
+        step.launch(&[&x]).unwrap();
+        for inputs in [&[][..], &[&x, &x]] {
+            let error = step.launch(inputs).unwrap_err();
+            assert!(matches!(error, Error::InputMismatch { .. }), "{error}");
+        }
+        let other = mlp();
+        let panics = |_: &[Tensor]| -> Tensor { panic!("the closure panics") };
+        let mut step = TrainingStep::new(adam(&other), panics).with_options(options());
+        let launched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| step.launch(&[&x]).map(drop)));
+        assert!(launched.is_err() && other.parameters().iter().all(|p| p.grad().is_none()));
+        let zero = StepOptions { accumulate: 0, ..options() };
+        let error = TrainingStep::new(adam(&other), compute).with_options(zero).launch(&[&x]).err().unwrap();
+        assert!(!error.to_string().contains("rebind"), "{error}");
+    }
+}
+
+/// A refused launch does not bring back gradients that were removed.
+#[test]
+fn a_refused_launch_leaves_removed_gradients_removed() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let model = mlp();
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), adam(&model));
+    trainer.step(&x, &y).unwrap();
+    trainer.optimizer().zero_grad();
+    assert!(trainer.step(&x, &(&y + CLASSES as i64)).is_err());
+    assert!(model.parameters().iter().all(|p| p.grad().is_none()));
 }

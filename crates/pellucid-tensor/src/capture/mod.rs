@@ -130,8 +130,12 @@ pub type LocalCaptured<'f> = Captured<'f, dyn FnMut(&[Tensor]) -> Result<Vec<Ten
 /// The recordings of a step. It has no type parameters, so it is compiled once, in this crate.
 struct Recordings {
     options: CaptureOptions,
-    /// The recordings, in the order of their last launch; the most recently launched one is last.
+    /// The recordings, in the order of their last launch or preparation; the latest is last.
     kept: Vec<CompiledStep>,
+    /// The number of recordings that were made.
+    made: u64,
+    /// The number of the recording that was launched last.
+    launched: Option<u64>,
     launches: u64,
     stats: CacheStats,
     /// The random numbers of the thread that recorded the step first.
@@ -312,9 +316,18 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.prepare(closure(&mut self.step), inputs)
     }
 
-    /// Returns the outputs of the latest launch.
+    /// Returns the outputs of the latest launch. There are none before the first launch, and after the recording of the
+    /// latest launch was dropped.
     pub fn outputs(&self) -> Outputs<'_> {
-        Outputs { tensors: self.recordings.kept.last().map_or(&[], CompiledStep::outputs) }
+        let Recordings { kept, launched, .. } = &self.recordings;
+        let latest = kept.iter().rev().find(|step| Some(step.number()) == *launched);
+        Outputs { tensors: latest.map_or(&[], CompiledStep::outputs) }
+    }
+
+    /// Returns the numbers of the kept recordings; the recording that was launched or prepared last is last. Recordings
+    /// are numbered in the order in which they are made, and no number is used again.
+    pub fn recordings(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
+        self.recordings.kept.iter().map(CompiledStep::number)
     }
 
     /// Drops all recordings. The next launch records the step.
@@ -378,7 +391,8 @@ impl Recordings {
     }
 
     fn unrecorded(options: CaptureOptions) -> Recordings {
-        Recordings { options, kept: Vec::new(), launches: 0, stats: CacheStats::default(), stream: None }
+        let stats = CacheStats::default();
+        Recordings { options, kept: Vec::new(), made: 0, launched: None, launches: 0, stats, stream: None }
     }
 
     fn launch(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
@@ -395,6 +409,7 @@ impl Recordings {
         self.launches += 1;
         let step = &mut self.kept[at];
         step.launch(inputs)?;
+        self.launched = Some(step.number());
         Ok(Outputs { tensors: step.outputs() })
     }
 
@@ -437,9 +452,7 @@ impl Recordings {
         check_untracked(inputs)?;
         let expected = self.kept.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
-            let index = inputs.len().min(expected);
-            let got = if inputs.len() < expected { "missing".to_string() } else { "one input too many".to_string() };
-            return Err(Error::InputMismatch { index, got, expected: format!("{expected} inputs") });
+            return Err(Error::wrong_number_of_inputs(inputs.len(), expected));
         }
         self.kept.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
         let current = self.kept.iter().position(|step| step.fits(inputs) && step.is_current());
@@ -494,7 +507,9 @@ impl Recordings {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
         self.stream.get_or_insert_with(ThreadStream::current);
-        let step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
+        let mut step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
+        self.made += 1;
+        step.set_number(self.made);
         // A recording with a hook that was removed is never valid again.
         self.kept.retain(CompiledStep::can_match_again);
         if self.kept.len() == self.options.recordings {

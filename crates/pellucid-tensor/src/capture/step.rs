@@ -69,6 +69,8 @@ struct StepInput {
 /// A recording, compiled to a plan and prepared by the backend.
 pub(super) struct CompiledStep {
     key: StepKey,
+    /// The number among the recordings of the captured step; 0 for a recording that is not kept.
+    number: u64,
     /// The plan before all passes, for comparison.
     recorded: Plan,
     plan: Plan,
@@ -202,6 +204,7 @@ impl CompiledStep {
         let setup = setup.transpose()?;
         Ok(CompiledStep {
             key,
+            number: 0,
             recorded,
             plan,
             setup,
@@ -244,6 +247,14 @@ impl CompiledStep {
 
     pub(super) fn key(&self) -> &StepKey {
         &self.key
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn set_number(&mut self, number: u64) {
+        self.number = number;
     }
 
     pub(super) fn plan(&self) -> &Plan {

@@ -6,7 +6,7 @@ use super::plan::{BufferRole, CapturePlan, NamedTensors, Rebound};
 use crate::graph::batch::{Batch, BatchTensors};
 use crate::graph::check::StepCheck;
 use crate::graph::coverage::FrozenParameters;
-use crate::graph::launcher::{GraphExecLike, Launcher};
+use crate::graph::launcher::{EagerStep, Launcher};
 use crate::graph::options::StepOptions;
 use crate::graph::state::ModelState;
 use crate::graph::step::{GradientListener, StepCore};
@@ -184,8 +184,8 @@ impl<'f> GraphExec<'f> {
         self.launcher().captured().is_some()
     }
 
-    /// Returns the step if it runs eagerly; [`reason`](GraphExecLike::reason) tells why.
-    pub fn eager(&self) -> Option<&GraphExecLike<'f>> {
+    /// Returns the step if it runs eagerly; [`reason`](EagerStep::reason) tells why.
+    pub fn eager(&self) -> Option<&EagerStep<'f>> {
         self.launcher().eager()
     }
 
@@ -212,7 +212,7 @@ impl fmt::Debug for GraphExec<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.launcher().captured(), self.eager()) {
             (Some(captured), _) => write!(f, "captured {}", captured.plan()),
-            (None, eager) => write!(f, "eager step: {}", eager.map_or("it was not recorded", GraphExecLike::reason)),
+            (None, eager) => write!(f, "eager step: {}", eager.map_or("it was not recorded", EagerStep::reason)),
         }
     }
 }

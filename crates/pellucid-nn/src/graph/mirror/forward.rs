@@ -56,6 +56,10 @@ impl<'f> ForwardPass<'f> {
         let listener = Rc::new(move |call: LayerCall<'_>| observer.observe_call(&call));
         let logits = with_call_listener(listener, || self.parts.0.output(&self.inputs))?;
         self.observer.observe_gradient(BufferRole::LogitsGradient, &logits);
+        if logits.shape() != self.logits.shape() {
+            let help = "the logits have another shape than in the plan, which hooks do not change";
+            return Err(Error::shapes("record_step", [logits.shape(), self.logits.shape()], help));
+        }
         let loss = self.parts.1.value(&logits, &self.targets)?;
         // The result buffers hold values only; they are not part of the autograd graph.
         let _off = no_grad();

@@ -24,7 +24,7 @@ pub use exec::{GraphExec, TrainGraph};
 pub use plan::{ArenaSlot, Buf, CapturePlan, DEFAULT_MAX_SCRATCH, LossBufs, PerLayerBufs, Rebound};
 pub use update::ParameterUpdate;
 
-pub use super::launcher::GraphExecLike;
+pub use super::launcher::EagerStep as GraphExecLike;
 pub use crate::loss::LossKind;
 
 use super::batch::{Batch, BoundModel, Model};

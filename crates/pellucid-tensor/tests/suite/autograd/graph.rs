@@ -212,3 +212,17 @@ fn guards_of_modes_may_be_dropped_in_any_order() {
     drop(second);
     assert!(!finds_nan());
 }
+
+/// A constant NaN inside of an operation is not an anomaly: reductions that ignore NaN use one.
+#[test]
+fn an_anomaly_is_a_computed_nan() {
+    use pellucid_tensor::{GradOptions, detect_anomaly, grad, ops};
+    let x = Tensor::from([[1.0f32, 2.0], [3.0, -4.0]]).requires_grad_(true);
+    let _guard = detect_anomaly();
+    for y in [ops::nanmax(&x, 1).unwrap(), ops::nanmin(&x, 1).unwrap()] {
+        grad(&[&y.sum(..)], &[&x], GradOptions::default()).unwrap();
+    }
+    let nan = ops::full([2], f64::NAN, DType::F32).unwrap();
+    assert!(ops::square(&nan).is_ok());
+    assert!(ops::log(&Tensor::from([-1.0f32])).is_err());
+}

@@ -3,7 +3,7 @@
 
 use super::programs::wave;
 use crate::support::bits;
-use pellucid_tensor::{CacheStats, DType, HostFlag, Tensor, capture, capture_local, no_grad};
+use pellucid_tensor::{CacheStats, CaptureOptions, Captured, DType, HostFlag, Tensor, capture, capture_local, no_grad};
 use std::cell::{Cell, RefCell};
 
 /// Launches until further launches record nothing.
@@ -144,4 +144,29 @@ fn only_requires_grad_of_tensors_of_the_step_matters() {
     w.set_requires_grad(true).unwrap();
     step.launch(&[&x]).unwrap();
     assert_ne!(w.to_vec::<f32>(), before);
+}
+
+/// Recordings are numbered, and the outputs are those of the latest launch, not of a recording that was only prepared.
+#[test]
+fn the_outputs_are_those_of_the_latest_launch() {
+    let (x, wide) = (Tensor::from([2.0f32]), Tensor::from([1.0f32, 3.0]));
+    let options = CaptureOptions { recordings: 2, ..CaptureOptions::default() };
+    let mut step = Captured::unrecorded(options, |inputs| inputs[0].square());
+    assert_eq!((step.outputs().tensors().len(), step.recordings().len()), (0, 0));
+    assert!(step.prepare(&[&x]).unwrap());
+    assert_eq!(step.outputs().tensors().len(), 0);
+    step.launch(&[&x]).unwrap();
+    assert!(step.prepare(&[&wide]).unwrap());
+    assert_eq!(step.outputs().to_vec::<f32>(0), [4.0]);
+    assert_eq!(step.recordings().collect::<Vec<_>>(), [1, 2]);
+    step.launch(&[&wide]).unwrap();
+    assert!(!step.prepare(&[&x]).unwrap());
+    assert_eq!(step.outputs().to_vec::<f32>(0), [1.0, 9.0]);
+    assert_eq!(step.recordings().collect::<Vec<_>>(), [2, 1]);
+    assert!(step.prepare(&[&Tensor::zeros([3], DType::F32)]).unwrap());
+    assert_eq!(step.recordings().collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(step.outputs().tensors().len(), 0, "the recording that was launched last was dropped");
+    step.drop_recordings();
+    step.launch(&[&x]).unwrap();
+    assert_eq!(step.recordings().collect::<Vec<_>>(), [4]);
 }

@@ -1,0 +1,158 @@
+//! Steps that accumulate gradients over several launches.
+
+use crate::models::*;
+use pellucid_nn::graph::paths::If;
+use pellucid_nn::graph::*;
+use pellucid_nn::optim::{Sgd, SgdOptions};
+use pellucid_nn::*;
+use pellucid_tensor::{Error, Result, Tensor, manual_seed, ops};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An optimizer whose update also changes parameters without a gradient of other than zero.
+fn decaying(parameters: Vec<Parameter>) -> Sgd {
+    Sgd::new(parameters, SgdOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() })
+}
+
+fn accumulating<'f>(stream: &Option<Stream>, accumulate: u64) -> StepOptions<'f> {
+    StepOptions { stream: stream.clone(), accumulate, ..Default::default() }
+}
+
+fn mean_square(model: &impl Layer, inputs: &[Tensor]) -> Result<Tensor> {
+    ops::mean(&ops::square(&model.try_forward(&inputs[0])?)?, ..)
+}
+
+fn inputs(count: u64) -> Vec<Tensor> {
+    (0..count).map(|seed| batch(&[BATCH, 6], seed).0).collect()
+}
+
+/// Returns the state after one step with the mean loss over these batches.
+fn after_one_update(batches: &[&Tensor]) -> Vec<(String, Vec<u8>)> {
+    let model = built(&KINDS[0]);
+    let mut step = TrainingStep::new(decaying(model.parameters()), |inputs| {
+        let losses = inputs.iter().map(|x| mean_square(&model, std::slice::from_ref(x)));
+        let weight = 1.0 / inputs.len() as f64;
+        losses.map(|loss| ops::mul(&loss?, Tensor::from(weight as f32))).reduce(|a, b| ops::add(&a?, &b?)).unwrap()
+    });
+    step.launch(batches).unwrap();
+    bits(model.state_dict())
+}
+
+#[track_caller]
+fn assert_close(state: &[(String, Vec<u8>)], expected: &[(String, Vec<u8>)]) {
+    let floats =
+        |bytes: &[u8]| -> Vec<f32> { bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect() };
+    for ((name, own), (_, expected)) in state.iter().zip(expected) {
+        let close = floats(own).iter().zip(floats(expected)).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close, "{name}: {:?} and {:?}", floats(own), floats(expected));
+    }
+}
+
+/// New options begin a new accumulation, without the gradients of launches before.
+#[test]
+fn a_change_of_the_options_begins_a_new_accumulation() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(3);
+    for stream in streams() {
+        let model = built(&KINDS[0]);
+        let before = bits(model.state_dict());
+        let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
+        let mut step = step.with_options(accumulating(&stream, 3));
+        step.launch(&[&x[0]]).unwrap();
+        step.launch(&[&x[0]]).unwrap();
+        let mut step = step.with_options(accumulating(&stream, 2));
+        step.launch(&[&x[1]]).unwrap();
+        assert_eq!(bits(model.state_dict()), before);
+        step.launch(&[&x[2]]).unwrap();
+        assert_close(&bits(model.state_dict()), &after_one_update(&[&x[1], &x[2]]));
+    }
+}
+
+/// Another step of the same parameters, and a gradient that is bound between launches, change nothing.
+#[test]
+fn steps_of_the_same_parameters_have_gradients_of_their_own() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(4);
+    for stream in streams() {
+        let model = built(&KINDS[0]);
+        let compute = |inputs: &[Tensor]| mean_square(&model, inputs);
+        let step = TrainingStep::new(decaying(model.parameters()), compute);
+        let mut step = step.with_options(accumulating(&stream, 2));
+        let still = Sgd::new(model.parameters(), SgdOptions { lr: 0.0, ..Default::default() });
+        let mut other = TrainingStep::new(still, compute).with_options(accumulating(&stream, 1));
+        other.launch(&[&x[3]]).unwrap();
+        step.launch(&[&x[0]]).unwrap();
+        other.launch(&[&x[3]]).unwrap();
+        model.parameters().iter().for_each(|p| p.set_grad(Some(Tensor::ones(p.shape(), p.dtype()))));
+        step.launch(&[&x[1]]).unwrap();
+        assert_close(&bits(model.state_dict()), &after_one_update(&[&x[0], &x[1]]));
+        (0..4).for_each(|_| {
+            other.launch(&[&x[3]]).unwrap();
+            step.launch(&[&x[2]]).unwrap();
+        });
+        assert_eq!((other.cache().misses, step.cache().misses), (1, 1));
+    }
+}
+
+/// An update that cannot be recorded changes neither parameters nor the gradients so far.
+#[test]
+fn a_refused_update_changes_nothing() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(2);
+    let model = built(&KINDS[0]);
+    let before = bits(model.state_dict());
+    let refuses = Arc::new(AtomicBool::new(true));
+    let refused = refuses.clone();
+    let options = StepOptions {
+        before_update: Some(Arc::new(move |_| match refused.load(Ordering::Relaxed) {
+            true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+            false => Ok(()),
+        })),
+        ..accumulating(&None, 2)
+    };
+    let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
+    let mut step = step.with_options(options);
+    step.launch(&[&x[0]]).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(step.launch(&[&x[1]]), Err(Error::InvalidArgument { op: "clip", .. })));
+        assert_eq!(bits(model.state_dict()), before);
+    }
+    refuses.store(false, Ordering::Relaxed);
+    step.launch(&[&x[1]]).unwrap();
+    assert_close(&bits(model.state_dict()), &after_one_update(&[&x[0], &x[1]]));
+}
+
+/// A parameter is updated if one of the losses depends on it, and else it does not decay.
+#[test]
+fn parameters_that_no_loss_reaches_are_not_updated() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(2);
+    for (stream, accumulate) in streams().into_iter().flat_map(|stream| [(stream.clone(), 1), (stream, 2)]) {
+        manual_seed(1);
+        let model = If::new(Linear::new(6, 4), Linear::new(6, 4));
+        let mut parameters = model.parameters();
+        let frozen = Parameter::new(Tensor::ones([3], x[0].dtype()));
+        frozen.freeze();
+        frozen.set_grad(Some(Tensor::ones([3], x[0].dtype())));
+        parameters.push(frozen.clone());
+        let step = TrainingStep::new(decaying(parameters), |inputs| mean_square(&model, inputs));
+        let mut step = step.with_options(accumulating(&stream, accumulate));
+        let mut changed = |ways: [bool; 2]| {
+            let before: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_vec()).collect();
+            for (way, x) in ways.iter().zip(&x) {
+                model.choose(*way);
+                step.launch(&[x]).unwrap();
+            }
+            let after = model.parameters();
+            let changed = after.iter().zip(before).map(|(p, before)| p.to_vec::<f32>() != before);
+            let changed: Vec<bool> = changed.collect();
+            [changed[0], changed[2]]
+        };
+        for _ in 0..2 {
+            assert_eq!(changed([true, true]), [true, false]);
+            assert_eq!(changed([false, true]), [true, true]);
+            assert_eq!(changed([false, false]), [false, true]);
+        }
+        assert_eq!(frozen.to_vec::<f32>(), [1.0; 3]);
+    }
+}
