@@ -19,7 +19,6 @@
 
 mod result;
 
-use self::result::{fuse_epilogue, fuse_finish, fuse_into_finish};
 use super::order::{Interleaving, replace_pair};
 use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use crate::formula::{Op, Program, Splice, SpliceOperand, Spliced, SplicedValue, Step};
@@ -121,7 +120,7 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
 /// Fuses launches `i` and `j`, or returns why they stay unfused.
 fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
-    let (maker, mut reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
+    let (maker, mut reader) = (FusionSide::of(a).ok_or(None)?, FusionSide::of(b).ok_or(None)?);
     let finish = finish_that_reads(b, a);
     if finish.is_some() {
         reader.space = reader.result.clone();
@@ -150,14 +149,13 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     let (maker, reader) = align_spaces(maker, reader, repeats)?;
     let interleaving = Interleaving::between(plan, i, j)
         .ok_or(Some("a launch between them depends on the first and feeds the second"))?;
+    let pair = LaunchPair { maker, reader, stored };
     let launch = match (&a.kernel, &b.kernel) {
-        (_, Kernel::Reduce(reduce)) if let Some(finish) = finish => {
-            fuse_into_finish((reduce, finish), a, &maker, b, &reader, &stored)?
-        }
-        (Kernel::Reduce(reduce), _) => fuse_finish(reduce, a, &maker, b, &reader, &stored, plan.is_launch_bound)?,
-        (_, Kernel::Reduce(reduce)) => fuse_into_reduction(reduce, a, &maker, b, &reader, &stored)?,
-        (Kernel::MatMul(product), _) => fuse_epilogue(product, a, &maker, b, &reader, &stored)?,
-        _ => fuse_elementwise(a, &maker, b, &reader, &stored)?,
+        (_, Kernel::Reduce(reduce)) if let Some(finish) = finish => pair.fuse_into_finish(reduce, finish)?,
+        (Kernel::Reduce(reduce), _) => pair.fuse_finish(reduce, plan.is_launch_bound)?,
+        (_, Kernel::Reduce(reduce)) => pair.fuse_into_reduction(reduce)?,
+        (Kernel::MatMul(product), _) => pair.fuse_epilogue(product)?,
+        _ => pair.fuse_elementwise()?,
     };
     if launch.inputs.len() > MAX_INPUTS
         || launch.outputs.len() > MAX_OUTPUTS
@@ -168,7 +166,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     if !launch.is_sound() {
         return Err(Some("the second writes an operand that the first reads in another layout"));
     }
-    let costs = LifetimeCosts::compute(plan, i, j, &stored);
+    let costs = LifetimeCosts::compute(plan, i, j, &pair.stored);
     if j - i > NEAR && costs.up.min(costs.down) > costs.saved {
         return Err(Some("fusing would keep more memory alive than it frees"));
     }
@@ -222,7 +220,8 @@ fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
 }
 
 /// The producer or the consumer of a fusion: a launch with its index space and its operands over that space.
-struct FusionSide {
+struct FusionSide<'a> {
+    launch: &'a Launch,
     space: Shape,
     /// The shape of the result.
     result: Shape,
@@ -234,8 +233,8 @@ struct FusionSide {
     repeated: bool,
 }
 
-impl FusionSide {
-    fn from_launch(launch: &Launch) -> Option<FusionSide> {
+impl<'a> FusionSide<'a> {
+    fn of(launch: &'a Launch) -> Option<FusionSide<'a>> {
         let (inputs, outputs) = (launch.inputs.clone(), launch.outputs.clone());
         let first = outputs.first()?.layout.shape().clone();
         let (space, result) = match &launch.kernel {
@@ -247,11 +246,11 @@ impl FusionSide {
             _ => return None,
         };
         let free = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
-        Some(FusionSide { space, result, inputs, outputs, free, repeated: false })
+        Some(FusionSide { launch, space, result, inputs, outputs, free, repeated: false })
     }
 
     /// Returns the same launch over an index space of another shape.
-    fn over(&self, space: &Shape) -> Option<FusionSide> {
+    fn over(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let cut = |o: &SlotView| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
             Some(SlotView { layout, ..o.clone() })
@@ -262,10 +261,11 @@ impl FusionSide {
     }
 
     /// Returns a launch with one element as a launch that computes it for each element of `space`.
-    fn repeated_over(&self, space: &Shape) -> Option<FusionSide> {
+    fn repeated_over(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let single = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });
         let spread = |o: &SlotView| Some(SlotView { layout: single(o)?.layout.broadcast_to(space)?, ..o.clone() });
         Some(FusionSide {
+            launch: self.launch,
             space: space.clone(),
             result: space.clone(),
             inputs: self.inputs.iter().map(single).collect::<Option<_>>()?,
@@ -283,11 +283,11 @@ fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a SlotView>) -> Opti
 
 /// Reshapes one of the launches so that both have the same index space. With `repeats`, a producer of one element may
 /// compute it for each element of the consumer.
-fn align_spaces(
-    maker: FusionSide,
-    reader: FusionSide,
+fn align_spaces<'a>(
+    maker: FusionSide<'a>,
+    reader: FusionSide<'a>,
     repeats: bool,
-) -> Result<(FusionSide, FusionSide), FusionRefusal> {
+) -> Result<(FusionSide<'a>, FusionSide<'a>), FusionRefusal> {
     if maker.result == reader.space {
         return Ok((maker, reader));
     }
@@ -344,140 +344,140 @@ impl FusedArrays {
     }
 }
 
-/// Returns the source of each input of the consumer: a result of the producer, or an array.
-fn sources(
-    inputs: &[SlotView],
-    space: &Shape,
-    maker: &FusionSide,
-    produced: &[SplicedValue],
-    arrays: &mut FusedArrays,
-) -> Result<Vec<SpliceOperand>, FusionRefusal> {
-    let source = |x: &SlotView| {
-        if let Some(k) = maker.outputs.iter().position(|o| same_view(o, x, space)) {
-            return Ok(SpliceOperand::Value(produced[k]));
-        }
-        if maker.outputs.iter().any(|o| o.slot == x.slot) {
-            return Err(Some("the consumer reads the result in another layout"));
-        }
-        if is_scattered(&x.layout) {
-            return Err(Some("a transposed copy is faster as a kernel of its own"));
-        }
-        Ok(SpliceOperand::Array(arrays.number(x)))
-    };
-    inputs.iter().map(source).collect()
-}
-
 /// Returns true if the innermost stride is neither 0 nor 1.
 fn is_scattered(layout: &Layout) -> bool {
     let inner = layout.shape().iter().zip(&*layout.strides()).rev().find(|(d, _)| **d > 1).map_or(1, |(_, s)| *s);
     !(0..=1).contains(&inner)
 }
 
-/// Adds the producer to `splice` as the first part of the fused program.
-fn splice_producer(
-    splice: &mut Splice,
-    a: &Launch,
-    maker: &FusionSide,
-    arrays: &mut FusedArrays,
-) -> Result<Vec<SplicedValue>, FusionRefusal> {
-    let (mut program, params) = program_of(a).ok_or(None)?;
-    if maker.repeated && splice.has_rows() {
-        program = Arc::new(program.with_per_row_operands());
-    }
-    if maker.inputs.iter().chain(&maker.outputs).any(|o| is_scattered(&o.layout)) {
-        return Err(Some("a transposed copy is faster as a kernel of its own"));
-    }
-    let inputs: Vec<SpliceOperand> = maker.inputs.iter().map(|o| SpliceOperand::Array(arrays.number(o))).collect();
-    splice.part(&program, &params, &inputs).map_err(Some)
+/// Two launches over one index space that are fused.
+struct LaunchPair<'a> {
+    maker: FusionSide<'a>,
+    reader: FusionSide<'a>,
+    /// Whether each output of the producer is stored.
+    stored: Vec<bool>,
 }
 
-/// Returns the outputs of the fused kernel: all outputs of the consumer, then the stored outputs of the producer.
-fn outputs(
-    maker: &FusionSide,
-    produced: &[SplicedValue],
-    stored: &[bool],
-    reader: &FusionSide,
-    read: Vec<SplicedValue>,
-) -> (Vec<SlotView>, Vec<SplicedValue>) {
-    let mut operands = reader.outputs.clone();
-    let mut values = read;
-    for ((o, m), _) in maker.outputs.iter().zip(produced).zip(stored).filter(|(_, s)| **s) {
-        operands.push(o.clone());
-        values.push(*m);
+impl LaunchPair<'_> {
+    /// Returns the source of each of these inputs of the consumer: a result of the producer, or an array.
+    fn sources(
+        &self,
+        inputs: &[SlotView],
+        produced: &[SplicedValue],
+        arrays: &mut FusedArrays,
+    ) -> Result<Vec<SpliceOperand>, FusionRefusal> {
+        let made = &self.maker.outputs;
+        let source = |x: &SlotView| {
+            if let Some(k) = made.iter().position(|o| same_view(o, x, &self.reader.space)) {
+                return Ok(SpliceOperand::Value(produced[k]));
+            }
+            if made.iter().any(|o| o.slot == x.slot) {
+                return Err(Some("the consumer reads the result in another layout"));
+            }
+            if is_scattered(&x.layout) {
+                return Err(Some("a transposed copy is faster as a kernel of its own"));
+            }
+            Ok(SpliceOperand::Array(arrays.number(x)))
+        };
+        inputs.iter().map(source).collect()
     }
-    (operands, values)
-}
 
-/// Fuses maps and row kernels into one map or row kernel.
-fn fuse_elementwise(
-    a: &Launch,
-    maker: &FusionSide,
-    b: &Launch,
-    reader: &FusionSide,
-    stored: &[bool],
-) -> Result<Launch, FusionRefusal> {
-    let axes = |l: &Launch| match &l.kernel {
-        Kernel::Row(k) => Some(k.axes),
-        _ => None,
-    };
-    if maker.space != reader.space || matches!((axes(a), axes(b)), (Some(x), Some(y)) if x != y) {
-        return Err(Some("the rows of the two launches are along different axes"));
+    /// Adds the producer to `splice` as the first part of the fused program.
+    fn splice_producer(
+        &self,
+        splice: &mut Splice,
+        arrays: &mut FusedArrays,
+    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+        let FusionSide { launch, inputs, outputs, repeated, .. } = &self.maker;
+        let (mut program, params) = program_of(launch).ok_or(None)?;
+        if *repeated && splice.has_rows() {
+            program = Arc::new(program.with_per_row_operands());
+        }
+        if inputs.iter().chain(outputs).any(|o| is_scattered(&o.layout)) {
+            return Err(Some("a transposed copy is faster as a kernel of its own"));
+        }
+        let inputs: Vec<SpliceOperand> = inputs.iter().map(|o| SpliceOperand::Array(arrays.number(o))).collect();
+        splice.part(&program, &params, &inputs).map_err(Some)
     }
-    let rows = axes(a).or(axes(b));
-    let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
-    let produced = splice_producer(&mut splice, a, maker, &mut arrays)?;
-    let inputs = sources(&reader.inputs, &reader.space, maker, &produced, &mut arrays)?;
-    let (program, params) = program_of(b).ok_or(None)?;
-    let read = splice.part(&program, &params, &inputs).map_err(Some)?;
-    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
-    let spliced = splice.finish("fused", &values).map_err(Some)?;
-    let inputs = arrays.select(&spliced);
-    let (program, params) = (Arc::new(spliced.program), spliced.params);
-    if rows.is_some() && broadcast_shape(inputs.iter().chain(&outputs)).as_ref() != Some(&reader.space) {
-        return Err(Some("no operand of the fused kernel would have the full length of a row"));
-    }
-    let kernel = match rows {
-        Some(axes) => Kernel::Row(Row { axes, program, params }),
-        None => Kernel::Map(Map { program, params }),
-    };
-    Ok(Launch::fused(kernel, inputs, outputs, (a, b)))
-}
 
-/// Fuses a map into the inputs of a reduction.
-fn fuse_into_reduction(
-    reduce: &Reduce,
-    a: &Launch,
-    maker: &FusionSide,
-    b: &Launch,
-    reader: &FusionSide,
-    stored: &[bool],
-) -> Result<Launch, FusionRefusal> {
-    if matches!(a.kernel, Kernel::Row(_) | Kernel::MatMul(_)) {
-        return Err(None);
+    /// Returns the outputs of the fused kernel with their values: all outputs of the consumer, whose values are `read`,
+    /// then the stored outputs of the producer.
+    fn outputs(&self, produced: &[SplicedValue], read: Vec<SplicedValue>) -> (Vec<SlotView>, Vec<SplicedValue>) {
+        let (mut operands, mut values) = (self.reader.outputs.clone(), read);
+        for ((o, m), _) in self.maker.outputs.iter().zip(produced).zip(&self.stored).filter(|(_, s)| **s) {
+            operands.push(o.clone());
+            values.push(*m);
+        }
+        (operands, values)
     }
-    if stored.contains(&true) {
-        return Err(Some("other launches read the value too, and a reduction stores only its result"));
+
+    /// Returns the fused launch.
+    fn launch(&self, kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
+        Launch::fused(kernel, inputs, outputs, (self.maker.launch, self.reader.launch))
     }
-    let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
-    // The value has one element for each result if the reduced axes have length 1. The finishing program is separate
-    // and cannot read it from registers of the reduction.
-    if finishing.iter().any(|x| a.writes(x.slot)) {
-        return Err(Some("the finish of the reduction reads the value too, and a reduction stores only its result"));
+
+    /// Fuses maps and row kernels into one map or row kernel.
+    fn fuse_elementwise(&self) -> Result<Launch, FusionRefusal> {
+        let LaunchPair { maker, reader, .. } = self;
+        let axes = |side: &FusionSide<'_>| match &side.launch.kernel {
+            Kernel::Row(k) => Some(k.axes),
+            _ => None,
+        };
+        if maker.space != reader.space || matches!((axes(maker), axes(reader)), (Some(x), Some(y)) if x != y) {
+            return Err(Some("the rows of the two launches are along different axes"));
+        }
+        let rows = axes(maker).or(axes(reader));
+        let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
+        let produced = self.splice_producer(&mut splice, &mut arrays)?;
+        let inputs = self.sources(&reader.inputs, &produced, &mut arrays)?;
+        let (program, params) = program_of(reader.launch).ok_or(None)?;
+        let read = splice.part(&program, &params, &inputs).map_err(Some)?;
+        let (outputs, values) = self.outputs(&produced, read);
+        let spliced = splice.finish("fused", &values).map_err(Some)?;
+        let inputs = arrays.select(&spliced);
+        let (program, params) = (Arc::new(spliced.program), spliced.params);
+        if rows.is_some() && broadcast_shape(inputs.iter().chain(&outputs)).as_ref() != Some(&reader.space) {
+            return Err(Some("no operand of the fused kernel would have the full length of a row"));
+        }
+        let kernel = match rows {
+            Some(axes) => Kernel::Row(Row { axes, program, params }),
+            None => Kernel::Map(Map { program, params }),
+        };
+        Ok(self.launch(kernel, inputs, outputs))
     }
-    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
-    let produced = splice_producer(&mut splice, a, maker, &mut arrays)?;
-    let inputs = sources(reduced, &reader.space, maker, &produced, &mut arrays)?;
-    let read = splice.part(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
-    let spliced = splice.finish("fused", &read).map_err(Some)?;
-    let mut inputs = arrays.select(&spliced);
-    // A reduction takes its index space from its inputs.
-    if broadcast_shape(&inputs).as_ref() != Some(&reader.space) {
-        return Err(Some("no input of the fused kernel would have the reduced shape"));
+
+    /// Fuses a map into the inputs of a reduction.
+    fn fuse_into_reduction(&self, reduce: &Reduce) -> Result<Launch, FusionRefusal> {
+        let LaunchPair { maker, reader, stored } = self;
+        if matches!(maker.launch.kernel, Kernel::Row(_) | Kernel::MatMul(_)) {
+            return Err(None);
+        }
+        if stored.contains(&true) {
+            return Err(Some("other launches read the value too, and a reduction stores only its result"));
+        }
+        let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+        // The value has one element for each result if the reduced axes have length 1. The finishing program is
+        // separate and cannot read it from registers of the reduction.
+        if finishing.iter().any(|x| maker.launch.writes(x.slot)) {
+            return Err(Some(
+                "the finish of the reduction reads the value too, and a reduction stores only its result",
+            ));
+        }
+        let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
+        let produced = self.splice_producer(&mut splice, &mut arrays)?;
+        let inputs = self.sources(reduced, &produced, &mut arrays)?;
+        let read = splice.part(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
+        let spliced = splice.finish("fused", &read).map_err(Some)?;
+        let mut inputs = arrays.select(&spliced);
+        // A reduction takes its index space from its inputs.
+        if broadcast_shape(&inputs).as_ref() != Some(&reader.space) {
+            return Err(Some("no input of the fused kernel would have the reduced shape"));
+        }
+        inputs.extend_from_slice(finishing);
+        let kernel =
+            Kernel::Reduce(Reduce { program: Arc::new(spliced.program), params: spliced.params, ..reduce.clone() });
+        Ok(self.launch(kernel, inputs, reader.launch.outputs.clone()))
     }
-    inputs.extend_from_slice(finishing);
-    let kernel =
-        Kernel::Reduce(Reduce { program: Arc::new(spliced.program), params: spliced.params, ..reduce.clone() });
-    Ok(Launch::fused(kernel, inputs, b.outputs.clone(), (a, b)))
 }
 
 /// Returns the finishing program of reduction `b` if it, and not the reduction itself, reads results of `a`.

@@ -1,6 +1,6 @@
 //! Fusion with the program that a reduction or a matrix product applies to its result.
 
-use super::{FusedArrays, FusionRefusal, FusionSide, map_of, outputs, sources, splice_producer};
+use super::{FusedArrays, FusionRefusal, FusionSide, LaunchPair, map_of};
 use crate::dtype::Compute;
 use crate::formula::{Load, Program, Splice, SpliceOperand, Spliced, SplicedValue};
 use crate::kernel::{Kernel, MatMul, Params, Reduce, ReduceOp};
@@ -39,13 +39,12 @@ impl ResultProgram {
     /// Adds the program of the reader, and returns its values.
     fn add_reader(
         &mut self,
-        (program, params): (&Arc<Program>, &Params),
-        reader: &FusionSide,
-        maker: &FusionSide,
+        pair: &LaunchPair<'_>,
         produced: &[SplicedValue],
     ) -> Result<Vec<SplicedValue>, FusionRefusal> {
-        let inputs = sources(&reader.inputs, &reader.space, maker, produced, &mut self.arrays)?;
-        self.splice.part(program, params, &inputs).map_err(Some)
+        let (program, params) = map_of(pair.reader.launch)?;
+        let inputs = pair.sources(&pair.reader.inputs, produced, &mut self.arrays)?;
+        self.splice.part(&program, &params, &inputs).map_err(Some)
     }
 
     /// Returns the program with these results, and its arrays except the result of the producer.
@@ -62,95 +61,77 @@ impl ResultProgram {
     }
 }
 
-/// Returns the launch of a reduction with another finishing program, whose arrays are `others`.
-fn with_finish(
-    reduce: &Reduce,
-    spliced: Spliced,
-    (reduced, others): (&[SlotView], Vec<SlotView>),
-    outputs: Vec<SlotView>,
-    pair: (&Launch, &Launch),
-) -> Launch {
-    let kernel = Kernel::Reduce(Reduce {
-        finish: Some(Arc::new(spliced.program)),
-        finish_params: spliced.params,
-        output: outputs[0].dtype,
-        ..reduce.clone()
-    });
-    Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, pair)
-}
-
-/// Fuses a map into the other inputs of the finishing program of a reduction.
-pub(super) fn fuse_into_finish(
-    (reduce, finish): (&Reduce, &Arc<Program>),
-    a: &Launch,
-    maker: &FusionSide,
-    b: &Launch,
-    reader: &FusionSide,
-    stored: &[bool],
-) -> Result<Launch, FusionRefusal> {
-    map_of(a)?;
-    let mut fused = ResultProgram::new(&reader.outputs[0]);
-    fused.splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
-    let produced = splice_producer(&mut fused.splice, a, maker, &mut fused.arrays)?;
-    let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
-    let mut inputs = vec![SpliceOperand::Array(0)];
-    inputs.extend(sources(finishing, &reader.space, maker, &produced, &mut fused.arrays)?);
-    let read = fused.splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
-    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
-    let (spliced, others) = fused.finish(&values)?;
-    Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
-}
-
-/// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
-pub(super) fn fuse_finish(
-    reduce: &Reduce,
-    a: &Launch,
-    maker: &FusionSide,
-    b: &Launch,
-    reader: &FusionSide,
-    stored: &[bool],
-    wide: bool,
-) -> Result<Launch, FusionRefusal> {
-    let (program, params) = map_of(b)?;
-    let accumulator = match reduce.op {
-        ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
-        _ => reduce.program.outputs[0].compute,
-    };
-    let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
-    let mut fused = ResultProgram::new(&maker.outputs[0]);
-    let result = fused.splice.load_as(0, load, reduce.output);
-    let (reduced, finishing) = maker.inputs.split_at(reduce.program.inputs.len());
-    let applied = reduce.finish.as_ref().map(|finish| (finish, &reduce.finish_params));
-    let produced = fused.add_applied(applied, result, finishing)?;
-    let read = fused.add_reader((&program, &params), reader, maker, &produced)?;
-    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
-    let (spliced, others) = fused.finish(&values)?;
-    let is_result_alone = others.is_empty() && outputs.len() == 1;
-    if !(wide || is_result_alone) {
-        return Err(None);
+impl LaunchPair<'_> {
+    /// Fuses a map into the other inputs of the finishing program of a reduction.
+    pub(super) fn fuse_into_finish(&self, reduce: &Reduce, finish: &Arc<Program>) -> Result<Launch, FusionRefusal> {
+        let LaunchPair { maker, reader, .. } = self;
+        map_of(maker.launch)?;
+        let mut fused = ResultProgram::new(&reader.outputs[0]);
+        fused.splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
+        let produced = self.splice_producer(&mut fused.splice, &mut fused.arrays)?;
+        let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+        let mut inputs = vec![SpliceOperand::Array(0)];
+        inputs.extend(self.sources(finishing, &produced, &mut fused.arrays)?);
+        let read = fused.splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
+        let (outputs, values) = self.outputs(&produced, read);
+        let (spliced, others) = fused.finish(&values)?;
+        Ok(self.with_finish(reduce, spliced, (reduced, others), outputs))
     }
-    Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
-}
 
-/// Fuses a map on the result of a matrix product into its epilogue.
-pub(super) fn fuse_epilogue(
-    product: &MatMul,
-    a: &Launch,
-    maker: &FusionSide,
-    b: &Launch,
-    reader: &FusionSide,
-    stored: &[bool],
-) -> Result<Launch, FusionRefusal> {
-    let (program, params) = map_of(b)?;
-    let (layout, dtype) = (Layout::contiguous(maker.space.clone()), product.product_dtype(a.inputs[0].dtype));
-    let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
-    let product_value = fused.splice.load(0, dtype);
-    let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));
-    let produced = fused.add_applied(applied, product_value, &maker.inputs[2..])?;
-    let read = fused.add_reader((&program, &params), reader, maker, &produced)?;
-    let (outputs, values) = outputs(maker, &produced, stored, reader, read);
-    let (spliced, others) = fused.finish(&values)?;
-    let inputs = a.inputs[..2].iter().cloned().chain(others).collect();
-    let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });
-    Ok(Launch::fused(kernel, inputs, outputs, (a, b)))
+    /// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
+    pub(super) fn fuse_finish(&self, reduce: &Reduce, wide: bool) -> Result<Launch, FusionRefusal> {
+        map_of(self.reader.launch)?;
+        let accumulator = match reduce.op {
+            ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
+            _ => reduce.program.outputs[0].compute,
+        };
+        let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
+        let mut fused = ResultProgram::new(&self.maker.outputs[0]);
+        let result = fused.splice.load_as(0, load, reduce.output);
+        let (reduced, finishing) = self.maker.inputs.split_at(reduce.program.inputs.len());
+        let applied = reduce.finish.as_ref().map(|finish| (finish, &reduce.finish_params));
+        let produced = fused.add_applied(applied, result, finishing)?;
+        let read = fused.add_reader(self, &produced)?;
+        let (outputs, values) = self.outputs(&produced, read);
+        let (spliced, others) = fused.finish(&values)?;
+        let is_result_alone = others.is_empty() && outputs.len() == 1;
+        if !(wide || is_result_alone) {
+            return Err(None);
+        }
+        Ok(self.with_finish(reduce, spliced, (reduced, others), outputs))
+    }
+
+    /// Fuses a map on the result of a matrix product into its epilogue.
+    pub(super) fn fuse_epilogue(&self, product: &MatMul) -> Result<Launch, FusionRefusal> {
+        let FusionSide { launch, space, inputs, .. } = &self.maker;
+        map_of(self.reader.launch)?;
+        let (layout, dtype) = (Layout::contiguous(space.clone()), product.product_dtype(launch.inputs[0].dtype));
+        let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
+        let product_value = fused.splice.load(0, dtype);
+        let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));
+        let produced = fused.add_applied(applied, product_value, &inputs[2..])?;
+        let read = fused.add_reader(self, &produced)?;
+        let (outputs, values) = self.outputs(&produced, read);
+        let (spliced, others) = fused.finish(&values)?;
+        let inputs = launch.inputs[..2].iter().cloned().chain(others).collect();
+        let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });
+        Ok(self.launch(kernel, inputs, outputs))
+    }
+
+    /// Returns the launch of a reduction of `reduced` with another finishing program, whose other arrays are `others`.
+    fn with_finish(
+        &self,
+        reduce: &Reduce,
+        spliced: Spliced,
+        (reduced, others): (&[SlotView], Vec<SlotView>),
+        outputs: Vec<SlotView>,
+    ) -> Launch {
+        let kernel = Kernel::Reduce(Reduce {
+            finish: Some(Arc::new(spliced.program)),
+            finish_params: spliced.params,
+            output: outputs[0].dtype,
+            ..reduce.clone()
+        });
+        self.launch(kernel, reduced.iter().cloned().chain(others).collect(), outputs)
+    }
 }

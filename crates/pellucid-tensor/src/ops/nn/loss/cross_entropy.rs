@@ -47,9 +47,10 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
     }
     let axis = logits.rank().min(2) - 1;
     let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
+    let options = CrossEntropyOptions { weight: weight.as_ref(), ..options };
     match targets.dtype().is_float() {
-        true => of_probabilities(logits, targets, weight.as_ref(), axis, &options),
-        false => of_classes(logits, targets, weight.as_ref(), axis, &options),
+        true => of_probabilities(logits, targets, axis, &options),
+        false => of_classes(logits, targets, axis, &options),
     }
 }
 
@@ -87,11 +88,10 @@ fn over_classes(
     view::squeeze(&apply_rows_in(formula, operands, params, AxisSet::from_iter([axis]), number)?, axis as isize)
 }
 
-/// Computes the loss for targets that are probabilities.
+/// Computes the loss for targets that are probabilities, with weights that broadcast with the logits.
 fn of_probabilities(
     logits: &Tensor,
     targets: &Tensor,
-    weight: Option<&Tensor>,
     axis: usize,
     options: &CrossEntropyOptions<'_>,
 ) -> Result<Tensor> {
@@ -108,7 +108,7 @@ fn of_probabilities(
         return Err(Error::invalid(OP, reason));
     }
     let (number, params) = (widened_dtype(&[logits, targets]), [options.label_smoothing.into()]);
-    let losses = match weight {
+    let losses = match options.weight {
         Some(weight) => {
             over_classes(weighted_probability_formula(), &[logits, targets, weight], &params, axis, number)?
         }
@@ -135,14 +135,8 @@ fn class_column(logits: &Tensor, targets: &Tensor, axis: usize) -> Result<Tensor
     view::unsqueeze(&copy::to_dtype(targets, DType::I64)?, axis as isize)
 }
 
-/// Computes the loss for targets that are class indices.
-fn of_classes(
-    logits: &Tensor,
-    targets: &Tensor,
-    weight: Option<&Tensor>,
-    axis: usize,
-    options: &CrossEntropyOptions<'_>,
-) -> Result<Tensor> {
+/// Computes the loss for targets that are class indices, with weights that broadcast with the logits.
+fn of_classes(logits: &Tensor, targets: &Tensor, axis: usize, options: &CrossEntropyOptions<'_>) -> Result<Tensor> {
     let classes = class_column(logits, targets, axis)?;
     let counts = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
     // An ignored class index may be outside 0..C; it is replaced by class 0.
@@ -153,7 +147,7 @@ fn of_classes(
         let weight = broadcast::broadcast_to(weight, logits.shape())?;
         view::squeeze(&gather::take_along_axis(&weight, &checked.classes, axis as isize)?, axis as isize)
     };
-    let losses = match weight {
+    let losses = match options.weight {
         None if smoothing == 0.0 => over_classes(class_formula(), &[logits, &valid], &[], axis, number)?,
         None => over_classes(smoothed_class_formula(), &[logits, &valid], &[smoothing.into()], axis, number)?,
         Some(weight) => {
@@ -172,7 +166,7 @@ fn of_classes(
     let counts = counts.map(|counts| view::squeeze(&counts, axis as isize)).transpose()?;
     let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| arithmetic::where_(counts, &losses, 0.0))?;
     // The part of each sample in the mean.
-    let shares = match (weight, &counts) {
+    let shares = match (options.weight, &counts) {
         (None, None) => None,
         (None, Some(counts)) => Some(counts.clone()),
         (Some(weight), None) => Some(of_sample(weight)?),
