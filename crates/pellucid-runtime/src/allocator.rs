@@ -24,7 +24,7 @@ pub const ALIGN: usize = 64;
 /// The size of a huge page on most systems.
 const HUGE_PAGE: usize = 2 << 20;
 /// The largest request. Rounding up a larger one could overflow.
-const MAX_BYTES: usize = 1 << 62;
+const MAX_BYTES: usize = 1 << (usize::BITS - 2);
 /// The number of size classes.
 const CLASSES: usize = class_of(MAX_BYTES) + 1;
 /// The number of size classes up to 4 KiB, which the thread caches hold.

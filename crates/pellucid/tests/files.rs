@@ -50,6 +50,9 @@ fn every_dtype_round_trips_bit_for_bit() {
     }
     // Saving again gives the same file and leaves no temporary file.
     let bytes = fs::read(&path).unwrap();
+    assert_eq!(io::to_bytes(&loaded).unwrap(), bytes);
+    let in_memory = io::from_bytes(&bytes).unwrap();
+    assert!(in_memory.iter().all(|(name, tensor)| tensor.to_bytes() == tensors[name].to_bytes()));
     io::save(&path, &loaded).unwrap();
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);

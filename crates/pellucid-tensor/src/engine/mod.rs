@@ -72,7 +72,7 @@ pub(crate) fn requires_grad_changes() -> u64 {
 
 /// Limit on the elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by memory; a
 /// view of 2⁴⁰ repeated elements needs no memory but hours of time.
-const MAX_BROADCAST_SIZE: usize = 1 << 34;
+const MAX_BROADCAST_SIZE: u64 = 1 << 34;
 
 /// Returns an error if the kernel would visit a broadcast view of more than [`MAX_BROADCAST_SIZE`] elements.
 #[cold]
@@ -113,7 +113,7 @@ fn check_distinct(kernel: &Kernel, output: &Array) -> Result<()> {
 /// The errors of the kernel and of the device; [`Error::InvalidArgument`] for an output whose elements share memory.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
-        if !array.layout().is_contiguous() && array.shape().size() > MAX_BROADCAST_SIZE {
+        if !array.layout().is_contiguous() && array.shape().size() as u64 > MAX_BROADCAST_SIZE {
             check_broadcast_size(kernel, array, outputs)?;
         }
     }

@@ -176,14 +176,14 @@ fn bits(value: &Scalar) -> (u8, u64) {
 /// Returns a hash of a plan: of the names of its kernels, their slots and sizes.
 fn structure_hash(plan: &Plan) -> u64 {
     let mut hash = plan.slots.len() as u64;
-    let mut mix = |word: usize| hash = (hash.rotate_left(5) ^ word as u64).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let mut mix = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     for launch in &plan.launches {
         let name = launch.kernel.name();
-        mix(name.len() << 8 | usize::from(name.as_bytes().first().copied().unwrap_or_default()));
+        mix((name.len() as u64) << 8 | u64::from(name.as_bytes().first().copied().unwrap_or_default()));
         for operand in launch.inputs.iter().chain(&launch.outputs) {
-            mix(operand.slot << 32 ^ operand.layout.shape().size());
+            mix((operand.slot as u64) << 32 ^ operand.layout.shape().size() as u64);
         }
     }
-    plan.roles.iter().for_each(|&role| mix(role as usize));
+    plan.roles.iter().for_each(|&role| mix(role as u64));
     hash
 }

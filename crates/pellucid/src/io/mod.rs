@@ -54,9 +54,39 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
     write("save", path.as_ref(), tensors, None)
 }
 
+/// Returns the bytes of the safetensors file that [`save`] writes, for programs without files.
+///
+/// ```
+/// use pellucid::nn::{Linear, Module};
+/// use pellucid::io;
+/// let (model, other) = (Linear::new(3, 2), Linear::new(3, 2));
+/// other.load_state_dict(&io::from_bytes(&io::to_bytes(&model.state_dict())?)?)?;
+/// assert_eq!(other.weight.to_vec::<f32>(), model.weight.to_vec::<f32>());
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if a tensor is called `__metadata__`, which the format reserves; the errors of reading a
+/// tensor.
+pub fn to_bytes(tensors: &StateDict) -> Result<Vec<u8>> {
+    serialize(tensors, None, |reason| Error::invalid("to_bytes", reason))
+}
+
 /// Writes named tensors, and a named text that describes the file.
 fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
     let refuse = |reason: String| Error::File { op, path: path.display().to_string(), reason };
+    let bytes = serialize(tensors, description, refuse)?;
+    replace::replace(path, &bytes).map_err(|e| refuse(reason_of(path, &e, true)))?;
+    tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "wrote a file");
+    Ok(())
+}
+
+/// Returns the bytes of a file. `refuse` returns the error for a reason.
+fn serialize(
+    tensors: &StateDict,
+    description: Option<(&str, &str)>,
+    refuse: impl Fn(String) -> Error,
+) -> Result<Vec<u8>> {
     if tensors.contains_key(RESERVED_NAME) {
         return Err(refuse(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
     }
@@ -71,10 +101,7 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
     });
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
     let description = description.map(|(name, text)| [(name.to_string(), text.to_string())].into_iter().collect());
-    let bytes = safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))?;
-    replace::replace(path, &bytes).map_err(|e| refuse(reason_of(path, &e, true)))?;
-    tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "wrote a file");
-    Ok(())
+    safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))
 }
 
 /// Reads all tensors of a safetensors file.
@@ -89,6 +116,14 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
 /// how to convert it.
 pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
     read("load", path.as_ref(), |_| Ok(()))
+}
+
+/// Reads all tensors from the bytes of a safetensors file, as [`load`] does.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for the reasons for which [`load`] refuses a file.
+pub fn from_bytes(bytes: &[u8]) -> Result<StateDict> {
+    parse(bytes, |_| Ok(())).map_err(|reason| Error::invalid("from_bytes", reason))
 }
 
 /// The named texts that describe a file.

@@ -156,6 +156,6 @@ fn check_positive(op: &'static str, what: &str, help: &str, numbers: [usize; 3])
 /// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.
 fn check_lengths(lengths: &[usize]) -> Result<()> {
     let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
-    let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MAX_LENGTH);
+    let fits = places as u64 <= 1 << 40 && lengths.iter().all(|&len| len <= MAX_LENGTH);
     if fits { Ok(()) } else { Err(Error::size_overflow()) }
 }

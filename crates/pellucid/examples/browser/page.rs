@@ -1,0 +1,74 @@
+//! The part of the program that runs in a browser: scores of digits by a trained model.
+//!
+//! The page calls these functions. It writes bytes and pixels into the memory of this program, and reads scores and
+//! messages from it.
+
+#[path = "model.rs"]
+mod model;
+
+use pellucid::nn::graph::InferenceModel;
+use pellucid::{io, prelude::*};
+use std::cell::RefCell;
+
+thread_local! {
+    static RECOGNIZER: RefCell<Option<InferenceModel<'static, Sequential>>> = const { RefCell::new(None) };
+    /// The bytes that pass from the page to the program, or back.
+    static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes room for bytes of the page, and returns their address, which is valid until the next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn room(bytes: usize) -> *mut u8 {
+    BYTES.with_borrow_mut(|own| {
+        own.clear();
+        own.resize(bytes, 0);
+        own.as_mut_ptr()
+    })
+}
+
+/// Loads the weights in the bytes of the page. Returns 0, or else the length of a message, which begins at [`result`].
+#[unsafe(no_mangle)]
+pub extern "C" fn load() -> usize {
+    respond(|bytes| {
+        let model = model::classifier();
+        model.load_state_dict(&io::from_bytes(bytes)?)?;
+        let mut recognizer = InferenceModel::new(model, &[1])?;
+        recognizer.compile_for(&Tensor::zeros([1, 28, 28], DType::F32))?;
+        RECOGNIZER.set(Some(recognizer));
+        Ok(Vec::new())
+    })
+}
+
+/// Computes the scores of the digit in the bytes of the page: 28 · 28 pixels as `f32`, with values in [0, 1]. Returns 0
+/// after success, where 10 scores as `f32` begin at [`result`], or else the length of a message.
+#[unsafe(no_mangle)]
+pub extern "C" fn recognize() -> usize {
+    respond(|bytes| {
+        let digit = Tensor::try_from_bytes(bytes, DType::F32, [1, 28, 28])?;
+        RECOGNIZER.with_borrow_mut(|recognizer| match recognizer {
+            Some(recognizer) => Ok(recognizer.run(&digit)?.to_bytes()),
+            None => Err(Error::InvalidArgument { op: "recognize", reason: "load() the weights first".into() }),
+        })
+    })
+}
+
+/// Returns the address of the scores or of the message of the last call.
+#[unsafe(no_mangle)]
+pub extern "C" fn result() -> *const u8 {
+    BYTES.with_borrow(|own| own.as_ptr())
+}
+
+/// Replaces the bytes of the page by a result or a message. Returns the length of the message, or 0.
+fn respond(run: impl FnOnce(&[u8]) -> Result<Vec<u8>>) -> usize {
+    let bytes = BYTES.take();
+    let (response, length) = match run(&bytes) {
+        Ok(response) => (response, 0),
+        Err(error) => {
+            let message = error.to_string().into_bytes();
+            let length = message.len();
+            (message, length)
+        }
+    };
+    BYTES.set(response);
+    length
+}
