@@ -186,11 +186,16 @@ fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result
     ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
 }
 
+/// Returns true if only the ends of long axes are printed: for many elements, or many rows without elements.
+fn is_long(shape: &[usize], threshold: usize) -> bool {
+    shape.iter().product::<usize>() > threshold || shape.iter().any(|&len| len > threshold)
+}
+
 impl PrintedElements {
     fn read(tensor: &Tensor, style: &Style) -> Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
         let edge = style.options.edgeitems;
-        let (both, short) = (edge.saturating_mul(2), tensor.size() > style.options.threshold);
+        let (both, short) = (edge.saturating_mul(2), is_long(&shape, style.options.threshold));
         // The printed indices of every axis; `None` represents the omitted ones.
         let list = |&len: &usize| -> Vec<Option<usize>> {
             if short && len > both {

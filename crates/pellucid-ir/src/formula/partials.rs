@@ -17,6 +17,9 @@
 //! rules are shared too, and the graph grows polynomially with the order (Griewank and Walther 2008,
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
+//!
+//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives by such a
+//! variable and others are therefore derived from the declared one.
 
 use super::Formula;
 use super::builder::Builder;
@@ -132,6 +135,8 @@ struct Tower {
     builder: Builder,
     /// The variable of each input.
     variable_of: Vec<Option<usize>>,
+    /// Whether the derivative by each variable is declared.
+    is_declared: Vec<bool>,
     /// The number of inputs of the formula; leaves beyond it are outputs.
     inputs: usize,
     tangents: HashMap<(NodeId, u8), Option<NodeId>>,
@@ -229,6 +234,9 @@ impl Partials {
             partials: nonzero(first),
             refined: nonzero(refined),
             builder,
+            is_declared: (0..variables.len())
+                .map(|v| (0..n).any(|i| inner.declared[i].is_some() && variables.variable_of(i) == Some(v)))
+                .collect(),
             variable_of: (0..n).map(|i| variables.variable_of(i)).collect(),
             inputs: n,
             tangents: HashMap::new(),
@@ -407,16 +415,17 @@ impl Tower {
             return Ok(*known);
         }
         // Lower orders are derived first; all first derivatives exist from the start.
-        for order in 2..=wanted.by.len() {
-            let partial = Partial { output: wanted.output, by: wanted.by[..order].into() };
+        let mut sequence = wanted.by.clone();
+        sequence.sort_by_key(|&variable| !self.is_declared[variable as usize]);
+        let mut lower = Partial::first(wanted.output as usize, sequence[0] as usize);
+        for (&variable, order) in sequence[1..].iter().zip(2..) {
+            let partial = lower.then(variable as usize);
             if self.partials.contains_key(&partial) {
+                lower = partial;
                 continue;
             }
-            let (last, lower) =
-                partial.by.split_last().expect("a partial derivative of order 2 or higher must have a last variable");
-            let lower = Partial { output: wanted.output, by: lower.into() };
             let derivative = match self.differentiated(&lower) {
-                Some(root) => self.tangent(root, *last),
+                Some(root) => self.tangent(root, variable),
                 None => None,
             };
             let nodes = self.builder.graph.len();
@@ -427,7 +436,8 @@ impl Tower {
                 );
                 return Err(Error::invalid(name, reason));
             }
-            self.partials.insert(partial, derivative);
+            self.partials.insert(partial.clone(), derivative);
+            lower = partial;
         }
         Ok(self.partials[wanted])
     }

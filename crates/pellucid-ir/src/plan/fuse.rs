@@ -366,12 +366,12 @@ impl LaunchPair<'_> {
         produced: &[SplicedValue],
         arrays: &mut FusedArrays,
     ) -> Result<Vec<SpliceOperand>, FusionRefusal> {
-        let made = &self.maker.outputs;
+        let results = &self.maker.outputs;
         let source = |x: &SlotView| {
-            if let Some(k) = made.iter().position(|o| same_view(o, x, &self.reader.space)) {
+            if let Some(k) = results.iter().position(|o| same_view(o, x, &self.reader.space)) {
                 return Ok(SpliceOperand::Value(produced[k]));
             }
-            if made.iter().any(|o| o.slot == x.slot) {
+            if results.iter().any(|o| o.slot == x.slot) {
                 return Err(Some("the consumer reads the result in another layout"));
             }
             if is_scattered(&x.layout) {

@@ -189,7 +189,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     fn set_structure(&mut self, x: &X) -> Result<()> {
-        self.passes.forget_converted();
+        self.passes.forget_changed();
         if self.passes.expected.is_empty() { self.model.set_structure(x) } else { Ok(()) }
     }
 }
@@ -463,9 +463,10 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Drops the recordings and the expected inputs if the model was converted to another dtype.
-    fn forget_converted(&mut self) {
-        if self.state.as_ref().is_some_and(ModelState::is_converted) {
+    /// Drops the recordings and the expected inputs if the model was converted to another dtype, or a parameter or
+    /// buffer was replaced.
+    fn forget_changed(&mut self) {
+        if self.state.as_ref().is_some_and(|state| state.is_converted() || state.check().is_err()) {
             self.forget_recordings();
             self.expected.clear();
         }
@@ -477,12 +478,8 @@ impl<'f> ForwardPasses<'f> {
         self.state = None;
     }
 
-    /// Sets the inputs of the launch: without autograd history, and on the device of the model. Recordings are dropped
-    /// if tensors of the model were replaced. Lazy layers are built.
+    /// Sets the inputs of the launch: without autograd history, and on the device of the model. Lazy layers are built.
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
-        if self.state.as_ref().is_some_and(|state| state.check().is_err()) {
-            self.forget_recordings();
-        }
         let device = self.state.as_ref().map_or_else(|| first_device(&*self.model), ModelState::device);
         let (inputs, mut set) = (&mut self.inputs, Ok(()));
         inputs.clear();
@@ -508,12 +505,12 @@ impl<'f> ForwardPasses<'f> {
         Ok(())
     }
 
-    /// Returns the axes of the output of the recording that was launched last, whose shape is `output`: those that change
-    /// with the inputs, since an axis may have the number of rows or the length by chance.
+    /// Returns which axes of the output of the latest launch, of shape `output`, change with the inputs: an axis may
+    /// have the number of rows or the length by chance.
     fn output_axes(&mut self, fill: FilledShape, output: &Shape) -> Result<OutputAxes> {
         let mut axes = std::mem::take(&mut self.axes);
         let found = axes.of_latest(&self.launcher, || {
-            // For a model that accepts only this shape, the axes are those of this length.
+            // A model that accepts only this shape has all axes of its lengths.
             let follows = |inputs: FilledShape, axis: usize, length: usize| {
                 self.traced_shape(inputs).map_or(true, |output| output.get(axis) == Some(&length))
             };

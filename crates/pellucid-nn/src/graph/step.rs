@@ -83,7 +83,7 @@ impl<'f> StepCore<'f> {
     /// The next launch is the first one whose gradients are accumulated.
     fn begin_accumulation(&mut self) {
         self.passes = 0;
-        self.reached.in_cycle.clear();
+        self.reached.holding = Flags::default();
         if self.gradients.binds {
             self.gradients.buffers.clear();
         }
@@ -140,9 +140,22 @@ impl<'f> StepCore<'f> {
     pub(super) fn launch(&mut self, inputs: &[Tensor]) -> Result<&[Tensor]> {
         self.with_gradients(|step| {
             step.launcher()?;
-            if step.update.is_some() { step.accumulate(inputs) } else { step.launcher()?.launch(inputs).map(drop) }
+            if step.update.is_some() { step.accumulate(inputs) } else { step.launch_whole(inputs) }
         })?;
         Ok(self.pass.as_ref().map_or(&[], Launcher::outputs))
+    }
+
+    /// Launches a step that does not accumulate gradients.
+    fn launch_whole(&mut self, inputs: &[Tensor]) -> Result<()> {
+        self.launcher()?.launch(inputs)?;
+        let now = self.reached_now()?;
+        let before = std::mem::replace(&mut self.reached.holding, now.clone());
+        if Arc::ptr_eq(&before, &now) {
+            return Ok(());
+        }
+        // A buffer without gradient contains zeros. The pass does not write it, and another one may have, or the caller
+        // before the first launch.
+        self.zero_buffers(|at| (before.is_empty() || is_set(&before, at)) && !is_set(&now, at))
     }
 
     /// Adds the gradients of a batch. The last launch of a cycle updates the parameters.
@@ -156,19 +169,30 @@ impl<'f> StepCore<'f> {
         self.launcher()?.launch(inputs)?;
         self.passes += 1;
         let now = self.reached_now()?;
-        self.reached.add_to_cycle(&now);
+        self.reached.holding = either(&self.reached.holding, &now);
         if is_last {
-            let reached = std::mem::take(&mut self.reached.in_cycle);
+            let reached = std::mem::take(&mut self.reached.holding);
             let updated = self.with_update(&reached, |update| update.launch(&[]).map(drop));
             // A failed update does not zero the gradients.
             updated.inspect_err(|_| self.begin_accumulation())?;
+            // The update zeroes the gradients of the parameters that it has updated.
+            let parameters = self.optimizer.clone();
+            let parameters = parameters.parameters();
+            self.zero_buffers(|at| is_set(&reached, at) && !parameters[at].requires_grad())?;
         }
         Ok(())
     }
 
+    /// Zeroes the gradients of the parameters of these indices.
+    fn zero_buffers(&self, is_zeroed: impl Fn(usize) -> bool) -> Result<()> {
+        let parameters = self.optimizer.parameters().iter().enumerate();
+        let mut zeroed = parameters.filter(|(at, _)| is_zeroed(*at)).filter_map(|(_, p)| p.grad());
+        zeroed.try_for_each(|buf| zero(&buf))
+    }
+
     /// Returns which parameters of the optimizer the latest pass reaches.
-    fn reached_now(&mut self) -> Result<Vec<bool>> {
-        let Some(pass) = &self.pass else { return Ok(Vec::new()) };
+    fn reached_now(&mut self) -> Result<Flags> {
+        let Some(pass) = &self.pass else { return Ok(Flags::default()) };
         let recorded = &self.reached.recorded;
         let reached = || Ok(recorded.lock().unwrap_or_else(PoisonError::into_inner).clone());
         self.reached.known.of_latest(pass, reached).cloned()
@@ -176,15 +200,14 @@ impl<'f> StepCore<'f> {
 
     /// Records the update after the launches so far and one of the pass that was prepared last.
     fn prepare_update(&mut self) -> Result<()> {
-        let now = self.reached_now()?;
-        let reached = self.reached.in_cycle_with(&now);
+        let reached = either(&self.reached.holding.clone(), &self.reached_now()?);
         self.with_update(&reached, |update| update.prepare(&[]).map(drop))
     }
 
     /// Calls `f` with the update, while only parameters that were reached have a gradient: the optimizer skips others.
-    fn with_update(&mut self, reached: &[bool], f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
+    fn with_update(&mut self, reached: &Flags, f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
         let parameters = self.optimizer.parameters().iter().enumerate();
-        let is_skipped = |at: usize, p: &Parameter| !p.requires_grad() || !reached.get(at).is_some_and(|&is| is);
+        let is_skipped = |at: usize, p: &Parameter| !p.requires_grad() || !is_set(reached, at);
         let skipped = parameters.filter(|(at, p)| is_skipped(*at, p) && p.grad().is_some());
         let gradients: ReplacedGradients = skipped.map(|(_, p)| (p.clone(), p.grad())).collect();
         gradients.iter().for_each(|(p, _)| p.set_grad(None));
@@ -199,7 +222,7 @@ impl<'f> StepCore<'f> {
         let _random = random.enter();
         let _on = enable_grad();
         let replaced = self.gradients.bind(self.optimizer.parameters(), self.options.accumulate > 1)?;
-        self.reached.remove_from_cycle(&replaced);
+        self.reached.remove(&replaced);
         let recorded = self.cache().held;
         let result = catch_unwind(AssertUnwindSafe(|| f(self)));
         if !matches!(result, Ok(Ok(_))) && self.cache().held <= recorded {
@@ -236,7 +259,7 @@ impl<'f> StepCore<'f> {
             if accumulate == 1 {
                 let _off = no_grad();
                 let updated = update.run();
-                restore(replaced)?;
+                replaced.into_iter().for_each(|(parameter, gradient)| parameter.set_grad(gradient));
                 updated?;
             }
             Ok(results.iter().map(Tensor::detach).collect())
@@ -272,31 +295,33 @@ impl<'f> StepCore<'f> {
     }
 }
 
-/// The parameters of an optimizer that the losses of a step depend on, for a step that accumulates gradients.
+/// A flag for each parameter of an optimizer; false if it is missing.
+type Flags = Arc<[bool]>;
+
+fn is_set(flags: &Flags, at: usize) -> bool {
+    flags.get(at).is_some_and(|&is| is)
+}
+
+fn either(a: &Flags, b: &Flags) -> Flags {
+    (0..a.len().max(b.len())).map(|at| is_set(a, at) || is_set(b, at)).collect()
+}
+
+/// The parameters of an optimizer on which the losses of a step depend.
 #[derive(Default)]
 struct ReachedParameters {
-    /// Whether the pass that was recorded last, or run eagerly, reaches each parameter.
-    recorded: Arc<Mutex<Vec<bool>>>,
-    known: PerRecording<Vec<bool>>,
-    /// Whether a launch since the last update has reached each parameter.
-    in_cycle: Vec<bool>,
+    /// The parameters that the pass reaches which was recorded last, or run eagerly.
+    recorded: Arc<Mutex<Flags>>,
+    known: PerRecording<Flags>,
+    /// The parameters whose buffer contains a gradient: of the last launch, or since the last update.
+    holding: Flags,
 }
 
 impl ReachedParameters {
-    /// Returns whether each parameter was reached since the last update, or is now.
-    fn in_cycle_with(&self, now: &[bool]) -> Vec<bool> {
-        let before = |at: usize| self.in_cycle.get(at).is_some_and(|&is| is);
-        now.iter().enumerate().map(|(at, &is)| is || before(at)).collect()
-    }
-
-    fn add_to_cycle(&mut self, now: &[bool]) {
-        self.in_cycle = self.in_cycle_with(now);
-    }
-
-    /// Removes the parameters whose gradient was removed.
-    fn remove_from_cycle(&mut self, replaced: &[ReplacedBuffer]) {
-        for removed in replaced.iter().filter(|buffer| buffer.gradient.is_none()) {
-            self.in_cycle.get_mut(removed.at).into_iter().for_each(|is| *is = false);
+    /// Notes that these gradients were removed.
+    fn remove(&mut self, replaced: &[ReplacedBuffer]) {
+        let is_removed = |at: usize| replaced.iter().any(|buffer| buffer.at == at && buffer.gradient.is_none());
+        if replaced.iter().any(|buffer| is_set(&self.holding, buffer.at) && buffer.gradient.is_none()) {
+            self.holding = self.holding.iter().enumerate().map(|(at, &is)| is && !is_removed(at)).collect();
         }
     }
 }
@@ -382,8 +407,8 @@ struct StepUpdate<'f> {
     scaler: Option<Arc<GradScaler>>,
     before_update: Option<BeforeUpdate<'f>>,
     accumulate: u64,
-    /// Whether the last pass reached each parameter, if gradients accumulate.
-    reached: Arc<Mutex<Vec<bool>>>,
+    /// The parameters that the last pass has reached.
+    reached: Arc<Mutex<Flags>>,
 }
 
 impl<'f> StepUpdate<'f> {
@@ -395,7 +420,7 @@ impl<'f> StepUpdate<'f> {
         listener: Option<&(Vec<Parameter>, GradientListener<'f>)>,
     ) -> Result<ReplacedGradients> {
         let own = self.optimizer.parameters();
-        let (trained, frozen): (Vec<&Parameter>, Vec<&Parameter>) = own.iter().partition(|p| p.requires_grad());
+        let trained: Vec<&Parameter> = own.iter().filter(|p| p.requires_grad()).collect();
         let others = listener.iter().flat_map(|(others, _)| others).filter(|p| p.requires_grad());
         let parameters: Vec<&Parameter> = trained.iter().copied().chain(others).collect();
         let gradients = self.gradients(results, &parameters)?;
@@ -408,18 +433,20 @@ impl<'f> StepUpdate<'f> {
             let mut found = parameters.iter().zip(&gradients).filter_map(|(p, gradient)| Some((p, gradient.as_ref()?)));
             found.try_for_each(|(parameter, gradient)| listener(parameter, gradient))?;
         }
-        if self.accumulate > 1 {
-            let mut found = gradients.iter().map(Option::is_some);
-            let reached = own.iter().map(|p| p.requires_grad() && found.next() == Some(true)).collect();
-            *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = reached;
-        }
+        // In the order of the parameters, whichever of them are frozen: a recording stays valid if a parameter on which
+        // it does not depend is frozen.
+        let mut gradients = gradients.into_iter();
+        let gradients = own.iter().map(|p| if p.requires_grad() { gradients.next().flatten() } else { None });
+        let gradients: Vec<Option<Tensor>> = gradients.collect();
+        let reached = gradients.iter().map(Option::is_some).collect();
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = reached;
         let _off = no_grad();
         let mut replaced = ReplacedGradients::new();
         let mut replace = |parameter: &Parameter, gradient: Option<Tensor>| {
             replaced.push((parameter.clone(), parameter.grad()));
             parameter.set_grad(gradient);
         };
-        for (parameter, gradient) in trained.into_iter().zip(gradients) {
+        for (parameter, gradient) in own.iter().zip(gradients) {
             match (parameter.grad(), gradient) {
                 (Some(buf), Some(gradient)) if self.accumulate > 1 => ops::copy_(&buf, &ops::add(&buf, &gradient)?)?,
                 (Some(buf), Some(gradient)) => ops::copy_(&buf, &gradient)?,
@@ -428,9 +455,6 @@ impl<'f> StepUpdate<'f> {
                 (None, Some(gradient)) => replace(parameter, Some(gradient)),
                 (_, None) => {}
             }
-        }
-        if self.accumulate == 1 {
-            frozen.into_iter().filter(|p| p.grad().is_some()).for_each(|p| replace(p, None));
         }
         Ok(replaced)
     }
@@ -456,13 +480,17 @@ impl<'f> StepUpdate<'f> {
 
     /// Updates the parameters.
     fn run(&self) -> Result<()> {
-        let unscaled = self.scaler.as_ref().map(|scaler| scaler.unscale(&*self.optimizer)).transpose()?;
-        if let Some(before_update) = &self.before_update {
-            before_update(self.optimizer.parameters())?;
-        }
-        match unscaled.zip(self.scaler.as_ref()) {
-            Some((unscaled, scaler)) => unscaled.step(&*self.optimizer).and_then(|()| scaler.update()),
-            None => self.optimizer.try_step(),
+        let before_update = || match &self.before_update {
+            Some(before_update) => before_update(self.optimizer.parameters()),
+            None => Ok(()),
+        };
+        match &self.scaler {
+            Some(scaler) => scaler.with_unscaled(&*self.optimizer, |unscaled| {
+                before_update()?;
+                unscaled.step(&*self.optimizer)?;
+                scaler.update()
+            }),
+            None => before_update().and_then(|()| self.optimizer.try_step()),
         }
     }
 
@@ -470,15 +498,6 @@ impl<'f> StepUpdate<'f> {
     fn zero(&self) -> Result<()> {
         self.optimizer.parameters().iter().try_for_each(|p| p.grad().iter().try_for_each(zero))
     }
-}
-
-/// Restores gradients after the update. A buffer without gradient contains zeros.
-fn restore(replaced: ReplacedGradients) -> Result<()> {
-    for (parameter, buffer) in replaced {
-        buffer.iter().try_for_each(zero)?;
-        parameter.set_grad(buffer);
-    }
-    Ok(())
 }
 
 fn zero(buf: &Tensor) -> Result<()> {

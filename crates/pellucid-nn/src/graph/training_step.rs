@@ -61,8 +61,8 @@ impl<'f> TrainingStep<'f> {
         TrainingStep { core: StepCore::new(Arc::new(optimizer), compute), inputs: Vec::new() }
     }
 
-    /// Sets the options for recording, and drops earlier recordings and accumulated gradients. The parameters of the closure are not known, so
-    /// [`allow_untrained_parameters`](StepOptions::allow_untrained_parameters) has no effect.
+    /// Sets the options for recording, and drops earlier recordings and accumulated gradients. The parameters of the
+    /// closure are not known, so [`allow_untrained_parameters`](StepOptions::allow_untrained_parameters) has no effect.
     pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
         self.core.set_options(options);
         self

@@ -163,6 +163,26 @@ impl GradScaler {
         Ok(Unscaled { found_inf })
     }
 
+    /// Calls `f` with the optimizer's gradients divided by the scale. If it fails or panics, the call of
+    /// [`unscale`](GradScaler::unscale) is forgotten, so that the next step can begin with one.
+    pub(crate) fn with_unscaled<O: Optimizer + ?Sized>(
+        &self,
+        optimizer: &O,
+        f: impl FnOnce(Unscaled) -> Result<()>,
+    ) -> Result<()> {
+        struct ForgetOnDrop<'a>(&'a GradScaler, usize);
+        impl Drop for ForgetOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.calls().optimizers.retain(|optimizer| *optimizer != self.1);
+            }
+        }
+        let unscaled = self.unscale(optimizer)?;
+        let guard = ForgetOnDrop(self, address(optimizer.parameters()));
+        f(unscaled)?;
+        std::mem::forget(guard);
+        Ok(())
+    }
+
     /// Adjusts the scale for the next steps; call it once after the steps of all optimizers.
     ///
     /// # Errors

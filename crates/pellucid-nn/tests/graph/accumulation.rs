@@ -3,9 +3,10 @@
 use crate::models::*;
 use pellucid_nn::graph::paths::If;
 use pellucid_nn::graph::*;
-use pellucid_nn::optim::{Sgd, SgdOptions};
+use pellucid_nn::optim::{GradScaler, GradScalerOptions, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{Error, Result, Tensor, manual_seed, ops};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -154,5 +155,79 @@ fn parameters_that_no_loss_reaches_are_not_updated() {
             assert_eq!(changed([false, false]), [false, true]);
         }
         assert_eq!(frozen.to_vec::<f32>(), [1.0; 3]);
+    }
+}
+
+/// A parameter that is frozen for the update keeps no gradient for the next accumulation.
+#[test]
+fn a_frozen_parameter_keeps_no_accumulated_gradient() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let one = Tensor::from([1.0f32]);
+    for stream in streams() {
+        let [p, q] = [(); 2].map(|()| Parameter::new(Tensor::from([0.0f32])));
+        let sgd = Sgd::new(vec![p.clone(), q.clone()], SgdOptions { lr: 1.0, ..Default::default() });
+        let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
+        let mut step = TrainingStep::new(sgd, compute).with_options(accumulating(&stream, 2));
+        step.launch(&[&Tensor::from([1000.0f32])]).unwrap();
+        p.freeze();
+        step.launch(&[&one]).unwrap();
+        assert_eq!((p.item::<f32>(), q.item::<f32>()), (0.0, -500.5));
+        p.unfreeze();
+        (0..2).for_each(|_| assert_eq!(step.launch(&[&one]).unwrap().len(), 1));
+        assert_eq!((p.item::<f32>(), q.item::<f32>()), (-1.0, -501.5));
+    }
+}
+
+/// Freezing a parameter that the loss does not reach changes nothing, between any two launches.
+#[test]
+fn parameters_off_the_path_may_be_frozen_and_unfrozen() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(1).remove(0);
+    for (stream, accumulate) in streams().into_iter().flat_map(|stream| [(stream.clone(), 1), (stream, 2)]) {
+        manual_seed(1);
+        let model = If::new(Linear::new(6, 3), Linear::new(6, 3));
+        let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
+        let mut step = step.with_options(accumulating(&stream, accumulate));
+        for launch in 0..12 {
+            model.choose(launch / 3 % 2 == 0);
+            let other = &model.parameters()[if launch / 3 % 2 == 0 { 2 } else { 0 }];
+            other.set_requires_grad(launch % 3 != 1).unwrap();
+            step.launch(&[&x]).unwrap();
+            if accumulate == 1 {
+                assert!(other.grad().is_none_or(|grad| grad.to_vec::<f32>().iter().all(|g| *g == 0.0)));
+            }
+        }
+    }
+}
+
+/// An update that fails once, eager or captured, with a scaler, runs later.
+#[test]
+fn a_failed_update_with_a_scaler_can_be_repeated() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(1).remove(0);
+    for (stream, accumulate) in streams().into_iter().flat_map(|stream| [(stream.clone(), 1), (stream, 3)]) {
+        for panics in [false, true] {
+            let model = built(&KINDS[0]);
+            let fails = Arc::new(AtomicBool::new(true));
+            let failing = fails.clone();
+            let options = StepOptions {
+                scaler: Some(Arc::new(GradScaler::new(GradScalerOptions::default()))),
+                before_update: Some(Arc::new(move |_| match failing.load(Ordering::Relaxed) {
+                    true if panics => panic!("the function before the update panics"),
+                    true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+                    false => Ok(()),
+                })),
+                ..accumulating(&stream, accumulate)
+            };
+            let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
+            let mut step = step.with_options(options);
+            let mut launch = || {
+                let launched = catch_unwind(AssertUnwindSafe(|| step.launch(&[&x]).map(drop)));
+                launched.is_ok_and(|result| result.is_ok())
+            };
+            assert!(!(0..accumulate).all(|_| launch()));
+            fails.store(false, Ordering::Relaxed);
+            assert!((0..3 * accumulate).all(|_| launch()));
+        }
     }
 }

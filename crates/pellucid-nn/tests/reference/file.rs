@@ -1,11 +1,20 @@
-//! The file that `reference.py` writes, and tolerances.
+//! The references: the file that `reference.py` writes, and those of `own.rs`; and tolerances.
 
+use crate::own::{OwnLayer, OwnLoss, own_layers, own_losses};
 use pellucid_nn::StateDict;
 use pellucid_tensor::{DType, Tensor};
 use safetensors::{Dtype, SafeTensors};
 
-/// All tensors of the file.
-pub(crate) fn file() -> StateDict {
+/// Returns the tensors of all references.
+pub(crate) fn references() -> StateDict {
+    let mut all = file();
+    all.extend(own_layers().iter().flat_map(OwnLayer::reference));
+    all.extend(own_losses().iter().flat_map(OwnLoss::reference));
+    all
+}
+
+/// Returns all tensors of the file.
+fn file() -> StateDict {
     let bytes = include_bytes!("reference.safetensors");
     let file = SafeTensors::deserialize(bytes).unwrap();
     let tensor = |(name, view): (&str, safetensors::tensor::TensorView<'_>)| {
@@ -44,9 +53,14 @@ impl<'a> Reference<'a> {
     }
 }
 
+/// Returns the gradient of element i of an output.
+pub(crate) fn cosine(i: usize) -> f64 {
+    (i as f64).cos()
+}
+
 /// Returns cos 0, cos 1, ..: the gradient of outputs.
 pub(crate) fn cosines(y: &Tensor) -> Tensor {
-    let values: Vec<f64> = (0..y.size()).map(|i| (i as f64).cos()).collect();
+    let values: Vec<f64> = (0..y.size()).map(cosine).collect();
     Tensor::new(values, y.shape()).to_dtype(y.dtype())
 }
 
@@ -62,7 +76,7 @@ pub(crate) fn nearer(what: &str, ours: &Tensor, theirs: &Tensor, tolerance: f64)
     assert_eq!(
         (ours.shape(), ours.dtype()),
         (theirs.shape(), theirs.dtype()),
-        "{what}: shape or dtype differs from PyTorch"
+        "{what}: shape or dtype differs from the reference"
     );
     let (a, b) = (ours.to_vec::<f64>(), theirs.to_vec::<f64>());
     let size = b.iter().filter(|v| v.is_finite()).fold(1f64, |most, v| most.max(v.abs()));

@@ -1,6 +1,7 @@
 //! Every loss with several sets of options and every reduction, in double precision.
 
-use crate::file::{Reference, file, nearer};
+use crate::file::{Reference, nearer, references};
+use crate::own::own_losses;
 use pellucid_nn::loss::{self, *};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{BatchNorm1d, Dropout, Embedding, Flatten, Layer, Linear, Module, Relu, init, sequential};
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 type LossRun = Box<dyn Fn(Reduction, &Reference<'_>) -> (Tensor, Vec<Tensor>)>;
 
 /// A row's computation.
-struct Run {
+pub(crate) struct Run {
     /// The name of the loss's type.
     class: &'static str,
     /// Returns the loss and its gradients, in the order of their names in `reference.py`.
@@ -24,14 +25,14 @@ impl Run {
         let path = type_name::<L>().split('<').next().unwrap();
         Run { class: path.rsplit("::").next().unwrap(), run: Box::new(run) }
     }
-}
 
-/// A loss of x and y.
-fn run_of<L: Loss>(make: impl Fn(Reduction, &Reference<'_>) -> L + 'static) -> Run {
-    Run::new::<L>(move |reduction, inputs| {
-        let (loss, gradient) = make(reduction, inputs).forward_with_grad(inputs.get("x"), inputs.get("y"));
-        (loss, vec![gradient])
-    })
+    /// A loss of x and y.
+    pub(crate) fn of<L: Loss>(make: impl Fn(Reduction, &Reference<'_>) -> L + 'static) -> Run {
+        Run::new::<L>(move |reduction, inputs| {
+            let (loss, gradient) = make(reduction, inputs).forward_with_grad(inputs.get("x"), inputs.get("y"));
+            (loss, vec![gradient])
+        })
+    }
 }
 
 /// A loss of other inputs.
@@ -94,42 +95,42 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
     });
     let x: &[&str] = &["x"];
     let mut table = vec![
-        ("l1", "plain", x, run_of(|reduction, _| L1Loss { reduction })),
-        ("mse", "plain", x, run_of(|reduction, _| MseLoss { reduction })),
-        ("smooth_l1", "plain", x, run_of(|reduction, _| SmoothL1Loss { reduction, ..Default::default() })),
-        ("smooth_l1", "beta", x, run_of(|reduction, _| SmoothL1Loss { beta: 0.4, reduction })),
-        ("huber", "plain", x, run_of(|reduction, _| HuberLoss { reduction, ..Default::default() })),
-        ("huber", "delta", x, run_of(|reduction, _| HuberLoss { delta: 0.4, reduction })),
-        ("kl_div", "plain", x, run_of(|reduction, _| KlDivLoss { reduction, ..Default::default() })),
-        ("kl_div", "batch", x, run_of(|reduction, _| KlDivLoss { batch_mean: true, reduction, ..Default::default() })),
-        ("kl_div_log", "plain", x, run_of(|reduction, _| KlDivLoss { log_target: true, reduction, ..Default::default() })),
-        ("poisson_nll", "plain", x, run_of(|reduction, _| PoissonNllLoss { reduction, ..Default::default() })),
-        ("poisson_nll", "full", x, run_of(|reduction, _| PoissonNllLoss { full: true, reduction, ..Default::default() })),
-        ("poisson_nll", "rate", x, run_of(|reduction, _| PoissonNllLoss { log_input: false, eps: 1e-3, reduction, ..Default::default() })),
+        ("l1", "plain", x, Run::of(|reduction, _| L1Loss { reduction })),
+        ("mse", "plain", x, Run::of(|reduction, _| MseLoss { reduction })),
+        ("smooth_l1", "plain", x, Run::of(|reduction, _| SmoothL1Loss { reduction, ..Default::default() })),
+        ("smooth_l1", "beta", x, Run::of(|reduction, _| SmoothL1Loss { beta: 0.4, reduction })),
+        ("huber", "plain", x, Run::of(|reduction, _| HuberLoss { reduction, ..Default::default() })),
+        ("huber", "delta", x, Run::of(|reduction, _| HuberLoss { delta: 0.4, reduction })),
+        ("kl_div", "plain", x, Run::of(|reduction, _| KlDivLoss { reduction, ..Default::default() })),
+        ("kl_div", "batch", x, Run::of(|reduction, _| KlDivLoss { batch_mean: true, reduction, ..Default::default() })),
+        ("kl_div_log", "plain", x, Run::of(|reduction, _| KlDivLoss { log_target: true, reduction, ..Default::default() })),
+        ("poisson_nll", "plain", x, Run::of(|reduction, _| PoissonNllLoss { reduction, ..Default::default() })),
+        ("poisson_nll", "full", x, Run::of(|reduction, _| PoissonNllLoss { full: true, reduction, ..Default::default() })),
+        ("poisson_nll", "rate", x, Run::of(|reduction, _| PoissonNllLoss { log_input: false, eps: 1e-3, reduction, ..Default::default() })),
         ("gaussian_nll", "plain", &["x", "variance"], gaussian(false, 1e-6)),
         ("gaussian_nll", "full", &["x", "variance"], gaussian(true, 0.3)),
         ("gaussian_nll_rows", "plain", &["x", "variance"], gaussian(false, 1e-6)),
         ("gaussian_nll_rows", "full", &["x", "variance"], gaussian(true, 0.3)),
-        ("cross_entropy_soft", "plain", x, run_of(|reduction, _| CrossEntropyLoss { reduction, ..Default::default() })),
-        ("cross_entropy_soft", "smoothing", x, run_of(|reduction, _| CrossEntropyLoss { label_smoothing: 0.2, reduction, ..Default::default() })),
-        ("cross_entropy_soft", "weight", x, run_of(move |reduction, i| CrossEntropyLoss { weight: weight(i), reduction, ..Default::default() })),
-        ("nll", "plain", x, run_of(|reduction, _| NllLoss { reduction, ..Default::default() })),
-        ("nll", "weight", x, run_of(move |reduction, i| NllLoss { weight: weight(i), reduction, ..Default::default() })),
-        ("nll", "ignore", x, run_of(|reduction, _| NllLoss { ignore_index: Some(1), reduction, ..Default::default() })),
-        ("binary_cross_entropy", "plain", x, run_of(|reduction, _| BceLoss { reduction, ..Default::default() })),
-        ("binary_cross_entropy", "weight", x, run_of(move |reduction, i| BceLoss { weight: weight(i), reduction })),
-        ("binary_cross_entropy_with_logits", "plain", x, run_of(|reduction, _| BceWithLogitsLoss { reduction, ..Default::default() })),
-        ("binary_cross_entropy_with_logits", "weight", x, run_of(move |reduction, i| {
+        ("cross_entropy_soft", "plain", x, Run::of(|reduction, _| CrossEntropyLoss { reduction, ..Default::default() })),
+        ("cross_entropy_soft", "smoothing", x, Run::of(|reduction, _| CrossEntropyLoss { label_smoothing: 0.2, reduction, ..Default::default() })),
+        ("cross_entropy_soft", "weight", x, Run::of(move |reduction, i| CrossEntropyLoss { weight: weight(i), reduction, ..Default::default() })),
+        ("nll", "plain", x, Run::of(|reduction, _| NllLoss { reduction, ..Default::default() })),
+        ("nll", "weight", x, Run::of(move |reduction, i| NllLoss { weight: weight(i), reduction, ..Default::default() })),
+        ("nll", "ignore", x, Run::of(|reduction, _| NllLoss { ignore_index: Some(1), reduction, ..Default::default() })),
+        ("binary_cross_entropy", "plain", x, Run::of(|reduction, _| BceLoss { reduction, ..Default::default() })),
+        ("binary_cross_entropy", "weight", x, Run::of(move |reduction, i| BceLoss { weight: weight(i), reduction })),
+        ("binary_cross_entropy_with_logits", "plain", x, Run::of(|reduction, _| BceWithLogitsLoss { reduction, ..Default::default() })),
+        ("binary_cross_entropy_with_logits", "weight", x, Run::of(move |reduction, i| {
             BceWithLogitsLoss { weight: weight(i), pos_weight: Some(i.get("pos_weight").clone()), reduction }
         })),
-        ("hinge_embedding", "plain", x, run_of(|reduction, _| HingeEmbeddingLoss { reduction, ..Default::default() })),
-        ("hinge_embedding", "margin", x, run_of(|reduction, _| HingeEmbeddingLoss { margin: 0.3, reduction })),
-        ("soft_margin", "plain", x, run_of(|reduction, _| SoftMarginLoss { reduction })),
-        ("multi_margin", "plain", x, run_of(|reduction, _| MultiMarginLoss { reduction, ..Default::default() })),
-        ("multi_margin", "all", x, run_of(move |reduction, i| MultiMarginLoss { p: 2.0, margin: 0.7, weight: weight(i), reduction })),
-        ("multilabel_margin", "plain", x, run_of(|reduction, _| MultiLabelMarginLoss { reduction })),
-        ("multilabel_soft_margin", "plain", x, run_of(|reduction, _| MultiLabelSoftMarginLoss { reduction, ..Default::default() })),
-        ("multilabel_soft_margin", "weight", x, run_of(move |reduction, i| MultiLabelSoftMarginLoss { weight: weight(i), reduction })),
+        ("hinge_embedding", "plain", x, Run::of(|reduction, _| HingeEmbeddingLoss { reduction, ..Default::default() })),
+        ("hinge_embedding", "margin", x, Run::of(|reduction, _| HingeEmbeddingLoss { margin: 0.3, reduction })),
+        ("soft_margin", "plain", x, Run::of(|reduction, _| SoftMarginLoss { reduction })),
+        ("multi_margin", "plain", x, Run::of(|reduction, _| MultiMarginLoss { reduction, ..Default::default() })),
+        ("multi_margin", "all", x, Run::of(move |reduction, i| MultiMarginLoss { p: 2.0, margin: 0.7, weight: weight(i), reduction })),
+        ("multilabel_margin", "plain", x, Run::of(|reduction, _| MultiLabelMarginLoss { reduction })),
+        ("multilabel_soft_margin", "plain", x, Run::of(|reduction, _| MultiLabelSoftMarginLoss { reduction, ..Default::default() })),
+        ("multilabel_soft_margin", "weight", x, Run::of(move |reduction, i| MultiLabelSoftMarginLoss { weight: weight(i), reduction })),
         ("margin_ranking", "plain", &["a", "b"], ranking(0.0)),
         ("margin_ranking", "margin", &["a", "b"], ranking(0.5)),
         ("cosine_embedding", "plain", &["a", "b"], cosine(0.0)),
@@ -145,14 +146,15 @@ fn table() -> Vec<(&'static str, &'static str, &'static [&'static str], Run)> {
     ];
     for name in ["cross_entropy", "cross_entropy_image"] {
         let plain = |reduction| CrossEntropyLoss { reduction, ..Default::default() };
-        table.push((name, "plain", x, run_of(move |r, _| plain(r))));
-        table.push((name, "smoothing", x, run_of(move |r, _| CrossEntropyLoss { label_smoothing: 0.2, ..plain(r) })));
-        table.push((name, "weight", x, run_of(move |r, i| CrossEntropyLoss { weight: weight(i), ..plain(r) })));
-        table.push((name, "ignore", x, run_of(move |r, _| CrossEntropyLoss { ignore_index: Some(1), ..plain(r) })));
-        table.push((name, "all", x, run_of(move |r, i| {
+        table.push((name, "plain", x, Run::of(move |r, _| plain(r))));
+        table.push((name, "smoothing", x, Run::of(move |r, _| CrossEntropyLoss { label_smoothing: 0.2, ..plain(r) })));
+        table.push((name, "weight", x, Run::of(move |r, i| CrossEntropyLoss { weight: weight(i), ..plain(r) })));
+        table.push((name, "ignore", x, Run::of(move |r, _| CrossEntropyLoss { ignore_index: Some(1), ..plain(r) })));
+        table.push((name, "all", x, Run::of(move |r, i| {
             CrossEntropyLoss { weight: weight(i), ignore_index: Some(1), label_smoothing: 0.2, ..plain(r) }
         })));
     }
+    table.extend(own_losses().into_iter().map(|own| (own.name, "plain", x, own.run)));
     table
 }
 
@@ -161,19 +163,22 @@ fn every_loss_has_a_row() {
     let mut tested: BTreeSet<&str> = OUTSIDE_THE_TABLE.iter().map(|(name, _)| *name).collect();
     tested.extend(table().iter().map(|(.., run)| run.class));
     let untested: Vec<_> = LOSSES.iter().filter(|name| !tested.contains(*name)).collect();
-    assert!(untested.is_empty(), "add these losses to reference.py and losses.rs in tests/reference: {untested:?}");
+    assert!(
+        untested.is_empty(),
+        "add these losses to own.rs, or to reference.py and losses.rs, in tests/reference: {untested:?}"
+    );
     let unlisted: Vec<_> = tested.iter().filter(|name| !LOSSES.contains(name)).collect();
     assert!(unlisted.is_empty(), "the list of loss/mod.rs must contain {unlisted:?}");
 }
 
 #[test]
-fn values_and_gradients_match_pytorch() {
+fn values_and_gradients_match_the_reference() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let file = file();
+    let references = references();
     let mut checked = 0;
     for (name, option, by, run) in table() {
         let group = format!("loss/{name}");
-        let reference = Reference::new(&file, &group);
+        let reference = Reference::new(&references, &group);
         for (key, reduction) in [("mean", Reduction::Mean), ("sum", Reduction::Sum), ("none", Reduction::None)] {
             let what = format!("{name}, {option}, {key}");
             let (loss, gradients) = (run.run)(reduction, &reference);
@@ -190,8 +195,8 @@ fn values_and_gradients_match_pytorch() {
             }
         }
     }
-    let theirs = file.keys().filter(|key| key.starts_with("loss/") && key.split('/').count() == 5).count();
-    assert_eq!(checked, theirs, "the table must contain every loss of the reference file");
+    let theirs = references.keys().filter(|key| key.starts_with("loss/") && key.split('/').count() == 5).count();
+    assert_eq!(checked, theirs, "the table must contain every loss with a reference");
 }
 
 /// PyTorch's values for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
@@ -268,7 +273,7 @@ fn a_projected_cross_entropy_matches_pytorch() {
 #[test]
 fn a_function_equals_its_loss_with_defaults() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let file = file();
+    let references = references();
     type Function = fn(&Tensor, &Tensor) -> Tensor;
     let functions: [(&str, Function); 15] = [
         ("l1", loss::l1),
@@ -289,7 +294,7 @@ fn a_function_equals_its_loss_with_defaults() {
     ];
     for (name, function) in functions {
         let group = format!("loss/{name}");
-        let reference = Reference::new(&file, &group);
+        let reference = Reference::new(&references, &group);
         let value = function(reference.get("x"), reference.get("y"));
         nearer(name, &value, reference.get("plain/mean"), 1e-9);
     }
@@ -302,11 +307,11 @@ fn a_function_equals_its_loss_with_defaults() {
     ];
     for (name, keys, function) in three {
         let group = format!("loss/{name}");
-        let reference = Reference::new(&file, &group);
+        let reference = Reference::new(&references, &group);
         let [a, b, c] = keys.map(|key| reference.get(key));
         nearer(name, &function(a, b, c), reference.get("plain/mean"), 1e-9);
     }
-    let reference = Reference::new(&file, "loss/ctc");
+    let reference = Reference::new(&references, "loss/ctc");
     let [logits, labels, steps, counts] =
         ["logits", "labels", "input_lengths", "label_lengths"].map(|key| reference.get(key));
     nearer("ctc", &loss::ctc(&logits.log_softmax(-1), labels, steps, counts), reference.get("plain/mean"), 1e-9);

@@ -1,10 +1,11 @@
-//! Layers and losses against PyTorch, whose values are in `reference.safetensors`, and other checks of all layers and
-//! losses.
+//! Layers and losses against references, of PyTorch in `reference.safetensors` or in Rust in `own.rs`, and other checks
+//! of all layers and losses.
 
 mod device;
 mod file;
 mod layers;
 mod losses;
+mod own;
 mod replay;
 mod table;
 mod two_inputs;

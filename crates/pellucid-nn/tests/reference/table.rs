@@ -1,5 +1,6 @@
-//! The layers of `reference.py`, by their names in it.
+//! The layers with references, by their names in `reference.py` and in `own.rs`.
 
+use crate::own::own_layers;
 use pellucid_nn::*;
 use pellucid_tensor::Tensor;
 use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, ResizeMode, ScatterReduceOp};
@@ -15,7 +16,7 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         let n = shape.iter().product::<usize>() as f32;
         (Tensor::arange(0.0f32, n, 1.0) / f64::from(n)).reshape(shape)
     }
-    vec![
+    let mut layers = vec![
         ("linear", boxed(Linear::new(6, 4))),
         ("linear_plain", boxed(Linear::new(6, 4).without_bias())),
         ("embedding", boxed(Embedding::new(5, 3))),
@@ -152,5 +153,7 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("spectral_norm", boxed(SpectralNorm::new(Linear::new(6, 4)))),
         ("spectral_norm_conv", boxed(SpectralNorm::new(Conv2d::new(4, 6, 3).padding(1)).iterations(2))),
         ("spectral_norm_transposed", boxed(SpectralNorm::new(ConvTranspose2d::new(4, 6, [2, 3])))),
-    ]
+    ];
+    layers.extend(own_layers().into_iter().map(|own| (own.name, own.layer)));
+    layers
 }

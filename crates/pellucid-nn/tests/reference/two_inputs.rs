@@ -1,6 +1,6 @@
 //! Layers of two inputs, and methods of layers other than `forward`.
 
-use crate::file::{Reference, cosines, file, near};
+use crate::file::{Reference, cosines, near, references};
 use pellucid_nn::*;
 use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, GradOptions, Result, Tensor, grad, manual_seed};
@@ -8,10 +8,10 @@ use pellucid_tensor::{DType, Error, GradOptions, Result, Tensor, grad, manual_se
 #[test]
 pub(crate) fn layers_of_two_inputs_match_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let file = file();
+    let references = references();
     let check = |name: &str, module: &dyn Module, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
         let name = format!("two/{name}");
-        let reference = Reference::new(&file, &name);
+        let reference = Reference::new(&references, &name);
         module.load_state_dict(&reference.all("state")).unwrap();
         let [a, b] = ["a", "b"].map(|key| reference.get(key).detach().requires_grad_(true));
         let y = f(&a, &b);

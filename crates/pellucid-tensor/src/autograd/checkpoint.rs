@@ -141,7 +141,12 @@ impl Recomputation {
     fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.inputs[0]]) };
         let outputs = self.evaluate(below, x)?;
-        let incoming = &x[self.inputs[below]..];
+        let incoming = &x[self.inputs[below]..self.inputs[level]];
+        if outputs.len() != incoming.len() {
+            let (now, before) = (outputs.len(), incoming.len());
+            let reason = format!("the function returned {before} results at first, and {now} when it ran again");
+            return Err(Error::invalid("checkpoint", reason));
+        }
         let targets: Vec<&Tensor> = self.tracked(below).map(|i| &x[i]).collect();
         let (outputs, grad_outputs) = outputs.iter().zip(incoming).map(|(y, g)| (y, Some(g.clone()))).unzip();
         let options = GradOptions { grad_outputs, create_graph: true, retain_graph: true, allow_unused: true };

@@ -5,6 +5,7 @@ use super::placement::{copy_to, on_one_device};
 use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::device::Device;
+use crate::execution_mode::is_capturing;
 use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
 use crate::tensor::{
     Derivative, Edge, GraphNode, InputGradients, NeedsInputGrad, NodeParts, OutputGradients, SaveForBackward,
@@ -101,8 +102,30 @@ impl<O: Operation> Derivative for O {
         grads: &OutputGradients,
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
-        Operation::backward(self, saved, grads, needed)
+        let gradients = Operation::backward(self, saved, grads, needed)?;
+        if is_grad_enabled() && gradients.iter().flatten().any(|gradient| !gradient.requires_grad()) {
+            check_dependence(Operation::name(self), grads, &gradients)?;
+        }
+        Ok(gradients)
     }
+}
+
+/// Returns an error for a gradient without history of an incoming gradient with one. A gradient is linear in the
+/// incoming one, so it is zero, or its derivatives would be lost.
+#[cold]
+fn check_dependence(name: &'static str, incoming: &OutputGradients, results: &InputGradients) -> Result<()> {
+    let is_tracked = incoming.values.iter().flatten().any(Tensor::requires_grad);
+    if !is_tracked || is_capturing() {
+        return Ok(());
+    }
+    for gradient in results.iter().flatten().filter(|gradient| !gradient.requires_grad()) {
+        if gradient.array().to_vec::<f64>(name)?.iter().any(|&value| value != 0.0) {
+            let reason = "backward() returned a gradient that does not depend on the incoming gradients, so second \
+                          derivatives would be lost; compute it in tensor operations, not from values on the host";
+            return Err(Error::invalid(name, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Applies an operation: runs its forward computation and returns the results with their node.

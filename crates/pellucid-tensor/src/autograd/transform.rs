@@ -13,7 +13,7 @@ use super::targets::{GradTarget, nodes_leading_to};
 use crate::engine;
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops::primitive::copy::identity;
-use crate::ops::primitive::fill::zeros_like;
+use crate::ops::primitive::fill::{ones_like, zeros_like};
 use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 
@@ -256,7 +256,8 @@ pub fn jvp(
     let outputs = f(&inputs)?;
     check_floats("jvp", "output", &outputs)?;
     let products = engine::run_deferred(|| {
-        let dual = |y: &Tensor| Ok(zeros_like(y)?.requires_grad_(true));
+        // Their values do not matter, but zeros would hide a gradient that does not depend on them.
+        let dual = |y: &Tensor| Ok(ones_like(y)?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
         // If the gradient of an output does not depend on its dual variable, the output does not depend on the inputs.

@@ -133,7 +133,7 @@ struct Recordings {
     /// The recordings, in the order of their last launch or preparation; the latest is last.
     kept: Vec<CompiledStep>,
     /// The number of recordings that were made.
-    made: u64,
+    recorded: u64,
     /// The number of the recording that was launched last.
     launched: Option<u64>,
     launches: u64,
@@ -392,7 +392,7 @@ impl Recordings {
 
     fn unrecorded(options: CaptureOptions) -> Recordings {
         let stats = CacheStats::default();
-        Recordings { options, kept: Vec::new(), made: 0, launched: None, launches: 0, stats, stream: None }
+        Recordings { options, kept: Vec::new(), recorded: 0, launched: None, launches: 0, stats, stream: None }
     }
 
     fn launch(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
@@ -508,8 +508,8 @@ impl Recordings {
         }
         self.stream.get_or_insert_with(ThreadStream::current);
         let mut step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
-        self.made += 1;
-        step.set_number(self.made);
+        self.recorded += 1;
+        step.set_number(self.recorded);
         // A recording with a hook that was removed is never valid again.
         self.kept.retain(CompiledStep::can_match_again);
         if self.kept.len() == self.options.recordings {

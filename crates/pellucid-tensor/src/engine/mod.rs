@@ -325,7 +325,9 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let guard = BorrowGuard::acquire(&inputs, &outputs);
     // The device allocates memory at the first write to an output.
     fallback::run_on(device, kernel, &inputs, &outputs).map_err(|error| {
-        match outputs.iter().max_by_key(|out| out.layout.shape().size()) {
+        // A part of a tensor does not have the shape for which memory is missing.
+        let is_whole = |out: &&View<'_>| out.layout.shape().size() * out.dtype.size() == out.storage.buffer().bytes();
+        match outputs.iter().filter(is_whole).max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
             None => error,
         }

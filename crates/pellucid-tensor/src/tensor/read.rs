@@ -1,6 +1,7 @@
 //! Reads of values by the host. A read runs deferred kernels; while a step is captured it is an error.
 
 use super::Tensor;
+use crate::array::host_vec;
 use crate::execution_mode::is_capturing;
 use crate::panic::{self, unwrap};
 use pellucid_derive::panicking_form;
@@ -110,7 +111,7 @@ impl Tensor {
     #[track_caller]
     pub fn try_to_vec2<T: ReadElement>(&self) -> Result<Vec<Vec<T>>> {
         self.check_rank("to_vec2", 2)?;
-        Ok(rows(&self.array().read("to_vec2")?, self.shape()))
+        rows(&self.array().read("to_vec2")?, self.shape())
     }
 
     /// Returns the elements of a tensor of 3 axes as nested vectors, converted to `T` as by [`Tensor::to_vec`].
@@ -132,7 +133,11 @@ impl Tensor {
         self.check_rank("to_vec3", 3)?;
         let (values, shape) = (self.array().read("to_vec3")?, self.shape());
         let size = shape[1] * shape[2];
-        Ok((0..shape[0]).map(|k| rows(&values[k * size..(k + 1) * size], &shape[1..])).collect())
+        let mut outer = host_vec(shape[0])?;
+        for k in 0..shape[0] {
+            outer.push(rows(&values[k * size..(k + 1) * size], &shape[1..])?);
+        }
+        Ok(outer)
     }
 
     fn check_rank(&self, op: &'static str, rank: usize) -> Result<()> {
@@ -155,6 +160,8 @@ impl Tensor {
 }
 
 /// Splits the elements of a matrix of this shape into its rows.
-fn rows<T: ReadElement>(values: &[T], shape: &[usize]) -> Vec<Vec<T>> {
-    (0..shape[0]).map(|k| values[k * shape[1]..(k + 1) * shape[1]].to_vec()).collect()
+fn rows<T: ReadElement>(values: &[T], shape: &[usize]) -> Result<Vec<Vec<T>>> {
+    let mut rows = host_vec(shape[0])?;
+    rows.extend((0..shape[0]).map(|k| values[k * shape[1]..(k + 1) * shape[1]].to_vec()));
+    Ok(rows)
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! cargo build --release --target wasm32-unknown-unknown --no-default-features --example browser_page
-//! cargo run --release --example browser -- target/wasm32-unknown-unknown/release/examples/browser_page.wasm digits.html
+//! page=target/wasm32-unknown-unknown/release/examples/browser_page.wasm
+//! cargo run --release --example browser -- $page digits.html
 //! ```
 //!
 //! The page needs no server: the program, the weights and 200 digits are part of it. It compares its scores with those

@@ -16,9 +16,9 @@ thread_local! {
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes room for bytes of the page, and returns their address, which is valid until the next call.
+/// Reserves memory for bytes of the page, and returns its address, which is valid until the next call.
 #[unsafe(no_mangle)]
-pub extern "C" fn room(bytes: usize) -> *mut u8 {
+pub extern "C" fn reserve(bytes: usize) -> *mut u8 {
     BYTES.with_borrow_mut(|own| {
         own.clear();
         own.resize(bytes, 0);

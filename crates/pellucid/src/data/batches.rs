@@ -179,7 +179,8 @@ impl<const K: usize> Batches<K> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train
-    /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
+    /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch;
+    /// [`Error::OutOfMemory`] for the order of the samples.
     pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = [Tensor; K]> + use<K>> {
         if self.is_empty() {
             let help = match self.samples {
@@ -194,12 +195,13 @@ impl<const K: usize> Batches<K> {
             // The iterator of the previous epoch still exists.
             progress.end_epoch();
         }
+        let BatchPosition { epoch, batch } = progress.position;
+        let order = progress.seed.map(|seed| permutation(self.samples, seed, epoch)).transpose()?;
         progress.iterators += 1;
         progress.current = Some(progress.iterators);
-        let BatchPosition { epoch, batch } = progress.position;
         Ok(EpochBatches {
             tensors: self.tensors.clone(),
-            order: progress.seed.map(|seed| permutation(self.samples, seed, epoch)),
+            order,
             samples: self.samples,
             size: self.size,
             next: batch,
@@ -359,16 +361,18 @@ impl<const K: usize> Drop for EpochBatches<K> {
 }
 
 /// Returns a permutation of 0..n that depends on the seed and the epoch (Fisher & Yates 1938, in Durstenfeld's form).
-fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<i64> {
+fn permutation(n: usize, seed: u64, epoch: u64) -> Result<Vec<i64>> {
     let mut state = mix(seed) ^ mix(epoch.wrapping_add(0x5851_f42d_4c95_7f2d));
-    let mut order: Vec<i64> = (0..n as i64).collect();
+    let mut order: Vec<i64> = Vec::new();
+    order.try_reserve_exact(n).map_err(|_| Error::out_of_memory(n.saturating_mul(size_of::<i64>())))?;
+    order.extend(0..n as i64);
     for i in (1..n).rev() {
         state = state.wrapping_add(GOLDEN);
         // The high half of a 64×64-bit product is uniform on 0..=i up to a bias below i/2⁶⁴.
         let j = (u128::from(mix(state)) * (i as u128 + 1)) >> 64;
         order.swap(i, j as usize);
     }
-    order
+    Ok(order)
 }
 
 /// 2⁶⁴ divided by the golden ratio, rounded to an odd number.
@@ -389,16 +393,16 @@ mod tests {
     #[test]
     fn every_epoch_has_every_sample_once_in_a_new_order() {
         for n in [0, 1, 2, 17, 1000] {
-            let orders: Vec<Vec<i64>> = (0..3).map(|epoch| permutation(n, 5, epoch)).collect();
+            let orders: Vec<Vec<i64>> = (0..3).map(|epoch| permutation(n, 5, epoch).unwrap()).collect();
             for order in &orders {
                 let mut sorted = order.clone();
                 sorted.sort_unstable();
                 assert_eq!(sorted, (0..n as i64).collect::<Vec<_>>());
             }
-            assert_eq!(orders[1], permutation(n, 5, 1));
+            assert_eq!(orders[1], permutation(n, 5, 1).unwrap());
             if n > 2 {
                 assert_ne!(orders[0], orders[1]);
-                assert_ne!(orders[0], permutation(n, 6, 0));
+                assert_ne!(orders[0], permutation(n, 6, 0).unwrap());
             }
         }
     }
@@ -407,7 +411,7 @@ mod tests {
     fn permutations_are_uniform() {
         // In 10,000 shuffles, each of 5 values is expected to be first about 2000 times, with standard deviation 40.
         let mut counts = [0i32; 5];
-        (0..10_000).for_each(|epoch| counts[permutation(5, 1, epoch)[0] as usize] += 1);
+        (0..10_000).for_each(|epoch| counts[permutation(5, 1, epoch).unwrap()[0] as usize] += 1);
         assert!(counts.iter().all(|c| (c - 2000).abs() < 200), "each value must be first about 2000 times: {counts:?}");
     }
 }

@@ -57,7 +57,7 @@ impl<'f> ForwardPass<'f> {
         let logits = with_call_listener(listener, || self.parts.0.output(&self.inputs))?;
         self.observer.observe_gradient(BufferRole::LogitsGradient, &logits);
         if logits.shape() != self.logits.shape() {
-            let help = "the logits have another shape than in the plan, which hooks do not change";
+            let help = "the shape of the logits differs from the shape in the plan, which is made without hooks";
             return Err(Error::shapes("record_step", [logits.shape(), self.logits.shape()], help));
         }
         let loss = self.parts.1.value(&logits, &self.targets)?;

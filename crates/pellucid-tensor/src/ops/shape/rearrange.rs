@@ -145,7 +145,14 @@ pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
     // Each axis gets a repetition axis before it, and the two are joined.
     let unjoined: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let repeated: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
-    let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
+    if let Some(k) = (0..rank).find(|&k| count(k).checked_mul(length(k)).is_none_or(|len| len > isize::MAX as usize)) {
+        let (len, count) = (length(k), count(k));
+        return Err(Error::invalid(
+            "tile",
+            format!("axis {k} of length {len} is too long when repeated {count} times"),
+        ));
+    }
+    let joined: Shape = (0..rank).map(|k| count(k) * length(k)).collect();
     if joined.checked_size().is_none() {
         return Err(Error::invalid("tile", format!("the result of shape {joined} has too many elements")));
     }

@@ -263,3 +263,18 @@ fn broadcast_operands_are_checked_for_nan_in_their_own_size() {
     let error = ops::log(&x.neg().broadcast_to([4, 3])).unwrap_err();
     assert!(matches!(error, Error::Anomaly { op: "log", .. }), "{error}");
 }
+
+/// A function that returns fewer results when it runs again would lose gradients.
+#[test]
+fn another_number_of_results_is_an_error() {
+    let runs = std::sync::atomic::AtomicUsize::new(0);
+    let f = move |x: &[Tensor]| {
+        let all = vec![x[0].square(), x[0].exp()];
+        let kept = 2 - runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(1);
+        Ok(all.into_iter().take(kept).collect())
+    };
+    let x = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
+    let y = checkpoint(f, &[&x]).unwrap();
+    let error = y[1].sum(..).try_backward().unwrap_err();
+    assert!(error.to_string().contains("2 results at first, and 1"), "{error}");
+}

@@ -298,3 +298,29 @@ fn vectors_of_another_shape_are_errors_that_name_the_called_function() {
         assert!(error.starts_with(name) && error.contains("[2]") && error.contains("[3]"), "{error}");
     }
 }
+
+/// An operation whose gradient is computed from values on the host has no second derivative: it is refused, not zero.
+#[test]
+fn a_gradient_from_values_on_the_host_has_no_derivative() {
+    struct HostSquare;
+    impl Operation for HostSquare {
+        fn name(&self) -> &'static str {
+            "host_square"
+        }
+        fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+            saves.input(0);
+            Ok(std::iter::once(ops::square(&Tensor::from(inputs[0].clone()))?.array().clone()).collect())
+        }
+        fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+            let (g, x) = (grads.get(0)?.to_vec::<f64>(), saved.input(0)?.to_vec::<f64>());
+            let values: Vec<f64> = g.iter().zip(x).map(|(g, x)| 2.0 * g * x).collect();
+            Ok(std::iter::once(Some(Tensor::from(values))).collect())
+        }
+    }
+    let x = Tensor::from([3.0f64, -1.0]).requires_grad_(true);
+    let square = |x: &Tensor| apply_one(HostSquare, &[x]);
+    square(&x).unwrap().sum(..).backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [6.0, -2.0]);
+    let error = jvp(|x| square(&x[0]).map(|y| vec![y]), &[&x], &[&Tensor::ones([2], DType::F64)]).unwrap_err();
+    assert!(error.to_string().starts_with("host_square: backward() returned a gradient that does not"), "{error}");
+}

@@ -529,3 +529,28 @@ fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
     }
     Ok(())
 }
+
+/// Mixed derivatives by a variable with a declared derivative follow the declared one, in every order of the variables.
+#[test]
+fn mixed_derivatives_follow_a_declared_derivative() {
+    let formula = pellucid_tensor::formula! {
+        static clamped_product(x, v) = x * v.max(1.0);
+        d v = g * x;
+    };
+    let [x, v] = [[0.3, 1.7], [0.4, 3.0]].map(|values| Tensor::from(values).requires_grad_(true));
+    let y = ops::map(formula, &[&x, &v], &[]).unwrap().sum(..);
+    let first = grad(&[&y], &[&x, &v], recorded()).unwrap();
+    assert_eq!(first[1].to_vec::<f64>(), [0.3, 1.7]);
+    for (gradient, by) in [(&first[1], &x), (&first[0], &v)] {
+        let second = grad(&[&gradient.sum(..)], &[by], recorded()).unwrap();
+        assert_eq!(second[0].to_vec::<f64>(), [1.0, 1.0]);
+    }
+    // The variance below eps counts as eps, with a derivative of 1, as in PyTorch.
+    let [x, v] = [0.3, 0.01].map(|value| Tensor::from([value]).requires_grad_(true));
+    let loss = ops::gaussian_nll_loss(&x, &Tensor::from([0.8]), &v, false, 0.1, ops::Reduction::Sum).unwrap();
+    let by_v = grad(&[&loss], &[&v], recorded()).unwrap().remove(0);
+    let second = grad(&[&by_v.sum(..)], &[&x, &v], GradOptions::default()).unwrap();
+    let values = [&by_v, &second[0], &second[1]].map(|t| t.item::<f64>());
+    let close = values.iter().zip([-7.5, 50.0, 200.0]).all(|(a, b)| (a - b).abs() < 1e-9);
+    assert!(close, "{values:?}");
+}

@@ -146,9 +146,9 @@ fn only_requires_grad_of_tensors_of_the_step_matters() {
     assert_ne!(w.to_vec::<f32>(), before);
 }
 
-/// Recordings are numbered, and the outputs are those of the latest launch, not of a recording that was only prepared.
+/// Recordings are numbered, and `outputs` belongs to the latest launch, not to a recording that was only prepared.
 #[test]
-fn the_outputs_are_those_of_the_latest_launch() {
+fn outputs_belong_to_the_latest_launch() {
     let (x, wide) = (Tensor::from([2.0f32]), Tensor::from([1.0f32, 3.0]));
     let options = CaptureOptions { recordings: 2, ..CaptureOptions::default() };
     let mut step = Captured::unrecorded(options, |inputs| inputs[0].square());

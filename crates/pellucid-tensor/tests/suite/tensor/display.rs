@@ -1,6 +1,6 @@
 //! Printing, compared with NumPy 2 with `precision=4, linewidth=78`. Booleans are printed as in Rust.
 
-use pellucid_tensor::{DType, PrintOptions, Tensor, lazy};
+use pellucid_tensor::{DType, Error, PrintOptions, Tensor, lazy, ops};
 
 #[track_caller]
 fn prints(tensor: Tensor, expected: &str) {
@@ -141,4 +141,21 @@ fn a_format_string_aligns_elements_and_adds_signs() {
     assert_eq!(format!("{:+}", Tensor::from([true])), "[true]");
     assert_eq!(format!("{:<8.1}|", Tensor::from(2.0f32)), "2.0     |");
     assert_eq!(format!("{:+}", Tensor::from(2.0f32).display(PrintOptions::default())), "+2.");
+}
+
+/// A tensor without elements may have axes of any length: only the ends are printed, and nested vectors are refused.
+#[test]
+fn long_axes_without_elements() {
+    let long = Tensor::zeros([1usize << 40, 0], DType::F32);
+    assert_eq!(long.to_string(), "[[]\n []\n []\n ...\n []\n []\n []]");
+    assert!(format!("{:?}", Tensor::zeros([1usize << 20, 1 << 20, 0], DType::F32)).len() < 1000);
+    assert!(matches!(long.try_to_vec2::<f32>(), Err(Error::OutOfMemory { .. })));
+    let cube = Tensor::zeros([1usize << 40, 0, 2], DType::F32);
+    assert!(matches!(cube.try_to_vec3::<f32>(), Err(Error::OutOfMemory { .. })));
+    assert_eq!(Tensor::zeros([2, 0], DType::F32).to_vec2::<f32>(), [[], []] as [[f32; 0]; 2]);
+    let tiled = ops::tile(&long, [1 << 30, 1]).unwrap_err().to_string();
+    assert!(tiled.contains("is too long when repeated 1073741824 times"), "{tiled}");
+    let row = Tensor::zeros([1, 3], DType::F32);
+    let joined = ops::concatenate(&[&row, &row.expand([1usize << 45, 3])], 0).unwrap_err().to_string();
+    assert!(joined.starts_with("concatenate: out of memory: a buffer needs"), "{joined}");
 }

@@ -243,18 +243,20 @@ pub fn gaussian_nll_loss(
     }
     check::broadcasts(op, &[x, target, &variance])?;
     value_range::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
+    // Derivatives of every order by a variance below eps are those at eps, as in PyTorch.
+    let at_least = formula! {
+        static gaussian_nll_variance(v; eps) = v.lt(0.0).select(f64::NAN, v.lt(eps).select(eps, v));
+        d v = v.lt(0.0).select(f64::NAN, g);
+    };
     let formula = formula! {
-        static gaussian_nll_loss(x, t, v; eps, constant) = {
-            let least = v.lt(eps).select(eps, v);
+        static gaussian_nll_loss(x, t, v; constant) = {
             // The square could overflow where the quotient does not.
             let d = x - t;
-            v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + d * (d / least)) + constant)
+            0.5 * (v.ln() + d * (d / v)) + constant
         };
-        d v = {
-            let least = v.lt(eps).select(eps, v);
-            v.lt(0.0).select(f64::NAN, g * 0.5 * (1.0 - (x - t) * ((x - t) / least)) / least)
-        };
+        d v = g * 0.5 * (1.0 - (x - t) * ((x - t) / v)) / v;
     };
     let constant = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
-    reduction.apply(&map(formula, &[x, target, &variance], &[eps.into(), constant.into()])?)
+    let variance = map(at_least, &[&variance], &[eps.into()])?;
+    reduction.apply(&map(formula, &[x, target, &variance], &[constant.into()])?)
 }
