@@ -52,9 +52,8 @@ impl<T: 'static> Typed for T {
 ///
 /// The **borrow word** counts readers, or marks one writer, while a kernel runs. The **version** counts writes, so that
 /// autograd detects a modified saved value. **pending** identifies the list of recorded kernels that will write the
-/// buffer. **readers** identifies the list of recorded kernels
-/// that will read it. **kept** counts the handles that captured steps own. **idle** counts the handles that do not need
-/// the contents.
+/// buffer. **readers** identifies the list of recorded kernels that will read it. **kept** counts the handles that
+/// captured steps own. **idle** counts the handles that do not need the contents.
 pub struct Storage<B: ?Sized = dyn Buffer> {
     version: Version,
     pending: AtomicU64,
