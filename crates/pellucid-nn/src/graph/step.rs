@@ -183,10 +183,14 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Zeroes the gradients of the parameters of these indices.
+    /// Zeroes the buffers of the parameters of these indices.
     fn zero_buffers(&self, is_zeroed: impl Fn(usize) -> bool) -> Result<()> {
+        let GradientBuffers { buffers, binds } = &self.gradients;
         let parameters = self.optimizer.parameters().iter().enumerate();
-        let mut zeroed = parameters.filter(|(at, _)| is_zeroed(*at)).filter_map(|(_, p)| p.grad());
+        let mut zeroed = parameters.filter(|(at, _)| is_zeroed(*at)).filter_map(|(at, p)| match binds {
+            true => buffers.get(at).cloned().flatten(),
+            false => p.grad(),
+        });
         zeroed.try_for_each(|buf| zero(&buf))
     }
 
