@@ -206,7 +206,7 @@ struct CallListener {
 
 /// A finished call of a layer.
 pub(crate) struct LayerCall<'a> {
-    /// The number of the call, in the order in which calls begin, as in [`trace_calls`].
+    /// The index of the call, in the order in which calls begin, as in [`trace_calls`].
     pub(crate) call: usize,
     pub(crate) x: &'a Tensor,
     pub(crate) y: &'a Tensor,

@@ -131,8 +131,8 @@ impl<'a> Checkpoint<'a> {
     /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<u64> {
         if is_capturing() {
-            let reason = "a step is captured, which would load the values again in every launch; load them between \
-                          launches";
+            let reason = "a checkpoint cannot be loaded inside a captured step, because every launch would load it \
+                          again; load it between launches";
             return Err(Error::invalid("load_checkpoint", reason));
         }
         self.check_names()?;

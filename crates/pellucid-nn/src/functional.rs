@@ -69,7 +69,10 @@ fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap
             wrong_shapes.push(format!("`{name}` has the shape {found} instead of {expected}"));
         }
         if given.insert(own.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
-            let reason = format!("`{name}` and another name of this shared value have different tensors");
+            let reason = format!(
+                "`{name}` and another name of the same parameter have different tensors; pass one tensor for both, or \
+                 only one of the names"
+            );
             return Err(Error::invalid(OP, reason));
         }
     }

@@ -12,6 +12,11 @@ pub(crate) struct OptionRange {
 impl OptionRange {
     pub(crate) const NONNEGATIVE: OptionRange =
         OptionRange { text: "finite and not negative", contains: |x| x.is_finite() && x >= 0.0 };
+    pub(crate) const POSITIVE: OptionRange =
+        OptionRange { text: "finite and above 0", contains: |x| x.is_finite() && x > 0.0 };
+    pub(crate) const ABOVE_ONE: OptionRange =
+        OptionRange { text: "finite and above 1", contains: |x| x.is_finite() && x > 1.0 };
+    pub(crate) const INNER_FRACTION: OptionRange = OptionRange { text: "in (0, 1)", contains: |x| x > 0.0 && x < 1.0 };
     pub(crate) const NONPOSITIVE: OptionRange =
         OptionRange { text: "finite and not positive", contains: |x| x.is_finite() && x <= 0.0 };
     pub(crate) const AT_LEAST_ONE: OptionRange =
@@ -24,7 +29,8 @@ impl OptionRange {
         OptionRange { text: "in (0, 1]", contains: |x| x > 0.0 && x <= 1.0 };
 
     /// Returns an error of operation `op` if the value of an option is outside the range.
-    pub(crate) fn check(self, op: &'static str, option: &str, value: f64, usual: f64) -> Result<()> {
+    pub(crate) fn check<T: Into<f64>>(self, op: &'static str, option: &str, value: T, usual: T) -> Result<()> {
+        let (value, usual) = (value.into(), usual.into());
         if (self.contains)(value) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The summary of a model: a table of its layers, their outputs and their costs.
 
 use crate::parameter::{Buffer, Parameter};
-use crate::visit::label;
+use crate::visit::{is_inside, label};
 use pellucid_tensor::{KernelWork, Shape};
 use std::fmt;
 
@@ -77,9 +77,8 @@ impl Summary {
         if row.depth == 0 {
             return self.parameters;
         }
-        let inside = |name: &str| name.strip_prefix(&row.name).is_some_and(|rest| rest.starts_with('.'));
         let named = !row.name.is_empty();
-        self.named.iter().filter(|(name, _)| named && inside(name)).map(|(_, size)| size).sum()
+        self.named.iter().filter(|(name, _)| named && is_inside(name, &row.name)).map(|(_, size)| size).sum()
     }
 }
 

@@ -6,6 +6,11 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Debug, Display, Write};
 
+/// Returns true if the part of this name belongs to the module `module` of the same model.
+pub(crate) fn is_inside(name: &str, module: &str) -> bool {
+    name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+}
+
 /// The item that a visitor receives for each part of a module.
 #[derive(Clone, Copy, Debug)]
 pub enum ModulePart<'a> {

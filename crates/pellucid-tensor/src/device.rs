@@ -151,13 +151,16 @@ impl Device {
     /// GPUs; it returns the driver that was registered first. The guide for contributors has an example.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the name is taken, is `gpu`, or contains a colon.
+    /// [`Error::InvalidArgument`] if the name is empty, taken, `cpu` or `gpu`, or contains a colon.
     pub fn register(driver: impl Driver) -> Result<()> {
         let name = driver.name();
         let mut registry = registry();
         let taken = ["cpu", "gpu"].contains(&name) || registry.drivers().any(|other| other.name() == name);
         if taken || name.is_empty() || name.contains(':') {
-            let reason = format!("the name `{name}` of a driver must be new, without a colon, and not `gpu`");
+            let reason = format!(
+                "the name `{name}` of a driver must not be empty or contain a colon, and must differ from `cpu`, `gpu` \
+                 and the names of other drivers"
+            );
             return Err(Error::invalid("register", reason));
         }
         registry.registered.push(Box::leak(Box::new(driver)));

@@ -64,10 +64,11 @@ impl WgpuBuffer {
     /// See [`DeviceMemory::allocate`].
     pub(crate) fn ensure(&self) -> Result<wgpu::Buffer> {
         let mut memory = lock(&self.memory);
-        if memory.is_none() {
-            *memory = Some(DeviceMemory::allocate(&self.gpu, self.bytes)?);
+        if let Some(memory) = &*memory {
+            return Ok(memory.raw().clone());
         }
-        Ok(memory.as_ref().expect("the memory must exist because it was allocated").raw().clone())
+        let allocated = memory.insert(DeviceMemory::allocate(&self.gpu, self.bytes)?);
+        Ok(allocated.raw().clone())
     }
 }
 

@@ -66,7 +66,7 @@ impl Atomics for Loom {
         LOOM_PARKER.with(std::sync::Arc::clone)
     }
 
-    /// A thread that sleeps may wake at any time.
+    /// Models a wake-up without a cause: returns false, as if the time limit had passed.
     fn park(_parker: &Parker) -> bool {
         thread::yield_now();
         false

@@ -91,6 +91,11 @@ fn overwrite_parameter(parameter: &Tensor, values: Result<Tensor>) -> Result<()>
     ops::copy_(parameter, &values?)
 }
 
+/// Returns the bound 1/√n of uniform initial values for n inputs, or 0 for n = 0.
+pub(crate) fn uniform_bound(inputs: usize) -> f64 {
+    if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
+}
+
 /// Returns a weight of ones and a bias of zeros for a layer of this name.
 pub(crate) fn try_affine(layer: &'static str, shape: impl Into<Shape>) -> Result<[Parameter; 2]> {
     let shape = shape.into();

@@ -1,6 +1,5 @@
 //! Convolutions and transposed convolutions over one, two or three spatial axes.
 
-use super::linear::bound;
 use super::pad::pad_last;
 use super::spatial::{DEFAULT_IS_ONE, PerAxis, by_axes, channels, positive};
 use crate::init;
@@ -145,7 +144,7 @@ impl<const N: usize> ConvSettings<N> {
             return Err(Error::invalid(layer, reason));
         }
         let second = second / self.groups;
-        let bound = bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
+        let bound = init::uniform_bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
         Ok((init::of_layer(layer, init::try_uniform(shape, -bound, bound))?, bound))
     }

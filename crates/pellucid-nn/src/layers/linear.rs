@@ -1,7 +1,7 @@
 //! Linear and bilinear layers.
 
 use crate::call;
-use crate::init;
+use crate::init::{self, uniform_bound};
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
@@ -29,8 +29,9 @@ impl Linear {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize) -> Result<Linear> {
-        let uniform =
-            |shape: &[usize]| init::of_layer("linear", init::try_uniform(shape, -bound(inputs), bound(inputs)));
+        let uniform = |shape: &[usize]| {
+            init::of_layer("linear", init::try_uniform(shape, -uniform_bound(inputs), uniform_bound(inputs)))
+        };
         Ok(Linear { weight: uniform(&[outputs, inputs])?, bias: Some(uniform(&[outputs])?) })
     }
 
@@ -47,11 +48,6 @@ impl Linear {
             None => Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze the input")),
         })
     }
-}
-
-/// Returns the bound 1/√n for n inputs, or 0 for n = 0.
-pub(super) fn bound(inputs: usize) -> f64 {
-    if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
 }
 
 /// Returns the error for an input whose last axis does not have the length of the weight's, `[outputs, inputs]`.
@@ -126,8 +122,9 @@ impl Bilinear {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
-        let uniform =
-            |shape: &[usize]| init::of_layer("bilinear", init::try_uniform(shape, -bound(first), bound(first)));
+        let uniform = |shape: &[usize]| {
+            init::of_layer("bilinear", init::try_uniform(shape, -uniform_bound(first), uniform_bound(first)))
+        };
         Ok(Bilinear { weight: uniform(&[outputs, first, second])?, bias: Some(uniform(&[outputs])?) })
     }
 

@@ -7,7 +7,7 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
 
 /// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
 /// biased variance.
@@ -132,18 +132,8 @@ impl Layer for RmsNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         check_optional_dtype("rms_norm", x, [self.weight.as_deref()])?;
         check_last_axes("rms_norm", "RmsNorm", x, &self.shape)?;
-        let eps = self.eps.unwrap_or_else(|| epsilon(x.dtype()));
+        let eps = self.eps.or_else(|| x.dtype().epsilon()).unwrap_or_default();
         ops::rms_norm(x, &self.shape, self.weight.as_deref(), eps)
-    }
-}
-
-/// Returns the machine epsilon of a float dtype.
-fn epsilon(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::EPSILON,
-        DType::F16 => 1.0 / 1024.0,
-        DType::BF16 => 1.0 / 128.0,
-        _ => f32::EPSILON.into(),
     }
 }
 

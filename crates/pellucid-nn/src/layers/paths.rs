@@ -10,8 +10,8 @@ use crate::module::{Module, parts};
 use crate::parameter::PathChoice;
 use crate::sequential::BoxedLayer;
 use crate::visit::ModulePart;
-use pellucid_derive::Module;
-use pellucid_tensor::{DType, Error, Result, Tensor};
+use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// The path that a model is set to: the name and the value of each [`PathChoice`] in it.
 pub type ModelPath = Vec<(String, usize)>;
@@ -110,7 +110,8 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no stage.
-    pub fn new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
+    #[panicking_form]
+    pub fn try_new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
         let (stages, heads): (Vec<S>, Vec<H>) = stages.into_iter().unzip();
         let Some(last) = stages.len().checked_sub(1) else {
             return Err(Error::invalid(
@@ -125,7 +126,8 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such stage.
-    pub fn choose(&self, stage: usize) -> Result<()> {
+    #[panicking_form]
+    pub fn try_choose(&self, stage: usize) -> Result<()> {
         if stage >= self.stages.len() {
             let reason =
                 format!("stage {stage} does not exist; the layer has {} stages, counted from 0", self.stages.len());

@@ -4,7 +4,7 @@ use super::Module;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::tree::ModelTree;
-use crate::visit::{ModulePart, PartInfo, Visitor};
+use crate::visit::{ModulePart, PartInfo, Visitor, is_inside};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -95,8 +95,7 @@ impl dyn ModuleParts + '_ {
     pub(super) fn children(&self) -> Vec<(String, PartInfo)> {
         let mut found: Vec<(String, PartInfo)> = Vec::new();
         for (name, info) in self.modules().into_iter().filter(|(name, _)| !name.is_empty()) {
-            let inside = |(outer, _): &(String, PartInfo)| name.strip_prefix(outer).is_some_and(|r| r.starts_with('.'));
-            if !found.iter().any(inside) {
+            if !found.iter().any(|(outer, _)| is_inside(&name, outer)) {
                 found.push((name, info));
             }
         }

@@ -80,7 +80,7 @@ impl Rule for AdafactorOptions {
         });
         let (rest, rho, shrink) = (at.rate(0), at.rate(1), at.rate(2));
         let (p, g) = (at.parameter()?, at.gradient()?);
-        let eps = self.eps.0.unwrap_or(if p.dtype() == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() });
+        let eps = self.eps.0.or_else(|| p.dtype().promote(DType::F32).epsilon()).unwrap_or_default();
         let square = ops::square(&g)?;
         let u = if p.rank() < 2 {
             at.keep(mix, &[0], &[&square, rest], &[])?;

@@ -36,6 +36,11 @@ pub(super) fn update_moments(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, r
     (m + rest1 * (g - m), b2 * v + rest2 * (g * g))
 }
 
+/// Returns the weight decay λ twice: as a coupled and as a decoupled decay. One of the two values is 0.
+pub(super) fn decays(weight_decay: f64, is_decoupled: bool) -> (f64, f64) {
+    if is_decoupled { (0.0, weight_decay) } else { (weight_decay, 0.0) }
+}
+
 /// Returns 1 − βᵗ, as −expm1(t·ln β), which is accurate in f32 for β near 1.
 pub(super) fn correction(t: Expr, ln_b: Expr) -> Expr {
     -(t * ln_b).exp_m1()

@@ -167,13 +167,11 @@ pub trait Optimizer: Send + Sync {
     /// The errors of [`Optimizer::try_step`].
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
-    /// Updates every parameter that has a gradient, and its state, in place. If no parameter has a gradient, but a
-    /// parameter had one in an earlier step, nothing changes, and the first such step logs a warning (`tracing`).
+    /// Updates every parameter that has a gradient, and its state, in place.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no parameter; if a parameter has a gradient but no state, see
-    /// [`Optimizer::ensure_initialized`]; if no parameter has had a gradient in any step, or none has one while a step
-    /// is captured, since the loop would never train. On error nothing is changed.
+    /// [`Error::InvalidArgument`] if the optimizer has no parameter, if no parameter has a gradient, or if a parameter
+    /// has a gradient but no state, see [`Optimizer::ensure_initialized`]. On error nothing is changed.
     fn try_step(&self) -> Result<()> {
         self.try_step_scaled(None, None)
     }

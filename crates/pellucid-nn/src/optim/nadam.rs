@@ -1,6 +1,6 @@
 //! NAdam.
 
-use super::adam::{adam_state, correction, update_moments};
+use super::adam::{adam_state, correction, decays, update_moments};
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::formula::Expr;
@@ -32,13 +32,6 @@ options! {
     }
 }
 
-impl NAdamOptions {
-    /// Returns the weight decay λ twice: as a coupled and as a decoupled decay. At least one of the two values is 0.
-    fn decays(&self) -> (f64, f64) {
-        if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
-    }
-}
-
 impl Rule for NAdamOptions {
     const NAME: &'static str = "nadam";
 
@@ -63,7 +56,10 @@ impl Rule for NAdamOptions {
             (t, product, of_gradient, of_mean, correction(t, ln_b2).sqrt().recip(), 1.0 - lr * decay)
         });
         let psi = self.momentum_decay * 0.96f64.ln();
-        Some((tick, vec![ln(self.betas.1), psi.into(), self.decays().1.into()]))
+        Some((
+            tick,
+            vec![ln(self.betas.1), psi.into(), decays(self.weight_decay, self.decoupled_weight_decay).1.into()],
+        ))
     }
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
@@ -73,6 +69,14 @@ impl Rule for NAdamOptions {
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
         let b2 = self.betas.1;
-        at.fused(nadam, &[b2.into(), (1.0 - b2).into(), self.eps.into(), self.decays().0.into()])
+        at.fused(
+            nadam,
+            &[
+                b2.into(),
+                (1.0 - b2).into(),
+                self.eps.into(),
+                decays(self.weight_decay, self.decoupled_weight_decay).0.into(),
+            ],
+        )
     }
 }

@@ -1,6 +1,6 @@
 //! RAdam.
 
-use super::adam::{adam_state, correction, update_moments};
+use super::adam::{adam_state, correction, decays, update_moments};
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
@@ -31,13 +31,6 @@ options! {
     }
 }
 
-impl RAdamOptions {
-    /// Returns the weight decay λ twice: as a coupled and as a decoupled decay. At least one of the two values is 0.
-    fn decays(&self) -> (f64, f64) {
-        if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
-    }
-}
-
 impl Rule for RAdamOptions {
     const NAME: &'static str = "radam";
 
@@ -62,7 +55,10 @@ impl Rule for RAdamOptions {
             (t, lr / correction(t, (-rest1).ln_1p()), rectified, 1.0 - lr * decay)
         });
         let longest = 2.0 / (1.0 - self.betas.1) - 1.0;
-        Some((tick, vec![ln(self.betas.1), longest.into(), self.decays().1.into()]))
+        Some((
+            tick,
+            vec![ln(self.betas.1), longest.into(), decays(self.weight_decay, self.decoupled_weight_decay).1.into()],
+        ))
     }
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
@@ -72,6 +68,14 @@ impl Rule for RAdamOptions {
             (p * shrink - rate * m * adaptive, m, v)
         });
         let b2 = self.betas.1;
-        at.fused(radam, &[b2.into(), (1.0 - b2).into(), self.eps.into(), self.decays().0.into()])
+        at.fused(
+            radam,
+            &[
+                b2.into(),
+                (1.0 - b2).into(),
+                self.eps.into(),
+                decays(self.weight_decay, self.decoupled_weight_decay).0.into(),
+            ],
+        )
     }
 }

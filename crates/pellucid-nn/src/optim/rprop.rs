@@ -36,7 +36,10 @@ impl Rule for RpropOptions {
         if !(down > 0.0 && down < 1.0 && up > 1.0 && up.is_finite()) {
             return Err(Error::invalid(
                 Self::NAME,
-                format!("the first eta must be in (0, 1) and the second greater than 1, got ({down}, {up})"),
+                format!(
+                    "etas.0 must be in (0, 1), and etas.1 finite and above 1, got ({down}, {up}); the defaults are \
+                     (0.5, 1.2)"
+                ),
             ));
         }
         self.check_ranges(Self::NAME)?;

@@ -5,6 +5,7 @@ use super::free::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::options::options;
 use super::{Optimizer, Parameter};
+use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
@@ -18,13 +19,13 @@ options! {
     /// Options of [`GradScaler`].
     GradScalerOptions {
         /// The initial scale.
-        init_scale: f64 = 65536.0 => NONNEGATIVE;
+        init_scale: f64 = 65536.0 => POSITIVE;
         /// The factor of the scale after `growth_interval` steps without inf or NaN.
-        growth_factor: f64 = 2.0;
+        growth_factor: f64 = 2.0 => ABOVE_ONE;
         /// The factor of the scale after a step with inf or NaN.
-        backoff_factor: f64 = 0.5;
+        backoff_factor: f64 = 0.5 => INNER_FRACTION;
         /// The number of consecutive finite steps before the scale grows.
-        growth_interval: u32 = 2000;
+        growth_interval: u32 = 2000 => COUNT;
     }
 }
 
@@ -87,18 +88,8 @@ impl GradScaler {
     /// outside (0, 1), or an interval of 0.
     #[panicking_form]
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
-        let GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval } = options;
         options.check_ranges(OP)?;
-        let is_valid = init_scale > 0.0
-            && growth_factor > 1.0
-            && backoff_factor > 0.0
-            && backoff_factor < 1.0
-            && growth_interval > 0;
-        if !is_valid {
-            let reason = "expected init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and growth_interval > 0";
-            return Err(Error::invalid(OP, reason));
-        }
-        let scale = Hyperparameter::try_new(init_scale, DType::F32)?;
+        let scale = Hyperparameter::try_new(options.init_scale, DType::F32)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
         Ok(GradScaler { scale, growth_tracker, found_inf, options, calls: Mutex::default() })
@@ -311,10 +302,8 @@ impl Stateful for GradScaler {
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let load = StateLoad::new(&self.values(), state)?;
-        let scale = state["scale"].try_item::<f64>()?;
-        if !(scale.is_finite() && scale > 0.0) {
-            return Err(Error::invalid(OP, format!("scale must be finite and above 0, got {scale}")));
-        }
+        let usual = GradScalerOptions::default().init_scale;
+        OptionRange::POSITIVE.check(OP, "scale", state["scale"].try_item::<f64>()?, usual)?;
         state::whole_number(OP, state, "growth_tracker")?;
         Ok(load)
     }

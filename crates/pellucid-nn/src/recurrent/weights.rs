@@ -27,7 +27,7 @@ impl LayerWeights {
         bias: bool,
         projection: Option<usize>,
     ) -> Result<LayerWeights> {
-        let bound = if hidden == 0 { 0.0 } else { (hidden as f64).sqrt().recip() };
+        let bound = init::uniform_bound(hidden);
         let (rows, state) = (cell.gates().saturating_mul(hidden), projection.unwrap_or(hidden));
         let uniform = |shape: &[usize]| init::of_layer(cell.name(), init::try_uniform(shape, -bound, bound));
         Ok(LayerWeights {

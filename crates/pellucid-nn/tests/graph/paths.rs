@@ -13,7 +13,7 @@ fn model() -> Sequential {
     manual_seed(5);
     let branch = If::new((Linear::new(6, 6), Tanh), Linear::new(6, 6));
     let stages = [(Linear::new(6, 5), Linear::new(5, CLASSES)), (Linear::new(5, 4), Linear::new(4, CLASSES))];
-    sequential![branch, Repeat::new((Linear::new(6, 6), Tanh), 1), EarlyExit::new(stages).unwrap()]
+    sequential![branch, Repeat::new((Linear::new(6, 6), Tanh), 1), EarlyExit::new(stages)]
 }
 
 /// Sets the choices, in visiting order.
@@ -46,13 +46,13 @@ fn a_layer_takes_the_path_that_the_host_selected() {
     assert_eq!(repeat.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
 
     let (stages, heads) = ([Linear::new(6, 5), Linear::new(5, 4)], [Linear::new(5, 2), Linear::new(4, 3)]);
-    let exit = EarlyExit::new(stages.iter().cloned().zip(heads.iter().cloned())).unwrap();
+    let exit = EarlyExit::new(stages.iter().cloned().zip(heads.iter().cloned()));
     let all = heads[1].forward(&stages[1].forward(&stages[0].forward(&x)));
     assert_eq!(exit.forward(&x).to_vec::<f32>(), all.to_vec::<f32>());
-    exit.choose(0).unwrap();
+    exit.choose(0);
     assert_eq!(exit.forward(&x).to_vec::<f32>(), heads[0].forward(&stages[0].forward(&x)).to_vec::<f32>());
-    assert!(matches!(exit.choose(2), Err(Error::InvalidArgument { .. })));
-    assert!(EarlyExit::<Linear, Linear>::new([]).is_err());
+    assert!(matches!(exit.try_choose(2), Err(Error::InvalidArgument { .. })));
+    assert!(EarlyExit::<Linear, Linear>::try_new([]).is_err());
     let names: Vec<String> = exit.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[0], "stages.0.weight");
     assert_eq!(names[4], "heads.0.weight");

@@ -304,7 +304,7 @@ impl<P: Primitives> ThreadPool<P> {
         }
     }
 
-    /// Locks the state. No code of a caller runs under this lock.
+    /// Locks the state. No callback of a caller runs while the lock is held.
     fn lock(&self) -> P::Guard<'_, PoolState<P>> {
         P::lock(&self.state)
     }

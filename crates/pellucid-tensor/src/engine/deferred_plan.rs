@@ -1,4 +1,4 @@
-//! Runs deferred kernels: selects those whose results can be read, and runs them as an optimized plan.
+//! Removes the kernels of a deferred list whose results cannot be read, and runs the others as an optimized plan.
 
 use super::fallback::run_launches;
 use super::plan_cache::CachedPlan;

@@ -24,7 +24,7 @@ use pellucid_ir::{Compute, Error, Result, Shape};
 /// The largest number of elements that one invocation reduces without a second dispatch.
 const MAX_SERIAL: usize = 128;
 
-/// The largest number of parts of a sequence of elements without loops.
+/// The largest number of parts of a reduced sequence, if an element is computed without loops.
 const MAX_PARTS: usize = 1 << 17;
 
 /// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts

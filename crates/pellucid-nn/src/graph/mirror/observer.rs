@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub(super) struct BufferObserver {
     pinned: Arc<HashMap<BufferRole, Vec<Tensor>>>,
-    /// The number of the call of each layer of the plan.
+    /// The index of the call of each layer of the plan.
     calls: Arc<[Option<usize>]>,
     seen: Arc<Mutex<HashMap<BufferRole, Vec<StorageId>>>>,
 }

@@ -6,6 +6,7 @@ use crate::graph::trainer_core::{check_target_shape, of_loss};
 use crate::loss::LossKind;
 use crate::module::{ModuleParts, identity};
 use crate::parameter::Parameter;
+use crate::visit::is_inside;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad, ops};
 use std::collections::HashMap;
 use std::fmt;
@@ -171,7 +172,7 @@ pub struct PerLayerBufs {
     /// The layer's name in the model (`0`, `encoder`). Empty for the model itself, and for a layer without fields,
     /// whose address does not identify it.
     pub path: String,
-    /// The number of the call among all calls of layers; `None` for the model's own parameters.
+    /// The index of the call among all calls of layers; `None` for the model's own parameters.
     pub(super) call: Option<usize>,
     /// The output.
     pub y: Buf,
@@ -273,8 +274,7 @@ fn layer_buffers(
     let mut own = Vec::new();
     for (name, parameter) in parameters {
         let holds = |layer: &&mut PerLayerBufs| {
-            calls.len() == 1 && layer.path.is_empty()
-                || !layer.path.is_empty() && name.strip_prefix(&layer.path).is_some_and(|rest| rest.starts_with('.'))
+            calls.len() == 1 && layer.path.is_empty() || !layer.path.is_empty() && is_inside(&name, &layer.path)
         };
         let buf = Buf::new(parameter.shape(), parameter.dtype(), parameter.device());
         match layers.iter_mut().find(holds) {

@@ -210,7 +210,7 @@ pub fn where_<'a>(
         match (x, like.tensor()) {
             (TensorOrScalar::Scalar(k), Some(t)) => full((), *k, k.promote_into(t.dtype())),
             (TensorOrScalar::Scalar(k), None) => full((), *k, k.promote_into(DType::Bool)),
-            (tensor, _) => Ok(tensor.tensor().expect("an operand that is no scalar must be a tensor").clone()),
+            (tensor, _) => Ok(tensor.expect_tensor().clone()),
         }
     };
     let formula = formula! { static where_(c: mask, a, b) = c.select(a, b); };

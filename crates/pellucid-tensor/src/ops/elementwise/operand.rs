@@ -62,6 +62,11 @@ impl TensorOrScalar<'_> {
         }
     }
 
+    /// Returns the tensor of an operand that is not a scalar.
+    pub(super) fn expect_tensor(&self) -> &Tensor {
+        self.tensor().expect("the operand must be a tensor, not a scalar")
+    }
+
     /// Returns true if the result may overwrite this operand.
     fn is_given(&self) -> bool {
         match self {
@@ -91,23 +96,10 @@ pub(super) fn apply_binary<'a>(
             let x = full((), *x, x.promote_into(DType::Bool))?;
             map(forms.right.get(), &[&x], &[*y])
         }
-        (x, TensorOrScalar::Scalar(k)) => map_reusing(
-            forms.right.get(),
-            &[x.tensor().expect("an operand that is no scalar must be a tensor")],
-            &[*k],
-            given(x, 0),
-        ),
-        (TensorOrScalar::Scalar(k), y) => map_reusing(
-            forms.left.get(),
-            &[y.tensor().expect("an operand that is no scalar must be a tensor")],
-            &[*k],
-            given(y, 0),
-        ),
+        (x, TensorOrScalar::Scalar(k)) => map_reusing(forms.right.get(), &[x.expect_tensor()], &[*k], given(x, 0)),
+        (TensorOrScalar::Scalar(k), y) => map_reusing(forms.left.get(), &[y.expect_tensor()], &[*k], given(y, 0)),
         (x, y) => {
-            let operands = [
-                x.tensor().expect("an operand that is no scalar must be a tensor"),
-                y.tensor().expect("an operand that is no scalar must be a tensor"),
-            ];
+            let operands = [x.expect_tensor(), y.expect_tensor()];
             map_reusing(forms.both.get(), &operands, &[], given(x, 0).or(given(y, 1)))
         }
     }

@@ -94,10 +94,9 @@ fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch).
 #[tensor_method]
 pub fn divmod<'a>(a: &Tensor, b: impl Into<TensorOrScalar<'a>>) -> Result<(Tensor, Tensor)> {
-    match (&b, b.tensor()) {
-        (_, Some(b)) => Ok((arithmetic::floor_div(a, b)?, arithmetic::rem(a, b)?)),
-        (&TensorOrScalar::Scalar(b), None) => Ok((arithmetic::floor_div(a, b)?, arithmetic::rem(a, b)?)),
-        _ => unreachable!("an operand that is no scalar must be a tensor"),
+    match b {
+        TensorOrScalar::Scalar(b) => Ok((arithmetic::floor_div(a, b)?, arithmetic::rem(a, b)?)),
+        b => Ok((arithmetic::floor_div(a, b.expect_tensor())?, arithmetic::rem(a, b.expect_tensor())?)),
     }
 }
 

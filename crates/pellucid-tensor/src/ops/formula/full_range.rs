@@ -63,12 +63,12 @@ impl Limits {
         apply_rows_in(formula, inputs, &params, axes, inputs.last().map(|sums| sums.dtype()))
     }
 
-    /// Returns true if the sums can be read, and all are usual.
+    /// Returns true if the sums can be read, and no underflow or overflow affects any of them.
     fn are_usual(&self, sums: &Tensor) -> Result<bool> {
         are_within(sums, [self.low, f64::MAX], false)
     }
 
-    /// Returns true if the sums can be read, and all are moderate.
+    /// Returns true if the sums can be read, and neither a sum nor its inverse is above `moderate`.
     fn are_moderate(&self, sums: &Tensor) -> Result<bool> {
         are_within(sums, [self.moderate.recip(), self.moderate], false)
     }

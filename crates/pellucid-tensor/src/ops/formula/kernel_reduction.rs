@@ -1,4 +1,4 @@
-//! Reductions by kernels without a formula: extrema, their indices, and booleans.
+//! Reductions with kernels of their own: max, min, argmax, argmin, any, all.
 
 use crate::array::Array;
 use crate::autograd::{

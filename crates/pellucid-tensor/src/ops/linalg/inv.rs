@@ -156,7 +156,10 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
     let n = square_side(op, a)?;
     let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
     if vectors && !left {
-        return Err(Error::invalid(op, "vectors need left = true; unsqueeze() them to rows for X·A = B"));
+        return Err(Error::invalid(
+            op,
+            "a vector B requires left = true; for X·A = B, pass rows [.., 1, n] by unsqueeze(-2)",
+        ));
     }
     let right = if vectors { super::as_column(b)? } else { b.clone() };
     let (rows, columns) = matrix_dims(op, &right)?;

@@ -43,7 +43,7 @@ impl Cutoff {
         let cast = |t: &Tensor| copy::to_dtype(&t.detach(), a.dtype());
         let number = |x: f64| fill::full((), x, a.dtype());
         let (m, n) = (a.shape()[a.rank() - 2], a.shape()[a.rank() - 1]);
-        let epsilon = if a.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+        let epsilon = a.dtype().epsilon().unwrap_or_default();
         let given = match &self.atol {
             // An absolute bound of 0 counts as not given.
             Some(atol) => copy::to_dtype(&compare::gt(atol, 0.0)?, a.dtype())?,

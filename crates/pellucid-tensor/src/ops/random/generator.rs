@@ -467,11 +467,14 @@ impl ThreadGenerators {
     #[inline]
     fn current_stream(&mut self) -> &Generator {
         let own = self.own();
-        if own.known != GENERATION.load(Ordering::Acquire) || own.generator.is_none() {
-            let (known, generator) = own.stream.started();
-            (own.known, own.generator) = (known, Some(generator));
+        if own.known != GENERATION.load(Ordering::Acquire) {
+            own.generator = None;
         }
-        own.generator.as_ref().expect("the generator must be set: the code above sets it")
+        own.generator.get_or_insert_with(|| {
+            let (known, generator) = own.stream.started();
+            own.known = known;
+            generator
+        })
     }
 }
 

@@ -195,7 +195,10 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     if !replacement && samples > classes {
         return Err(Error::invalid(
             op,
-            format!("cannot draw {samples} of {classes} classes without replacement; draw with it, or fewer"),
+            format!(
+                "cannot draw {samples} samples from {classes} classes without replacement; set replacement = true, or \
+                 draw at most {classes}"
+            ),
         ));
     }
     value_range::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;

@@ -211,12 +211,17 @@ fn recurrent(
     Ok([narrow(0)?, narrow(1)?, narrow(outputs.len() - 1)?])
 }
 
-/// The sizes N, I, H, P and G of a layer.
+/// The sizes of a layer.
 struct LayerSizes {
+    /// N, the number of sequences.
     batch: usize,
+    /// I, the length of an input.
     input: usize,
+    /// H, the length of the cell's state.
     hidden: usize,
+    /// P, the length of the hidden state: H without a projection.
     state: usize,
+    /// G, the number of gates.
     gates: usize,
 }
 
