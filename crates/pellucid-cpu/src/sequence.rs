@@ -11,7 +11,7 @@ use crate::program;
 use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
-use pellucid_ir::plan::{self, Plan, SlotRole};
+use pellucid_ir::plan::{self, Plan, SlotRole, SlotUse, SlotView};
 use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -21,20 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A plan whose operands have been checked.
 pub(crate) struct PreparedPlan {
-    slots: Box<[SlotRequirement]>,
+    slots: Box<[SlotUse]>,
     launches: Box<[PreparedLaunch]>,
     /// True after the first launch.
     launched: AtomicBool,
-}
-
-/// The requirements on the buffer of a slot.
-struct SlotRequirement {
-    /// The minimum size of the buffer.
-    bytes: usize,
-    /// True if a kernel uses the slot.
-    is_used: bool,
-    /// True if the first kernel that uses the slot reads it. The buffer must then have been written before the launch.
-    is_read_first: bool,
 }
 
 /// A kernel with its operands.
@@ -50,8 +40,8 @@ enum PreparedLaunch {
     /// Any other kernel.
     Any {
         kernel: Kernel,
-        inputs: Box<[plan::SlotView]>,
-        outputs: Box<[plan::SlotView]>,
+        inputs: Box<[SlotView]>,
+        outputs: Box<[SlotView]>,
         /// The right factor of a product, if it is packed once and kept.
         weight: Option<WeightOfProduct>,
     },
@@ -72,22 +62,13 @@ impl PreparedPlan {
     /// # Errors
     /// Returns an error if an operand exceeds its slot.
     pub(crate) fn new(plan: CheckedPlan<'_>) -> Result<PreparedPlan> {
-        let requirement = |&bytes: &usize| SlotRequirement { bytes, is_used: false, is_read_first: false };
-        let mut slots: Vec<SlotRequirement> = plan.slots.iter().map(requirement).collect();
+        let slots = SlotUse::of_plan(&plan)?;
         let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
-            let op = launch.kernel.name();
-            let state_outputs = launch.kernel.info().state_outputs;
-            for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
-                let Some(slot) =
-                    slots.get_mut(o.slot).filter(|s| operand::fits_buffer(&o.layout, o.dtype.size(), s.bytes))
-                else {
-                    return Err(Error::invalid("prepare", format!("an operand of `{op}` exceeds its slot")));
-                };
-                let output = k.checked_sub(launch.inputs.len());
-                let reads = output.is_none_or(|k| k < state_outputs);
-                slot.is_read_first |= reads && !slot.is_used && o.layout.shape().size() > 0;
-                slot.is_used = true;
+            let fits = |o: &SlotView| operand::fits_buffer(&o.layout, o.dtype.size(), slots[o.slot].bytes);
+            if !launch.inputs.iter().chain(&launch.outputs).all(fits) {
+                let op = launch.kernel.name();
+                return Err(Error::invalid("prepare", format!("an operand of `{op}` exceeds its slot")));
             }
             // `for_product` does not read the addresses of the operands.
             let without_address = |o| bind_operand(o, std::ptr::null_mut());
@@ -103,10 +84,7 @@ impl PreparedPlan {
     /// Returns the start of every slot, or null if the slot is unused. Allocates memory for slots whose first use is a
     /// write.
     fn slot_bases(&self, slots: &[Arc<Storage>]) -> Result<List<*mut u8, 64>> {
-        if slots.len() < self.slots.len() {
-            let reason = format!("the plan has {} slots, got {}", self.slots.len(), slots.len());
-            return Err(Error::invalid("launch", reason));
-        }
+        SlotUse::check_number(&self.slots, slots.len())?;
         let mut bases = List::new();
         for (slot, storage) in self.slots.iter().zip(slots) {
             if !slot.is_used {
@@ -114,13 +92,10 @@ impl PreparedPlan {
                 continue;
             }
             let buffer: &CpuBuffer = operand::cpu_buffer("launch", storage)?;
-            if buffer.bytes() < slot.bytes {
-                let reason = format!("a slot needs {} bytes, got a buffer of {} bytes", slot.bytes, buffer.bytes());
-                return Err(Error::invalid("launch", reason));
-            }
-            bases.push(match buffer.start() {
+            let start = buffer.start();
+            slot.check(buffer.bytes(), start.is_some())?;
+            bases.push(match start {
                 Some(start) => start.as_ptr(),
-                None if slot.is_read_first => return Err(operand::no_value("launch")),
                 None => buffer.ensure()?.as_ptr(),
             });
         }
@@ -150,12 +125,12 @@ impl PreparedLaunch {
         let plan::Launch { kernel, inputs, outputs, .. } = launch;
         if let (Kernel::Map(map), Some(first)) = (kernel, outputs.first()) {
             let shape = first.layout.shape();
-            let dense_operand = |o: &plan::SlotView| {
+            let dense_operand = |o: &SlotView| {
                 let full = o.layout.shape() == shape;
                 let dense = o.layout.is_contiguous() && (full || o.layout.shape().size() == 1);
                 dense.then(|| DenseOperand { slot: o.slot, offset: o.layout.offset() * o.dtype.size(), once: !full })
             };
-            let dense_operands = |list: &[plan::SlotView]| list.iter().map(dense_operand).collect::<Option<_>>();
+            let dense_operands = |list: &[SlotView]| list.iter().map(dense_operand).collect::<Option<_>>();
             if let (Some(inputs), Some(outputs)) = (dense_operands(inputs), dense_operands(outputs)) {
                 let (program, params) = (map.program.clone(), map.params.clone());
                 return PreparedLaunch::Dense { program, params, size: shape.size(), inputs, outputs };
@@ -209,7 +184,7 @@ fn is_weight(plan: &Plan, slot: usize) -> bool {
 }
 
 /// Converts an operand of a plan to an operand of a kernel family. `base` is the start of its slot.
-fn bind_operand(operand: &plan::SlotView, base: *mut u8) -> Operand<'_> {
+fn bind_operand(operand: &SlotView, base: *mut u8) -> Operand<'_> {
     Operand { base, layout: &operand.layout, dtype: operand.dtype }
 }
 
@@ -221,16 +196,16 @@ mod tests {
     use pellucid_ir::kernel::{Map, MatMul};
     use pellucid_ir::{DType, Layout, formula};
 
-    fn operand(slot: usize, layout: Layout) -> plan::SlotView {
-        plan::SlotView { slot, layout, dtype: DType::F32 }
+    fn operand(slot: usize, layout: Layout) -> SlotView {
+        SlotView { slot, layout, dtype: DType::F32 }
     }
 
     /// Returns an operand of `len` elements at `offset` in slot 0.
-    fn slice_of_slot(offset: usize, len: usize) -> plan::SlotView {
+    fn slice_of_slot(offset: usize, len: usize) -> SlotView {
         operand(0, Layout::contiguous_from([len].into(), offset))
     }
 
-    fn add(inputs: [plan::SlotView; 2], output: plan::SlotView) -> plan::Launch {
+    fn add(inputs: [SlotView; 2], output: SlotView) -> plan::Launch {
         let program = formula!(|x, y| x + y).uniform_program(DType::F32).unwrap().clone();
         let kernel = Kernel::Map(Map { program, params: Default::default() });
         plan::Launch::new(kernel, inputs.into(), vec![output])

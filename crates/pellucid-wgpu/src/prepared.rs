@@ -17,7 +17,7 @@ use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
 use crate::submission::Recorded;
 use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, Plan};
+use pellucid_ir::plan::{Launch, Plan, SlotUse};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
 
@@ -39,16 +39,6 @@ pub(crate) struct WgpuPlan {
     /// The number of dispatches up to the last check.
     checked: usize,
     groups: Mutex<Vec<PlanGroup>>,
-}
-
-/// How the kernels of a plan use a slot.
-#[derive(Clone, Default)]
-struct SlotUse {
-    /// The minimum size of the buffer.
-    bytes: usize,
-    is_used: bool,
-    /// Whether the first kernel that uses the slot reads it. The buffer must then have values before the launch.
-    is_read_first: bool,
 }
 
 /// A dispatch with the offset of its parameters and the number of its group of buffers.
@@ -74,17 +64,6 @@ struct PlanGroup {
     kept: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
 }
 
-impl SlotUse {
-    /// Registers the operands of a kernel that use slot `slot`.
-    fn register(&mut self, launch: &Launch, slot: usize) {
-        let state_outputs = launch.kernel.info().state_outputs;
-        let mut read = launch.inputs.iter().chain(launch.outputs.iter().take(state_outputs));
-        let is_read = read.any(|o| o.slot == slot && o.layout.shape().size() > 0);
-        self.is_read_first |= is_read && !self.is_used;
-        self.is_used = true;
-    }
-}
-
 /// A plan under construction.
 struct PlanBuilder<'a> {
     gpu: &'a Arc<Gpu>,
@@ -107,11 +86,10 @@ struct PlanBuilder<'a> {
 }
 
 impl<'a> PlanBuilder<'a> {
-    fn new(gpu: &'a Arc<Gpu>, plan: &Plan) -> PlanBuilder<'a> {
-        let slots = plan.slots.iter().map(|&bytes| SlotUse { bytes, ..SlotUse::default() }).collect();
-        PlanBuilder {
+    fn new(gpu: &'a Arc<Gpu>, plan: &Plan) -> Result<PlanBuilder<'a>> {
+        Ok(PlanBuilder {
             gpu,
-            slots,
+            slots: SlotUse::of_plan(plan)?,
             dispatches: Vec::new(),
             groups: Vec::new(),
             parameters: Vec::new(),
@@ -121,29 +99,26 @@ impl<'a> PlanBuilder<'a> {
             launches: 0,
             checks: Vec::new(),
             checked: 0,
-        }
+        })
     }
 
     /// Checks the operands of a launch and adds its dispatches.
     fn add(&mut self, launch: &Launch) -> Result<()> {
-        let op = launch.kernel.name();
-        let operands = || launch.inputs.iter().chain(&launch.outputs);
-        let missing = || Error::invalid(op, "an operand is in a slot that does not exist");
-        let unchecked: Vec<UncheckedOperand<'_, usize>> = operands()
-            .map(|o| {
-                let bytes = self.slots.get(o.slot).ok_or_else(missing)?.bytes;
-                Ok(UncheckedOperand { identity: o.slot, bytes, layout: &o.layout, dtype: o.dtype })
+        let operands = launch.inputs.iter().chain(&launch.outputs);
+        let unchecked: Vec<UncheckedOperand<'_, usize>> = operands
+            .map(|o| UncheckedOperand {
+                identity: o.slot,
+                bytes: self.slots[o.slot].bytes,
+                layout: &o.layout,
+                dtype: o.dtype,
             })
-            .collect::<Result<_>>()?;
+            .collect();
         let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
         let description = describe_kernel(self.gpu, &launch.kernel, &checked)?;
         check_scalars(&launch.kernel, &description)?;
         self.checks.extend(std::iter::repeat_n(self.launches, description.checks as usize));
         self.launches += 1;
         self.bytes += description.bytes;
-        for slot in operands().map(|o| o.slot) {
-            self.slots[slot].register(launch, slot);
-        }
         self.scratch.resize(self.scratch.len().max(description.scratch.len()), 0);
         for (size, &bytes) in self.scratch.iter_mut().zip(&description.scratch) {
             *size = bytes.max(*size);
@@ -202,7 +177,7 @@ impl WgpuPlan {
     /// # Errors
     /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
-        let mut builder = PlanBuilder::new(gpu, &plan);
+        let mut builder = PlanBuilder::new(gpu, &plan)?;
         plan.launches.iter().try_for_each(|launch| builder.add(launch))?;
         builder.finish()
     }
@@ -210,23 +185,13 @@ impl WgpuPlan {
     /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
     /// a write.
     fn slot_buffers(&self, slots: &[Arc<Storage>]) -> Result<Vec<Option<wgpu::Buffer>>> {
-        if slots.len() < self.slots.len() {
-            let reason = format!("the plan has {} slots, got {}", self.slots.len(), slots.len());
-            return Err(Error::invalid("launch", reason));
-        }
+        SlotUse::check_number(&self.slots, slots.len())?;
         let buffer = |(slot, storage): (&SlotUse, &Arc<Storage>)| {
             if !slot.is_used {
                 return Ok(None);
             }
             let buffer = device_buffer("launch", &self.gpu, storage)?;
-            if buffer.bytes() < slot.bytes {
-                let reason = format!("a slot needs {} bytes, got a buffer of {} bytes", slot.bytes, buffer.bytes());
-                return Err(Error::invalid("launch", reason));
-            }
-            if slot.is_read_first && !buffer.is_allocated() {
-                let reason = "an operand that the plan reads has no memory, because it has never been written";
-                return Err(Error::invalid("launch", reason));
-            }
+            slot.check(buffer.bytes(), buffer.is_allocated())?;
             buffer.ensure().map(Some)
         };
         self.slots.iter().zip(slots).map(buffer).collect()

@@ -230,13 +230,12 @@ impl Partials {
         let nonzero = |list: Vec<(Partial, NodeId)>| -> HashMap<Partial, Option<NodeId>> {
             list.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id))).collect()
         };
+        let is_declared = |v: usize| (0..n).any(|i| inner.declared[i].is_some() && variables.variable_of(i) == Some(v));
         let tower = Tower {
             partials: nonzero(first),
             refined: nonzero(refined),
             builder,
-            is_declared: (0..variables.len())
-                .map(|v| (0..n).any(|i| inner.declared[i].is_some() && variables.variable_of(i) == Some(v)))
-                .collect(),
+            is_declared: (0..variables.len()).map(is_declared).collect(),
             variable_of: (0..n).map(|i| variables.variable_of(i)).collect(),
             inputs: n,
             tangents: HashMap::new(),

@@ -22,6 +22,7 @@ mod fuse;
 mod order;
 mod passes;
 mod print;
+mod slot_use;
 mod svg;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ mod verify;
 
 pub use arena::{Arena, BufferAllocation};
 pub use passes::{PASSES, Pass, Passes};
+pub use slot_use::SlotUse;
 
 use crate::dtype::DType;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
 use pellucid::data::{BatchPosition, Batches, Digits, Mnist};
-use pellucid::nn::graph::mirror::*;
+use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
 use pellucid::nn::init::{Fan, Nonlinearity};
@@ -144,14 +144,7 @@ fn public_types_are_send_and_sync() {
 /// A call of a step needs exclusive access, so threads share it through a mutex.
 #[test]
 fn steps_and_trainers_are_send_and_sync() {
-    both![
-        Captured<'_>,
-        GraphExec<'_>,
-        GraphExecLike<'_>,
-        TrainGraph<'_>,
-        InferenceModel<'_, Sequential>,
-        TrainingStep<'_>
-    ];
+    both![Captured<'_>, GraphExec<'_>, EagerStep<'_>, TrainGraph<'_>, InferenceModel<'_, Sequential>, TrainingStep<'_>];
     both![GraphTrainer<'_, Sequential, CrossEntropyLoss, Muon>];
     both![GraphTrainer<'_, Sequential, Box<dyn Loss>, Box<dyn Optimizer>, (Tensor, Tensor)>];
 }
