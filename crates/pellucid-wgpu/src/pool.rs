@@ -22,8 +22,8 @@ pub(crate) struct BufferPool {
     largest: usize,
 }
 
-/// Returns the size class of `bytes`: a multiple of 256, and from 1 KiB on a number with at most three significant bits,
-/// so that at most a fifth of the buffer is unused. Returns `None` on overflow.
+/// Returns the size class of `bytes`: a multiple of 256, and from 1 KiB on a number with at most three significant
+/// bits, so that at most a fifth of the buffer is unused. Returns `None` on overflow.
 pub(crate) fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(MIN_BYTES);
     let step = (bytes.checked_next_power_of_two()? / 8).max(MIN_BYTES);

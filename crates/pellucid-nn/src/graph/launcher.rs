@@ -238,8 +238,8 @@ impl<'f> EagerStep<'f> {
         }
     }
 
-    /// Marks the shapes of these inputs as the most recently used ones, and drops the oldest beyond `limit`. Returns true
-    /// if they are new.
+    /// Marks the shapes of these inputs as the most recently used ones, and drops the oldest beyond `limit`. Returns
+    /// true if they are new.
     fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
         self.check_number(inputs)?;
         let found = self.find(inputs);

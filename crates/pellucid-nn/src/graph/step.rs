@@ -392,8 +392,9 @@ impl GradientBuffers {
     /// Restores replaced gradients, and forgets buffers that were created for them.
     fn undo(&mut self, parameters: &[Parameter], replaced: Vec<ReplacedBuffer>) {
         for ReplacedBuffer { at, gradient, is_new } in replaced {
-            if is_new {
-                self.buffers[at] = None;
+            // A failed update has cleared the buffers.
+            if let Some(buffer) = self.buffers.get_mut(at).filter(|_| is_new) {
+                *buffer = None;
             }
             parameters[at].set_grad(gradient);
         }

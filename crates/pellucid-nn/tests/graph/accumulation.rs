@@ -200,6 +200,34 @@ fn parameters_off_the_path_may_be_frozen_and_unfrozen() {
     }
 }
 
+/// An update may fail in the launch that creates the buffer of an unfrozen parameter.
+#[test]
+fn a_failed_update_beside_a_new_buffer_is_an_error() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = Tensor::from([1.0f32]);
+    for stream in streams() {
+        let [p, q] = [(); 2].map(|()| Parameter::new(Tensor::from([0.5f32])));
+        let fails = Arc::new(AtomicBool::new(false));
+        let failing = fails.clone();
+        let options = StepOptions {
+            before_update: Some(Arc::new(move |_| match failing.load(Ordering::Relaxed) {
+                true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+                false => Ok(()),
+            })),
+            ..accumulating(&stream, 2)
+        };
+        let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
+        let mut step = TrainingStep::new(decaying(vec![p.clone(), q.clone()]), compute).with_options(options);
+        p.freeze();
+        (0..3).for_each(|_| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
+        p.unfreeze();
+        fails.store(true, Ordering::Relaxed);
+        assert!(step.launch(&[&x]).is_err());
+        fails.store(false, Ordering::Relaxed);
+        (0..4).for_each(|_| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
+    }
+}
+
 /// An update that fails once, eager or captured, with a scaler, runs later.
 #[test]
 fn a_failed_update_with_a_scaler_can_be_repeated() {

@@ -35,14 +35,26 @@ impl Default for GradCheckOptions {
 /// ```
 ///
 /// # Errors
-/// [`Error::GradCheck`] names the first entry that differs; [`Error::DTypeMismatch`] for an input that is not `f64`;
-/// the errors of `f`.
+/// [`Error::GradCheck`] names the first entry that differs; [`Error::InvalidArgument`] if no input requires a gradient;
+/// [`Error::DTypeMismatch`] for one that is not `f64`; the errors of `f`.
 pub fn gradcheck(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
     check: GradCheckOptions,
 ) -> Result<()> {
+    check_tracked("gradcheck", inputs)?;
     check_jacobian("gradcheck", &f, inputs, check)
+}
+
+/// Returns an error if no input requires a gradient, since nothing would be compared.
+fn check_tracked(name: &'static str, inputs: &[&Tensor]) -> Result<()> {
+    match inputs.iter().any(|x| x.requires_grad()) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            name,
+            "no input requires a gradient, so nothing would be compared; use requires_grad_(true)",
+        )),
+    }
 }
 
 /// Checks the gradient of `f` by [`gradcheck`], as a function of the inputs and of the incoming gradients.
@@ -54,6 +66,7 @@ pub fn gradgradcheck(
     inputs: &[&Tensor],
     check: GradCheckOptions,
 ) -> Result<()> {
+    check_tracked("gradgradcheck", inputs)?;
     // The inputs are tracked, because `f` may compute gradients itself.
     let outputs = {
         let _on = enable_grad();

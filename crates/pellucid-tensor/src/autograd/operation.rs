@@ -102,30 +102,53 @@ impl<O: Operation> Derivative for O {
         grads: &OutputGradients,
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
-        let gradients = Operation::backward(self, saved, grads, needed)?;
+        let mut gradients = Operation::backward(self, saved, grads, needed)?;
         if is_grad_enabled() && gradients.iter().flatten().any(|gradient| !gradient.requires_grad()) {
-            check_dependence(Operation::name(self), grads, &gradients)?;
+            mark_lost_derivatives(Operation::name(self), grads, &mut gradients)?;
         }
         Ok(gradients)
     }
 }
 
-/// Returns an error for a gradient without history of an incoming gradient with one. A gradient is linear in the
-/// incoming one, so it is zero, or its derivatives would be lost.
+/// Marks gradients without history of incoming gradients with one: differentiating them is an error. A gradient is
+/// linear in the incoming ones, so such a gradient is zero, or its derivatives are lost.
 #[cold]
-fn check_dependence(name: &'static str, incoming: &OutputGradients, results: &InputGradients) -> Result<()> {
-    let is_tracked = incoming.values.iter().flatten().any(Tensor::requires_grad);
-    if !is_tracked || is_capturing() {
+fn mark_lost_derivatives(
+    operation: &'static str,
+    incoming: &OutputGradients,
+    gradients: &mut InputGradients,
+) -> Result<()> {
+    let incoming: SmallVec<[&Tensor; 2]> = incoming.values.iter().flatten().collect();
+    if !incoming.iter().all(|gradient| gradient.requires_grad()) || is_capturing() {
         return Ok(());
     }
-    for gradient in results.iter().flatten().filter(|gradient| !gradient.requires_grad()) {
-        if gradient.array().to_vec::<f64>(name)?.iter().any(|&value| value != 0.0) {
-            let reason = "backward() returned a gradient that does not depend on the incoming gradients, so second \
-                          derivatives would be lost; compute it in tensor operations, not from values on the host";
-            return Err(Error::invalid(name, reason));
+    for gradient in gradients.iter_mut().flatten().filter(|gradient| !gradient.requires_grad()) {
+        if gradient.array().to_vec::<f64>(operation)?.iter().any(|&value| value != 0.0) {
+            let unmarked = gradient.clone();
+            let operands: Vec<&Tensor> = [&unmarked].into_iter().chain(incoming.iter().copied()).collect();
+            *gradient = apply_one(LostDerivative { operation }, &operands)?;
         }
     }
     Ok(())
+}
+
+/// A gradient whose dependence on the incoming gradients is unknown.
+struct LostDerivative {
+    operation: &'static str,
+}
+
+impl Operation for LostDerivative {
+    fn name(&self) -> &'static str {
+        self.operation
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        Ok(std::iter::once(inputs[0].copy()?).collect())
+    }
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let reason = "backward() returned a gradient that does not depend on the incoming gradients, so its derivative \
+                      is lost; compute it in tensor operations, not from values on the host";
+        Err(Error::invalid(self.operation, reason))
+    }
 }
 
 /// Applies an operation: runs its forward computation and returns the results with their node.

@@ -242,7 +242,14 @@ pub(super) fn overwriting(
         program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
     }
     if program.outputs.len() != targets || !fits(program) {
-        let help = "the formula needs one output per target, of the target's dtype";
+        if program.outputs.len() != targets {
+            let reason = format!(
+                "the formula must have one output for each written tensor: it has {}, and {targets} tensors are written",
+                program.outputs.len()
+            );
+            return Err(Error::invalid(formula.name(), reason));
+        }
+        let help = "each output of the formula must have the dtype of the tensor that it writes; use to_dtype()";
         return Err(Error::dtypes(formula.name(), written.iter().map(|a| a.dtype()), help));
     }
     Ok(program.clone())

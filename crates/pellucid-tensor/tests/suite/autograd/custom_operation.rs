@@ -2,9 +2,9 @@
 
 use crate::support::{assert_close, leaf, number, slope};
 use pellucid_tensor::{
-    Array, Arrays, BackwardOptions, DType, Error, GradCheckOptions, InputGradients, NeedsInputGrad, Operation,
-    OutputGradients, Result, SaveForBackward, SavedTensors, Tensor, apply, apply_one, gradcheck, gradgradcheck, hvp,
-    jvp, lazy, no_grad, ops, vjp,
+    Array, Arrays, BackwardOptions, DType, Error, GradCheckOptions, GradOptions, InputGradients, NeedsInputGrad,
+    Operation, OutputGradients, Result, SaveForBackward, SavedTensors, Tensor, apply, apply_one, grad, gradcheck,
+    gradgradcheck, hvp, jacobian, jvp, lazy, no_grad, ops, vjp,
 };
 use std::sync::{Arc, Mutex};
 
@@ -323,4 +323,45 @@ fn a_gradient_from_values_on_the_host_has_no_derivative() {
     assert_eq!(x.grad().unwrap().to_vec::<f64>(), [6.0, -2.0]);
     let error = jvp(|x| square(&x[0]).map(|y| vec![y]), &[&x], &[&Tensor::ones([2], DType::F64)]).unwrap_err();
     assert!(error.to_string().starts_with("host_square: backward() returned a gradient that does not"), "{error}");
+    // First derivatives need no history.
+    let (_, products) = jacobian(|x| Ok(square(x)?.square()), &x).unwrap();
+    assert_eq!(products.to_vec::<f64>(), [108.0, 0.0, 0.0, -4.0]);
+}
+
+/// A gradient may depend on some of the incoming gradients only.
+#[test]
+fn a_constant_gradient_of_one_of_two_outputs_is_accepted() {
+    struct Scaled;
+    impl Operation for Scaled {
+        fn name(&self) -> &'static str {
+            "scaled"
+        }
+        fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+            let scale = |k: usize| Ok((Tensor::from(inputs[k].clone()) * (k + 2) as f64).array().clone());
+            (0..2).map(scale).collect()
+        }
+        fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+            Ok([Some(grads.get(0)? * 2.0), Some(grads.get(1)? * 3.0)].into_iter().collect())
+        }
+    }
+    let [a, b] = [1.5f64, -2.0].map(|value| Tensor::from([value]).requires_grad_(true));
+    let y = apply(Scaled, &[&a, &b]).unwrap();
+    let loss = y[0].square().sum(..) + y[1].sum(..);
+    let options = GradOptions { create_graph: true, ..Default::default() };
+    let first = grad(&[&loss], &[&a, &b], options).unwrap();
+    assert_eq!([first[0].item::<f64>(), first[1].item::<f64>()], [12.0, 3.0]);
+    let second = grad(&[&first[0].sum(..)], &[&a], GradOptions::default()).unwrap();
+    assert_eq!(second[0].item::<f64>(), 8.0);
+}
+
+/// A check without an input that requires a gradient would compare nothing.
+#[test]
+fn a_gradient_check_needs_a_tracked_input() {
+    let x = Tensor::from([0.5f64]);
+    let f = |x: &[Tensor]| Ok(vec![x[0].sin()]);
+    for result in
+        [gradcheck(f, &[&x], GradCheckOptions::default()), gradgradcheck(f, &[&x], GradCheckOptions::default())]
+    {
+        assert!(matches!(result, Err(Error::InvalidArgument { .. })));
+    }
 }

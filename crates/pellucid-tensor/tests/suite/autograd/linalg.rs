@@ -186,8 +186,9 @@ fn derivatives_of_square_roots_and_polar_factors_at_equal_values() {
     let root =
         |x: &[Tensor]| Ok(vec![ops::matrix_sqrth(&ops::mul(ops::add(&x[0], ops::transpose(&x[0], -2, -1)?)?, 0.5)?)?]);
     let polar = |x: &[Tensor]| ops::polar(&x[0]).map(|(q, h)| vec![q, h]);
-    let square = equal_eigenvalues();
+    let square = equal_eigenvalues().requires_grad_(true);
     let tall = Tensor::from([[[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]], [[1.0, 0.5], [0.0, 2.0], [1.0, -1.0]]]);
+    let tall = tall.requires_grad_(true);
     gradcheck(root, &[&square], check).unwrap();
     gradgradcheck(root, &[&square], check).unwrap();
     for x in [square, tall] {
