@@ -550,6 +550,7 @@ rows! {
     "scheduler.get_last_lr()" => [scheduler.last_lr()];
     "with torch.autocast('cpu', dtype=torch.bfloat16):" => [let _guard = autocast(DType::BF16)];
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
+    "scaler.get_scale()" => [scaler.get_scale()];
     "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
     "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer)?.step(&optimizer)?];
     "optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))" => [AveragedModel::new(&model, Average::Exponential(0.999))];
