@@ -226,7 +226,9 @@ impl<'f> StepCore<'f> {
         let _random = random.enter();
         let _on = enable_grad();
         let replaced = self.gradients.bind(self.optimizer.parameters(), self.options.accumulate > 1)?;
-        self.reached.remove(&replaced);
+        if self.options.accumulate > 1 {
+            self.reached.remove(&replaced);
+        }
         let recorded = self.cache().held;
         let result = catch_unwind(AssertUnwindSafe(|| f(self)));
         if !matches!(result, Ok(Ok(_))) && self.cache().held <= recorded {
