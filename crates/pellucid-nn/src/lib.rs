@@ -99,6 +99,7 @@ pub use lazy::Lazy;
 pub use module::Module;
 pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 pub use pellucid_derive::Module;
+pub use pellucid_tensor::ops::RnnNonlinearity;
 pub use sequential::{BoxedLayer, DynLayer, ModuleDict, ModuleList, Sequential};
 pub use state::{IncompatibleKeys, StateDict, StateLoad, Stateful, concatenate_entries, rename_keys};
 pub use summary::{Summary, SummaryRow};

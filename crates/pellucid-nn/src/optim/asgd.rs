@@ -41,12 +41,13 @@ impl Rule for AsgdOptions {
     }
 
     fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0), ("eta", self.lr), ("mu", 1.0)]
+        vec![("step", 0.0), ("eta", 0.0), ("mu", 1.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // The clock of the next step, then the rates of this one.
+        // The clock of the next step, then the rates of this one. The first step has the current learning rate.
         let tick = formula!(tick |t, eta, mu, lr; lambd, alpha, t0| {
+            let eta = t.eq(0.0).select(lr, eta);
             let t = t + 1.0;
             (t, lr / (1.0 + lambd * lr * t).pow(alpha), (t - t0).max(1.0).recip(), eta, mu)
         });

@@ -240,7 +240,8 @@ impl LbfgsProgress {
         let (y, s) = (ops::sub(gradient, &before)?, ops::mul(&direction, t)?);
         let ys: f64 = ops::dot(&y, &s)?.try_item()?;
         if ys > 1e-10 {
-            if history.len() == history_size {
+            // A loaded history may be longer.
+            while history.len() >= history_size.max(1) {
                 history.pop_front();
             }
             diagonal = ys / ops::dot(&y, &y)?.try_item::<f64>()?;

@@ -67,6 +67,26 @@ fn a_loaded_number_is_the_shortest_decimal() {
     }
 }
 
+/// Schedules set a rate before the first step. With rate 0 no parameter changes; Rprop has a smallest step.
+#[test]
+fn the_first_step_has_the_current_rate() {
+    for &(kind, cases, make) in KINDS {
+        for case in 0..cases {
+            let own = parameters(kind == "muon", DType::F64);
+            let before: Vec<Vec<f64>> = own.iter().map(|p| p.to_vec()).collect();
+            let optimizer = make(own.clone(), case);
+            optimizer.set_lr(0.0);
+            own.iter().for_each(|p| p.set_grad(Some(p.detach() + 0.5)));
+            optimizer.step();
+            let least = if kind == "rprop" { 0.0011 } else { 0.0 };
+            for (p, before) in own.iter().zip(&before) {
+                let moved = p.to_vec::<f64>().iter().zip(before).map(|(p, b)| (p - b).abs()).fold(0.0, f64::max);
+                assert!(moved <= least, "{kind}.{case}: moved by {moved}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_write_to_the_tensor_is_read() {
     let optimizer = sgd(0.01);

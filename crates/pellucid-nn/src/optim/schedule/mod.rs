@@ -161,3 +161,9 @@ impl From<f64> for PerGroup {
         PerGroup::All(value)
     }
 }
+
+impl From<Vec<f64>> for PerGroup {
+    fn from(values: Vec<f64>) -> PerGroup {
+        PerGroup::Each(values)
+    }
+}

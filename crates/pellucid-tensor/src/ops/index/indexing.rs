@@ -115,8 +115,9 @@ impl Tensor {
     fn assign(&self, index: Vec<IndexItem>, values: TensorOrScalar<'_>) -> Result<()> {
         in_place::check_writable("set", self)?;
         let values = values.tensor_or_else(|number| fill::written_scalar("set", number, self.dtype()))?;
-        // Elsewhere a mask is read, so that a write of no elements does not count as a modification.
-        let keeps_mask = values.size() == 1 && is_capturing();
+        // A captured step cannot read a mask, and a recorded write has the same derivative everywhere. Otherwise a mask
+        // is read, so that a write of no elements does not count as a modification.
+        let keeps_mask = values.size() == 1 && (is_capturing() || in_place::is_recorded_write(self, &values));
         let resolved = ResolvedIndex::new("set", self, index, keeps_mask)?;
         let layout = resolved
             .slices
@@ -149,8 +150,7 @@ impl Tensor {
         in_place::put_axes("set", self, &view, axes, &indices, &values)
     }
 
-    /// Writes one value where a mask is true. The mask covers the axes of `view` from `axis` on. The count of the
-    /// selected elements is not needed, so a captured step may contain the fill.
+    /// Writes one value where a mask is true. The mask covers the axes of `view` from `axis` on.
     fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
         let rest = view.shape().rank() - axis - mask.rank();
         // The mask selects along one axis.

@@ -20,7 +20,8 @@ pub(super) struct ResolvedIndex {
     pub(super) picks: Vec<(usize, Tensor)>,
     /// A mask that selects the elements of a fill, with its first axis in `shape`. It is not converted to positions.
     pub(super) mask: Option<(usize, Tensor)>,
-    /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result.
+    /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result. An ellipsis
+    /// that covers no axis separates nothing.
     adjacent: bool,
 }
 

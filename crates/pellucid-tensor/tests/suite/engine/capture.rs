@@ -4,8 +4,8 @@ use super::programs::wave;
 use crate::support::{bits, panic_of, payload_of};
 use pellucid_tensor::plan::Launch;
 use pellucid_tensor::{
-    CaptureOptions, DType, Error, Generator, Passes, Tensor, capture, capture_local, capture_with, formula,
-    manual_seed, no_grad, ops,
+    CaptureOptions, DType, Error, Generator, GradOptions, Passes, Tensor, capture, capture_local, capture_with, formula,
+    grad_one, lazy, manual_seed, no_grad, ops,
 };
 use std::cell::{Cell, RefCell};
 
@@ -477,6 +477,27 @@ fn dropout_draws_new_masks_in_every_launch() {
     let replayed: Vec<_> = (0..4).map(|_| step.launch(&[&x]).unwrap().to_vec::<f32>(0)).collect();
     assert_eq!(replayed, eager);
     assert_ne!(eager[0], eager[1]);
+}
+
+/// The gradients of a tensor before and after a write through a mask are added in one order in every mode.
+#[test]
+fn gradients_of_masked_writes_have_the_bits_of_eager_mode() {
+    let _random = pellucid_tensor::Generator::new(83).scope();
+    let step = |x: &Tensor, w: &Tensor| {
+        let y = x * 1.5;
+        let (a, b) = ((&y * w).sum(..), (y.tanh() * w).sum(..));
+        y.set(y.detach().gt(0.3), 0.0);
+        let c = (&y * w * 0.3).sum(..);
+        grad_one(&(a + b + c), x, GradOptions::default()).unwrap()
+    };
+    for _ in 0..200 {
+        let [x, w] = [(); 2].map(|()| Tensor::randn([6], DType::F32));
+        let x = x.requires_grad_(true);
+        let mut captured = capture(|inputs| step(&x, &inputs[0]), &[&w]).unwrap();
+        let modes = [step(&x, &w), lazy(|| step(&x, &w)), captured.launch(&[&w]).unwrap().to_tensor(0)];
+        assert_eq!(bits(&modes[..1]), bits(&modes[1..2]));
+        assert_eq!(bits(&modes[..1]), bits(&modes[2..]));
+    }
 }
 
 #[test]
