@@ -2,11 +2,13 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `collate` | `#[derive(Collate)]`: the batch of a struct, and its collation field by field |
 //! | `module` | `#[derive(Module)]`: the visit of the parameters and buffers of a type |
 //! | `panicking_form` | `#[panicking_form]`: the form of a `try_` function that panics |
 //! | `tensor_method` | `#[tensor_method]`: the method of an operation; `#[operation]`: its name in errors |
 #![forbid(unsafe_code)]
 
+mod collate;
 mod module;
 mod panicking_form;
 mod tensor_method;
@@ -67,4 +69,13 @@ pub fn panicking_form(arguments: TokenStream, item: TokenStream) -> TokenStream 
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(item: TokenStream) -> TokenStream {
     module::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Implements `Collate` for a struct with named fields whose types can be collated. The batch of a struct `Sample` is
+/// the struct `SampleBatch`, whose fields have the same names and visibilities; it implements `Clone` and `Debug`.
+///
+/// `#[collate(crate = path)]` replaces the path `::pellucid::data`, if the crate `pellucid` has another name.
+#[proc_macro_derive(Collate, attributes(collate))]
+pub fn derive_collate(item: TokenStream) -> TokenStream {
+    collate::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }

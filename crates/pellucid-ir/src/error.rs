@@ -3,6 +3,7 @@
 //! A message names the operation, the relevant shapes and dtypes, and a correction of the call. An operation that
 //! returns an error has changed nothing.
 
+mod file;
 mod help;
 mod state_dict;
 
@@ -284,6 +285,14 @@ pub enum Error {
         /// A description of the error.
         reason: String,
     },
+    /// A sample of a data set could not be computed.
+    #[error("sample {index}: {source}")]
+    Sample {
+        /// The index of the sample in the data set.
+        index: usize,
+        /// The error of the sample.
+        source: Box<Error>,
+    },
     /// An error in a layer of a model.
     #[error("{layer}: {source}")]
     Layer {
@@ -371,7 +380,8 @@ impl Error {
         Error::InputMismatch { index: given.min(expected), got: got.into(), expected: format!("{expected} inputs") }
     }
 
-    /// Returns the error without the layers of a model and the parts of a checkpoint in which it occurred.
+    /// Returns the error without the layers of a model, the parts of a checkpoint and the samples of a data set in which
+    /// it occurred.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;
@@ -383,7 +393,9 @@ impl Error {
     /// ```
     pub fn root(&self) -> &Error {
         match self {
-            Error::Layer { source, .. } | Error::Checkpoint { source, .. } => source.root(),
+            Error::Layer { source, .. } | Error::Checkpoint { source, .. } | Error::Sample { source, .. } => {
+                source.root()
+            }
             other => other,
         }
     }

@@ -31,23 +31,23 @@
 //! | --- | --- |
 //! | the root, [`ops`] | tensors, operations and gradients |
 //! | [`nn`] | modules, layers, losses, optimizers |
-//! | [`data`] | data sets and batches |
+//! | [`data`] | data sets, samplers and loaders |
 //! | [`io`] | weights and checkpoints in files |
 //! | [`train`] | progress bars (feature `progress`) |
 //! | [`prelude`] | the items that most programs use |
 #![forbid(unsafe_code)]
 
-pub mod data;
 pub mod io;
 #[cfg(feature = "progress")]
 pub mod train;
 
+pub use pellucid_data as data;
 pub use pellucid_nn as nn;
 pub use pellucid_tensor::*;
 
 /// The items that most programs use: `use pellucid::prelude::*;`.
 pub mod prelude {
-    pub use crate::data::Batches;
+    pub use crate::data::{Batches, DataLoader, Dataset, LoaderOptions};
     pub use crate::io;
     pub use crate::nn;
     pub use crate::nn::loss::{Loss, Reduction, cross_entropy, mse};
@@ -92,6 +92,11 @@ struct Devices;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/checkpoints.md")]
 struct Checkpoints;
+
+/// Compiles and runs the program of the page on data as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/data.md")]
+struct Data;
 
 /// Compiles and runs the program of the page on modules and training as a test.
 #[cfg(doctest)]

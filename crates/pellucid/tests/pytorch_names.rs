@@ -569,20 +569,26 @@ rows! {
     "nn.init.kaiming_normal_(w, nonlinearity='relu')" => [init::kaiming_normal_(&w, init::Fan::In, init::Nonlinearity::Relu)];
     "nn.init.orthogonal_(w)" => [init::orthogonal_(&w, 1.0)];
 
-    data_and_files [use pellucid::{io, nn::{Checkpoint, pad_sequence}};] {
+    data_and_files [use pellucid::data::{TensorDataset, WeightedRandomSampler, from_fn, random_split}; use pellucid::{io, nn::{Checkpoint, pad_sequence}};] {
         let (x, y) = (Tensor::randn([20, 3], DType::F32), Tensor::randint(0, 2, [20]));
         let (model, folder) = (Linear::new(3, 2), Scratch::new("pytorch-names"));
         let optimizer = Sgd::new(model.parameters(), SgdOptions::default());
         let path = folder.0.join("model.safetensors");
         let mut loader = Batches::new(&[&x, &y], 8);
+        let dataset = TensorDataset::new(&[&x, &y]);
+        let options = LoaderOptions { batch_size: 8, ..Default::default() };
     }
     "DataLoader(TensorDataset(x, y), batch_size=8)" => [Batches::new(&[&x, &y], 8)];
     "DataLoader(dataset, 8, shuffle=True, drop_last=True)" => [Batches::new(&[&x, &y], 8).shuffled(0).drop_last()];
     "for a, b in loader:" => [for [a, b] in loader.epoch() {}];
     "len(loader)" => [loader.len()];
-    "random_split(dataset, [6, 2])" => [ops::randperm(8)?.split([6, 2], 0)];
-    "Subset(TensorDataset(x, y), [0, 2])" => [Batches::new(&[&x.i([0, 2]), &y.i([0, 2])], 8)];
-    "ConcatDataset([a, b])" => [ops::concatenate(&[&x, &x], 0)?];
+    "DataLoader(dataset, 8, num_workers=2)" => [DataLoader::new(dataset.clone(), LoaderOptions { batch_size: 8, workers: 2, ..Default::default() })];
+    "DataLoader(dataset, 8, collate_fn=f)" => [DataLoader::with_collate(dataset.clone(), options, |samples| Ok(samples.len()))];
+    "DataLoader(dataset, 8, sampler=WeightedRandomSampler(weights, 20))" => [DataLoader::new(dataset.clone(), options).sampler(WeightedRandomSampler::with_replacement(&[1.0, 2.0], 20))];
+    "class Squares(Dataset): .." => [from_fn(20, |index| Ok((index * index) as f32))];
+    "random_split(dataset, [0.75, 0.25])" => [let [train, test] = random_split(dataset.clone(), [0.75, 0.25], 0)?];
+    "Subset(dataset, [0, 2])" => [dataset.clone().subset(vec![0, 2])?];
+    "ConcatDataset([a, b])" => [dataset.clone().concat(dataset.clone())];
     "nn.utils.rnn.pad_sequence([x, x], batch_first=True)" => [pad_sequence(&[&x, &x], true, 0.0)?];
     "torch.save(model.state_dict(), path)" => [io::save(&path, &model.state_dict())?];
     "model.load_state_dict(torch.load(path))" => [model.load_state_dict(&io::load(&path)?)?];
@@ -654,7 +660,7 @@ fn the_page_has_these_imports() {
 /// has its name.
 #[test]
 fn search_finds_the_classes() {
-    let sources: String = ["../pellucid-nn/src", "src"].map(read_sources).concat();
+    let sources: String = ["../pellucid-nn/src", "../pellucid-data/src", "src"].map(read_sources).concat();
     let words: HashSet<&str> = sources.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let classes = ROWS.iter().flat_map(|(torch, _)| {
         let parts = torch.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '.');

@@ -16,7 +16,6 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// The entry of a header that describes the file; no tensor can have this name.
@@ -74,9 +73,8 @@ pub fn to_bytes(tensors: &StateDict) -> Result<Vec<u8>> {
 
 /// Writes named tensors, and a named text that describes the file.
 fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
-    let refuse = |reason: String| Error::File { op, path: path.display().to_string(), reason };
-    let bytes = serialize(tensors, description, refuse)?;
-    replace::replace(path, &bytes).map_err(|e| refuse(reason_of(path, &e, true)))?;
+    let bytes = serialize(tensors, description, |reason| Error::file(op, path, reason))?;
+    replace::replace(path, &bytes).map_err(|error| Error::unwritable_file(op, path, &error))?;
     tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "wrote a file");
     Ok(())
 }
@@ -135,8 +133,8 @@ fn read(
     path: &Path,
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> Result<StateDict> {
-    let refuse = |reason: String| Error::File { op, path: path.display().to_string(), reason };
-    let failed = |e: std::io::Error| refuse(reason_of(path, &e, false));
+    let refuse = |reason: String| Error::file(op, path, reason);
+    let failed = |error: std::io::Error| Error::unreadable_file(op, path, &error);
     let kind = fs::metadata(path).map_err(failed)?;
     // A device or a pipe may have no end, and its length is unknown.
     if !kind.is_file() && !kind.is_dir() {
@@ -146,25 +144,6 @@ fn read(
     let tensors = parse(&bytes, check).map_err(refuse)?;
     tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "read a file");
     Ok(tensors)
-}
-
-/// Describes an error of the file system, with a correction. A file that is written does not exist if its folder does
-/// not.
-pub(crate) fn reason_of(path: &Path, error: &std::io::Error, is_written: bool) -> String {
-    let what = match error.kind() {
-        _ if path.file_name().is_none() => return "the path does not end with the name of a file: add it".to_string(),
-        ErrorKind::NotFound if is_written => "the folder does not exist: create it",
-        ErrorKind::NotFound => "the file does not exist: check the path",
-        ErrorKind::IsADirectory => return "the path is a folder: add the name of a file".to_string(),
-        ErrorKind::PermissionDenied => return format!("{error}: change the permissions, or use another path"),
-        ErrorKind::StorageFull => return format!("{error}: delete files, or use another disk"),
-        _ => return error.to_string(),
-    };
-    // A relative path usually fails because the program runs in a different folder than expected.
-    match std::env::current_dir() {
-        Ok(current) if path.is_relative() => format!("{what}; the current folder is {}", current.display()),
-        _ => what.to_string(),
-    }
 }
 
 /// Parses the tensors of a file. The error describes the defect.

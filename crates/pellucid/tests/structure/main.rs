@@ -23,6 +23,9 @@ use std::fs;
 /// Crates in which a cycle of dependencies must stay within one folder: every crate with `unsafe` code.
 const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtime", "pellucid-simd"];
 
+/// Crates whose public items users name.
+const LIBRARY_CRATES: [&str; 4] = ["pellucid-tensor", "pellucid-nn", "pellucid-data", "pellucid"];
+
 /// Cycles that are intended: the crate, the files, and the reason.
 const INTENDED: [(&str, &[&str], &str); 4] = [
     (
@@ -97,7 +100,7 @@ fn files_have_no_circular_dependencies() {
 fn failures_follow_one_rule() {
     let (mut functions, mut ops) = (Vec::new(), Vec::new());
     for (name, text) in files(&["rs"]) {
-        let is_library = ["pellucid-tensor", "pellucid-nn", "pellucid"].map(|c| format!("crates/{c}/src/"));
+        let is_library = LIBRARY_CRATES.map(|c| format!("crates/{c}/src/"));
         if is_library.iter().any(|folder| name.starts_with(folder)) {
             let found = failures::public_functions(&text);
             if name.contains("/src/ops/") {
@@ -146,9 +149,8 @@ fn every_public_type_is_tested_for_send_and_sync() {
     let tested = include_str!("../threads/send.rs");
     let tested: BTreeSet<&str> = tested.split(|c: char| !c.is_alphanumeric() && c != '_').chain(NOT_SHARED).collect();
     let files = files(&["rs"]);
-    let sources = files.iter().filter(|(name, _)| {
-        ["pellucid-tensor", "pellucid-nn", "pellucid"].iter().any(|c| name.starts_with(&format!("crates/{c}/src/")))
-    });
+    let sources =
+        files.iter().filter(|(name, _)| LIBRARY_CRATES.iter().any(|c| name.starts_with(&format!("crates/{c}/src/"))));
     let (types, thread_safe): (Vec<_>, Vec<_>) = sources.map(|(_, text)| types::public_types(text)).unzip();
     let thread_safe: BTreeSet<&str> = thread_safe.into_iter().flatten().collect();
     let types: BTreeSet<&str> = types.into_iter().flatten().collect();

@@ -1,6 +1,10 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
-use pellucid::data::{BatchPosition, Batches, Digits, Mnist};
+use pellucid::data::{
+    BatchPosition, Batches, BucketBatchSampler, Cached, Concat, DataLoader, Digits, DistributedSampler, EpochIter,
+    EpochSeed, FnDataset, LoaderOptions, Map, Mnist, PaddedSequences, RandomSampler, SequentialSampler, SplitMix64,
+    StratifiedSampler, Subset, TensorDataset, WeightedRandomSampler,
+};
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
@@ -139,6 +143,12 @@ fn public_types_are_send_and_sync() {
     both![TripletMarginLossOptions, Unique, WindowFunction<'_>, NeedsInputGrad];
     both![SaveForBackward<'_>];
     both![Batches<3>, BatchPosition, Mnist, Digits, train::Progress];
+    both![TensorDataset, FnDataset<fn(usize)>, Map<Vec<f32>, fn(f32)>, Subset<Vec<f32>>, Concat<Vec<f32>, Vec<f32>>];
+    both![Cached<Vec<f32>>, SequentialSampler, RandomSampler, WeightedRandomSampler, StratifiedSampler];
+    both![DistributedSampler<RandomSampler>, BucketBatchSampler, EpochSeed, SplitMix64, PaddedSequences];
+    both![DataLoader<Tensor>, LoaderOptions];
+    // Only the thread that reads the batches has the iterator.
+    is_send::<EpochIter<Tensor>>();
 }
 
 /// A call of a step needs exclusive access, so threads share it through a mutex.

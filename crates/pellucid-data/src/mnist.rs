@@ -41,8 +41,7 @@ impl Digits {
         let labels_path = find(directory, &format!("{part}-labels-idx1-ubyte"));
         let images = idx::read(&images_path, 3)?;
         let labels = idx::read(&labels_path, 1)?;
-        let refuse =
-            |path: &Path, reason: String| Err(Error::File { op: "mnist", path: path.display().to_string(), reason });
+        let refuse = |path: &Path, reason: String| Err(Error::file("mnist", path, reason));
         if images.dims[1..] != [28, 28] {
             return refuse(
                 &images_path,

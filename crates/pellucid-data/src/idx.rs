@@ -3,7 +3,6 @@
 //!
 //! Files are untrusted: memory is allocated for the bytes that a file contains, not for the lengths that it claims.
 
-use crate::io::reason_of;
 use flate2::read::MultiGzDecoder;
 use pellucid_tensor::{Error, Result};
 use std::fs::File;
@@ -22,7 +21,7 @@ pub(crate) struct Idx {
 
 /// Reads an IDX file of unsigned bytes with `rank` axes, gzip-compressed or not.
 pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
-    let refuse = |reason: String| Error::File { op: "mnist", path: path.display().to_string(), reason };
+    let op = "mnist";
     let open = || -> std::io::Result<_> {
         let mut file = File::open(path)?;
         let mut magic = Vec::new();
@@ -30,10 +29,10 @@ pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
         file.rewind()?;
         Ok((file, magic == [0x1f, 0x8b]))
     };
-    let (file, packed) = open().map_err(|e| refuse(reason_of(path, &e, false)))?;
+    let (file, packed) = open().map_err(|error| Error::unreadable_file(op, path, &error))?;
     let file = BufReader::new(file);
     let parsed = if packed { parse(MultiGzDecoder::new(file), rank) } else { parse(file, rank) };
-    parsed.map_err(refuse)
+    parsed.map_err(|reason| Error::file(op, path, reason))
 }
 
 /// Parses an IDX array from a stream. The error text describes the defect of the file.

@@ -1,0 +1,236 @@
+//! Batches: a data set in small parts, shuffled in every epoch.
+
+use crate::dataset::{select_samples, shared_samples};
+use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, check_not_empty};
+use crate::random::EpochSeed;
+use crate::sampler::batch_count;
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+
+/// Splits K tensors that share their first axis, the samples, into batches, which are copies. A batch is an array of K
+/// tensors. K is the length of the list of [`new`](Batches::new); a type without it, `Batches`, has inputs and targets.
+///
+/// ```
+/// use pellucid::data::Batches;
+/// use pellucid::Tensor;
+///
+/// let inputs = Tensor::arange(0.0f32, 10.0, 1.0).reshape([5, 2]);
+/// let labels = Tensor::from([0i64, 1, 2, 3, 4]);
+/// let mut batches = Batches::new(&[&inputs, &labels], 2).shuffled(7);
+/// for epoch in 0..3 {
+///     for [x, y] in batches.epoch() {
+///         assert_eq!(x.shape().dims(), [y.size(), 2]);
+///     }
+/// }
+/// assert_eq!(batches.len(), 3);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// The order of the samples in an epoch depends only on the seed and the number of the epoch. A state dict therefore
+/// consists of a few numbers, and a loader that loads it returns the same batches as one that was not stopped:
+///
+/// ```
+/// use pellucid::data::{BatchPosition, Batches};
+/// use pellucid::Tensor;
+///
+/// let x = Tensor::arange(0i64, 10, 1);
+/// let mut batches = Batches::new(&[&x], 3).shuffled(7);
+/// let mut epoch = batches.epoch();
+/// epoch.next();
+/// let state = batches.state_dict();
+/// let rest: Vec<Vec<i64>> = epoch.map(|[x]| x.to_vec()).collect();
+///
+/// let mut resumed = Batches::new(&[&x], 3).shuffled(0);
+/// resumed.load_state_dict(&state)?;
+/// assert_eq!(resumed.position(), BatchPosition { epoch: 0, batch: 1 });
+/// assert_eq!(resumed.epoch().map(|[x]| x.to_vec()).collect::<Vec<Vec<i64>>>(), rest);
+/// assert_eq!(resumed.position(), BatchPosition { epoch: 1, batch: 0 });
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "DataLoader")]
+#[doc(alias = "TensorDataset")]
+#[derive(Debug)]
+pub struct Batches<const K: usize = 2> {
+    tensors: [Tensor; K],
+    samples: usize,
+    size: usize,
+    drop_last: bool,
+    progress: LoaderProgress,
+}
+
+const OP: &str = "batches";
+
+impl<const K: usize> Batches<K> {
+    /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
+    /// The list contains tensors or references.
+    ///
+    /// # Panics
+    /// Panics if [`try_new`](Batches::try_new) returns an error.
+    #[track_caller]
+    pub fn new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Self {
+        unwrap(Batches::try_new(tensors, size))
+    }
+
+    /// Returns the result of [`new`](Batches::new), or its error.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
+    /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
+    pub fn try_new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Result<Self> {
+        Batches::of_tensors(tensors.each_ref().map(|t| t.as_ref().detach()), size)
+    }
+
+    fn of_tensors(tensors: [Tensor; K], size: usize) -> Result<Self> {
+        let samples = shared_samples(OP, &tensors)?;
+        if size == 0 {
+            return Err(Error::invalid(OP, "a batch must have at least one sample, got size 0"));
+        }
+        Ok(Batches { tensors, samples, size, drop_last: false, progress: LoaderProgress::new(None) })
+    }
+
+    /// Shuffles the samples in every epoch, seeded by `seed`.
+    #[doc(alias = "shuffle")]
+    #[must_use]
+    pub fn shuffled(self, seed: u64) -> Self {
+        self.progress.set_seed(seed);
+        self
+    }
+
+    /// Drops a last batch that is not full. All batches then have the same shape, which a captured step needs.
+    #[must_use]
+    pub fn drop_last(self) -> Self {
+        Batches { drop_last: true, ..self }
+    }
+
+    /// Returns the number of batches of an epoch.
+    pub fn len(&self) -> usize {
+        batch_count(self.samples, self.size, self.drop_last)
+    }
+
+    /// Returns true if an epoch has no batch, in which case [`epoch`](Batches::epoch) panics.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of samples of the data set.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// Returns an iterator over the batches of the next epoch. A batch contains `[size, ..]` of every tensor. After
+    /// [`load_state_dict`](Batches::load_state_dict), the first iterator returns the rest of the saved epoch, which is
+    /// empty if all its batches had been returned.
+    ///
+    /// # Panics
+    /// Panics if [`try_epoch`](Batches::try_epoch) returns an error.
+    #[track_caller]
+    pub fn epoch(&mut self) -> impl ExactSizeIterator<Item = [Tensor; K]> + use<K> {
+        unwrap(self.try_epoch())
+    }
+
+    /// Fallible version of [`epoch`](Batches::epoch).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train
+    /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch;
+    /// [`Error::OutOfMemory`] for the order of the samples.
+    pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = [Tensor; K]> + use<K>> {
+        check_not_empty(OP, self.sizes())?;
+        let BatchPosition { epoch, batch } = self.progress.next_position();
+        let order = self.progress.seed().map(|seed| EpochSeed { seed, epoch }.permutation(self.samples)).transpose()?;
+        let (tensors, sizes, progress) = (self.tensors.clone(), self.sizes(), self.progress.begin_epoch());
+        Ok(EpochBatches { tensors, order, sizes, next: batch, progress })
+    }
+
+    fn sizes(&self) -> LoaderSizes {
+        LoaderSizes { samples: self.samples, size: self.size, batches: self.len() }
+    }
+
+    /// Returns the position of the next batch.
+    pub fn position(&self) -> BatchPosition {
+        self.progress.position()
+    }
+
+    /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the samples are shuffled, and the
+    /// `samples` and batch `size` that a loader of the snapshot must have.
+    ///
+    /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
+    pub fn state_dict(&self) -> StateDict {
+        self.progress.values(self.sizes()).into_iter().collect()
+    }
+
+    /// Continues at a snapshot, including its seed. The next call of [`epoch`](Batches::epoch) returns the rest of the
+    /// saved epoch. An iterator that exists already stays as it is, and no longer changes the position.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if the state dict is not from a loader; [`Error::InvalidArgument`] if only one of the two
+    /// loaders shuffles, the data set or the batches have another size, or the position does not exist. On error
+    /// nothing is changed.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.prepare_load(state)?.commit()
+    }
+}
+
+/// A clone continues at the same position, with progress of its own.
+impl<const K: usize> Clone for Batches<K> {
+    fn clone(&self) -> Self {
+        Batches { tensors: self.tensors.clone(), progress: self.progress.fork(), ..*self }
+    }
+}
+
+/// The state of [`Batches::state_dict`].
+impl<const K: usize> Stateful for Batches<K> {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.progress.values(self.sizes()))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        self.progress.prepare_load(OP, self.sizes(), state)
+    }
+}
+
+/// The iterator over the batches of an epoch, which advances the position of its loader.
+struct EpochBatches<const K: usize> {
+    tensors: [Tensor; K],
+    /// The order of the samples, if it is shuffled.
+    order: Option<Vec<usize>>,
+    sizes: LoaderSizes,
+    next: usize,
+    progress: EpochProgress,
+}
+
+impl<const K: usize> Iterator for EpochBatches<K> {
+    type Item = [Tensor; K];
+
+    fn next(&mut self) -> Option<[Tensor; K]> {
+        let LoaderSizes { samples, size, batches } = self.sizes;
+        if self.next == batches {
+            self.progress.end();
+            return None;
+        }
+        let (start, end) = (self.next * size, samples.min((self.next + 1) * size));
+        let part = |tensor: &Tensor| match &self.order {
+            // A write into a batch must not change the data set.
+            None => ops::narrow(tensor, 0, start, end - start).and_then(|part| ops::copy(&part)),
+            Some(order) => select_samples(tensor, &order[start..end]),
+        };
+        // Samples come from a range or a permutation, so the indices are in bounds.
+        let batch = self.tensors.each_ref().map(|tensor| unwrap(part(tensor)));
+        self.next += 1;
+        self.progress.advance_to(self.next);
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let rest = self.sizes.batches - self.next;
+        (rest, Some(rest))
+    }
+}
+
+impl<const K: usize> ExactSizeIterator for EpochBatches<K> {}
+
+impl<const K: usize> Drop for EpochBatches<K> {
+    fn drop(&mut self) {
+        self.progress.end();
+    }
+}

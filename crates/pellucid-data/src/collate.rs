@@ -1,0 +1,264 @@
+//! From samples to a batch: stacking, and padding of sequences.
+
+use crate::random::reserved;
+use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, ops};
+
+/// A sample that can be collated into a batch with others.
+///
+/// | sample | batch |
+/// | --- | --- |
+/// | tensor of shape S | tensor `[N, S..]` |
+/// | number or `bool` | tensor `[N]`; `usize` becomes `i64` |
+/// | `[T; K]` or `Vec<T>` of numbers | tensor `[N, K]` |
+/// | `String` | `Vec<String>` |
+/// | tuple, array of tensors | tuple, array of batches |
+/// | struct with `#[derive(Collate)]` | struct of batches |
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::Collate;
+///
+/// /// A sample. The derive macro defines the struct `DigitBatch`, in which both fields are tensors.
+/// #[derive(Collate)]
+/// struct Digit {
+///     image: Tensor,
+///     class: i64,
+/// }
+///
+/// let digit = |class| Digit { image: Tensor::from([0.5f32, 1.0]), class };
+/// let batch: DigitBatch = Digit::collate(vec![digit(3), digit(7)])?;
+/// assert_eq!(batch.image.shape().dims(), [2, 2]);
+/// assert_eq!(batch.class.to_vec::<i64>(), [3, 7]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be collated into a batch",
+    note = "derive `Collate` for a struct, map the samples to tensors, or pass a function to `DataLoader::with_collate`"
+)]
+pub trait Collate: Sized {
+    /// A batch of samples.
+    type Batch: ToDevice + Send + 'static;
+
+    /// Collates samples into a batch.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for samples that differ; [`Error::InvalidArgument`] for an
+    /// empty list; [`Error::OutOfMemory`].
+    fn collate(samples: Vec<Self>) -> Result<Self::Batch>;
+}
+
+/// A batch that can be copied to a device.
+pub trait ToDevice: Sized {
+    /// Returns the batch with its tensors on a device.
+    ///
+    /// # Errors
+    /// The errors of the device.
+    fn to_device(self, device: Device) -> Result<Self>;
+}
+
+impl ToDevice for Tensor {
+    fn to_device(self, device: Device) -> Result<Tensor> {
+        self.try_to(device)
+    }
+}
+
+impl<const K: usize> ToDevice for [Tensor; K] {
+    fn to_device(self, device: Device) -> Result<Self> {
+        crate::dataset::try_each(&self, |tensor| tensor.try_to(device))
+    }
+}
+
+/// Values that are not tensors stay on the host.
+impl ToDevice for Vec<String> {
+    fn to_device(self, _: Device) -> Result<Self> {
+        Ok(self)
+    }
+}
+
+const OP: &str = "collate";
+
+fn no_samples() -> Error {
+    Error::invalid(OP, "a batch must have at least one sample")
+}
+
+impl Collate for Tensor {
+    type Batch = Tensor;
+
+    fn collate(samples: Vec<Tensor>) -> Result<Tensor> {
+        let first = samples.first().ok_or_else(no_samples)?;
+        if let Some(other) = samples.iter().find(|sample| sample.shape() != first.shape()) {
+            let help =
+                "the samples of a batch must have one shape; resize or crop them, or pad sequences with pad_sequences";
+            return Err(Error::shapes(OP, [first.shape(), other.shape()], help));
+        }
+        if let Some(other) = samples.iter().find(|sample| sample.dtype() != first.dtype()) {
+            let help = "the samples of a batch must have one dtype; to_dtype converts a sample";
+            return Err(Error::dtypes(OP, [first.dtype(), other.dtype()], help));
+        }
+        ops::stack(&samples, 0)
+    }
+}
+
+impl<const K: usize> Collate for [Tensor; K] {
+    type Batch = [Tensor; K];
+
+    fn collate(samples: Vec<[Tensor; K]>) -> Result<[Tensor; K]> {
+        let fields: [usize; K] = std::array::from_fn(|field| field);
+        crate::dataset::try_each(&fields, |&field| {
+            Tensor::collate(samples.iter().map(|sample| sample[field].clone()).collect())
+        })
+    }
+}
+
+impl Collate for String {
+    type Batch = Vec<String>;
+
+    fn collate(samples: Vec<String>) -> Result<Vec<String>> {
+        Ok(samples)
+    }
+}
+
+/// Returns `[N, K]` of lists of K numbers.
+fn collate_rows<E: Element>(rows: &[impl AsRef<[E]>]) -> Result<Tensor> {
+    let len = rows.first().ok_or_else(no_samples)?.as_ref().len();
+    if let Some(other) = rows.iter().find(|row| row.as_ref().len() != len) {
+        let shapes = [len, other.as_ref().len()].map(|len| Shape::from([len]));
+        let help = "the samples of a batch must have one length; pad sequences with pad_sequences";
+        return Err(Error::shapes(OP, shapes.iter(), help));
+    }
+    let mut values = reserved(rows.len().saturating_mul(len))?;
+    rows.iter().for_each(|row| values.extend_from_slice(row.as_ref()));
+    Tensor::try_new(values, [rows.len(), len])
+}
+
+macro_rules! collate_numbers {
+    ($($number:ty),*) => {$(
+        impl Collate for $number {
+            type Batch = Tensor;
+
+            fn collate(samples: Vec<$number>) -> Result<Tensor> {
+                let len = samples.len();
+                Tensor::try_new(samples, [len])
+            }
+        }
+
+        impl<const K: usize> Collate for [$number; K] {
+            type Batch = Tensor;
+
+            fn collate(samples: Vec<[$number; K]>) -> Result<Tensor> {
+                collate_rows(&samples)
+            }
+        }
+
+        impl Collate for Vec<$number> {
+            type Batch = Tensor;
+
+            fn collate(samples: Vec<Vec<$number>>) -> Result<Tensor> {
+                collate_rows(&samples)
+            }
+        }
+    )*};
+}
+collate_numbers!(f64, f32, f16, bf16, i64, i32, u8, bool);
+
+impl Collate for usize {
+    type Batch = Tensor;
+
+    fn collate(samples: Vec<usize>) -> Result<Tensor> {
+        let number = |sample: usize| {
+            i64::try_from(sample).map_err(|_| Error::invalid(OP, format!("{sample} must be less than 2^63")))
+        };
+        i64::collate(samples.into_iter().map(number).collect::<Result<_>>()?)
+    }
+}
+
+macro_rules! collate_tuples {
+    ($(($($part:ident $list:ident $field:tt),+)),+) => {$(
+        impl<$($part: Collate),+> Collate for ($($part,)+) {
+            type Batch = ($($part::Batch,)+);
+
+            fn collate(samples: Vec<Self>) -> Result<Self::Batch> {
+                $(let mut $list = reserved(samples.len())?;)+
+                for sample in samples {
+                    $($list.push(sample.$field);)+
+                }
+                Ok(($($part::collate($list)?,)+))
+            }
+        }
+
+        impl<$($part: ToDevice),+> ToDevice for ($($part,)+) {
+            fn to_device(self, device: Device) -> Result<Self> {
+                Ok(($(self.$field.to_device(device)?,)+))
+            }
+        }
+    )+};
+}
+collate_tuples!(
+    (A a 0),
+    (A a 0, B b 1),
+    (A a 0, B b 1, C c 2),
+    (A a 0, B b 1, C c 2, D d 3),
+    (A a 0, B b 1, C c 2, D d 3, E e 4)
+);
+
+/// Sequences of different lengths in one tensor; see [`pad_sequences`].
+#[derive(Clone, Debug)]
+pub struct PaddedSequences {
+    /// The sequences, padded to the longest: `[N, L, ..]`.
+    pub values: Tensor,
+    /// The length of each sequence: `i64` `[N]`.
+    pub lengths: Tensor,
+    /// True for the elements of a sequence, false for padding: `bool` `[N, L]`.
+    pub mask: Tensor,
+}
+
+impl ToDevice for PaddedSequences {
+    fn to_device(self, device: Device) -> Result<Self> {
+        let [values, lengths, mask] = [self.values, self.lengths, self.mask].to_device(device)?;
+        Ok(PaddedSequences { values, lengths, mask })
+    }
+}
+
+/// Collates sequences `[Lᵢ, ..]` into one tensor `[N, max Lᵢ, ..]`, in which `padding` follows the shorter ones.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::pad_sequences;
+/// let padded = pad_sequences(&[Tensor::from([1i64, 2, 3]), Tensor::from([4i64])], 0)?;
+/// assert_eq!(padded.values.to_vec::<i64>(), [1, 2, 3, 4, 0, 0]);
+/// assert_eq!(padded.lengths.to_vec::<i64>(), [3, 1]);
+/// assert_eq!(padded.mask.to_vec::<bool>(), [true, true, true, true, false, false]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] if a sequence has no axis, or the other axes
+/// differ; [`Error::DTypeMismatch`] if the dtypes differ; [`Error::OutOfMemory`].
+#[doc(alias = "pad_sequence")]
+pub fn pad_sequences(sequences: &[Tensor], padding: impl Into<pellucid_tensor::Scalar>) -> Result<PaddedSequences> {
+    let op = "pad_sequences";
+    let first = sequences.first().ok_or_else(|| Error::invalid(op, "the list of sequences must not be empty"))?;
+    let step = |sequence: &Tensor| sequence.shape().get(1..).map(<[usize]>::to_vec);
+    let differs = |sequence: &&Tensor| sequence.shape().rank() == 0 || step(sequence) != step(first);
+    if let Some(other) = sequences.iter().find(differs) {
+        let help = "the sequences must have shapes [L, ..] that differ in L only";
+        return Err(Error::shapes(op, [first.shape(), other.shape()], help));
+    }
+    if let Some(other) = sequences.iter().find(|sequence| sequence.dtype() != first.dtype()) {
+        let help = "the sequences must have one dtype; to_dtype converts a sequence";
+        return Err(Error::dtypes(op, [first.dtype(), other.dtype()], help));
+    }
+    let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.shape()[0]).collect();
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    let mut dims = vec![sequences.len(), longest];
+    dims.extend(step(first).unwrap_or_default());
+    let values = ops::full(dims, padding, first.dtype())?;
+    for (row, (sequence, &length)) in sequences.iter().zip(&lengths).enumerate() {
+        let part = ops::narrow(&ops::select(&values, 0, row as isize)?, 0, 0, length)?;
+        ops::copy_(&part, &sequence.detach())?;
+    }
+    let lengths = usize::collate(lengths)?;
+    let positions = ops::arange(0i64, longest as i64, 1, DType::I64)?;
+    let mask = ops::lt(&ops::unsqueeze(&positions, 0)?, &ops::unsqueeze(&lengths, 1)?)?;
+    Ok(PaddedSequences { values, lengths, mask })
+}

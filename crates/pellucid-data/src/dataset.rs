@@ -1,0 +1,507 @@
+//! Data sets: samples by index.
+
+use crate::collate::Collate;
+use crate::random::{EpochSeed, for_sample, reserved};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+
+/// Samples by index, such as the rows of a table or the images of a folder. Worker threads of a
+/// [`DataLoader`](crate::DataLoader) share it.
+///
+/// ```
+/// use pellucid::data::Dataset;
+/// use pellucid::Result;
+///
+/// /// The points of a parabola.
+/// struct Parabola;
+///
+/// impl Dataset for Parabola {
+///     type Item = (f32, f32);
+///
+///     fn len(&self) -> usize {
+///         11
+///     }
+///
+///     fn get(&self, index: usize) -> Result<(f32, f32)> {
+///         let x = index as f32 / 10.0;
+///         Ok((x, x * x))
+///     }
+/// }
+///
+/// let data = Parabola.map(|(x, y)| Ok((2.0 * x, y)));
+/// assert_eq!(data.get(10)?, (2.0, 1.0));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub trait Dataset: Send + Sync {
+    /// A sample.
+    type Item: Send;
+
+    /// Returns the number of samples.
+    fn len(&self) -> usize;
+
+    /// Returns true if there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns a sample.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] if there is no such sample; the errors of its source, such as [`Error::File`].
+    fn get(&self, index: usize) -> Result<Self::Item>;
+
+    /// Returns several samples, in the order of the indices. Implement it if one call can read several samples faster,
+    /// and compute each sample in [`for_sample`].
+    ///
+    /// # Errors
+    /// The errors of [`get`](Dataset::get).
+    fn get_many(&self, indices: &[usize]) -> Result<Vec<Self::Item>> {
+        let samples = indices.iter().enumerate();
+        samples.map(|(i, &index)| for_sample(i, || self.get(index))).collect()
+    }
+
+    /// Returns several samples as a batch. Implement it if the data set can create a batch without its samples.
+    ///
+    /// # Errors
+    /// The errors of [`get`](Dataset::get) and of [`Collate::collate`].
+    fn get_batch(&self, indices: &[usize]) -> Result<<Self::Item as Collate>::Batch>
+    where
+        Self::Item: Collate,
+    {
+        Self::Item::collate(self.get_many(indices)?)
+    }
+
+    /// Returns a data set with `f(sample)` for each sample, computed at each access.
+    fn map<T: Send, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> Map<Self, F>
+    where
+        Self: Sized,
+    {
+        Map { dataset: self, f }
+    }
+
+    /// Returns the samples of these indices, in this order.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] if an index does not exist.
+    fn subset(self, indices: Vec<usize>) -> Result<Subset<Self>>
+    where
+        Self: Sized,
+    {
+        Subset::new(self, indices)
+    }
+
+    /// Returns the samples of this data set followed by those of another one.
+    fn concat<D: Dataset<Item = Self::Item>>(self, other: D) -> Concat<Self, D>
+    where
+        Self: Sized,
+    {
+        Concat { first: self, second: other }
+    }
+
+    /// Returns a data set that computes each sample once and keeps it in memory. Random transforms belong after the
+    /// cache, not before it.
+    fn cached(self) -> Cached<Self>
+    where
+        Self: Sized,
+        Self::Item: Clone + Sync,
+    {
+        let samples = std::iter::repeat_with(OnceLock::new).take(self.len()).collect();
+        Cached { dataset: self, samples }
+    }
+}
+
+/// Returns an error for a sample that does not exist.
+fn check_index(index: usize, len: usize) -> Result<()> {
+    if index < len {
+        return Ok(());
+    }
+    Err(Error::IndexOutOfBounds { op: "dataset", index: index as i64, axis: 0, len })
+}
+
+macro_rules! forward_to_target {
+    ($($pointer:ty),*) => {$(
+        impl<D: Dataset + ?Sized> Dataset for $pointer {
+            type Item = D::Item;
+
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+
+            fn get(&self, index: usize) -> Result<D::Item> {
+                (**self).get(index)
+            }
+
+            fn get_many(&self, indices: &[usize]) -> Result<Vec<D::Item>> {
+                (**self).get_many(indices)
+            }
+
+            fn get_batch(&self, indices: &[usize]) -> Result<<D::Item as Collate>::Batch>
+            where
+                D::Item: Collate,
+            {
+                (**self).get_batch(indices)
+            }
+        }
+    )*};
+}
+forward_to_target!(&D, Box<D>, Arc<D>);
+
+/// A list is a data set of clones of its elements.
+impl<T: Clone + Send + Sync> Dataset for Vec<T> {
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    fn get(&self, index: usize) -> Result<T> {
+        check_index(index, self.as_slice().len())?;
+        Ok(self[index].clone())
+    }
+}
+
+/// Tensors that share their first axis, the samples. A sample is an array of K tensors, and so is a batch.
+///
+/// ```
+/// use pellucid::data::{Dataset, TensorDataset};
+/// use pellucid::{DType, Tensor};
+///
+/// let data = TensorDataset::new(&[Tensor::zeros([10, 3], DType::F32), Tensor::arange(0i64, 10, 1)]);
+/// let [x, y] = data.get(4)?;
+/// assert_eq!((x.shape().dims(), y.item::<i64>()), (&[3][..], 4));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TensorDataset<const K: usize = 2> {
+    tensors: [Tensor; K],
+    samples: usize,
+}
+
+impl<const K: usize> TensorDataset<K> {
+    /// Creates a data set of tensors `[N, ..]`. The list contains tensors or references.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples; [`Error::InvalidArgument`] if there
+    /// is no tensor.
+    #[panicking_form]
+    pub fn try_new<T: AsRef<Tensor>>(tensors: &[T; K]) -> Result<Self> {
+        let tensors = tensors.each_ref().map(|tensor| tensor.as_ref().detach());
+        let samples = shared_samples("tensor_dataset", &tensors)?;
+        Ok(TensorDataset { tensors, samples })
+    }
+
+    /// Returns the tensors.
+    pub fn tensors(&self) -> &[Tensor; K] {
+        &self.tensors
+    }
+}
+
+/// Returns the length of the first axis, which all tensors share.
+pub(crate) fn shared_samples(op: &'static str, tensors: &[Tensor]) -> Result<usize> {
+    let Some(first) = tensors.first() else {
+        return Err(Error::invalid(op, "the list of tensors must have at least one tensor"));
+    };
+    let samples = first.shape().first().copied();
+    if let Some(samples) = samples
+        && tensors.iter().all(|tensor| tensor.shape().first() == Some(&samples))
+    {
+        return Ok(samples);
+    }
+    let lengths = tensors.iter().map(|tensor| tensor.shape().first().copied());
+    let help = match lengths.min().flatten() {
+        Some(least) => format!(
+            "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones \
+             with narrow(0, 0, {least})"
+        ),
+        None => "every tensor must have an axis of samples, its first; unsqueeze(0) adds one".to_string(),
+    };
+    Err(Error::shapes(op, tensors.iter().map(|tensor| tensor.shape()), help))
+}
+
+/// Returns `[indices.len(), ..]`: the samples of these indices, which exist.
+pub(crate) fn select_samples(tensor: &Tensor, indices: &[usize]) -> Result<Tensor> {
+    let is_range = indices.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+    if let (true, Some(&first)) = (is_range, indices.first()) {
+        // A write into a batch must not change the data set.
+        return ops::narrow(tensor, 0, first, indices.len()).and_then(|part| ops::copy(&part));
+    }
+    let positions: Vec<i64> = indices.iter().map(|&index| index as i64).collect();
+    ops::index_select(tensor, 0, &Tensor::try_new(positions, [indices.len()])?)
+}
+
+impl<const K: usize> Dataset for TensorDataset<K> {
+    type Item = [Tensor; K];
+
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn get(&self, index: usize) -> Result<[Tensor; K]> {
+        check_index(index, self.samples)?;
+        let sample = |tensor: &Tensor| ops::select(tensor, 0, index as isize).and_then(|sample| ops::copy(&sample));
+        try_each(&self.tensors, sample)
+    }
+
+    fn get_batch(&self, indices: &[usize]) -> Result<<[Tensor; K] as Collate>::Batch>
+    where
+        [Tensor; K]: Collate,
+    {
+        indices.iter().try_for_each(|&index| check_index(index, self.samples))?;
+        let batch = try_each(&self.tensors, |tensor| select_samples(tensor, indices))?;
+        // Under the bound of this method, the compiler does not see that both types are equal.
+        let batch: Box<dyn Any> = Box::new(batch);
+        Ok(*batch.downcast().unwrap_or_else(|_| unreachable!("a batch of arrays of K tensors is such an array")))
+    }
+}
+
+/// Returns `f` of each element, or the first error.
+pub(crate) fn try_each<T, R, const K: usize>(values: &[T; K], f: impl FnMut(&T) -> Result<R>) -> Result<[R; K]> {
+    let results = values.iter().map(f).collect::<Result<Vec<R>>>()?;
+    Ok(results.try_into().unwrap_or_else(|_| unreachable!("an array of K elements has K results")))
+}
+
+/// A data set of `f(index)` for the indices 0..`len`; see [`from_fn`].
+#[derive(Clone, Debug)]
+pub struct FnDataset<F> {
+    len: usize,
+    f: F,
+}
+
+/// Returns a data set of `f(index)` for each index from 0 to `len` - 1.
+///
+/// ```
+/// use pellucid::data::{Dataset, from_fn};
+/// let squares = from_fn(10, |index| Ok(index * index));
+/// assert_eq!(squares.get(3)?, 9);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub fn from_fn<T: Send, F: Fn(usize) -> Result<T> + Send + Sync>(len: usize, f: F) -> FnDataset<F> {
+    FnDataset { len, f }
+}
+
+impl<T: Send, F: Fn(usize) -> Result<T> + Send + Sync> Dataset for FnDataset<F> {
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize) -> Result<T> {
+        check_index(index, self.len)?;
+        (self.f)(index)
+    }
+}
+
+/// A data set with a function of each sample; see [`Dataset::map`].
+#[derive(Clone, Debug)]
+pub struct Map<D, F> {
+    dataset: D,
+    f: F,
+}
+
+impl<D: Dataset, T: Send, F: Fn(D::Item) -> Result<T> + Send + Sync> Dataset for Map<D, F> {
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn get(&self, index: usize) -> Result<T> {
+        (self.f)(self.dataset.get(index)?)
+    }
+
+    fn get_many(&self, indices: &[usize]) -> Result<Vec<T>> {
+        let samples = self.dataset.get_many(indices)?.into_iter().enumerate();
+        samples.map(|(i, sample)| for_sample(i, || (self.f)(sample))).collect()
+    }
+}
+
+/// Some samples of a data set; see [`Dataset::subset`].
+#[derive(Clone, Debug)]
+pub struct Subset<D> {
+    dataset: D,
+    indices: Vec<usize>,
+}
+
+impl<D: Dataset> Subset<D> {
+    fn new(dataset: D, indices: Vec<usize>) -> Result<Subset<D>> {
+        let len = dataset.len();
+        indices.iter().try_for_each(|&index| check_index(index, len))?;
+        Ok(Subset { dataset, indices })
+    }
+
+    /// Returns the index in the whole data set of each sample.
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+
+    /// Returns the whole data set.
+    pub fn dataset(&self) -> &D {
+        &self.dataset
+    }
+
+    fn indices_of(&self, indices: &[usize]) -> Result<Vec<usize>> {
+        let index_of = |&index: &usize| check_index(index, self.indices.len()).map(|()| self.indices[index]);
+        indices.iter().map(index_of).collect()
+    }
+}
+
+impl<D: Dataset> Dataset for Subset<D> {
+    type Item = D::Item;
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn get(&self, index: usize) -> Result<D::Item> {
+        check_index(index, self.indices.len())?;
+        self.dataset.get(self.indices[index])
+    }
+
+    fn get_many(&self, indices: &[usize]) -> Result<Vec<D::Item>> {
+        self.dataset.get_many(&self.indices_of(indices)?)
+    }
+
+    fn get_batch(&self, indices: &[usize]) -> Result<<D::Item as Collate>::Batch>
+    where
+        D::Item: Collate,
+    {
+        self.dataset.get_batch(&self.indices_of(indices)?)
+    }
+}
+
+/// Two data sets in succession; see [`Dataset::concat`].
+#[derive(Clone, Debug)]
+pub struct Concat<D, E> {
+    first: D,
+    second: E,
+}
+
+impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for Concat<D, E> {
+    type Item = D::Item;
+
+    fn len(&self) -> usize {
+        self.first.len() + self.second.len()
+    }
+
+    fn get(&self, index: usize) -> Result<D::Item> {
+        check_index(index, self.len())?;
+        match index.checked_sub(self.first.len()) {
+            None => self.first.get(index),
+            Some(index) => self.second.get(index),
+        }
+    }
+}
+
+/// A data set that keeps its samples in memory; see [`Dataset::cached`].
+#[derive(Clone, Debug)]
+pub struct Cached<D: Dataset> {
+    dataset: D,
+    samples: Vec<OnceLock<D::Item>>,
+}
+
+impl<D: Dataset<Item: Clone + Sync>> Dataset for Cached<D> {
+    type Item = D::Item;
+
+    fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    fn get(&self, index: usize) -> Result<D::Item> {
+        check_index(index, self.samples.len())?;
+        let cell = &self.samples[index];
+        match cell.get() {
+            Some(sample) => Ok(sample.clone()),
+            // If two threads compute the sample, both return the one that was stored first.
+            None => self.dataset.get(index).map(|sample| cell.get_or_init(|| sample).clone()),
+        }
+    }
+}
+
+/// The size of a part of a split: a fraction (`f64`) or a number of samples (`usize`).
+pub trait SplitLength: Copy {
+    /// Returns the numbers of samples of parts of a data set of `samples` samples.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the parts do not sum up to the whole.
+    fn counts(parts: &[Self], samples: usize) -> Result<Vec<usize>>;
+}
+
+impl SplitLength for usize {
+    fn counts(parts: &[usize], samples: usize) -> Result<Vec<usize>> {
+        let sum = parts.iter().try_fold(0usize, |sum, &part| sum.checked_add(part));
+        if sum != Some(samples) {
+            let reason = format!("the counts {parts:?} must sum up to the {samples} samples of the data set");
+            return Err(Error::invalid("random_split", reason));
+        }
+        Ok(parts.to_vec())
+    }
+}
+
+/// Each part has ⌊fraction · N⌋ samples. The samples that remain are added to the first parts, one to each.
+impl SplitLength for f64 {
+    fn counts(parts: &[f64], samples: usize) -> Result<Vec<usize>> {
+        let sum: f64 = parts.iter().sum();
+        if parts.iter().any(|part| !(0.0..=1.0).contains(part)) || (sum - 1.0).abs() > 1e-6 {
+            let reason = format!("the fractions {parts:?} must be in [0, 1] and sum up to 1");
+            return Err(Error::invalid("random_split", reason));
+        }
+        let mut counts: Vec<usize> = parts.iter().map(|part| (part * samples as f64).floor() as usize).collect();
+        let missing = samples.saturating_sub(counts.iter().sum());
+        let with_samples = parts.iter().zip(&mut counts).filter(|(part, _)| **part > 0.0);
+        with_samples.take(missing).for_each(|(_, count)| *count += 1);
+        Ok(counts)
+    }
+}
+
+/// Splits a data set at random into parts without common samples. The sizes are fractions that sum up to 1, or numbers
+/// of samples. The split depends only on the seed and the number of samples.
+///
+/// ```
+/// use pellucid::data::{Dataset, from_fn, random_split};
+/// let [train, validation] = random_split(from_fn(101, Ok), [0.8, 0.2], 0)?;
+/// assert_eq!((train.len(), validation.len()), (81, 20));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the sizes do not sum up to the whole data set; [`Error::OutOfMemory`].
+pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
+    dataset: D,
+    sizes: [S; N],
+    seed: u64,
+) -> Result<[Subset<Arc<D>>; N]> {
+    let order = EpochSeed { seed, epoch: 0 }.permutation(dataset.len())?;
+    let counts = S::counts(&sizes, order.len())?;
+    let dataset = Arc::new(dataset);
+    let mut rest = order.as_slice();
+    let parts = counts.iter().map(|&count| {
+        let (part, others) = rest.split_at(count);
+        rest = others;
+        let mut indices = reserved(count)?;
+        indices.extend_from_slice(part);
+        Ok(Subset { dataset: dataset.clone(), indices })
+    });
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    Ok(parts.try_into().unwrap_or_else(|_| unreachable!("N sizes give N parts")))
+}
+
+/// Returns the classes of samples as a vector, from an integer tensor `[N]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the tensor does not have one axis; [`Error::DTypeMismatch`] if it has no integers.
+pub(crate) fn classes_of(op: &'static str, labels: &Tensor) -> Result<Vec<i64>> {
+    if labels.shape().rank() != 1 {
+        return Err(Error::shapes(op, [labels.shape()], "the labels must have one axis, the samples"));
+    }
+    if labels.dtype().is_float() {
+        return Err(Error::dtypes(
+            op,
+            [labels.dtype()],
+            "the labels must be integers; to_dtype(DType::I64) converts them",
+        ));
+    }
+    ops::to_dtype(labels, DType::I64)?.try_to_vec()
+}

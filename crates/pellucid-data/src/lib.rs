@@ -1,0 +1,69 @@
+//! Data sets, samplers and loaders.
+//!
+//! A [`Dataset`] returns samples by index. A [`DataLoader`] shuffles them, reads them on worker threads, and collates
+//! them into batches:
+//!
+//! ```
+//! use pellucid::data::{DataLoader, Dataset, LoaderOptions, from_fn, random_split};
+//! use pellucid::{DType, Result, Tensor};
+//!
+//! // A sample is a pair of an image and its class.
+//! let data = from_fn(100, |index| Ok((Tensor::rand([3, 8, 8], DType::F32), (index % 10) as i64)));
+//! let [train, test] = random_split(data, [0.9, 0.1], 0)?;
+//! let mut loader = DataLoader::new(train, LoaderOptions { batch_size: 32, shuffle: true, workers: 2, ..Default::default() });
+//! for batch in loader.epoch() {
+//!     let (images, labels) = batch?;
+//!     assert_eq!(images.shape().dims()[1..], [3, 8, 8]);
+//!     assert_eq!(labels.shape().dims()[0], images.shape().dims()[0]);
+//! }
+//! assert_eq!(test.len(), 10);
+//! # Ok::<(), pellucid::Error>(())
+//! ```
+//!
+//! Every sample draws its random numbers from a generator that depends only on the seed of the loader, the epoch and
+//! the position of the sample in the epoch. The batches are therefore equal in every bit for any number of workers.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `dataset` | [`Dataset`], and data sets that are made of others: subsets, concatenations, maps, caches |
+//! | `collate` | [`Collate`]: from samples to a batch; padding of sequences |
+//! | `sampler` | [`Sampler`] and [`BatchSampler`]: the order of the samples in an epoch |
+//! | `random` | the random numbers of an epoch and of a sample |
+//! | `loader` | [`DataLoader`]: batches from worker threads |
+//! | `progress` | the position in an epoch, which a checkpoint contains |
+//! | `batches` | [`Batches`]: batches of tensors in memory |
+//! | `idx` | the file format of MNIST (feature `mnist`) |
+//! | `mnist` | the digits of MNIST (feature `mnist`) |
+#![forbid(unsafe_code)]
+
+mod batches;
+mod collate;
+mod dataset;
+#[cfg(feature = "mnist")]
+mod idx;
+mod loader;
+#[cfg(feature = "mnist")]
+mod mnist;
+mod progress;
+mod random;
+mod sampler;
+
+pub use batches::Batches;
+pub use collate::{Collate, PaddedSequences, ToDevice, pad_sequences};
+pub use dataset::{Cached, Concat, Dataset, FnDataset, Map, SplitLength, Subset, TensorDataset, from_fn, random_split};
+pub use loader::{DataLoader, EpochIter, LoaderOptions};
+#[cfg(feature = "mnist")]
+pub use mnist::{Digits, Mnist};
+pub use pellucid_derive::Collate;
+pub use progress::BatchPosition;
+pub use random::{EpochSeed, SplitMix64, for_sample};
+pub use sampler::{
+    BatchSampler, BucketBatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, StratifiedSampler,
+    WeightedRandomSampler,
+};
+
+/// Items that the code of derive macros names.
+#[doc(hidden)]
+pub mod derive {
+    pub use pellucid_tensor::{Device, Error};
+}

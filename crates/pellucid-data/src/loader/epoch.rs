@@ -1,0 +1,211 @@
+//! The iterator over the batches of an epoch, and the batches that workers compute ahead of it.
+
+use super::OP;
+use super::plan::{BatchOrder, EpochPlan};
+use super::workers::OrderedWorkers;
+use crate::progress::{BatchPosition, EpochProgress, LoaderProgress};
+use crate::random::{EpochSeed, with_batch};
+use pellucid_tensor::{Error, Result, autocast_off, no_grad};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The computation of a batch from the indices of its samples.
+pub(super) type BatchFn<B> = Box<dyn Fn(&[usize]) -> Result<B> + Send + Sync>;
+
+/// The computation of the batches of a loader.
+pub(super) struct LoaderPipeline<B> {
+    /// The number of samples of the data set.
+    pub(super) samples: usize,
+    pub(super) order: BatchOrder,
+    /// The number of worker threads.
+    pub(super) workers: usize,
+    /// The number of batches that each worker prepares ahead.
+    pub(super) prefetch_factor: usize,
+    pub(super) batch: BatchFn<B>,
+}
+
+impl<B> LoaderPipeline<B> {
+    fn plan(&self, seed: EpochSeed) -> Result<EpochPlan> {
+        self.order.plan(seed, self.samples)
+    }
+
+    /// Computes a batch, independently of the modes and the random numbers of the thread.
+    fn compute(&self, plan: &EpochPlan, batch: usize) -> Result<B> {
+        let (first, indices) = plan.batch(batch);
+        let (result, failed) = with_batch(plan.seed, first, indices.len(), || {
+            let _modes = (no_grad(), autocast_off());
+            catch_unwind(AssertUnwindSafe(|| (self.batch)(indices)))
+        });
+        let result = result.unwrap_or_else(|panic| {
+            let reason = format!("the computation of a sample panicked: {}", panic_message(&*panic));
+            Err(Error::invalid(OP, reason))
+        });
+        result.map_err(|error| match failed {
+            Some(sample) => Error::Sample { index: indices[sample], source: Box::new(error) },
+            None => error,
+        })
+    }
+}
+
+/// Returns the text of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value without text")
+}
+
+/// A batch that a worker computes.
+struct BatchJob {
+    plan: Arc<EpochPlan>,
+    batch: usize,
+}
+
+/// Batches that workers compute ahead, in the order of the epochs.
+pub(super) struct BatchQueue<B> {
+    workers: OrderedWorkers<BatchJob, Result<B>>,
+    seed: u64,
+    /// The oldest batch in the queue.
+    front: BatchPosition,
+    /// The next batch in the epoch of `plan` that is submitted.
+    back: usize,
+    plan: Arc<EpochPlan>,
+    /// The number of batches of an epoch.
+    batches: usize,
+}
+
+impl<B: Send + 'static> BatchQueue<B> {
+    /// Starts the workers with this batch.
+    fn start(pipeline: &Arc<LoaderPipeline<B>>, plan: EpochPlan, front: BatchPosition, batches: usize) -> Result<Self> {
+        let shared = pipeline.clone();
+        let process = move |job: BatchJob| shared.compute(&job.plan, job.batch);
+        let workers = OrderedWorkers::start(pipeline.workers, pipeline.prefetch_factor, process);
+        let workers = workers.map_err(|error| {
+            let reason = format!("{} worker threads cannot be started ({error}); use fewer", pipeline.workers);
+            Error::invalid(OP, reason)
+        })?;
+        Ok(BatchQueue { workers, seed: plan.seed.seed, front, back: front.batch, plan: Arc::new(plan), batches })
+    }
+
+    /// Submits batches until the queue is full.
+    fn fill(&mut self, pipeline: &LoaderPipeline<B>) {
+        while self.workers.waiting() < self.workers.capacity() {
+            if self.back == self.batches {
+                let EpochSeed { seed, epoch } = self.plan.seed;
+                // The beginning of the next epoch returns the error.
+                let Ok(plan) = pipeline.plan(EpochSeed { seed, epoch: epoch + 1 }) else { return };
+                (self.plan, self.back) = (Arc::new(plan), 0);
+            }
+            self.workers.submit(BatchJob { plan: self.plan.clone(), batch: self.back });
+            self.back += 1;
+        }
+    }
+
+    /// Returns the oldest batch, and submits the next ones.
+    fn next(&mut self, pipeline: &LoaderPipeline<B>) -> Result<B> {
+        self.fill(pipeline);
+        let batch = self.workers.receive();
+        self.front.batch += 1;
+        if self.front.batch == self.batches {
+            self.front = BatchPosition { epoch: self.front.epoch + 1, batch: 0 };
+        }
+        self.fill(pipeline);
+        batch.unwrap_or_else(|| Err(Error::invalid(OP, "a worker thread has ended without a result")))
+    }
+}
+
+/// The source of the batches of an epoch.
+enum BatchSource<B> {
+    /// The thread of the caller computes them.
+    Caller(EpochPlan),
+    Workers(BatchQueue<B>),
+}
+
+/// The workers of a loader between two epochs.
+pub(super) type IdleQueue<B> = Arc<Mutex<Option<BatchQueue<B>>>>;
+
+/// An iterator over the batches of an epoch of a [`DataLoader`](crate::DataLoader), which advances the position of the
+/// loader.
+pub struct EpochIter<B: Send + 'static> {
+    pipeline: Arc<LoaderPipeline<B>>,
+    /// `None` after the last batch.
+    source: Option<BatchSource<B>>,
+    next: usize,
+    /// The number of batches of the epoch.
+    end: usize,
+    progress: EpochProgress,
+    idle: IdleQueue<B>,
+}
+
+impl<B: Send + 'static> EpochIter<B> {
+    /// Begins the next epoch. `queue` are the workers of the previous one.
+    pub(super) fn begin(
+        pipeline: &Arc<LoaderPipeline<B>>,
+        progress: &LoaderProgress,
+        idle: &IdleQueue<B>,
+        queue: Option<BatchQueue<B>>,
+    ) -> Result<EpochIter<B>> {
+        let (position, seed) = (progress.next_position(), progress.seed().unwrap_or(0));
+        let end = pipeline.order.sizes(pipeline.samples).batches;
+        let prepared = queue.filter(|queue| (queue.front, queue.seed) == (position, seed));
+        let source = match prepared {
+            Some(queue) => BatchSource::Workers(queue),
+            None => {
+                let plan = pipeline.plan(EpochSeed { seed, epoch: position.epoch })?;
+                match pipeline.workers {
+                    0 => BatchSource::Caller(plan),
+                    _ => BatchSource::Workers(BatchQueue::start(pipeline, plan, position, end)?),
+                }
+            }
+        };
+        let progress = progress.begin_epoch();
+        Ok(EpochIter {
+            pipeline: pipeline.clone(),
+            source: Some(source),
+            next: position.batch,
+            end,
+            progress,
+            idle: idle.clone(),
+        })
+    }
+
+    /// Keeps the workers of a completed epoch for the next one.
+    fn keep_workers(&mut self) {
+        if let Some(BatchSource::Workers(queue)) = self.source.take() {
+            *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
+        }
+    }
+}
+
+impl<B: Send + 'static> Iterator for EpochIter<B> {
+    type Item = Result<B>;
+
+    fn next(&mut self) -> Option<Result<B>> {
+        if self.next == self.end {
+            self.progress.end();
+            self.keep_workers();
+            return None;
+        }
+        let batch = match self.source.as_mut()? {
+            BatchSource::Caller(plan) => self.pipeline.compute(plan, self.next),
+            BatchSource::Workers(queue) => queue.next(&self.pipeline),
+        };
+        self.next += 1;
+        self.progress.advance_to(self.next);
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.end - self.next, Some(self.end - self.next))
+    }
+}
+
+impl<B: Send + 'static> ExactSizeIterator for EpochIter<B> {}
+
+impl<B: Send + 'static> Drop for EpochIter<B> {
+    fn drop(&mut self) {
+        self.progress.end();
+        if self.next == self.end {
+            self.keep_workers();
+        }
+    }
+}

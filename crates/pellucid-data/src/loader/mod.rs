@@ -1,0 +1,283 @@
+//! [`DataLoader`]: batches of a data set, computed on worker threads.
+
+mod epoch;
+mod plan;
+mod workers;
+
+pub use epoch::EpochIter;
+
+use crate::collate::{Collate, ToDevice};
+use crate::dataset::Dataset;
+use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty};
+use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
+use epoch::{IdleQueue, LoaderPipeline};
+use pellucid_derive::panicking_form;
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{Device, Error, Result, Tensor, unwrap};
+use plan::BatchOrder;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The options of a [`DataLoader`].
+#[derive(Clone, Copy, Debug)]
+pub struct LoaderOptions {
+    /// The number of samples in a batch. Default: 1.
+    pub batch_size: usize,
+    /// Whether the samples are in a new random order in each epoch. Default: false.
+    pub shuffle: bool,
+    /// The seed of the order and of the random numbers that samples draw. Default: 0.
+    pub seed: u64,
+    /// The number of threads that compute batches; with 0, the thread of the caller does. Default: 0.
+    pub workers: usize,
+    /// The number of batches that each worker prepares ahead. Default: 2.
+    pub prefetch_factor: usize,
+    /// Whether a last batch that is not full is dropped. All batches then have the same shape. Default: false.
+    pub drop_last: bool,
+}
+
+impl Default for LoaderOptions {
+    fn default() -> Self {
+        LoaderOptions { batch_size: 1, shuffle: false, seed: 0, workers: 0, prefetch_factor: 2, drop_last: false }
+    }
+}
+
+/// Batches of a data set. Worker threads compute samples and collate them ahead of the loop that reads them; the
+/// batches arrive in order.
+///
+/// Every sample draws its random numbers from a generator of its own, which depends on the seed, the epoch and the
+/// position of the sample in the epoch. The batches are therefore equal in every bit for any number of workers, and
+/// when an epoch is [resumed](DataLoader::load_state_dict).
+///
+/// ```
+/// use pellucid::data::{DataLoader, LoaderOptions, TensorDataset};
+/// use pellucid::{DType, Tensor};
+///
+/// let data = TensorDataset::new(&[Tensor::randn([100, 4], DType::F32), Tensor::arange(0i64, 100, 1)]);
+/// let options = LoaderOptions { batch_size: 32, shuffle: true, workers: 2, ..Default::default() };
+/// let mut loader = DataLoader::new(data, options);
+/// for epoch in 0..3 {
+///     for batch in loader.epoch() {
+///         let [x, y] = batch?;
+///         assert_eq!(x.shape().dims(), [y.size(), 4]);
+///     }
+/// }
+/// assert_eq!(loader.len(), 4);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// The threads start with the first epoch. At the end of an epoch they begin with the next one. Dropping the iterator
+/// of an epoch before its end, or the loader, ends them.
+///
+/// An error or a panic in the computation of a sample is the item of its batch, with the index of the sample
+/// ([`Error::Sample`]). The iterator continues with the next batch.
+pub struct DataLoader<B> {
+    pipeline: Arc<LoaderPipeline<B>>,
+    progress: LoaderProgress,
+    /// The workers between two epochs, with the first batches of the next one.
+    idle: IdleQueue<B>,
+}
+
+const OP: &str = "data_loader";
+
+/// The largest number of batches that a worker prepares ahead, for which memory is allocated.
+const MAX_PREFETCHED: usize = 1 << 16;
+
+/// The largest number of worker threads.
+const MAX_WORKERS: usize = 1024;
+
+impl<B: Send + 'static> DataLoader<B> {
+    /// Creates a loader whose batches are collated by [`Collate`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `batch_size` or `prefetch_factor` is 0, or an option is absurdly large.
+    #[panicking_form]
+    pub fn try_new<D>(dataset: D, options: LoaderOptions) -> Result<DataLoader<B>>
+    where
+        D: Dataset<Item: Collate<Batch = B>> + 'static,
+    {
+        let len = dataset.len();
+        DataLoader::of_function(len, move |indices: &[usize]| dataset.get_batch(indices), options)
+    }
+
+    /// Creates a loader with a function that collates samples into a batch.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::data::{DataLoader, LoaderOptions, pad_sequences};
+    ///
+    /// let sentences = vec![Tensor::from([1i64, 2, 3]), Tensor::from([4i64, 5])];
+    /// let options = LoaderOptions { batch_size: 2, ..Default::default() };
+    /// let mut loader = DataLoader::with_collate(sentences, options, |batch| pad_sequences(&batch, 0));
+    /// for batch in loader.epoch() {
+    ///     assert_eq!(batch?.lengths.to_vec::<i64>(), [3, 2]);
+    /// }
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`try_new`](Self::try_new).
+    #[panicking_form]
+    pub fn try_with_collate<D, C>(dataset: D, options: LoaderOptions, collate: C) -> Result<DataLoader<B>>
+    where
+        D: Dataset + 'static,
+        C: Fn(Vec<D::Item>) -> Result<B> + Send + Sync + 'static,
+    {
+        let len = dataset.len();
+        DataLoader::of_function(len, move |indices: &[usize]| collate(dataset.get_many(indices)?), options)
+    }
+
+    fn of_function(
+        samples: usize,
+        batch: impl Fn(&[usize]) -> Result<B> + Send + Sync + 'static,
+        options: LoaderOptions,
+    ) -> Result<DataLoader<B>> {
+        let ranges = [
+            ("batch_size", options.batch_size, 1..=usize::MAX),
+            ("prefetch_factor", options.prefetch_factor, 1..=MAX_PREFETCHED),
+            ("workers", options.workers, 0..=MAX_WORKERS),
+        ];
+        if let Some((name, value, range)) = ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
+            let reason = format!("{name} must be from {} to {}, got {value}", range.start(), range.end());
+            return Err(Error::invalid(OP, reason));
+        }
+        let sampler: Box<dyn Sampler> = match options.shuffle {
+            true => Box::new(RandomSampler { samples }),
+            false => Box::new(SequentialSampler { samples }),
+        };
+        let order = BatchOrder::Samples { sampler, size: options.batch_size, drop_last: options.drop_last };
+        let LoaderOptions { seed, workers, prefetch_factor, .. } = options;
+        let pipeline = LoaderPipeline { samples, order, workers, prefetch_factor, batch: Box::new(batch) };
+        Ok(DataLoader::of_pipeline(pipeline, LoaderProgress::new(Some(seed))))
+    }
+
+    fn of_pipeline(pipeline: LoaderPipeline<B>, progress: LoaderProgress) -> DataLoader<B> {
+        DataLoader { pipeline: Arc::new(pipeline), progress, idle: Arc::new(Mutex::new(None)) }
+    }
+
+    /// Returns this loader with a change of its pipeline, before its first epoch.
+    fn with(self, change: impl FnOnce(&mut LoaderPipeline<B>)) -> DataLoader<B> {
+        let DataLoader { mut pipeline, progress, idle } = self;
+        drop(idle);
+        let own = Arc::get_mut(&mut pipeline).expect("a loader that is created must own its pipeline");
+        change(own);
+        DataLoader { pipeline, progress, idle: Arc::new(Mutex::new(None)) }
+    }
+
+    /// Reads the samples in the order of a sampler, in place of [`shuffle`](LoaderOptions::shuffle).
+    ///
+    /// # Panics
+    /// If an iterator of the loader exists.
+    #[must_use]
+    pub fn sampler(self, sampler: impl Sampler + 'static) -> Self {
+        self.with(|pipeline| {
+            if let BatchOrder::Samples { sampler: own, .. } = &mut pipeline.order {
+                *own = Box::new(sampler);
+            }
+        })
+    }
+
+    /// Reads the batches of a batch sampler, in place of the options
+    /// [`batch_size`](LoaderOptions::batch_size), [`shuffle`](LoaderOptions::shuffle) and
+    /// [`drop_last`](LoaderOptions::drop_last).
+    ///
+    /// # Panics
+    /// If an iterator of the loader exists.
+    #[must_use]
+    pub fn batch_sampler(self, sampler: impl BatchSampler + 'static) -> Self {
+        self.with(|pipeline| pipeline.order = BatchOrder::Batches(Box::new(sampler)))
+    }
+
+    /// Copies every batch to a device. Workers do so ahead of the loop, while the device computes.
+    ///
+    /// # Panics
+    /// If an iterator of the loader exists.
+    #[must_use]
+    pub fn to(self, device: Device) -> Self
+    where
+        B: ToDevice,
+    {
+        self.with(|pipeline| {
+            let batch = std::mem::replace(&mut pipeline.batch, Box::new(|_| unreachable!("replaced below")));
+            pipeline.batch = Box::new(move |indices| batch(indices)?.to_device(device));
+        })
+    }
+}
+
+impl<B> DataLoader<B> {
+    /// Returns the number of batches of an epoch.
+    pub fn len(&self) -> usize {
+        self.sizes().batches
+    }
+
+    /// Returns true if an epoch has no batch, in which case [`epoch`](DataLoader::epoch) panics.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of samples of the data set.
+    pub fn samples(&self) -> usize {
+        self.pipeline.samples
+    }
+
+    fn sizes(&self) -> LoaderSizes {
+        self.pipeline.order.sizes(self.pipeline.samples)
+    }
+
+    /// Returns the position of the next batch.
+    pub fn position(&self) -> BatchPosition {
+        self.progress.position()
+    }
+
+    /// Returns a snapshot of the position and the seed in `i64`: `epoch`, `batch`, `seed`, and the `samples` and batch
+    /// `size` that a loader of the snapshot must have.
+    ///
+    /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
+    pub fn state_dict(&self) -> StateDict {
+        self.progress.values(self.sizes()).into_iter().collect()
+    }
+
+    /// Continues at a snapshot, including its seed. The next call of [`epoch`](DataLoader::epoch) returns the rest of
+    /// the saved epoch: the same batches in every bit.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if the state dict is not from a loader; [`Error::InvalidArgument`] if the data set or the
+    /// batches have another size, or the position does not exist. On error nothing is changed.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.prepare_load(state)?.commit()
+    }
+}
+
+impl<B: Send + 'static> DataLoader<B> {
+    /// Returns an iterator over the batches of the next epoch. After
+    /// [`load_state_dict`](DataLoader::load_state_dict), the first iterator returns the rest of the saved epoch.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an epoch has no batch, or the sampler returns invalid indices;
+    /// [`Error::OutOfMemory`] for the order of the samples.
+    #[panicking_form]
+    pub fn try_epoch(&mut self) -> Result<EpochIter<B>> {
+        check_not_empty(OP, self.sizes())?;
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        EpochIter::begin(&self.pipeline, &self.progress, &self.idle, idle)
+    }
+}
+
+impl<B> fmt::Debug for DataLoader<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LoaderSizes { samples, size, batches } = self.sizes();
+        let mut fields = f.debug_struct("DataLoader");
+        fields.field("samples", &samples).field("batch_size", &size).field("batches", &batches);
+        fields.field("workers", &self.pipeline.workers).field("position", &self.position()).finish_non_exhaustive()
+    }
+}
+
+/// The state of [`DataLoader::state_dict`].
+impl<B> Stateful for DataLoader<B> {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.progress.values(self.sizes()))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        self.progress.prepare_load(OP, self.sizes(), state)
+    }
+}

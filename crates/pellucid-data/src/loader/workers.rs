@@ -1,0 +1,154 @@
+//! Threads that process jobs and return the results in the order of the jobs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+/// Threads that process jobs. Job i runs on thread i mod n, whose results arrive in order, so the results of all jobs
+/// are read in order without a buffer. Dropping it discards the jobs that wait, and joins the threads.
+pub(super) struct OrderedWorkers<J, R> {
+    threads: Vec<WorkerThread<J, R>>,
+    /// The jobs that have no result yet, at most [`capacity`](Self::capacity).
+    waiting: VecDeque<usize>,
+    /// The thread of the next job.
+    next: usize,
+    /// The largest number of jobs of a thread that wait.
+    depth: usize,
+    stop: Arc<AtomicBool>,
+}
+
+struct WorkerThread<J, R> {
+    jobs: Option<SyncSender<J>>,
+    results: Receiver<R>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
+    /// Starts `n` threads, each with memory for `depth` jobs and results.
+    ///
+    /// # Errors
+    /// The error of the operating system if a thread cannot be started.
+    pub(super) fn start(
+        n: usize,
+        depth: usize,
+        process: impl Fn(J) -> R + Send + Sync + 'static,
+    ) -> std::io::Result<OrderedWorkers<J, R>> {
+        let (process, stop) = (Arc::new(process), Arc::new(AtomicBool::new(false)));
+        let mut workers =
+            OrderedWorkers { threads: Vec::new(), waiting: VecDeque::new(), next: 0, depth, stop: stop.clone() };
+        for index in 0..n {
+            let (jobs, received) = sync_channel::<J>(depth);
+            // No more than `depth` jobs of a thread wait, so a result never blocks its thread.
+            let (finished, results) = sync_channel(depth);
+            let (process, stop) = (process.clone(), stop.clone());
+            let work = move || {
+                for job in received {
+                    if stop.load(Ordering::Relaxed) || finished.send(process(job)).is_err() {
+                        return;
+                    }
+                }
+            };
+            let handle = std::thread::Builder::new().name(format!("data-loader-{index}")).spawn(work)?;
+            workers.threads.push(WorkerThread { jobs: Some(jobs), results, handle: Some(handle) });
+        }
+        Ok(workers)
+    }
+
+    /// Returns the largest number of jobs that can wait.
+    pub(super) fn capacity(&self) -> usize {
+        self.threads.len() * self.depth
+    }
+
+    /// Returns the number of jobs whose results were not received.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Appends a job. There must be [capacity](Self::capacity) for it.
+    pub(super) fn submit(&mut self, job: J) {
+        debug_assert!(self.waiting() < self.capacity(), "the queue of the workers is full");
+        let thread = self.next;
+        // A thread that has ended returns no result, which `receive` reports.
+        let _ = self.threads[thread].jobs.as_ref().map(|jobs| jobs.send(job));
+        self.waiting.push_back(thread);
+        self.next = (thread + 1) % self.threads.len();
+    }
+
+    /// Waits for the result of the oldest job. Returns `None` if no job waits, or its thread has ended.
+    pub(super) fn receive(&mut self) -> Option<R> {
+        let thread = self.waiting.pop_front()?;
+        self.threads[thread].results.recv().ok()
+    }
+}
+
+impl<J, R> Drop for OrderedWorkers<J, R> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.iter_mut().for_each(|thread| thread.jobs = None);
+        for handle in self.threads.iter_mut().filter_map(|thread| thread.handle.take()) {
+            // The data set of a job may own a loader. Its last clone then drops in a worker, which cannot join itself.
+            if handle.thread().id() != std::thread::current().id() {
+                // `process` catches panics, and a panic here would abort.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn results_arrive_in_the_order_of_the_jobs() {
+        for threads in [1, 2, 5] {
+            // Early jobs take longer than late ones.
+            let process = |job: u64| {
+                std::thread::sleep(Duration::from_micros(if job.is_multiple_of(3) { 300 } else { 0 }));
+                job * job
+            };
+            let mut workers = OrderedWorkers::start(threads, 2, process).unwrap();
+            let (mut submitted, mut received) = (0, Vec::new());
+            while received.len() < 40 {
+                while submitted < 40 && workers.waiting() < workers.capacity() {
+                    workers.submit(submitted);
+                    submitted += 1;
+                }
+                received.push(workers.receive().unwrap());
+            }
+            assert!(received.into_iter().eq((0..40).map(|job| job * job)));
+            assert_eq!(workers.receive(), None);
+        }
+    }
+
+    #[test]
+    fn dropping_the_workers_ends_their_threads() {
+        let alive = Arc::new(());
+        let held = alive.clone();
+        let process = move |job: usize| {
+            let _held = &held;
+            std::thread::sleep(Duration::from_millis(1));
+            job
+        };
+        let mut workers = OrderedWorkers::start(3, 4, process).unwrap();
+        (0..workers.capacity()).for_each(|job| workers.submit(job));
+        drop(workers);
+        assert_eq!(Arc::strong_count(&alive), 1, "a thread still owns the function");
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_returns_no_result() {
+        let process = |job: usize| {
+            if job == 1 {
+                std::panic::resume_unwind(Box::new("no message"));
+            }
+            job
+        };
+        let mut workers = OrderedWorkers::start(2, 2, process).unwrap();
+        (0..4).for_each(|job| workers.submit(job));
+        assert_eq!([(); 4].map(|()| workers.receive()), [Some(0), None, Some(2), None]);
+    }
+}

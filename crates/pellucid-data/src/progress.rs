@@ -1,0 +1,200 @@
+//! The position of a loader in its epochs, which a checkpoint contains.
+
+use pellucid_nn::{StateDict, StateLoad};
+use pellucid_tensor::{DType, Error, Result, Tensor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The next batch of a loader, as an epoch and an index in the epoch.
+///
+/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. A position after the
+/// last batch of an epoch therefore exists only in the body of the loop over it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchPosition {
+    /// The number of the epoch, from 0.
+    pub epoch: u64,
+    /// The index of the batch in the epoch, from 0.
+    pub batch: usize,
+}
+
+/// The sizes of a loader, which a snapshot and the loader that continues it share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoaderSizes {
+    /// The number of samples of an epoch.
+    pub(crate) samples: usize,
+    /// The number of samples of a batch.
+    pub(crate) size: usize,
+    /// The number of batches of an epoch.
+    pub(crate) batches: usize,
+}
+
+/// The progress of a loader, which it shares with the iterator of the current epoch.
+#[derive(Clone, Debug)]
+pub(crate) struct LoaderProgress(Arc<Mutex<ProgressState>>);
+
+#[derive(Clone, Copy, Debug)]
+struct ProgressState {
+    /// The seed of the order of the samples; `None` if they are not shuffled.
+    seed: Option<u64>,
+    position: BatchPosition,
+    /// The number of iterators so far.
+    iterators: u64,
+    /// The number of the iterator that advances the position; `None` between epochs and after a load.
+    current: Option<u64>,
+}
+
+impl ProgressState {
+    /// Ends the epoch of an iterator that still exists.
+    fn end_current(&mut self) {
+        if self.current.is_some() {
+            self.end_epoch();
+        }
+    }
+
+    fn end_epoch(&mut self) {
+        self.position = BatchPosition { epoch: self.position.epoch + 1, batch: 0 };
+        self.current = None;
+    }
+}
+
+/// The right of an iterator to advance the position of its loader.
+#[derive(Debug)]
+pub(crate) struct EpochProgress {
+    progress: LoaderProgress,
+    number: u64,
+}
+
+impl LoaderProgress {
+    pub(crate) fn new(seed: Option<u64>) -> LoaderProgress {
+        let state = ProgressState { seed, position: BatchPosition::default(), iterators: 0, current: None };
+        LoaderProgress(Arc::new(Mutex::new(state)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_seed(&self, seed: u64) {
+        self.lock().seed = Some(seed);
+    }
+
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.lock().seed
+    }
+
+    pub(crate) fn position(&self) -> BatchPosition {
+        self.lock().position
+    }
+
+    /// Returns an equal position with progress of its own.
+    pub(crate) fn fork(&self) -> LoaderProgress {
+        let state = ProgressState { iterators: 0, current: None, ..*self.lock() };
+        LoaderProgress(Arc::new(Mutex::new(state)))
+    }
+
+    /// Returns the position of the first batch of the next iterator.
+    pub(crate) fn next_position(&self) -> BatchPosition {
+        let mut state = *self.lock();
+        state.end_current();
+        state.position
+    }
+
+    /// Begins the iterator of an epoch, which ends the epoch of an earlier iterator.
+    pub(crate) fn begin_epoch(&self) -> EpochProgress {
+        let mut state = self.lock();
+        state.end_current();
+        state.iterators += 1;
+        state.current = Some(state.iterators);
+        EpochProgress { progress: self.clone(), number: state.iterators }
+    }
+
+    /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, and the `seed` of shuffled samples.
+    pub(crate) fn values(&self, sizes: LoaderSizes) -> Vec<(String, Tensor)> {
+        let ProgressState { seed, position, .. } = *self.lock();
+        let named = [
+            ("epoch", position.epoch as i64),
+            ("batch", position.batch as i64),
+            ("samples", sizes.samples as i64),
+            ("size", sizes.size as i64),
+        ];
+        let seed = seed.map(|seed| ("seed", seed as i64));
+        let named = named.into_iter().chain(seed);
+        named.map(|(name, number)| (name.to_string(), Tensor::scalar(number, DType::I64))).collect()
+    }
+
+    /// Checks a state of [`values`](Self::values). The commit of the result continues there.
+    pub(crate) fn prepare_load(
+        &self,
+        op: &'static str,
+        sizes: LoaderSizes,
+        state: &StateDict,
+    ) -> Result<StateLoad<'_>> {
+        let invalid = |reason: String| Error::invalid(op, reason);
+        let (is_shuffled, was_shuffled) = (self.seed().is_some(), state.contains_key("seed"));
+        if state.contains_key("samples") && is_shuffled != was_shuffled {
+            let [saved, own] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
+            let reason = format!(
+                "the state is of samples that are {saved}shuffled, but these are {own}shuffled; load it into batches \
+                 with{} shuffled(seed)",
+                if was_shuffled { "" } else { "out" }
+            );
+            return Err(invalid(reason));
+        }
+        // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
+        let load = StateLoad::new(&self.values(sizes), state)?;
+        let number = |name: &str| state[name].try_item::<i64>();
+        let (samples, size) = (number("samples")?, number("size")?);
+        if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
+            return Err(invalid(format!(
+                "the state is of {samples} samples in batches of {size}, but these are {} in batches of {}; load it \
+                 into a loader of the same data set and batch size",
+                sizes.samples, sizes.size
+            )));
+        }
+        let (epoch, batch) = (number("epoch")?, number("batch")?);
+        if epoch < 0 || batch < 0 || batch > sizes.batches as i64 {
+            let reason =
+                format!("batch {batch} of epoch {epoch} does not exist; an epoch has {} batches", sizes.batches);
+            return Err(invalid(reason));
+        }
+        let position = BatchPosition { epoch: epoch as u64, batch: batch as usize };
+        let seed = if state.contains_key("seed") { Some(number("seed")? as u64) } else { None };
+        Ok(load.then(move || {
+            let mut own = self.lock();
+            (own.seed, own.position, own.current) = (seed, position, None);
+            Ok(())
+        }))
+    }
+}
+
+impl EpochProgress {
+    /// Changes the progress of the loader, unless it belongs to a later iterator or was loaded.
+    fn update(&self, change: impl FnOnce(&mut ProgressState)) {
+        let mut state = self.progress.lock();
+        if state.current == Some(self.number) {
+            change(&mut state);
+        }
+    }
+
+    /// Sets the index of the next batch.
+    pub(crate) fn advance_to(&self, batch: usize) {
+        self.update(|state| state.position.batch = batch);
+    }
+
+    /// Ends the epoch.
+    pub(crate) fn end(&self) {
+        self.update(ProgressState::end_epoch);
+    }
+}
+
+/// Returns an error for a loader whose epoch has no batch: a loop over it would train nothing.
+pub(crate) fn check_not_empty(op: &'static str, sizes: LoaderSizes) -> Result<()> {
+    if sizes.batches > 0 {
+        return Ok(());
+    }
+    let help = match sizes.samples {
+        0 => "; the data set is empty: check how it was loaded",
+        _ => "; make the batches smaller, or do not drop the last batch",
+    };
+    let reason = format!("an epoch of {} samples in batches of {} has no batch{help}", sizes.samples, sizes.size);
+    Err(Error::invalid(op, reason))
+}

@@ -1,0 +1,230 @@
+//! The random numbers of an epoch and of a sample, which depend on seeds and positions only.
+
+use pellucid_tensor::{Error, Generator, Result};
+use std::cell::RefCell;
+
+/// The seed of a loader and the number of an epoch, which determine the order of the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochSeed {
+    /// The seed of the loader.
+    pub seed: u64,
+    /// The number of the epoch, from 0.
+    pub epoch: u64,
+}
+
+impl EpochSeed {
+    /// Returns a generator of this epoch, at its start.
+    pub fn rng(self) -> SplitMix64 {
+        SplitMix64 { state: mix(self.seed) ^ mix(self.epoch.wrapping_add(0x5851_f42d_4c95_7f2d)) }
+    }
+
+    /// Returns a random permutation of 0..n (Fisher & Yates 1938, in Durstenfeld's form).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn permutation(self, n: usize) -> Result<Vec<usize>> {
+        let mut order = reserved(n)?;
+        order.extend(0..n);
+        self.rng().shuffle(&mut order);
+        Ok(order)
+    }
+
+    /// Returns the key of the generator of the sample at this position in the epoch.
+    fn sample_key(self, position: usize) -> u64 {
+        mix(self.rng().state ^ mix(position as u64 ^ 0x2545_f491_4f6c_dd1d))
+    }
+}
+
+/// Returns an empty vector with memory for `n` elements.
+pub(crate) fn reserved<T>(n: usize) -> Result<Vec<T>> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(n).map_err(|_| Error::out_of_memory(n.saturating_mul(size_of::<T>())))?;
+    Ok(vector)
+}
+
+/// A small generator of random integers for the order of samples (Steele, Lea & Flood 2014). It runs on the host;
+/// random tensors are drawn from a [`Generator`].
+#[derive(Clone, Debug)]
+pub struct SplitMix64 {
+    state: u64,
+}
+
+impl SplitMix64 {
+    /// Returns 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(GOLDEN);
+        mix(self.state)
+    }
+
+    /// Returns an integer that is uniform on 0..n up to a bias below n/2⁶⁴.
+    ///
+    /// # Panics
+    /// If `n` is 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        assert!(n > 0, "below: the range 0..n must not be empty, got n = 0");
+        // The high half of a 64×64-bit product.
+        ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
+    }
+
+    /// Returns a number that is uniform on the multiples of 2⁻⁵³ in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Permutes the elements of a slice uniformly.
+    pub fn shuffle<T>(&mut self, slice: &mut [T]) {
+        for i in (1..slice.len()).rev() {
+            slice.swap(i, self.below(i + 1));
+        }
+    }
+}
+
+/// 2⁶⁴ divided by the golden ratio, rounded to an odd number.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Computes the output function of SplitMix64, which mixes all bits.
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(GOLDEN);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+thread_local! {
+    /// The batch that this thread computes for a loader.
+    static BATCH: RefCell<Option<BatchRandom>> = const { RefCell::new(None) };
+}
+
+/// The random numbers of a batch.
+struct BatchRandom {
+    seed: EpochSeed,
+    /// The position of the first sample in the epoch.
+    first: usize,
+    /// The generator of each sample, once the sample was computed.
+    generators: Vec<Option<Generator>>,
+    /// The index in the batch of the sample that is computed.
+    current: Option<usize>,
+    /// The index in the batch of the sample whose computation failed.
+    failed: Option<usize>,
+}
+
+/// Computes the sample at `index` of the list of [`get_many`](crate::Dataset::get_many): random numbers that `f` draws
+/// from the generator of the thread come from the generator of this sample. Several calls for one sample, for example
+/// of nested data sets, continue its stream. Inside of `f`, and outside of a loader, the call only runs `f`.
+///
+/// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail.
+///
+/// ```
+/// use pellucid::data::{Dataset, for_sample};
+/// use pellucid::{DType, Result, Tensor};
+///
+/// /// Samples of a file that is read in pieces.
+/// struct Noisy(Vec<f32>);
+///
+/// impl Dataset for Noisy {
+///     type Item = Tensor;
+///
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+///
+///     fn get(&self, index: usize) -> Result<Tensor> {
+///         Ok(Tensor::rand([2], DType::F32) + self.0[index])
+///     }
+///
+///     fn get_many(&self, indices: &[usize]) -> Result<Vec<Tensor>> {
+///         // All samples could be read here at once.
+///         indices.iter().enumerate().map(|(i, &index)| for_sample(i, || self.get(index))).collect()
+///     }
+/// }
+/// # assert_eq!(Noisy(vec![1.0, 2.0]).get_many(&[1, 0])?.len(), 2);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// The errors of `f`.
+pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let entered = BATCH.with_borrow_mut(|batch| {
+        let batch = batch.as_mut().filter(|batch| batch.current.is_none())?;
+        let key = batch.seed.sample_key(batch.first + index);
+        let generator = batch.generators.get_mut(index)?.get_or_insert_with(|| Generator::new(key));
+        batch.current = Some(index);
+        Some(generator.clone())
+    });
+    let Some(generator) = entered else { return f() };
+    let _scope = generator.scope();
+    let mut guard = SampleGuard { succeeded: false };
+    let result = f();
+    guard.succeeded = result.is_ok();
+    result
+}
+
+/// Ends the computation of a sample, also after a panic.
+struct SampleGuard {
+    succeeded: bool,
+}
+
+impl Drop for SampleGuard {
+    fn drop(&mut self) {
+        BATCH.with_borrow_mut(|batch| {
+            if let Some(batch) = batch {
+                let sample = batch.current.take();
+                if !self.succeeded {
+                    batch.failed = sample;
+                }
+            }
+        });
+    }
+}
+
+/// Runs `f`, which computes `len` samples of an epoch from the position `first` on. Returns its result, and the index
+/// in the batch of the sample that failed, if one is known.
+pub(crate) fn with_batch<R>(seed: EpochSeed, first: usize, len: usize, f: impl FnOnce() -> R) -> (R, Option<usize>) {
+    let generators = std::iter::repeat_with(|| None).take(len).collect();
+    let batch = BatchRandom { seed, first, generators, current: None, failed: None };
+    // A data set may read another loader.
+    let outer = BATCH.replace(Some(batch));
+    let result = f();
+    let batch = BATCH.replace(outer);
+    (result, batch.and_then(|batch| batch.failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_epoch_has_every_sample_once_in_a_new_order() {
+        for n in [0, 1, 2, 17, 1000] {
+            let order = |seed, epoch| EpochSeed { seed, epoch }.permutation(n).unwrap();
+            let orders: Vec<Vec<usize>> = (0..3).map(|epoch| order(5, epoch)).collect();
+            for order in &orders {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..n).collect::<Vec<_>>());
+            }
+            assert_eq!(orders[1], order(5, 1));
+            if n > 2 {
+                assert_ne!(orders[0], orders[1]);
+                assert_ne!(orders[0], order(6, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn permutations_are_uniform() {
+        // In 10,000 shuffles, each of 5 values is expected to be first about 2000 times, with standard deviation 40.
+        let mut counts = [0i32; 5];
+        (0..10_000).for_each(|epoch| counts[EpochSeed { seed: 1, epoch }.permutation(5).unwrap()[0]] += 1);
+        assert!(counts.iter().all(|c| (c - 2000).abs() < 200), "each value must be first about 2000 times: {counts:?}");
+    }
+
+    #[test]
+    fn uniform_numbers_are_below_one_with_the_right_mean() {
+        let mut rng = EpochSeed { seed: 3, epoch: 0 }.rng();
+        let numbers: Vec<f64> = (0..10_000).map(|_| rng.uniform()).collect();
+        assert!(numbers.iter().all(|u| (0.0..1.0).contains(u)));
+        let mean = numbers.iter().sum::<f64>() / 1e4;
+        assert!((mean - 0.5).abs() < 0.015, "the mean of 10,000 numbers must be near 0.5, got {mean}");
+    }
+}

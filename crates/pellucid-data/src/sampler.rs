@@ -1,0 +1,335 @@
+//! The order of the samples in an epoch.
+
+use crate::dataset::classes_of;
+use crate::random::{EpochSeed, reserved};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Tensor, unwrap};
+use std::collections::BTreeMap;
+
+/// The order of the samples in each epoch, which is a function of the seed of the loader and the number of the epoch.
+pub trait Sampler: Send + Sync {
+    /// Returns the number of samples of an epoch.
+    fn len(&self) -> usize;
+
+    /// Returns true if an epoch has no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the indices of the samples of an epoch: [`len`](Sampler::len) indices.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; the errors of the sampler.
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>>;
+}
+
+/// The batches of each epoch, for batches whose samples belong together.
+pub trait BatchSampler: Send + Sync {
+    /// Returns the number of batches of an epoch.
+    fn len(&self) -> usize;
+
+    /// Returns true if an epoch has no batch.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the indices of the samples of each batch of an epoch: [`len`](BatchSampler::len) lists.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; the errors of the sampler.
+    fn batches(&self, seed: EpochSeed) -> Result<Vec<Vec<usize>>>;
+}
+
+impl<S: Sampler + ?Sized> Sampler for Box<S> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
+        (**self).indices(seed)
+    }
+}
+
+/// All samples of a data set in order.
+#[derive(Clone, Copy, Debug)]
+pub struct SequentialSampler {
+    /// The number of samples.
+    pub samples: usize,
+}
+
+impl Sampler for SequentialSampler {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn indices(&self, _: EpochSeed) -> Result<Vec<usize>> {
+        let mut order = reserved(self.samples)?;
+        order.extend(0..self.samples);
+        Ok(order)
+    }
+}
+
+/// All samples of a data set in a random order, which differs in each epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomSampler {
+    /// The number of samples.
+    pub samples: usize,
+}
+
+impl Sampler for RandomSampler {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
+        seed.permutation(self.samples)
+    }
+}
+
+/// Samples that are drawn with probabilities proportional to weights, for example to balance classes.
+///
+/// ```
+/// use pellucid::data::{EpochSeed, Sampler, WeightedRandomSampler};
+/// let sampler = WeightedRandomSampler::with_replacement(&[0.0, 1.0, 3.0], 1000);
+/// let indices = sampler.indices(EpochSeed { seed: 0, epoch: 0 })?;
+/// assert!(!indices.contains(&0));
+/// assert!((700..800).contains(&indices.iter().filter(|&&index| index == 2).count()));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeightedRandomSampler {
+    weights: Vec<f64>,
+    count: usize,
+    replacement: bool,
+}
+
+impl WeightedRandomSampler {
+    /// Draws `count` samples in each epoch. A sample may be drawn several times.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a weight is negative or not finite, or all are 0.
+    #[panicking_form]
+    pub fn try_with_replacement(weights: &[f64], count: usize) -> Result<WeightedRandomSampler> {
+        WeightedRandomSampler::checked(weights, count, true)
+    }
+
+    /// Draws `count` different samples in each epoch (Efraimidis & Spirakis 2006).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a weight is negative or not finite, or fewer than `count` are positive.
+    #[panicking_form]
+    pub fn try_without_replacement(weights: &[f64], count: usize) -> Result<WeightedRandomSampler> {
+        WeightedRandomSampler::checked(weights, count, false)
+    }
+
+    fn checked(weights: &[f64], count: usize, replacement: bool) -> Result<WeightedRandomSampler> {
+        let op = "weighted_random_sampler";
+        if let Some(weight) = weights.iter().find(|weight| !(weight.is_finite() && **weight >= 0.0)) {
+            return Err(Error::invalid(op, format!("the weights must be finite and not negative, got {weight}")));
+        }
+        let positive = weights.iter().filter(|weight| **weight > 0.0).count();
+        let needed = if replacement { count.min(1) } else { count };
+        if positive < needed {
+            let reason = format!("{count} samples need {needed} positive weights, but {positive} are positive");
+            return Err(Error::invalid(op, reason));
+        }
+        Ok(WeightedRandomSampler { weights: weights.to_vec(), count, replacement })
+    }
+}
+
+impl Sampler for WeightedRandomSampler {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
+        let mut rng = seed.rng();
+        let mut indices = reserved(self.count)?;
+        if self.replacement {
+            // Division by the largest weight keeps the sums finite.
+            let largest = self.weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+            let mut cumulative = reserved(self.weights.len())?;
+            cumulative.extend(self.weights.iter().scan(0.0, |sum, weight| {
+                *sum += weight / largest;
+                Some(*sum)
+            }));
+            let total = cumulative.last().copied().unwrap_or(0.0);
+            // The product may be rounded up to the total.
+            let last = self.weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
+            let draw = || {
+                let target = rng.uniform() * total;
+                cumulative.partition_point(|&sum| sum <= target).min(last)
+            };
+            indices.extend(std::iter::repeat_with(draw).take(self.count));
+            return Ok(indices);
+        }
+        // The samples with the largest keys u^(1/w), whose logarithms are compared.
+        let mut keys: Vec<(f64, usize)> = reserved(self.weights.len())?;
+        for (index, &weight) in self.weights.iter().enumerate() {
+            let logarithm = (1.0 - rng.uniform()).ln();
+            if weight > 0.0 {
+                keys.push((logarithm / weight, index));
+            }
+        }
+        keys.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        indices.extend(keys[..self.count].iter().map(|(_, index)| index));
+        Ok(indices)
+    }
+}
+
+/// The part of the samples of another sampler that one of several processes reads. All processes have the same number
+/// of samples: the first samples follow the last ones until it divides.
+///
+/// ```
+/// use pellucid::data::{DistributedSampler, EpochSeed, Sampler, SequentialSampler};
+/// let of_rank = |rank| DistributedSampler::new(SequentialSampler { samples: 5 }, rank, 2);
+/// let seed = EpochSeed { seed: 0, epoch: 0 };
+/// assert_eq!(of_rank(0).indices(seed)?, [0, 2, 4]);
+/// assert_eq!(of_rank(1).indices(seed)?, [1, 3, 0]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DistributedSampler<S> {
+    sampler: S,
+    rank: usize,
+    world: usize,
+}
+
+impl<S: Sampler> DistributedSampler<S> {
+    /// Creates the sampler of process `rank` of `world` processes. The seed of the loader must be equal in all of them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `rank` is not less than `world`.
+    #[panicking_form]
+    pub fn try_new(sampler: S, rank: usize, world: usize) -> Result<DistributedSampler<S>> {
+        if rank >= world {
+            let reason = format!("the rank must be less than the number of processes, got rank {rank} of {world}");
+            return Err(Error::invalid("distributed_sampler", reason));
+        }
+        Ok(DistributedSampler { sampler, rank, world })
+    }
+}
+
+impl<S: Sampler> Sampler for DistributedSampler<S> {
+    fn len(&self) -> usize {
+        self.sampler.len().div_ceil(self.world)
+    }
+
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
+        let all = self.sampler.indices(seed)?;
+        let mut indices = reserved(self.len())?;
+        indices.extend((0..self.len()).map(|i| all[(self.rank + i * self.world) % all.len()]));
+        Ok(indices)
+    }
+}
+
+/// All samples in a random order in which every class is spread evenly, so that batches have nearly equal numbers of
+/// samples of each class.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::{EpochSeed, Sampler, StratifiedSampler};
+/// let labels = Tensor::from([0i64, 0, 0, 0, 0, 0, 1, 1]);
+/// let order = StratifiedSampler::new(&labels).indices(EpochSeed { seed: 0, epoch: 0 })?;
+/// let ones = |half: &[usize]| half.iter().filter(|&&index| index >= 6).count();
+/// assert_eq!((ones(&order[..4]), ones(&order[4..])), (1, 1));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StratifiedSampler {
+    /// The indices of the samples of each class.
+    classes: Vec<Vec<usize>>,
+}
+
+impl StratifiedSampler {
+    /// Creates a sampler for samples of these classes: integers `[N]`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if `labels` does not have one axis; [`Error::DTypeMismatch`] if it has no integers.
+    #[panicking_form]
+    pub fn try_new(labels: &Tensor) -> Result<StratifiedSampler> {
+        let mut classes: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+        for (index, class) in classes_of("stratified_sampler", labels)?.into_iter().enumerate() {
+            classes.entry(class).or_default().push(index);
+        }
+        Ok(StratifiedSampler { classes: classes.into_values().collect() })
+    }
+}
+
+impl Sampler for StratifiedSampler {
+    fn len(&self) -> usize {
+        self.classes.iter().map(Vec::len).sum()
+    }
+
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
+        let mut rng = seed.rng();
+        let mut placed: Vec<(f64, usize)> = reserved(self.len())?;
+        for class in &self.classes {
+            let mut class = class.clone();
+            rng.shuffle(&mut class);
+            // Sample i of a class of n is at (i + u) / n of the epoch, with one random u for the class.
+            let (offset, n) = (rng.uniform(), class.len() as f64);
+            placed.extend(class.into_iter().enumerate().map(|(i, index)| ((i as f64 + offset) / n, index)));
+        }
+        placed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        Ok(placed.into_iter().map(|(_, index)| index).collect())
+    }
+}
+
+/// Batches of sequences of similar lengths, which need little padding. The samples are shuffled, groups of
+/// [`GROUP`](Self::GROUP) batches are sorted by length, and the batches are shuffled.
+#[derive(Clone, Debug)]
+pub struct BucketBatchSampler {
+    lengths: Vec<usize>,
+    batch_size: usize,
+    drop_last: bool,
+}
+
+impl BucketBatchSampler {
+    /// The number of batches whose samples are sorted together.
+    pub const GROUP: usize = 50;
+
+    /// Creates batches of `batch_size` samples with these lengths; the last batch may be smaller.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `batch_size` is 0.
+    #[panicking_form]
+    pub fn try_new(lengths: &[usize], batch_size: usize) -> Result<BucketBatchSampler> {
+        if batch_size == 0 {
+            return Err(Error::invalid("bucket_batch_sampler", "a batch must have at least one sample, got size 0"));
+        }
+        Ok(BucketBatchSampler { lengths: lengths.to_vec(), batch_size, drop_last: false })
+    }
+
+    /// Drops a last batch that is not full.
+    #[must_use]
+    pub fn drop_last(self) -> Self {
+        BucketBatchSampler { drop_last: true, ..self }
+    }
+}
+
+impl BatchSampler for BucketBatchSampler {
+    fn len(&self) -> usize {
+        batch_count(self.lengths.len(), self.batch_size, self.drop_last)
+    }
+
+    fn batches(&self, seed: EpochSeed) -> Result<Vec<Vec<usize>>> {
+        let mut order = seed.permutation(self.lengths.len())?;
+        if self.drop_last {
+            order.truncate(self.len() * self.batch_size);
+        }
+        let mut batches = reserved(self.len())?;
+        for group in order.chunks_mut(self.batch_size.saturating_mul(Self::GROUP)) {
+            group.sort_by_key(|&index| self.lengths[index]);
+            batches.extend(group.chunks(self.batch_size).map(<[usize]>::to_vec));
+        }
+        let mut rng = EpochSeed { seed: !seed.seed, ..seed }.rng();
+        rng.shuffle(&mut batches);
+        Ok(batches)
+    }
+}
+
+/// Returns the number of batches of an epoch.
+pub(crate) fn batch_count(samples: usize, size: usize, drop_last: bool) -> usize {
+    if drop_last { samples / size } else { samples.div_ceil(size) }
+}

@@ -1,0 +1,90 @@
+//! Data sets that are made of others.
+
+use pellucid::data::{Dataset, TensorDataset, from_fn, random_split};
+use pellucid::{DType, Error, Result, Tensor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn all<D: Dataset>(data: &D) -> Vec<D::Item> {
+    (0..data.len()).map(|index| data.get(index).unwrap()).collect()
+}
+
+#[test]
+fn subsets_maps_and_concatenations_return_the_samples_of_their_sources() {
+    let numbers = || from_fn(5, Ok);
+    let odd = numbers().subset(vec![3, 1, 1]).unwrap();
+    assert_eq!((all(&odd), odd.get_many(&[2, 0]).unwrap()), (vec![3, 1, 1], vec![1, 3]));
+    let both = odd.concat(numbers().map(|n| Ok(10 * n)));
+    assert_eq!(all(&both), [3, 1, 1, 0, 10, 20, 30, 40]);
+    assert_eq!(both.get_batch(&[0, 7]).unwrap().to_vec::<i64>(), [3, 40]);
+    let boxed: Box<dyn Dataset<Item = usize>> = Box::new(both);
+    assert_eq!(boxed.get(4).unwrap(), 10);
+    assert_eq!(all(&vec!["a".to_string(), "b".to_string()]), ["a", "b"]);
+}
+
+#[test]
+fn indices_out_of_bounds_are_errors() {
+    let numbers = || from_fn(5, Ok);
+    let out_of_bounds = |result: Result<usize>| matches!(result, Err(Error::IndexOutOfBounds { len: 5, .. }));
+    assert!(out_of_bounds(numbers().get(5)));
+    assert!(out_of_bounds(numbers().concat(from_fn(0, Ok)).get(5)));
+    assert!(out_of_bounds(numbers().cached().get(usize::MAX)));
+    assert!(out_of_bounds(numbers().subset(vec![0, 5]).map(|_| 0)));
+    assert!(out_of_bounds(vec![1usize; 5].get(5)));
+    let tensors = TensorDataset::new(&[Tensor::arange(0i64, 5, 1)]);
+    assert!(tensors.get(5).is_err() && tensors.get_batch(&[0, 5]).is_err() && tensors.get_many(&[5]).is_err());
+}
+
+#[test]
+fn tensors_share_their_samples() {
+    let (x, y) = (Tensor::rand([6, 2], DType::F32), Tensor::arange(0i64, 6, 1));
+    let data = TensorDataset::new(&[&x, &y]);
+    let rows = data.get_batch(&[4, 0, 4]).unwrap();
+    assert_eq!(rows[1].to_vec::<i64>(), [4, 0, 4]);
+    assert_eq!(rows[0].to_bytes(), x.i([4, 0, 4]).to_bytes());
+    // A write into a sample or a batch does not change the data set.
+    let before = x.to_bytes();
+    data.get(2).unwrap()[0].copy_(&Tensor::zeros([2], DType::F32));
+    data.get_batch(&[1, 2]).unwrap()[0].copy_(&Tensor::zeros([2, 2], DType::F32));
+    assert_eq!(x.to_bytes(), before);
+    let error = TensorDataset::try_new(&[&x, &Tensor::zeros([5], DType::F32)]).unwrap_err().to_string();
+    assert!(error.contains("narrow(0, 0, 5)"), "{error}");
+    assert!(TensorDataset::try_new(&[Tensor::from(1.0f32)]).unwrap_err().to_string().contains("unsqueeze(0)"));
+}
+
+#[test]
+fn a_cache_computes_each_sample_once() {
+    let computed = Arc::new(AtomicUsize::new(0));
+    let counter = computed.clone();
+    let data = from_fn(3, move |index| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(index)
+    });
+    let cached = data.cached();
+    assert_eq!((all(&cached), all(&cached)), (vec![0, 1, 2], vec![0, 1, 2]));
+    assert_eq!(computed.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn random_splits_have_all_samples_once() {
+    let data = || from_fn(103, Ok);
+    for sizes in [[0.8, 0.1, 0.1], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0 / 3.0; 3]] {
+        let parts = random_split(data(), sizes, 1).unwrap();
+        let mut indices: Vec<usize> = parts.iter().flat_map(|part| part.indices().to_vec()).collect();
+        indices.sort_unstable();
+        assert!(indices.into_iter().eq(0..103), "{sizes:?}");
+        let exact = parts.iter().zip(sizes).all(|(part, size)| (part.len() as f64 - 103.0 * size).abs() <= 1.0);
+        assert!(exact, "{sizes:?}");
+    }
+    let [a, b] = random_split(data(), [100, 3], 1).unwrap();
+    assert_eq!((a.len(), b.len()), (100, 3));
+    assert_eq!(all(&a), a.indices());
+    let [again, _] = random_split(data(), [100, 3], 1).unwrap();
+    let [other, _] = random_split(data(), [100, 3], 2).unwrap();
+    assert!(again.indices() == a.indices() && other.indices() != a.indices());
+    assert!(random_split(data(), [100, 4], 0).is_err());
+    assert!(random_split(data(), [usize::MAX, 104], 0).is_err());
+    for wrong in [[0.5, 0.6], [-0.5, 1.5], [f64::NAN, 1.0]] {
+        assert!(random_split(data(), wrong, 0).is_err());
+    }
+}

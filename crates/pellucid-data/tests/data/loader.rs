@@ -1,0 +1,275 @@
+//! `DataLoader`: equal batches for any number of workers, errors, resuming, the end of threads.
+
+use pellucid::data::{
+    BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, LoaderOptions, RandomSampler, TensorDataset,
+    from_fn, pad_sequences,
+};
+use pellucid::nn::{Checkpoint, StateDict};
+use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast, no_grad};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const SAMPLES: usize = 23;
+
+/// Returns a data set whose samples draw random numbers before and after a map.
+fn noisy() -> impl Dataset<Item = (Tensor, i64)> + Clone {
+    from_fn(SAMPLES, |index| Ok(Tensor::rand([3], DType::F32) + index as f64))
+        .map(|x| Ok((&x * Tensor::randn([3], DType::F32), x.shape()[0] as i64)))
+}
+
+fn options(workers: usize) -> LoaderOptions {
+    LoaderOptions { batch_size: 4, shuffle: true, seed: 5, workers, ..Default::default() }
+}
+
+fn bytes(batch: Result<(Tensor, Tensor)>) -> (Vec<u8>, Vec<i64>) {
+    let (x, y) = batch.unwrap();
+    (x.to_bytes(), y.to_vec())
+}
+
+#[test]
+fn batches_are_equal_for_any_number_of_workers() {
+    let epochs = |workers, prefetch_factor| {
+        let mut loader = DataLoader::new(noisy(), LoaderOptions { prefetch_factor, ..options(workers) });
+        (0..3).map(|_| loader.epoch().map(bytes).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let expected = epochs(0, 1);
+    assert!(expected.iter().all(|epoch| epoch.len() == 6));
+    assert_ne!(expected[0], expected[1]);
+    for (workers, prefetch_factor) in [(1, 1), (1, 3), (2, 2), (7, 1), (7, 4)] {
+        assert_eq!(epochs(workers, prefetch_factor), expected, "{workers} workers");
+    }
+}
+
+/// The thread's modes and random numbers neither change the samples nor are changed by them.
+#[test]
+fn samples_do_not_depend_on_the_thread_of_the_caller() {
+    let _random = Generator::new(3).scope();
+    let epoch = |workers| DataLoader::new(noisy(), options(workers)).epoch().map(bytes).collect::<Vec<_>>();
+    let expected = epoch(2);
+    let state = Generator::default().state().to_vec::<i64>();
+    let _mode = autocast(DType::BF16);
+    assert_eq!(epoch(0), expected);
+    assert_eq!(Generator::default().state().to_vec::<i64>(), state);
+    let weight = Tensor::from([1.0f32]).requires_grad_(true);
+    let data = from_fn(2, move |_| Ok(&weight * 2.0));
+    let batch = DataLoader::new(data, LoaderOptions::default()).epoch().next().unwrap().unwrap();
+    assert!(!batch.requires_grad());
+}
+
+/// One call for all samples, and one call for each, draw the same numbers.
+#[test]
+fn maps_of_several_samples_equal_maps_of_one() {
+    struct OneByOne<D>(D);
+    impl<D: Dataset> Dataset for OneByOne<D> {
+        type Item = D::Item;
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn get(&self, index: usize) -> Result<D::Item> {
+            self.0.get(index)
+        }
+    }
+    let all = DataLoader::new(noisy(), options(0)).epoch().map(bytes).collect::<Vec<_>>();
+    let each = DataLoader::new(OneByOne(noisy()), options(0)).epoch().map(bytes).collect::<Vec<_>>();
+    assert_eq!(all, each);
+}
+
+#[test]
+fn a_loader_resumes_inside_an_epoch() {
+    for (workers, after) in [(0, 0), (0, 4), (2, 1), (2, 6), (3, 5)] {
+        let mut loader = DataLoader::new(noisy(), options(workers));
+        loader.epoch().for_each(drop);
+        let mut epoch = loader.epoch();
+        (0..after).for_each(|_| drop(epoch.next().unwrap()));
+        let state = loader.state_dict();
+        let mut rest: Vec<_> = epoch.map(bytes).collect();
+        rest.extend(loader.epoch().map(bytes));
+        let mut resumed = DataLoader::new(noisy(), LoaderOptions { seed: 9, ..options(1) });
+        // The workers have begun with another epoch, which the load discards.
+        resumed.epoch().for_each(drop);
+        resumed.load_state_dict(&state).unwrap();
+        assert_eq!(resumed.position(), BatchPosition { epoch: 1, batch: after });
+        let mut found: Vec<_> = resumed.epoch().map(bytes).collect();
+        found.extend(resumed.epoch().map(bytes));
+        assert_eq!(found, rest, "{workers} workers, after {after} batches");
+    }
+}
+
+#[test]
+fn a_loader_is_a_part_of_a_checkpoint() {
+    let loader = DataLoader::new(noisy(), options(0));
+    loader.load_state_dict(&loader.state_dict()).unwrap();
+    assert!(Checkpoint::new().batches(&loader).load_state_dict(&StateDict::new()).is_err());
+    let other = DataLoader::new(noisy(), LoaderOptions { batch_size: 5, ..options(0) });
+    let error = other.load_state_dict(&loader.state_dict()).unwrap_err().to_string();
+    assert!(error.contains("23 samples in batches of 4, but these are 23 in batches of 5"), "{error}");
+}
+
+#[test]
+fn errors_and_panics_name_the_sample_and_do_not_end_the_epoch() {
+    for workers in [0, 1, 3] {
+        let data = from_fn(10, |index| match index {
+            3 => Err(Error::invalid("read", "the record is damaged")),
+            7 => panic!("index {index} is unlucky"),
+            _ => Ok(index as f32),
+        });
+        let options = LoaderOptions { batch_size: 2, workers, ..Default::default() };
+        let mut loader = DataLoader::new(data, options);
+        for _ in 0..2 {
+            let batches: Vec<Result<Tensor>> = loader.epoch().collect();
+            let texts: Vec<String> = batches.iter().filter_map(|b| b.as_ref().err().map(Error::to_string)).collect();
+            assert_eq!(texts.len(), 2, "{texts:?}");
+            assert_eq!(texts[0], "sample 3: read: the record is damaged");
+            assert!(texts[1].starts_with("sample 7: ") && texts[1].contains("index 7 is unlucky"), "{texts:?}");
+            assert!(matches!(batches[1], Err(Error::Sample { index: 3, .. })));
+            assert_eq!(batches[4].as_ref().unwrap().to_vec::<f32>(), [8.0, 9.0]);
+        }
+    }
+}
+
+/// Counts the objects of a data set that exist.
+#[derive(Clone)]
+struct Counted(Arc<()>);
+
+impl Dataset for Counted {
+    type Item = f32;
+
+    fn len(&self) -> usize {
+        100
+    }
+
+    fn get(&self, _: usize) -> Result<f32> {
+        std::thread::sleep(Duration::from_micros(100));
+        Ok(0.0)
+    }
+}
+
+#[test]
+fn threads_end_with_the_iterator_or_the_loader() {
+    let alive = Arc::new(());
+    let options = LoaderOptions { batch_size: 5, workers: 3, ..Default::default() };
+    let mut loader = DataLoader::new(Counted(alive.clone()), options);
+    assert_eq!(loader.epoch().take(2).count(), 2);
+    assert_eq!(loader.position(), BatchPosition { epoch: 1, batch: 0 });
+    assert_eq!(loader.epoch().count(), 20);
+    let kept = loader.epoch();
+    drop(loader);
+    assert!(Arc::strong_count(&alive) > 1);
+    assert_eq!(kept.count(), 20);
+    assert_eq!(Arc::strong_count(&alive), 1, "a thread still owns the data set");
+}
+
+/// The workers begin with the next epoch before its iterator exists.
+#[test]
+fn workers_continue_with_the_next_epoch() {
+    let read = Arc::new(AtomicUsize::new(0));
+    let counter = read.clone();
+    let data = from_fn(8, move |index| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(index)
+    });
+    let options = LoaderOptions { batch_size: 2, workers: 2, prefetch_factor: 1, ..Default::default() };
+    let mut loader = DataLoader::new(data, options);
+    assert_eq!(loader.epoch().count(), 4);
+    // Two batches of the next epoch are computed without a request.
+    while read.load(Ordering::SeqCst) < 12 {
+        std::thread::yield_now();
+    }
+    assert_eq!(loader.epoch().count(), 4);
+    drop(loader);
+    assert_eq!(read.load(Ordering::SeqCst) % 2, 0);
+    assert!(read.load(Ordering::SeqCst) <= 20);
+}
+
+#[test]
+fn batches_have_the_requested_sizes_and_devices() {
+    let data = TensorDataset::new(&[Tensor::arange(0i64, 10, 1)]);
+    let sizes = |options: LoaderOptions| -> Vec<usize> {
+        let mut loader = DataLoader::new(data.clone(), options).to(Device::cpu());
+        assert_eq!((loader.len(), loader.samples()), (loader.epoch().len(), 10));
+        loader.epoch().map(|batch| batch.unwrap()[0].size()).collect()
+    };
+    assert_eq!(sizes(LoaderOptions { batch_size: 4, ..Default::default() }), [4, 4, 2]);
+    assert_eq!(sizes(LoaderOptions { batch_size: 4, drop_last: true, ..Default::default() }), [4, 4]);
+    assert_eq!(sizes(LoaderOptions { batch_size: usize::MAX, ..Default::default() }), [10]);
+    let batches = BucketBatchSampler::new(&[1, 5, 2, 9, 3, 1, 1, 2, 4, 8], 3);
+    let mut loader = DataLoader::new(data.clone(), LoaderOptions::default()).batch_sampler(batches);
+    assert_eq!(loader.epoch().map(|batch| batch.unwrap()[0].size()).sum::<usize>(), 10);
+    let mut loader = DataLoader::new(data, options(2)).sampler(RandomSampler { samples: 7 });
+    assert_eq!(loader.epoch().map(|batch| batch.unwrap()[0].size()).collect::<Vec<_>>(), [4, 3]);
+}
+
+#[test]
+fn invalid_options_and_orders_are_errors() {
+    let data = || TensorDataset::new(&[Tensor::arange(0i64, 4, 1)]);
+    for (options, text) in [
+        (LoaderOptions { batch_size: 0, ..Default::default() }, "batch_size must be from 1"),
+        (LoaderOptions { prefetch_factor: 0, ..Default::default() }, "prefetch_factor must be from 1"),
+        (LoaderOptions { prefetch_factor: usize::MAX, ..Default::default() }, "prefetch_factor must be from 1"),
+        (LoaderOptions { workers: usize::MAX, ..Default::default() }, "workers must be from 0"),
+    ] {
+        let error = DataLoader::try_new(data(), options).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    let mut beyond = DataLoader::new(data(), LoaderOptions::default()).sampler(RandomSampler { samples: 5 });
+    let error = beyond.try_epoch().map(drop).unwrap_err().to_string();
+    assert!(error.contains("index 4 for a data set of 4 samples"), "{error}");
+    let mut empty = DataLoader::new(data(), LoaderOptions { batch_size: 5, drop_last: true, ..Default::default() });
+    assert!(empty.is_empty());
+    assert!(empty.try_epoch().map(drop).unwrap_err().to_string().contains("has no batch"));
+    // The sizes of the samples differ.
+    let data = from_fn(2, |index| Ok(Tensor::zeros([index + 1], DType::F32)));
+    let mut loader = DataLoader::new(data, LoaderOptions { batch_size: 2, ..Default::default() });
+    let error = loader.epoch().next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("the samples of a batch must have one shape"), "{error}");
+}
+
+#[test]
+fn samples_of_every_kind_are_collated() {
+    #[derive(Collate)]
+    struct Sample {
+        image: Tensor,
+        class: usize,
+        name: String,
+        point: ([f32; 2], Vec<i64>, bool),
+    }
+    let sample = |index: usize| Sample {
+        image: Tensor::full([2, 2], index as f64, DType::F32),
+        class: index,
+        name: format!("sample {index}"),
+        point: ([index as f32, 0.5], vec![1, 2, 3], index == 1),
+    };
+    let data = from_fn(2, move |index| Ok(sample(index)));
+    let options = LoaderOptions { batch_size: 2, ..Default::default() };
+    let batch: SampleBatch = DataLoader::new(data, options).to(Device::cpu()).epoch().next().unwrap().unwrap();
+    assert_eq!(batch.image.shape().dims(), [2, 2, 2]);
+    assert_eq!((batch.class.to_vec::<i64>(), batch.class.dtype()), (vec![0, 1], DType::I64));
+    assert_eq!(batch.name, ["sample 0", "sample 1"]);
+    assert_eq!(batch.point.0.to_vec::<f32>(), [0.0, 0.5, 1.0, 0.5]);
+    assert_eq!((batch.point.1.shape().dims(), batch.point.2.to_vec::<bool>()), (&[2, 3][..], vec![false, true]));
+    assert!(Vec::<f32>::collate(vec![vec![1.0], vec![]]).is_err());
+    assert!(Tensor::collate(vec![]).is_err());
+    assert!(Tensor::collate(vec![Tensor::from([1.0f32]), Tensor::from([1i64])]).is_err());
+}
+
+#[test]
+fn sequences_are_padded() {
+    let _guard = no_grad();
+    let rows = [Tensor::ones([2, 3], DType::F32), Tensor::ones([0, 3], DType::F32), Tensor::ones([4, 3], DType::F32)];
+    let padded = pad_sequences(&rows, -1.0).unwrap();
+    assert_eq!(padded.values.shape().dims(), [3, 4, 3]);
+    assert_eq!(padded.lengths.to_vec::<i64>(), [2, 0, 4]);
+    let expected = ones_where(&padded.mask);
+    assert_eq!(padded.values.to_vec::<f32>(), expected);
+    for wrong in [vec![], vec![Tensor::from(1.0f32)], vec![rows[0].clone(), Tensor::ones([2, 4], DType::F32)]] {
+        assert!(pad_sequences(&wrong, 0.0).is_err());
+    }
+}
+
+/// Returns 1 where the mask `[N, L]` is true and -1 elsewhere, for 3 features.
+fn ones_where(mask: &Tensor) -> Vec<f32> {
+    mask.to_vec::<bool>().into_iter().flat_map(|is_set| [if is_set { 1.0 } else { -1.0 }; 3]).collect()
+}

@@ -1,0 +1,5 @@
+//! Data sets, samplers and loaders.
+
+mod datasets;
+mod loader;
+mod samplers;
