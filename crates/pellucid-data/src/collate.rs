@@ -37,7 +37,7 @@ use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16
 )]
 pub trait Collate: Sized {
     /// A batch of samples.
-    type Batch: ToDevice + Send + 'static;
+    type Batch: BatchToDevice + Send + 'static;
 
     /// Collates samples into a batch.
     ///
@@ -48,7 +48,7 @@ pub trait Collate: Sized {
 }
 
 /// A batch that can be copied to a device.
-pub trait ToDevice: Sized {
+pub trait BatchToDevice: Sized {
     /// Returns the batch with its tensors on a device.
     ///
     /// # Errors
@@ -56,20 +56,26 @@ pub trait ToDevice: Sized {
     fn to_device(self, device: Device) -> Result<Self>;
 }
 
-impl ToDevice for Tensor {
+impl BatchToDevice for Tensor {
     fn to_device(self, device: Device) -> Result<Tensor> {
         self.try_to(device)
     }
 }
 
-impl<const K: usize> ToDevice for [Tensor; K] {
+impl<const K: usize> BatchToDevice for [Tensor; K] {
     fn to_device(self, device: Device) -> Result<Self> {
-        crate::dataset::try_each(&self, |tensor| tensor.try_to(device))
+        try_each(&self, |tensor| tensor.try_to(device))
     }
 }
 
+/// Returns `f` of each element, or the first error.
+pub(crate) fn try_each<T, R, const K: usize>(values: &[T; K], f: impl FnMut(&T) -> Result<R>) -> Result<[R; K]> {
+    let results = values.iter().map(f).collect::<Result<Vec<R>>>()?;
+    Ok(results.try_into().unwrap_or_else(|_| unreachable!("an array of K elements has K results")))
+}
+
 /// Values that are not tensors stay on the host.
-impl ToDevice for Vec<String> {
+impl BatchToDevice for Vec<String> {
     fn to_device(self, _: Device) -> Result<Self> {
         Ok(self)
     }
@@ -104,9 +110,7 @@ impl<const K: usize> Collate for [Tensor; K] {
 
     fn collate(samples: Vec<[Tensor; K]>) -> Result<[Tensor; K]> {
         let fields: [usize; K] = std::array::from_fn(|field| field);
-        crate::dataset::try_each(&fields, |&field| {
-            Tensor::collate(samples.iter().map(|sample| sample[field].clone()).collect())
-        })
+        try_each(&fields, |&field| Tensor::collate(samples.iter().map(|sample| sample[field].clone()).collect()))
     }
 }
 
@@ -186,7 +190,7 @@ macro_rules! collate_tuples {
             }
         }
 
-        impl<$($part: ToDevice),+> ToDevice for ($($part,)+) {
+        impl<$($part: BatchToDevice),+> BatchToDevice for ($($part,)+) {
             fn to_device(self, device: Device) -> Result<Self> {
                 Ok(($(self.$field.to_device(device)?,)+))
             }
@@ -212,7 +216,7 @@ pub struct PaddedSequences {
     pub mask: Tensor,
 }
 
-impl ToDevice for PaddedSequences {
+impl BatchToDevice for PaddedSequences {
     fn to_device(self, device: Device) -> Result<Self> {
         let [values, lengths, mask] = [self.values, self.lengths, self.mask].to_device(device)?;
         Ok(PaddedSequences { values, lengths, mask })

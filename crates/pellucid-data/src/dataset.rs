@@ -1,6 +1,6 @@
 //! Data sets: samples by index.
 
-use crate::collate::Collate;
+use crate::collate::{Collate, try_each};
 use crate::random::{EpochSeed, for_sample, reserved};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
@@ -74,11 +74,11 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Returns a data set with `f(sample)` for each sample, computed at each access.
-    fn map<T: Send, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> Map<Self, F>
+    fn map<T: Send, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> MapDataset<Self, F>
     where
         Self: Sized,
     {
-        Map { dataset: self, f }
+        MapDataset { dataset: self, f }
     }
 
     /// Returns the samples of these indices, in this order.
@@ -93,22 +93,22 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Returns the samples of this data set followed by those of another one.
-    fn concat<D: Dataset<Item = Self::Item>>(self, other: D) -> Concat<Self, D>
+    fn concat<D: Dataset<Item = Self::Item>>(self, other: D) -> ConcatDataset<Self, D>
     where
         Self: Sized,
     {
-        Concat { first: self, second: other }
+        ConcatDataset { first: self, second: other }
     }
 
     /// Returns a data set that computes each sample once and keeps it in memory. Random transforms belong after the
     /// cache, not before it.
-    fn cached(self) -> Cached<Self>
+    fn cached(self) -> CachedDataset<Self>
     where
         Self: Sized,
         Self::Item: Clone + Sync,
     {
         let samples = std::iter::repeat_with(OnceLock::new).take(self.len()).collect();
-        Cached { dataset: self, samples }
+        CachedDataset { dataset: self, samples }
     }
 }
 
@@ -148,17 +148,35 @@ macro_rules! forward_to_target {
 }
 forward_to_target!(&D, Box<D>, Arc<D>);
 
-/// A list is a data set of clones of its elements.
-impl<T: Clone + Send + Sync> Dataset for Vec<T> {
+/// A data set of clones of the elements of a list; see [`from_vec`].
+#[derive(Clone, Debug)]
+pub struct VecDataset<T> {
+    samples: Vec<T>,
+}
+
+/// Returns a data set of clones of the elements of a list. (`Vec` is not a data set itself: the methods of the trait
+/// would hide its own.)
+///
+/// ```
+/// use pellucid::data::{Dataset, from_vec};
+/// let words = from_vec(vec!["a".to_string(), "b".to_string()]);
+/// assert_eq!(words.get(1)?, "b");
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub fn from_vec<T: Clone + Send + Sync>(samples: Vec<T>) -> VecDataset<T> {
+    VecDataset { samples }
+}
+
+impl<T: Clone + Send + Sync> Dataset for VecDataset<T> {
     type Item = T;
 
     fn len(&self) -> usize {
-        self.as_slice().len()
+        self.samples.len()
     }
 
     fn get(&self, index: usize) -> Result<T> {
-        check_index(index, self.as_slice().len())?;
-        Ok(self[index].clone())
+        check_index(index, self.samples.len())?;
+        Ok(self.samples[index].clone())
     }
 }
 
@@ -256,12 +274,6 @@ impl<const K: usize> Dataset for TensorDataset<K> {
     }
 }
 
-/// Returns `f` of each element, or the first error.
-pub(crate) fn try_each<T, R, const K: usize>(values: &[T; K], f: impl FnMut(&T) -> Result<R>) -> Result<[R; K]> {
-    let results = values.iter().map(f).collect::<Result<Vec<R>>>()?;
-    Ok(results.try_into().unwrap_or_else(|_| unreachable!("an array of K elements has K results")))
-}
-
 /// A data set of `f(index)` for the indices 0..`len`; see [`from_fn`].
 #[derive(Clone, Debug)]
 pub struct FnDataset<F> {
@@ -296,12 +308,12 @@ impl<T: Send, F: Fn(usize) -> Result<T> + Send + Sync> Dataset for FnDataset<F> 
 
 /// A data set with a function of each sample; see [`Dataset::map`].
 #[derive(Clone, Debug)]
-pub struct Map<D, F> {
+pub struct MapDataset<D, F> {
     dataset: D,
     f: F,
 }
 
-impl<D: Dataset, T: Send, F: Fn(D::Item) -> Result<T> + Send + Sync> Dataset for Map<D, F> {
+impl<D: Dataset, T: Send, F: Fn(D::Item) -> Result<T> + Send + Sync> Dataset for MapDataset<D, F> {
     type Item = T;
 
     fn len(&self) -> usize {
@@ -374,12 +386,12 @@ impl<D: Dataset> Dataset for Subset<D> {
 
 /// Two data sets in succession; see [`Dataset::concat`].
 #[derive(Clone, Debug)]
-pub struct Concat<D, E> {
+pub struct ConcatDataset<D, E> {
     first: D,
     second: E,
 }
 
-impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for Concat<D, E> {
+impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for ConcatDataset<D, E> {
     type Item = D::Item;
 
     fn len(&self) -> usize {
@@ -397,12 +409,12 @@ impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for Concat<D, E> {
 
 /// A data set that keeps its samples in memory; see [`Dataset::cached`].
 #[derive(Clone, Debug)]
-pub struct Cached<D: Dataset> {
+pub struct CachedDataset<D: Dataset> {
     dataset: D,
     samples: Vec<OnceLock<D::Item>>,
 }
 
-impl<D: Dataset<Item: Clone + Sync>> Dataset for Cached<D> {
+impl<D: Dataset<Item: Clone + Sync>> Dataset for CachedDataset<D> {
     type Item = D::Item;
 
     fn len(&self) -> usize {

@@ -10,7 +10,8 @@
 //! // A sample is a pair of an image and its class.
 //! let data = from_fn(100, |index| Ok((Tensor::rand([3, 8, 8], DType::F32), (index % 10) as i64)));
 //! let [train, test] = random_split(data, [0.9, 0.1], 0)?;
-//! let mut loader = DataLoader::new(train, LoaderOptions { batch_size: 32, shuffle: true, workers: 2, ..Default::default() });
+//! let options = LoaderOptions { batch_size: 32, shuffle: true, workers: 2, ..Default::default() };
+//! let mut loader = DataLoader::new(train, options);
 //! for batch in loader.epoch() {
 //!     let (images, labels) = batch?;
 //!     assert_eq!(images.shape().dims()[1..], [3, 8, 8]);
@@ -49,8 +50,11 @@ mod random;
 mod sampler;
 
 pub use batches::Batches;
-pub use collate::{Collate, PaddedSequences, ToDevice, pad_sequences};
-pub use dataset::{Cached, Concat, Dataset, FnDataset, Map, SplitLength, Subset, TensorDataset, from_fn, random_split};
+pub use collate::{BatchToDevice, Collate, PaddedSequences, pad_sequences};
+pub use dataset::{
+    CachedDataset, ConcatDataset, Dataset, FnDataset, MapDataset, SplitLength, Subset, TensorDataset, VecDataset,
+    from_fn, from_vec, random_split,
+};
 pub use loader::{DataLoader, EpochIter, LoaderOptions};
 #[cfg(feature = "mnist")]
 pub use mnist::{Digits, Mnist};

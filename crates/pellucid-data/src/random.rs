@@ -129,7 +129,7 @@ struct BatchRandom {
 ///     }
 ///
 ///     fn get(&self, index: usize) -> Result<Tensor> {
-///         Ok(Tensor::rand([2], DType::F32) + self.0[index])
+///         Ok(Tensor::rand([2], DType::F32) + f64::from(self.0[index]))
 ///     }
 ///
 ///     fn get_many(&self, indices: &[usize]) -> Result<Vec<Tensor>> {

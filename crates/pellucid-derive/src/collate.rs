@@ -55,13 +55,13 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         }
 
         #[automatically_derived]
-        impl #data_path::ToDevice for #batch {
+        impl #data_path::BatchToDevice for #batch {
             fn to_device(
                 self,
                 device: #data_path::derive::Device,
             ) -> ::core::result::Result<Self, #data_path::derive::Error> {
                 ::core::result::Result::Ok(#batch {
-                    #(#names: #data_path::ToDevice::to_device(self.#names, device)?,)*
+                    #(#names: #data_path::BatchToDevice::to_device(self.#names, device)?,)*
                 })
             }
         }

@@ -380,8 +380,8 @@ impl Error {
         Error::InputMismatch { index: given.min(expected), got: got.into(), expected: format!("{expected} inputs") }
     }
 
-    /// Returns the error without the layers of a model, the parts of a checkpoint and the samples of a data set in which
-    /// it occurred.
+    /// Returns the error without the layer of a model, the part of a checkpoint or the sample of a data set in which it
+    /// occurred.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;

@@ -1,8 +1,8 @@
 //! The iterator over the batches of an epoch, and the batches that workers compute ahead of it.
 
-use super::OP;
 use super::plan::{BatchOrder, EpochPlan};
 use super::workers::OrderedWorkers;
+use super::{LoaderOptions, OP};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress};
 use crate::random::{EpochSeed, with_batch};
 use pellucid_tensor::{Error, Result, autocast_off, no_grad};
@@ -11,17 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The computation of a batch from the indices of its samples.
-pub(super) type BatchFn<B> = Box<dyn Fn(&[usize]) -> Result<B> + Send + Sync>;
+pub(super) type BatchFn<B> = Arc<dyn Fn(&[usize]) -> Result<B> + Send + Sync>;
 
 /// The computation of the batches of a loader.
 pub(super) struct LoaderPipeline<B> {
     /// The number of samples of the data set.
     pub(super) samples: usize,
-    pub(super) order: BatchOrder,
-    /// The number of worker threads.
-    pub(super) workers: usize,
-    /// The number of batches that each worker prepares ahead.
-    pub(super) prefetch_factor: usize,
+    pub(super) order: Arc<BatchOrder>,
+    pub(super) options: LoaderOptions,
     pub(super) batch: BatchFn<B>,
 }
 
@@ -76,12 +73,11 @@ pub(super) struct BatchQueue<B> {
 impl<B: Send + 'static> BatchQueue<B> {
     /// Starts the workers with this batch.
     fn start(pipeline: &Arc<LoaderPipeline<B>>, plan: EpochPlan, front: BatchPosition, batches: usize) -> Result<Self> {
+        let LoaderOptions { workers, prefetch_factor, .. } = pipeline.options;
         let shared = pipeline.clone();
         let process = move |job: BatchJob| shared.compute(&job.plan, job.batch);
-        let workers = OrderedWorkers::start(pipeline.workers, pipeline.prefetch_factor, process);
-        let workers = workers.map_err(|error| {
-            let reason = format!("{} worker threads cannot be started ({error}); use fewer", pipeline.workers);
-            Error::invalid(OP, reason)
+        let workers = OrderedWorkers::start(workers, prefetch_factor, process).map_err(|error| {
+            Error::invalid(OP, format!("{workers} worker threads cannot be started ({error}); use fewer"))
         })?;
         Ok(BatchQueue { workers, seed: plan.seed.seed, front, back: front.batch, plan: Arc::new(plan), batches })
     }
@@ -151,7 +147,7 @@ impl<B: Send + 'static> EpochIter<B> {
             Some(queue) => BatchSource::Workers(queue),
             None => {
                 let plan = pipeline.plan(EpochSeed { seed, epoch: position.epoch })?;
-                match pipeline.workers {
+                match pipeline.options.workers {
                     0 => BatchSource::Caller(plan),
                     _ => BatchSource::Workers(BatchQueue::start(pipeline, plan, position, end)?),
                 }

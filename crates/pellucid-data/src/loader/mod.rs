@@ -6,17 +6,17 @@ mod workers;
 
 pub use epoch::EpochIter;
 
-use crate::collate::{Collate, ToDevice};
+use crate::collate::{BatchToDevice, Collate};
 use crate::dataset::Dataset;
 use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty};
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
-use epoch::{IdleQueue, LoaderPipeline};
+use epoch::{BatchFn, IdleQueue, LoaderPipeline};
 use pellucid_derive::panicking_form;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Device, Error, Result, Tensor, unwrap};
 use plan::BatchOrder;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// The options of a [`DataLoader`].
 #[derive(Clone, Copy, Debug)]
@@ -103,9 +103,9 @@ impl<B: Send + 'static> DataLoader<B> {
     ///
     /// ```
     /// use pellucid::Tensor;
-    /// use pellucid::data::{DataLoader, LoaderOptions, pad_sequences};
+    /// use pellucid::data::{DataLoader, LoaderOptions, from_vec, pad_sequences};
     ///
-    /// let sentences = vec![Tensor::from([1i64, 2, 3]), Tensor::from([4i64, 5])];
+    /// let sentences = from_vec(vec![Tensor::from([1i64, 2, 3]), Tensor::from([4i64, 5])]);
     /// let options = LoaderOptions { batch_size: 2, ..Default::default() };
     /// let mut loader = DataLoader::with_collate(sentences, options, |batch| pad_sequences(&batch, 0));
     /// for batch in loader.epoch() {
@@ -144,62 +144,47 @@ impl<B: Send + 'static> DataLoader<B> {
             true => Box::new(RandomSampler { samples }),
             false => Box::new(SequentialSampler { samples }),
         };
-        let order = BatchOrder::Samples { sampler, size: options.batch_size, drop_last: options.drop_last };
-        let LoaderOptions { seed, workers, prefetch_factor, .. } = options;
-        let pipeline = LoaderPipeline { samples, order, workers, prefetch_factor, batch: Box::new(batch) };
-        Ok(DataLoader::of_pipeline(pipeline, LoaderProgress::new(Some(seed))))
+        let order = Arc::new(BatchOrder::samples(sampler, &options));
+        let pipeline = LoaderPipeline { samples, order, options, batch: Arc::new(batch) };
+        Ok(DataLoader::of_pipeline(pipeline, LoaderProgress::new(Some(options.seed))))
     }
 
     fn of_pipeline(pipeline: LoaderPipeline<B>, progress: LoaderProgress) -> DataLoader<B> {
-        DataLoader { pipeline: Arc::new(pipeline), progress, idle: Arc::new(Mutex::new(None)) }
+        DataLoader { pipeline: Arc::new(pipeline), progress, idle: Arc::default() }
     }
 
-    /// Returns this loader with a change of its pipeline, before its first epoch.
-    fn with(self, change: impl FnOnce(&mut LoaderPipeline<B>)) -> DataLoader<B> {
-        let DataLoader { mut pipeline, progress, idle } = self;
-        drop(idle);
-        let own = Arc::get_mut(&mut pipeline).expect("a loader that is created must own its pipeline");
-        change(own);
-        DataLoader { pipeline, progress, idle: Arc::new(Mutex::new(None)) }
+    /// Returns this loader with batches in another order.
+    fn in_order(self, order: BatchOrder) -> DataLoader<B> {
+        let LoaderPipeline { samples, options, ref batch, .. } = *self.pipeline;
+        let pipeline = LoaderPipeline { samples, order: Arc::new(order), options, batch: batch.clone() };
+        DataLoader::of_pipeline(pipeline, self.progress)
     }
 
     /// Reads the samples in the order of a sampler, in place of [`shuffle`](LoaderOptions::shuffle).
-    ///
-    /// # Panics
-    /// If an iterator of the loader exists.
     #[must_use]
     pub fn sampler(self, sampler: impl Sampler + 'static) -> Self {
-        self.with(|pipeline| {
-            if let BatchOrder::Samples { sampler: own, .. } = &mut pipeline.order {
-                *own = Box::new(sampler);
-            }
-        })
+        let order = BatchOrder::samples(Box::new(sampler), &self.pipeline.options);
+        self.in_order(order)
     }
 
     /// Reads the batches of a batch sampler, in place of the options
     /// [`batch_size`](LoaderOptions::batch_size), [`shuffle`](LoaderOptions::shuffle) and
     /// [`drop_last`](LoaderOptions::drop_last).
-    ///
-    /// # Panics
-    /// If an iterator of the loader exists.
     #[must_use]
     pub fn batch_sampler(self, sampler: impl BatchSampler + 'static) -> Self {
-        self.with(|pipeline| pipeline.order = BatchOrder::Batches(Box::new(sampler)))
+        self.in_order(BatchOrder::Batches(Box::new(sampler)))
     }
 
     /// Copies every batch to a device. Workers do so ahead of the loop, while the device computes.
-    ///
-    /// # Panics
-    /// If an iterator of the loader exists.
     #[must_use]
     pub fn to(self, device: Device) -> Self
     where
-        B: ToDevice,
+        B: BatchToDevice,
     {
-        self.with(|pipeline| {
-            let batch = std::mem::replace(&mut pipeline.batch, Box::new(|_| unreachable!("replaced below")));
-            pipeline.batch = Box::new(move |indices| batch(indices)?.to_device(device));
-        })
+        let LoaderPipeline { samples, ref order, options, ref batch } = *self.pipeline;
+        let on_host = batch.clone();
+        let batch: BatchFn<B> = Arc::new(move |indices| on_host(indices)?.to_device(device));
+        DataLoader::of_pipeline(LoaderPipeline { samples, order: order.clone(), options, batch }, self.progress)
     }
 }
 
@@ -267,7 +252,10 @@ impl<B> fmt::Debug for DataLoader<B> {
         let LoaderSizes { samples, size, batches } = self.sizes();
         let mut fields = f.debug_struct("DataLoader");
         fields.field("samples", &samples).field("batch_size", &size).field("batches", &batches);
-        fields.field("workers", &self.pipeline.workers).field("position", &self.position()).finish_non_exhaustive()
+        fields
+            .field("workers", &self.pipeline.options.workers)
+            .field("position", &self.position())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The batches of an epoch, as lists of indices.
 
+use super::LoaderOptions;
 use crate::progress::LoaderSizes;
 use crate::random::EpochSeed;
 use crate::sampler::{BatchSampler, Sampler, batch_count};
@@ -40,6 +41,11 @@ impl EpochPlan {
 }
 
 impl BatchOrder {
+    /// Returns batches of successive samples of a sampler.
+    pub(super) fn samples(sampler: Box<dyn Sampler>, options: &LoaderOptions) -> BatchOrder {
+        BatchOrder::Samples { sampler, size: options.batch_size, drop_last: options.drop_last }
+    }
+
     /// Returns the sizes of an epoch of a data set of `samples` samples. Batches of different sizes have size 0.
     pub(super) fn sizes(&self, samples: usize) -> LoaderSizes {
         match self {

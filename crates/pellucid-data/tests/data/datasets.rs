@@ -1,6 +1,6 @@
 //! Data sets that are made of others.
 
-use pellucid::data::{Dataset, TensorDataset, from_fn, random_split};
+use pellucid::data::{Dataset, TensorDataset, from_fn, from_vec, random_split};
 use pellucid::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ fn subsets_maps_and_concatenations_return_the_samples_of_their_sources() {
     assert_eq!(both.get_batch(&[0, 7]).unwrap().to_vec::<i64>(), [3, 40]);
     let boxed: Box<dyn Dataset<Item = usize>> = Box::new(both);
     assert_eq!(boxed.get(4).unwrap(), 10);
-    assert_eq!(all(&vec!["a".to_string(), "b".to_string()]), ["a", "b"]);
+    assert_eq!(all(&from_vec(vec!["a".to_string(), "b".to_string()])), ["a", "b"]);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn indices_out_of_bounds_are_errors() {
     assert!(out_of_bounds(numbers().concat(from_fn(0, Ok)).get(5)));
     assert!(out_of_bounds(numbers().cached().get(usize::MAX)));
     assert!(out_of_bounds(numbers().subset(vec![0, 5]).map(|_| 0)));
-    assert!(out_of_bounds(vec![1usize; 5].get(5)));
+    assert!(out_of_bounds(from_vec(vec![1usize; 5]).get(5)));
     let tensors = TensorDataset::new(&[Tensor::arange(0i64, 5, 1)]);
     assert!(tensors.get(5).is_err() && tensors.get_batch(&[0, 5]).is_err() && tensors.get_many(&[5]).is_err());
 }

@@ -1,9 +1,9 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
 use pellucid::data::{
-    BatchPosition, Batches, BucketBatchSampler, Cached, Concat, DataLoader, Digits, DistributedSampler, EpochIter,
-    EpochSeed, FnDataset, LoaderOptions, Map, Mnist, PaddedSequences, RandomSampler, SequentialSampler, SplitMix64,
-    StratifiedSampler, Subset, TensorDataset, WeightedRandomSampler,
+    BatchPosition, Batches, BucketBatchSampler, CachedDataset, ConcatDataset, DataLoader, Digits, DistributedSampler,
+    EpochIter, EpochSeed, FnDataset, LoaderOptions, MapDataset, Mnist, PaddedSequences, RandomSampler,
+    SequentialSampler, SplitMix64, StratifiedSampler, Subset, TensorDataset, VecDataset, WeightedRandomSampler,
 };
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
@@ -143,8 +143,9 @@ fn public_types_are_send_and_sync() {
     both![TripletMarginLossOptions, Unique, WindowFunction<'_>, NeedsInputGrad];
     both![SaveForBackward<'_>];
     both![Batches<3>, BatchPosition, Mnist, Digits, train::Progress];
-    both![TensorDataset, FnDataset<fn(usize)>, Map<Vec<f32>, fn(f32)>, Subset<Vec<f32>>, Concat<Vec<f32>, Vec<f32>>];
-    both![Cached<Vec<f32>>, SequentialSampler, RandomSampler, WeightedRandomSampler, StratifiedSampler];
+    both![TensorDataset, FnDataset<fn(usize)>, VecDataset<f32>, MapDataset<TensorDataset, fn(f32)>];
+    both![Subset<TensorDataset>, ConcatDataset<TensorDataset, TensorDataset>, CachedDataset<TensorDataset>];
+    both![SequentialSampler, RandomSampler, WeightedRandomSampler, StratifiedSampler];
     both![DistributedSampler<RandomSampler>, BucketBatchSampler, EpochSeed, SplitMix64, PaddedSequences];
     both![DataLoader<Tensor>, LoaderOptions];
     // Only the thread that reads the batches has the iterator.

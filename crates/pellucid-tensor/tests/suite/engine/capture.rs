@@ -4,8 +4,8 @@ use super::programs::wave;
 use crate::support::{bits, panic_of, payload_of};
 use pellucid_tensor::plan::Launch;
 use pellucid_tensor::{
-    CaptureOptions, DType, Error, Generator, GradOptions, Passes, Tensor, capture, capture_local, capture_with, formula,
-    grad_one, lazy, manual_seed, no_grad, ops,
+    CaptureOptions, DType, Error, Generator, GradOptions, Passes, Tensor, capture, capture_local, capture_with,
+    formula, grad_one, lazy, manual_seed, no_grad, ops,
 };
 use std::cell::{Cell, RefCell};
 
