@@ -47,7 +47,7 @@ use std::time::Duration;
 /// A result with any error.
 type AnyResult<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The compiled batch sizes; a larger batch is split.
+/// The listed batch sizes; a larger batch is split.
 const BATCH_SIZES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// The number of texts that wait for a batch, at most.
@@ -121,7 +121,7 @@ impl Tokenizer {
     }
 }
 
-/// Returns the compiled lengths: powers of two from 16, and the largest number of tokens.
+/// Returns the listed lengths: powers of two from 16, and the largest number of tokens.
 fn compiled_lengths(longest: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(16), |length| Some(2 * length));
     powers.take_while(|&length| length < longest).chain([longest]).collect()
@@ -146,7 +146,7 @@ fn main() -> AnyResult<()> {
     let (sender, jobs) = sync_channel(QUEUE);
     let (max_batch, max_wait) = (arguments.max_batch, arguments.max_wait);
     let mut encoder = inference_model(bert, longest)?;
-    encoder.compile_for(&bert::padded(&[vec![0]], longest))?;
+    encoder.prepare(&bert::padded(&[vec![0]], longest))?;
     let worker = std::thread::spawn(move || worker::run(&mut encoder, &jobs, max_batch, max_wait));
     let service = http::Service { tokenizer, jobs: sender, timeout: arguments.timeout, latencies: latencies.clone() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
