@@ -94,7 +94,7 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
     let op = "bincount";
     if !x.dtype().is_int() {
-        return Err(Error::dtypes(op, [x.dtype()], "the inputs must have an integer dtype"));
+        return Err(Error::dtypes(op, [x.dtype()], "the input must have an integer dtype"));
     }
     if x.rank() != 1 || weights.is_some_and(|w| w.shape() != x.shape()) {
         let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
