@@ -122,14 +122,14 @@ impl Tokenizer {
 }
 
 /// Returns the listed lengths: powers of two from 16, and the largest number of tokens.
-fn compiled_lengths(longest: usize) -> Vec<usize> {
+fn sequence_lengths(longest: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(16), |length| Some(2 * length));
     powers.take_while(|&length| length < longest).chain([longest]).collect()
 }
 
 /// Returns the encoder for inference.
 fn inference_model(bert: Bert, longest: usize) -> pellucid::Result<worker::Encoder> {
-    InferenceModel::new(bert, &BATCH_SIZES)?.with_lengths(&compiled_lengths(longest))
+    InferenceModel::new(bert, &BATCH_SIZES)?.with_lengths(&sequence_lengths(longest))
 }
 
 fn main() -> AnyResult<()> {
@@ -178,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn compiled_lengths_end_with_the_longest_text() {
-        assert_eq!(compiled_lengths(100), [16, 32, 64, 100]);
-        assert_eq!(compiled_lengths(64), [16, 32, 64]);
-        assert_eq!(compiled_lengths(8), [8]);
+    fn sequence_lengths_end_with_the_longest_text() {
+        assert_eq!(sequence_lengths(100), [16, 32, 64, 100]);
+        assert_eq!(sequence_lengths(64), [16, 32, 64]);
+        assert_eq!(sequence_lengths(8), [8]);
     }
 
     #[test]
