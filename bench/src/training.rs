@@ -6,11 +6,11 @@ use pellucid::capture_local;
 use pellucid::prelude::*;
 
 /// The loss of a batch and its targets.
-type Loss = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
+type LossFn = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
 
 /// The model, loss, optimizer and data of a training step.
 pub(crate) struct Training {
-    loss: Loss,
+    loss: LossFn,
     optimizer: Box<dyn Optimizer>,
     x: Tensor,
     target: Tensor,

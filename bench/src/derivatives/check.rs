@@ -9,11 +9,11 @@ use pellucid::{Error, GradOptions, Result, Tensor, grad, ops};
 use std::time::{Duration, Instant};
 
 /// The function whose derivatives are checked.
-pub type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
+pub type TestedFn<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
 
 /// A function, the point at which it is differentiated, and the directions.
 pub struct DerivativeProblem<'a> {
-    function: Function<'a>,
+    function: TestedFn<'a>,
     leaves: &'a [(Vec<usize>, Vec<f64>)],
     /// c₀, of the shape of f's value.
     first: Vec<f64>,
@@ -64,7 +64,7 @@ impl<'a> DerivativeProblem<'a> {
     /// # Errors
     /// The errors of the function.
     pub fn new(
-        function: Function<'a>,
+        function: TestedFn<'a>,
         leaves: &'a [(Vec<usize>, Vec<f64>)],
         order: usize,
         random: &mut SplitMix64,

@@ -301,9 +301,11 @@ pub enum Error {
         /// The error of the layer.
         source: Box<Error>,
     },
-    /// A state dict does not fit the module or optimizer that loads it.
-    #[error("{}", state_dict::message(missing, unexpected, wrong_shapes))]
+    /// A state dict does not fit the module or optimizer that loads or uses it.
+    #[error("{}", state_dict::message(op, missing, unexpected, wrong_shapes))]
     StateDict {
+        /// The operation.
+        op: &'static str,
         /// Names in the module that are missing in the state dict.
         missing: Vec<String>,
         /// Names in the state dict that are missing in the module.
@@ -470,6 +472,7 @@ impl Error {
             | Error::Poisoned { op }
             | Error::NotComputed { op }
             | Error::DeviceMismatch { op, .. }
+            | Error::StateDict { op, .. }
             | Error::File { op, .. }
             | Error::OutOfMemory { op, .. } => Some(op),
             // An anomaly must keep the name of the kernel; the other errors do not belong to an operation.

@@ -5,7 +5,7 @@
 
 use crate::hook;
 use crate::layer::Layer;
-use crate::module::{Module, ModuleParts, parts};
+use crate::module::{DynModule, Module, as_dyn};
 use crate::summary::{Summary, SummaryRow};
 use crate::visit::{ModuleId, ModulePart, label, short_type_name};
 use pellucid_tensor::kernel::Meta;
@@ -97,13 +97,13 @@ pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
 struct CalledModule<'a> {
     id: Option<ModuleId>,
     type_name: &'static str,
-    parts: &'a dyn ModuleParts,
+    module: &'a dyn DynModule,
 }
 
 impl<'a> CalledModule<'a> {
     #[inline]
     fn of<M: Module + ?Sized>(module: &'a &'a M) -> CalledModule<'a> {
-        CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), parts: parts(module) }
+        CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), module: as_dyn(module) }
     }
 
     /// Returns the name of the module's type. For a pointer, it is the name of the pointee's type.
@@ -113,7 +113,7 @@ impl<'a> CalledModule<'a> {
             return own;
         }
         let mut pointee = None;
-        self.parts.walk(&mut |_, part| {
+        self.module.walk(&mut |_, part| {
             if let ModulePart::Module(info) = part {
                 pointee.get_or_insert(info.class());
             }
@@ -129,16 +129,16 @@ fn call_observed(
     module: CalledModule<'_>,
     is_activation: bool,
     inputs: &[&Tensor],
-    compute: Compute<'_>,
+    compute: CallComputation<'_>,
 ) -> Result<Tensor> {
     if WATCH.with_borrow(|watch| watch.is_some()) {
         return ModelTrace::record_call(module.id, module.class(), is_activation, inputs, compute);
     }
-    call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.parts, error))
+    call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
 }
 
 /// The computation of a call, which runs once. It gets the replacement of the single input, if there is one.
-pub(crate) type Compute<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;
+pub(crate) type CallComputation<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;
 
 /// The innermost module whose call failed.
 struct FailedCall {
@@ -160,20 +160,20 @@ thread_local! {
 /// The function is called only after a failure.
 #[inline]
 pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
-    add_failed_path(ModuleId::of(module), parts(&module), error)
+    add_failed_path(ModuleId::of(module), as_dyn(&module), error)
 }
 
 /// Implements [`with_failed_path`] for the module `own`, without its type.
 #[cold]
 #[inline(never)]
-fn add_failed_path(own: Option<ModuleId>, parts: &dyn ModuleParts, error: Error) -> Error {
+fn add_failed_path(own: Option<ModuleId>, module: &dyn DynModule, error: Error) -> Error {
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
         FAILURE.set(own.map(|id| FailedCall { id, source: error.clone(), returned: error.clone() }));
         return error;
     };
     let mut found = None;
-    parts.walk(&mut |name, part| {
+    module.walk(&mut |name, part| {
         if let ModulePart::Module(info) = part
             && info.id() == Some(failure.id)
             && !name.is_empty()
@@ -215,7 +215,7 @@ pub(crate) struct LayerCall<'a> {
 }
 
 /// Runs a call with its hooks, and notifies the listener of this thread when it is finished.
-fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
+fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: CallComputation<'_>) -> Result<Tensor> {
     let next = |follow: &mut CallListener| {
         follow.calls += 1;
         (follow.calls - 1, follow.on_call.clone())
@@ -274,7 +274,7 @@ impl ModelTrace {
         type_name: &'static str,
         is_activation: bool,
         inputs: &[&Tensor],
-        compute: Compute<'_>,
+        compute: CallComputation<'_>,
     ) -> Result<Tensor> {
         let (x, before) = (inputs[0], traced().unwrap_or_default());
         let (at, runs_hooks) = ModelTrace::with(|watch| {
@@ -337,7 +337,7 @@ impl Drop for TracedCallGuard {
 /// # Errors
 /// The errors of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
 pub(crate) fn trace_calls(
-    model: &dyn ModuleParts,
+    model: &dyn DynModule,
     run: &mut dyn FnMut() -> Result<Tensor>,
 ) -> Result<(Tensor, Vec<TracedCall>)> {
     trace_model(model, false, run)
@@ -348,14 +348,14 @@ pub(crate) fn trace_calls(
 /// # Errors
 /// The errors of [`trace_calls`]; [`Error::ReadInCapture`] for a hook that reads a value.
 pub(crate) fn trace_hooked_calls(
-    model: &dyn ModuleParts,
+    model: &dyn DynModule,
     run: &mut dyn FnMut() -> Result<Tensor>,
 ) -> Result<(Tensor, Vec<TracedCall>)> {
     trace_model(model, true, run)
 }
 
 fn trace_model(
-    model: &dyn ModuleParts,
+    model: &dyn DynModule,
     runs_hooks: bool,
     run: &mut dyn FnMut() -> Result<Tensor>,
 ) -> Result<(Tensor, Vec<TracedCall>)> {
@@ -374,8 +374,8 @@ fn trace_model(
     }
 }
 
-/// A layer without its type, as [`ModuleParts`] is a module without its type.
-pub(crate) trait TracedLayer: ModuleParts {
+/// A layer without its type, as [`DynModule`] is a module without its type.
+pub(crate) trait TracedLayer: DynModule {
     fn run(&self, x: &Tensor) -> Result<Tensor>;
     fn dtype(&self) -> DType;
 }
@@ -391,7 +391,7 @@ impl<L: Layer + ?Sized> TracedLayer for &L {
 }
 
 /// Returns the device of the first parameter of a module, or the CPU if there is none.
-pub(crate) fn first_device(module: &dyn ModuleParts) -> Device {
+pub(crate) fn first_device(module: &dyn DynModule) -> Device {
     module.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
 }
 
@@ -412,6 +412,6 @@ pub(crate) fn output_shape(layer: &dyn TracedLayer, input: &[usize]) -> Result<S
 pub(crate) fn summary(layer: &dyn TracedLayer, input: &[usize]) -> Result<Summary> {
     let (_, calls) = trace_layer(layer, input)?;
     let rows = calls.into_iter().map(|call| call.row).collect();
-    let parts: &dyn ModuleParts = layer;
-    Ok(Summary::new(rows, parts.parameters(), parts.unnamed_buffers(), input))
+    let module: &dyn DynModule = layer;
+    Ok(Summary::new(rows, module.parameters(), module.unnamed_buffers(), input))
 }

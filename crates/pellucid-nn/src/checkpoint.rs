@@ -1,6 +1,6 @@
 //! Checkpoints of a training run: all parts whose state the next step depends on.
 
-use crate::module::{Module, ModuleParts};
+use crate::module::{DynModule, Module};
 use crate::optim::{GradScaler, Optimizer};
 use crate::state::{StateDict, Stateful};
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
@@ -55,7 +55,7 @@ impl<'a> Checkpoint<'a> {
 
     /// Adds the parameters and persistent buffers of one of several models, such as the discriminator of a GAN.
     pub fn named_model(self, name: &str, model: &'a impl Module) -> Checkpoint<'a> {
-        let model: &'a dyn ModuleParts = model;
+        let model: &'a dyn DynModule = model;
         self.with(name, Box::new(model))
     }
 

@@ -2,9 +2,9 @@
 
 use crate::cloning::CloneScope;
 use crate::hook::{HookGuard, copy_hooks};
-use crate::module::{Module, ModuleParts, in_part, parts};
+use crate::module::{DynModule, Module, as_dyn, in_value};
 use crate::state::StateDict;
-use pellucid_tensor::{Error, Result, Tensor, TensorId};
+use pellucid_tensor::{Error, Result, Tensor, TensorId, WrongShape};
 use std::collections::{HashMap, HashSet};
 
 /// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result:
@@ -40,33 +40,33 @@ use std::collections::{HashMap, HashSet};
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the name of a parameter is missing, a name is unexpected, a shape differs, or two
-/// names of a shared parameter have different tensors. [`Error::Layer`] names a tensor of another dtype, or on another
-/// device unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy) layer that is not built; and a part behind an
-/// `Arc` or a reference, whose clone is the same part.
+/// [`Error::StateDict`] if the name of a parameter is missing, a name is unexpected, or a shape differs;
+/// [`Error::InvalidArgument`] if two names of a shared parameter have different tensors. [`Error::Layer`] names a
+/// tensor of another dtype, or on another device unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy) layer
+/// that is not built; and a part behind an `Arc` or a reference, whose clone is the same part.
 pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run: impl FnOnce(&M) -> R) -> Result<R> {
-    let given = given_tensors(parts(&model), tensors)?;
+    let given = given_tensors(as_dyn(&model), tensors)?;
     let scope = CloneScope::given(given.clone());
     let clone = model.clone();
     drop(scope);
     let clone = &clone;
-    let _hooks = connect(parts(&model), parts(&clone), &given)?;
+    let _hooks = connect(as_dyn(&model), as_dyn(&clone), &given)?;
     Ok(run(clone))
 }
 
 /// Returns the given tensor of each parameter and buffer of the model.
-fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap<TensorId, Tensor>> {
+fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<TensorId, Tensor>> {
     model.check_built(OP)?;
     let own = model.values(|_| true);
     let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
-    let unexpected: Vec<&str> = tensors.keys().map(String::as_str).filter(|name| !known.contains(name)).collect();
+    let unexpected: Vec<String> = tensors.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
     let mut given: HashMap<TensorId, Tensor> = HashMap::new();
     let mut wrong_shapes = Vec::new();
     for (name, own) in &own {
         let Some(tensor) = tensors.get(name) else { continue };
         if tensor.shape() != own.shape() {
-            let (found, expected) = (tensor.shape(), own.shape());
-            wrong_shapes.push(format!("`{name}` has the shape {found} instead of {expected}"));
+            let (found, expected) = (tensor.shape().clone(), own.shape().clone());
+            wrong_shapes.push(WrongShape { name: name.clone(), found, expected });
         }
         if given.insert(own.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
             let reason = format!(
@@ -78,29 +78,16 @@ fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap
     }
     let parameters = model.parameters();
     let absent = parameters.iter().filter(|(_, parameter)| !given.contains_key(&parameter.id()));
-    let missing: Vec<&str> = absent.map(|(name, _)| name.as_str()).collect();
+    let missing: Vec<String> = absent.map(|(name, _)| name.clone()).collect();
     if !(missing.is_empty() && unexpected.is_empty() && wrong_shapes.is_empty()) {
-        return Err(Error::invalid(OP, mismatch(&missing, &unexpected, wrong_shapes)));
+        return Err(Error::StateDict { op: OP, missing, unexpected, wrong_shapes });
     }
     for (name, own) in &own {
         if let Some(tensor) = given.get(&own.id()) {
-            check_tensor(tensor, own).map_err(|error| in_part(name, error))?;
+            check_tensor(tensor, own).map_err(|error| in_value(name, error))?;
         }
     }
     Ok(given)
-}
-
-/// Returns the error text for names or shapes that differ from the model's.
-fn mismatch(missing: &[&str], unexpected: &[&str], wrong_shapes: Vec<String>) -> String {
-    let mut parts = Vec::new();
-    if !missing.is_empty() {
-        parts.push(format!("the parameters {missing:?} have no tensor"));
-    }
-    if !unexpected.is_empty() {
-        parts.push(format!("the model has no parameters or buffers {unexpected:?}"));
-    }
-    parts.extend(wrong_shapes);
-    format!("{}; pass tensors with the names and shapes of named_parameters()", parts.join(", "))
 }
 
 /// The name of the operation in errors.
@@ -120,8 +107,8 @@ fn check_tensor(tensor: &Tensor, own: &Tensor) -> Result<()> {
 
 /// Checks that the clone holds the given tensors, and registers the hooks of the model for it.
 fn connect<'c>(
-    model: &dyn ModuleParts,
-    clone: &'c dyn ModuleParts,
+    model: &dyn DynModule,
+    clone: &'c dyn DynModule,
     given: &HashMap<TensorId, Tensor>,
 ) -> Result<Vec<HookGuard<'c>>> {
     let (own, cloned) = (model.values(|_| true), clone.values(|_| true));
@@ -135,5 +122,5 @@ fn connect<'c>(
     model.check_separate(OP, clone)?;
     let reason = "clone() of the model must clone all of its parameters and buffers";
     let error = Error::invalid(OP, reason);
-    Err(kept.map_or(error.clone(), |((name, _), _)| in_part(name, error)))
+    Err(kept.map_or(error.clone(), |((name, _), _)| in_value(name, error)))
 }

@@ -6,8 +6,8 @@
 //! that the step calls was added or removed, the next launch records the step again; the recording without the hook is
 //! kept, and is used once the hook is removed.
 
-use crate::call::{Compute, Observer, is_observed};
-use crate::module::{Module, ModuleParts, parts};
+use crate::call::{CallComputation, Observer, is_observed};
+use crate::module::{DynModule, Module, as_dyn};
 use crate::visit::ModuleId;
 use pellucid_tensor::{Error, HookList, Result, Tensor, is_capturing, is_grad_enabled, ops};
 use std::collections::HashMap;
@@ -19,17 +19,17 @@ type ForwardHook = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
 type BackwardHook = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 
 #[derive(Clone)]
-enum Hook {
+enum LayerHook {
     ForwardPre(Arc<ForwardPreHook>),
     Forward(Arc<ForwardHook>),
     Backward(Arc<BackwardHook>),
 }
 
 /// The hooks of each module that has some, or that a recording depends on.
-static HOOKS: LazyLock<RwLock<HashMap<ModuleId, HookList<Hook>>>> = LazyLock::new(RwLock::default);
+static HOOKS: LazyLock<RwLock<HashMap<ModuleId, HookList<LayerHook>>>> = LazyLock::new(RwLock::default);
 
 /// Calls `f` with the hooks of a module.
-fn with_hooks_of<R>(module: ModuleId, f: impl FnOnce(&mut HookList<Hook>) -> R) -> R {
+fn with_hooks_of<R>(module: ModuleId, f: impl FnOnce(&mut HookList<LayerHook>) -> R) -> R {
     let mut all = HOOKS.write().unwrap_or_else(PoisonError::into_inner);
     if all.len() == all.capacity() && !all.contains_key(&module) {
         all.retain(|_, hooks| !hooks.is_unused());
@@ -76,7 +76,7 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    register(parts(&model), name, Hook::ForwardPre(Arc::new(hook)))
+    register(as_dyn(&model), name, LayerHook::ForwardPre(Arc::new(hook)))
 }
 
 /// Registers a hook that is called as `hook(x, y)` after the layer of this name computed y; a returned tensor replaces
@@ -145,7 +145,7 @@ pub fn on_call<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    register(parts(&model), name, Hook::Forward(Arc::new(hook)))
+    register(as_dyn(&model), name, LayerHook::Forward(Arc::new(hook)))
 }
 
 /// Runs a module's computation so that its hooks can observe and replace the output. A [`Layer`](crate::Layer) does so
@@ -193,11 +193,11 @@ pub fn on_backward<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    register(parts(&model), name, Hook::Backward(Arc::new(hook)))
+    register(as_dyn(&model), name, LayerHook::Backward(Arc::new(hook)))
 }
 
 /// Registers a hook of the part of this name. The guard borrows the model for the lifetime that the caller specifies.
-fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookGuard<'m>> {
+fn register<'m>(model: &dyn DynModule, name: &str, hook: LayerHook) -> Result<HookGuard<'m>> {
     let modules = model.modules();
     let Some((_, info)) = modules.iter().find(|(n, _)| n == name) else {
         let names: Vec<&str> = modules.iter().map(|(n, _)| n.as_str()).collect();
@@ -216,7 +216,7 @@ fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookG
 }
 
 /// Registers the hooks of a model's modules for the modules of its clone, until the guards are dropped.
-pub(crate) fn copy_hooks<'m>(model: &dyn ModuleParts, clone: &'m dyn ModuleParts) -> Vec<HookGuard<'m>> {
+pub(crate) fn copy_hooks<'m>(model: &dyn DynModule, clone: &'m dyn DynModule) -> Vec<HookGuard<'m>> {
     if !is_observed() {
         return Vec::new();
     }
@@ -232,7 +232,7 @@ pub(crate) fn copy_hooks<'m>(model: &dyn ModuleParts, clone: &'m dyn ModuleParts
 
 /// Returns the hooks of a module; a captured step becomes dependent on them. They are called without the lock, since a
 /// hook may register and remove others.
-fn hooks_of(module: Option<ModuleId>) -> Vec<Hook> {
+fn hooks_of(module: Option<ModuleId>) -> Vec<LayerHook> {
     let Some(module) = module else { return Vec::new() };
     if is_capturing() {
         return with_hooks_of(module, |hooks| hooks.registered());
@@ -242,10 +242,14 @@ fn hooks_of(module: Option<ModuleId>) -> Vec<Hook> {
 }
 
 /// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.
-pub(crate) fn call_hooked(module: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
+pub(crate) fn call_hooked(
+    module: Option<ModuleId>,
+    inputs: &[&Tensor],
+    compute: CallComputation<'_>,
+) -> Result<Tensor> {
     let mut replaced = None;
     for hook in hooks_of(module) {
-        if let Hook::ForwardPre(hook) = hook {
+        if let LayerHook::ForwardPre(hook) = hook {
             replaced = hook(replaced.as_ref().unwrap_or(inputs[0])).or(replaced);
         }
     }
@@ -254,15 +258,15 @@ pub(crate) fn call_hooked(module: Option<ModuleId>, inputs: &[&Tensor], compute:
     let inputs = if replaced.is_some() { &taken } else { inputs };
     for hook in hooks_of(module) {
         match hook {
-            Hook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
-            Hook::Backward(hook) if is_grad_enabled() && y.requires_grad() => {
+            LayerHook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
+            LayerHook::Backward(hook) if is_grad_enabled() && y.requires_grad() => {
                 // The output may be an input or a parameter, which has other uses and outlives the call: hook a view of
                 // it.
                 let axes: Vec<isize> = (0..y.rank() as isize).collect();
                 y = ops::permute(&y, &axes)?;
                 y.register_hook(move |g| hook(g));
             }
-            Hook::Backward(_) | Hook::ForwardPre(_) => {}
+            LayerHook::Backward(_) | LayerHook::ForwardPre(_) => {}
         }
     }
     Ok(y)

@@ -1,7 +1,7 @@
 //! The trait `Layer`: modules that map one tensor to one tensor.
 
 use crate::call;
-use crate::module::{Module, ModuleParts, parameters_so_far, parts};
+use crate::module::{DynModule, Module, as_dyn, parameters_so_far};
 use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub trait Layer: Module {
     /// Returns the input dtype that [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
     /// [`summary`](Layer::summary) assume: the dtype of the first parameter, else `f32`.
     fn input_dtype(&self) -> DType {
-        first_dtype(parts(&self))
+        first_dtype(as_dyn(&self))
     }
 
     /// Whether this is an activation. A [plan](crate::graph::mirror::CapturePlan) then lists the pre-activation of the
@@ -135,7 +135,7 @@ macro_rules! pointers {
 pointers!(Box<L>, Arc<L>, &L, &mut L);
 
 /// Returns the dtype of the first parameter, or `f32`.
-fn first_dtype(layer: &dyn ModuleParts) -> DType {
+fn first_dtype(layer: &dyn DynModule) -> DType {
     layer.parameters().first().map_or(DType::F32, |(_, parameter)| parameter.dtype())
 }
 

@@ -3,6 +3,7 @@
 //! - [`Module`]: a type with parameters. `#[derive(Module)]` finds them.
 //! - [`Layer`]: a module that maps one tensor to one tensor. Layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pooling, padding, activations; [`Sequential`] and tuples of layers.
+//! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
 //! - [`loss`]: loss functions. [`init`]: initialisation of parameters.
 //! - [`optim`]: optimizers and learning rate schedules. [`graph`]: whole training steps, recorded once.
@@ -31,6 +32,7 @@
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
 //! | `option_range` | checks of numeric options, whose errors name a usual value |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
+//! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
 //! | `standard_types` | [`Module`] for collections, pointers, tuples and plain values |
@@ -81,6 +83,7 @@ mod module;
 pub mod optim;
 mod option_range;
 mod parameter;
+pub mod paths;
 mod recurrent;
 mod sequential;
 mod standard_types;
@@ -104,7 +107,7 @@ pub use sequential::{BoxedLayer, DynLayer, ModuleDict, ModuleList, Sequential};
 pub use state::{IncompatibleKeys, StateDict, StateLoad, Stateful, concatenate_entries, rename_keys};
 pub use summary::{Summary, SummaryRow};
 pub use tree::ModelTree;
-pub use visit::{ModulePart, PartInfo, Visitor};
+pub use visit::{ModuleInfo, ModulePart, Visitor};
 
 exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.

@@ -1,14 +1,14 @@
 //! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
 
-mod parts;
+mod dyn_module;
 
-pub(crate) use parts::{ModuleParts, identity, in_part, parameters_so_far, parts, state_of, view, walk};
+pub(crate) use dyn_module::{DynModule, as_dyn, identity, in_value, parameters_so_far, state_of, view, walk};
 
 use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state::{IncompatibleKeys, StateDict};
 use crate::tree::ModelTree;
-use crate::visit::{ModulePart, PartInfo, Visitor, short_type_name};
+use crate::visit::{ModuleInfo, ModulePart, Visitor, short_type_name};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, IntoDevice, Result, unwrap};
 use std::any::type_name;
@@ -58,7 +58,7 @@ pub trait Module: Send + Sync {
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     #[panicking_form]
     fn try_named_parameters(&self) -> Result<Vec<(String, Parameter)>> {
-        parts(&self).built_parameters()
+        as_dyn(&self).built_parameters()
     }
 
     /// Returns every parameter, in the order of the fields; a shared parameter once.
@@ -68,17 +68,17 @@ pub trait Module: Send + Sync {
     #[doc(alias = "parameters_to_vector")]
     #[panicking_form]
     fn try_parameters(&self) -> Result<Vec<Parameter>> {
-        parts(&self).unnamed_parameters()
+        as_dyn(&self).unnamed_parameters()
     }
 
     /// Returns every buffer with its name, in the order of the fields; a shared buffer once.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
-        parts(&self).buffers()
+        as_dyn(&self).buffers()
     }
 
     /// Returns every buffer, in the order of the fields; a shared buffer once.
     fn buffers(&self) -> Vec<Buffer> {
-        parts(&self).unnamed_buffers()
+        as_dyn(&self).unnamed_buffers()
     }
 
     /// Returns this module, named `""`, and every module in it, in the order of the fields.
@@ -91,14 +91,14 @@ pub trait Module: Send + Sync {
     /// assert_eq!(modules, [": Sequential", "0: Linear", "1: Relu"]);
     /// ```
     #[doc(alias = "modules")]
-    fn named_modules(&self) -> Vec<(String, PartInfo)> {
-        parts(&self).modules()
+    fn named_modules(&self) -> Vec<(String, ModuleInfo)> {
+        as_dyn(&self).modules()
     }
 
     /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that no other child holds.
     #[doc(alias = "children")]
-    fn named_children(&self) -> Vec<(String, PartInfo)> {
-        parts(&self).children()
+    fn named_children(&self) -> Vec<(String, ModuleInfo)> {
+        as_dyn(&self).children()
     }
 
     /// Returns the number of values in all parameters.
@@ -107,12 +107,12 @@ pub trait Module: Send + Sync {
     /// The errors of [`try_named_parameters`](Module::try_named_parameters).
     #[panicking_form]
     fn try_parameter_count(&self) -> Result<usize> {
-        parts(&self).parameter_count()
+        as_dyn(&self).parameter_count()
     }
 
     /// Removes the gradient of every parameter.
     fn zero_grad(&self) {
-        parts(&self).zero_grad();
+        as_dyn(&self).zero_grad();
     }
 
     /// Freezes every parameter: no gradient is computed for it, and optimizers do not update it. To freeze a part of a
@@ -125,22 +125,22 @@ pub trait Module: Send + Sync {
     #[doc(alias = "requires_grad_")]
     #[panicking_form]
     fn try_freeze(&self) -> Result<()> {
-        parts(&self).freeze()
+        as_dyn(&self).freeze()
     }
 
     /// Makes every parameter trainable again.
     fn unfreeze(&self) {
-        parts(&self).set_requires_grad(true);
+        as_dyn(&self).set_requires_grad(true);
     }
 
     /// Sets training mode in every layer; dropout, for example, is active.
     fn train(&self) {
-        parts(&self).set_training(true);
+        as_dyn(&self).set_training(true);
     }
 
     /// Sets evaluation mode in every layer; dropout, for example, is inactive.
     fn eval(&self) {
-        parts(&self).set_training(false);
+        as_dyn(&self).set_training(false);
     }
 
     /// Moves all parameters and buffers to `device`, as [`to_`](Module::to_) does, and returns the model. The device
@@ -185,7 +185,7 @@ pub trait Module: Send + Sync {
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     /// [`Tensor::to_`]: pellucid_tensor::Tensor::to_
     fn to_(&self, device: Device) -> Result<()> {
-        parts(&self).to_(device)
+        as_dyn(&self).to_(device)
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay
@@ -210,7 +210,7 @@ pub trait Module: Send + Sync {
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     /// [`Tensor::to_dtype_`]: pellucid_tensor::Tensor::to_dtype_
     fn to_dtype_(&self, dtype: DType) -> Result<()> {
-        parts(&self).to_dtype_(dtype)
+        as_dyn(&self).to_dtype_(dtype)
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype`, as [`to_dtype_`](Module::to_dtype_) does,
@@ -271,7 +271,7 @@ pub trait Module: Send + Sync {
         let scope = CloneScope::copies()?;
         let copy = self.clone();
         scope.finish()?;
-        parts(&self).check_separate("deep_copy", parts(&&copy))?;
+        as_dyn(&self).check_separate("deep_copy", as_dyn(&&copy))?;
         Ok(copy)
     }
 
@@ -288,7 +288,7 @@ pub trait Module: Send + Sync {
     /// assert_eq!(model.tree().to_string(), text);
     /// ```
     fn tree(&self) -> ModelTree {
-        parts(&self).tree(short_type_name(type_name::<Self>()))
+        as_dyn(&self).tree(short_type_name(type_name::<Self>()))
     }
 
     /// Returns an error if a step with this module cannot be captured.
@@ -298,7 +298,7 @@ pub trait Module: Send + Sync {
     ///
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     fn supports_capture(&self) -> Result<()> {
-        parts(&self).supports_capture()
+        as_dyn(&self).supports_capture()
     }
 
     /// Returns copies of all parameters and buffers by name; later training does not change them. A shared value is
@@ -313,7 +313,7 @@ pub trait Module: Send + Sync {
     /// [`Error::ReadInCapture`]: pellucid_tensor::Error::ReadInCapture
     #[panicking_form]
     fn try_state_dict(&self) -> Result<StateDict> {
-        parts(&self).state_dict()
+        as_dyn(&self).state_dict()
     }
 
     /// Loads all parameters and buffers from a state dict in place: optimizers and other holders of the parameters see
@@ -329,7 +329,7 @@ pub trait Module: Send + Sync {
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        parts(&self).load_state_dict(state)
+        as_dyn(&self).load_state_dict(state)
     }
 
     /// Loads the values whose names both the module and the state dict have, as
@@ -345,7 +345,7 @@ pub trait Module: Send + Sync {
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     #[doc(alias = "strict")]
     fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
-        parts(&self).load_matching(state)
+        as_dyn(&self).load_matching(state)
     }
 }
 

@@ -332,7 +332,7 @@ impl Default for TrainingMode {
 /// tensors.
 ///
 /// A captured step has one recording for each path that it runs.
-/// [`graph::paths::path_of`](crate::graph::paths::path_of) returns all choices of a model. A clone has a choice of its
+/// [`paths::path_of`](crate::paths::path_of) returns all choices of a model. A clone has a choice of its
 /// own, except in [`functional_call`](crate::functional_call).
 #[derive(Debug)]
 pub struct PathChoice(HostFlag);

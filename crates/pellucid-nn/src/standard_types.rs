@@ -2,7 +2,7 @@
 
 use crate::module::Module;
 use crate::visit::{ModulePart, Visitor};
-use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, PoolOptions, Resize, ResizeMode, ScatterReduceOp};
+use pellucid_tensor::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, PoolOptions, Resize, ScatterReduceOp};
 use pellucid_tensor::{DType, Device, Scalar, Shape};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -89,7 +89,7 @@ macro_rules! plain {
 }
 plain!(bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64);
 plain!(String, &'static str, DType, Device, Shape, Scalar);
-plain!(AvgPoolDivisor, PadMode, Resize, ResizeMode, ScatterReduceOp);
+plain!(AvgPoolDivisor, PaddingMode, Resize, InterpolationMode, ScatterReduceOp);
 
 impl Module for PoolOptions {
     fn visit(&self, visitor: &mut Visitor<'_>) {

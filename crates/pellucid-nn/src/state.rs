@@ -214,7 +214,8 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], joined_part: &str)
         let names: Vec<String> = parts.iter().map(|other| name.replacen(part, other, 1)).collect();
         let missing: Vec<String> = names.iter().filter(|name| !state.contains_key(*name)).cloned().collect();
         if !missing.is_empty() {
-            return Err(Error::StateDict { missing, unexpected: vec![], wrong_shapes: vec![] });
+            let op = "concatenate_entries";
+            return Err(Error::StateDict { op, missing, unexpected: vec![], wrong_shapes: vec![] });
         }
         // The first part that the loop finds triggers the concatenation, since the order of the parts is arbitrary.
         if let Entry::Vacant(place) = joined.entry(name.replacen(part, joined_part, 1)) {
@@ -293,7 +294,8 @@ fn prepare_entries<'a>(
     };
     let wrong_shapes: Vec<WrongShape> = own.iter().filter_map(misfit).collect();
     if !wrong_shapes.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
-        return Err(Error::StateDict { missing, unexpected, wrong_shapes });
+        let op = if strict { "load_state_dict" } else { "load_matching" };
+        return Err(Error::StateDict { op, missing, unexpected, wrong_shapes });
     }
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.

@@ -1,6 +1,6 @@
 //! Visiting the parts of a module: their names, and ids by which a part is found again.
 
-use crate::module::{Module, ModuleParts};
+use crate::module::{DynModule, Module};
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use std::any::type_name;
 use std::cell::Cell;
@@ -15,7 +15,7 @@ pub(crate) fn is_inside(name: &str, module: &str) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub enum ModulePart<'a> {
     /// A module; its parts follow.
-    Module(PartInfo),
+    Module(ModuleInfo),
     /// A parameter.
     Parameter(&'a Parameter),
     /// A buffer.
@@ -44,7 +44,7 @@ impl ModulePart<'_> {
 
 /// Information about a module in a visit.
 #[derive(Clone, Copy, Debug)]
-pub struct PartInfo {
+pub struct ModuleInfo {
     class: &'static str,
     /// The id of the module, or of its enclosing box if the module has size 0.
     id: Option<ModuleId>,
@@ -54,7 +54,7 @@ pub struct PartInfo {
     pub(crate) unbuilt: bool,
 }
 
-impl PartInfo {
+impl ModuleInfo {
     /// Returns the name of the type, without path and type arguments: `Linear`.
     pub fn class(&self) -> &'static str {
         short_type_name(self.class)
@@ -164,15 +164,15 @@ impl<'a> Visitor<'a> {
         refuses_capture: Option<&'static str>,
         unbuilt: bool,
     ) {
-        self.part(ModulePart::Module(PartInfo { class, id: id.or(self.field), refuses_capture, unbuilt }));
+        self.part(ModulePart::Module(ModuleInfo { class, id: id.or(self.field), refuses_capture, unbuilt }));
     }
 
-    fn visit_field(&mut self, name: &dyn Display, id: Option<ModuleId>, field: &dyn ModuleParts) {
+    fn visit_field(&mut self, name: &dyn Display, id: Option<ModuleId>, field: &dyn DynModule) {
         let (length, outer) = (self.path.len(), self.field);
         let dot = if length == 0 { "" } else { "." };
         write!(self.path, "{dot}{name}").expect("writing to a String cannot fail");
         self.field = id;
-        field.visit_parts(self);
+        field.visit_dyn(self);
         self.path.truncate(length);
         self.field = outer;
     }
@@ -181,8 +181,8 @@ impl<'a> Visitor<'a> {
 /// A plain value as a part of a module.
 struct SettingPart<'a>(&'a dyn Debug);
 
-impl ModuleParts for SettingPart<'_> {
-    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+impl DynModule for SettingPart<'_> {
+    fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::Setting(self.0));
     }
 }

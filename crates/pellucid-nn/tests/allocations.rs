@@ -174,7 +174,7 @@ fn trainer(found: &mut Vec<String>) {
     }
 }
 
-/// An inference model: batches of two compiled sizes.
+/// An inference model: batches of two batch sizes.
 fn inference(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
     let mut inference = InferenceModel::new(&model, &[1, 16]).unwrap();

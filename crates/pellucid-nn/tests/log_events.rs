@@ -24,7 +24,7 @@ fn recordings_and_refused_steps_are_logged() {
     assert_events(&events(|| _ = served.run(&x).unwrap()), &[]);
 
     let sgd = Sgd::new(model.parameters(), SgdOptions::default());
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd).recordings(1);
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd).max_recordings(1);
     let y = Tensor::from([0i64, 1, 1, 0, 1]);
     let step = events(|| trainer.step(&x, &y).unwrap());
     assert_events(

@@ -226,6 +226,7 @@ fn a_mismatched_state_dict_changes_nothing() {
     state.insert("1.weight".into(), Tensor::zeros([3, 1], DType::F32));
     let error = model.load_state_dict(&state).unwrap_err();
     let expected = Error::StateDict {
+        op: "load_state_dict",
         missing: vec!["0.bias".into()],
         unexpected: vec!["2.weight".into()],
         wrong_shapes: vec![WrongShape { name: "1.weight".into(), found: [3, 1].into(), expected: [1, 3].into() }],
@@ -438,8 +439,8 @@ fn an_error_that_a_layer_catches_is_not_named_later() {
 
 #[test]
 fn modules_and_optimizers_are_unwind_safe() {
-    use pellucid_nn::graph::paths::If;
     use pellucid_nn::optim::{Adafactor, AdamW, AveragedModel, GradScaler, Lbfgs, Muon, Sgd};
+    use pellucid_nn::paths::If;
     use std::panic::{RefUnwindSafe, UnwindSafe};
     const fn check<T: UnwindSafe + RefUnwindSafe>() {}
     const _: () = {

@@ -72,7 +72,7 @@ pub fn get_printoptions() -> PrintOptions {
 }
 
 /// Options together with the flags of a format string.
-struct Style {
+struct ElementFormat {
     options: PrintOptions,
     /// Whether floats have exactly `options.precision` digits.
     is_exact: bool,
@@ -84,13 +84,13 @@ struct Style {
     has_plus: bool,
 }
 
-impl Style {
-    fn new(mut options: PrintOptions, f: &fmt::Formatter<'_>) -> Style {
+impl ElementFormat {
+    fn new(mut options: PrintOptions, f: &fmt::Formatter<'_>) -> ElementFormat {
         options.precision = f.precision().unwrap_or(options.precision).min(MAX_DIGITS);
         if f.precision().is_some() {
             options.sci_mode = options.sci_mode.or(Some(false));
         }
-        Style {
+        ElementFormat {
             options,
             is_exact: f.precision().is_some(),
             width: f.width().unwrap_or(0),
@@ -114,7 +114,7 @@ impl Style {
 }
 
 fn print(tensor: &Tensor, options: PrintOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let style = Style::new(options, f);
+    let style = ElementFormat::new(options, f);
     match PrintedElements::read(tensor, &style) {
         Ok(cells) => cells.write(f, &mut 0, 0),
         Err(Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. }) => {
@@ -192,7 +192,7 @@ fn is_long(shape: &[usize], threshold: usize) -> bool {
 }
 
 impl PrintedElements {
-    fn read(tensor: &Tensor, style: &Style) -> Result<PrintedElements> {
+    fn read(tensor: &Tensor, style: &ElementFormat) -> Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
         let edge = style.options.edgeitems;
         let (both, short) = (edge.saturating_mul(2), is_long(&shape, style.options.threshold));
@@ -252,7 +252,7 @@ impl PrintedElements {
 }
 
 /// Reads the elements as texts.
-fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
+fn texts_of(part: &Tensor, style: &ElementFormat) -> Result<Vec<String>> {
     let mut texts: Vec<String> = match part.dtype() {
         dtype if dtype.is_float() => format_floats(&part.try_to_vec::<f64>()?, dtype, style),
         DType::Bool => return Ok(part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()),
@@ -268,7 +268,7 @@ fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
 /// Formats floats with aligned points. Unless an exact number of digits after the point is requested, the longest
 /// shortest-exact text determines it, up to the precision. By default, scientific notation is used if a fixed one would
 /// hide digits.
-fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
+fn format_floats(values: &[f64], dtype: DType, style: &ElementFormat) -> Vec<String> {
     let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));

@@ -65,8 +65,10 @@ pub use autograd::{
 pub use autograd::{CallLocationGuard, grad_if_reached, note_call_location};
 pub use capture::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, LocalCaptured, Outputs, Placement, capture,
-    capture_local, capture_local_with, capture_with, placeholder, storages_written_since, trace, traced,
+    capture_local, capture_local_with, capture_with,
 };
+#[doc(hidden)]
+pub use capture::{placeholder, storages_written_since, trace, traced};
 pub use device::{Device, IntoDevice};
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
 #[doc(hidden)]
@@ -92,6 +94,7 @@ pub use ops::random::GeneratorScope;
 pub use ops::random::ThreadStream;
 pub use ops::random::ThreadStreamGuard;
 pub use ops::random::manual_seed;
+#[doc(hidden)]
 pub use panic::unwrap;
 pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;

@@ -103,6 +103,11 @@ struct Data;
 #[doc = include_str!("../../../docs/training.md")]
 struct ModulesAndTraining;
 
+/// Compiles and runs the program of the page on automatic differentiation as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/autograd.md")]
+struct Autograd;
+
 /// Compiles and runs the program of the page on errors as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/errors.md")]

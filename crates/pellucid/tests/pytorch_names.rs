@@ -178,7 +178,7 @@ rows! {
     "matrix.diagonal()" => [matrix.diagonal(0, 0, 1)];
     "torch.diag(v)" => [matrix.i(0).diag(0)];
     "torch.meshgrid(u, v, indexing='ij')" => [ops::meshgrid(&[&row.i(0), &row.i(0)], ops::MeshgridIndexing::Ij)?];
-    "F.pad(x, (1, 2))" => [x.pad([(0, 0), (0, 0), (1, 2)], ops::PadMode::Constant(0.into()))];
+    "F.pad(x, (1, 2))" => [x.pad([(0, 0), (0, 0), (1, 2)], ops::PaddingMode::Constant(0.into()))];
 
     arithmetic [] {
         let (mut a, b) = (Tensor::rand([2, 3], DType::F32), Tensor::rand([2, 3], DType::F32));
@@ -477,9 +477,9 @@ rows! {
     "F.max_pool2d(image, 2)" => [image.max_pool2d(ops::PoolOptions::new(2)).0];
     "F.avg_pool2d(image, 2)" => [image.avg_pool2d(ops::PoolOptions::new(2), ops::AvgPoolDivisor::default())];
     "F.adaptive_avg_pool2d(image, 1)" => [image.adaptive_avg_pool2d(&[Some(1), Some(1)])];
-    "F.interpolate(image, scale_factor=2, mode='bilinear')" => [image.interpolate(ops::Resize::By(vec![2.0, 2.0]), ops::ResizeMode::Linear { align_corners: false })];
-    "F.interpolate(image, scale_factor=0.5, mode='bilinear', antialias=True)" => [image.interpolate(ops::Resize::By(vec![0.5, 0.5]), ops::ResizeMode::LinearAntialias)];
-    "F.grid_sample(image, grid)" => [image.grid_sample(&grid, ops::InterpolationMode::Linear, ops::PaddingMode::Zeros, false)];
+    "F.interpolate(image, scale_factor=2, mode='bilinear')" => [image.interpolate(ops::Resize::By(vec![2.0, 2.0]), ops::InterpolationMode::Linear { align_corners: false })];
+    "F.interpolate(image, scale_factor=0.5, mode='bilinear', antialias=True)" => [image.interpolate(ops::Resize::By(vec![0.5, 0.5]), ops::InterpolationMode::LinearAntialias)];
+    "F.grid_sample(image, grid)" => [image.grid_sample(&grid, ops::GridSampleMode::Linear, ops::GridSamplePadding::Zeros, false)];
     "F.unfold(image, 3)" => [image.unfold(3, 1, 0, 1, 2)];
     "F.scaled_dot_product_attention(q, q, q, is_causal=True)" => [q.scaled_dot_product_attention(&q, &q, ops::AttentionOptions { causal: true, ..Default::default() })];
 

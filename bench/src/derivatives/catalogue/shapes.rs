@@ -3,7 +3,7 @@
 use super::{CatalogueOperation, Domain, OperationFamily, axis, dims, fit, length, ranked};
 use Domain::{Any, Apart};
 use pellucid::ops::einops::{self, EinopsReduction};
-use pellucid::ops::{EmbeddingBagOptions, EmbeddingOptions, PadMode, ScatterReduceOp};
+use pellucid::ops::{EmbeddingBagOptions, EmbeddingOptions, PaddingMode, ScatterReduceOp};
 use pellucid::{DType, Tensor, ops};
 
 fn views() -> Vec<CatalogueOperation> {
@@ -101,12 +101,12 @@ fn joins() -> Vec<CatalogueOperation> {
         "combinations" [Any] (x, random) => ops::combinations(&fit(&x[0], &[3])?, 2, random.coin());
         "pad with a constant" [Any] (x, random) => {
             let x = ranked(&x[0])?;
-            ops::pad(&x, (random.below(3) as isize, 1), PadMode::Constant(0.5.into()))
+            ops::pad(&x, (random.below(3) as isize, 1), PaddingMode::Constant(0.5.into()))
         };
-        "pad that cuts" [Any] (x, _) => ops::pad(&fit(&x[0], &[4])?, (-1, 2), PadMode::Constant(0.into()));
-        "pad reflect" [Any] (x, _) => ops::pad(&fit(&x[0], &[2, 3])?, [(0, 1), (2, 1)], PadMode::Reflect);
-        "pad replicate" [Any] (x, _) => ops::pad(&fit(&x[0], &[2, 3])?, [(2, 0), (1, 1)], PadMode::Replicate);
-        "pad circular" [Any] (x, _) => ops::pad(&fit(&x[0], &[2, 3])?, [(0, 1), (1, 2)], PadMode::Circular);
+        "pad that cuts" [Any] (x, _) => ops::pad(&fit(&x[0], &[4])?, (-1, 2), PaddingMode::Constant(0.into()));
+        "pad reflect" [Any] (x, _) => ops::pad(&fit(&x[0], &[2, 3])?, [(0, 1), (2, 1)], PaddingMode::Reflect);
+        "pad replicate" [Any] (x, _) => ops::pad(&fit(&x[0], &[2, 3])?, [(2, 0), (1, 1)], PaddingMode::Replicate);
+        "pad circular" [Any] (x, _) => ops::pad(&fit(&x[0], &[2, 3])?, [(0, 1), (1, 2)], PaddingMode::Circular);
         "vander" [Any] (x, _) => ops::vander(&fit(&x[0], &[3])?, Some(4));
     }
 }

@@ -3,7 +3,7 @@
 use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::{Any, Apart, Positive, Unit};
 use pellucid::ops;
-use pellucid::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode};
+use pellucid::ops::{AvgPoolDivisor, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions, Resize};
 
 pub(super) fn operations() -> Vec<CatalogueOperation> {
     entries! { Windows;
@@ -57,27 +57,28 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
             Ok(ops::fractional_max_pool3d(&fit(&x[0], &[1, 2, 3, 3])?, [1, 2, 2], [2, 2, 2], Some(&samples))?.0)
         };
         "interpolate nearest" [Any] (x, _) => {
-            ops::interpolate(&fit(&x[0], &[1, 1, 3])?, Resize::To(vec![5]), ResizeMode::Nearest)
+            ops::interpolate(&fit(&x[0], &[1, 1, 3])?, Resize::To(vec![5]), InterpolationMode::Nearest)
         };
         "interpolate linear" [Any] (x, random) => {
-            let mode = ResizeMode::Linear { align_corners: random.coin() };
+            let mode = InterpolationMode::Linear { align_corners: random.coin() };
             ops::interpolate(&fit(&x[0], &[1, 1, 3])?, Resize::To(vec![5]), mode)
         };
         "interpolate bilinear" [Any] (x, random) => {
-            let mode = ResizeMode::Linear { align_corners: random.coin() };
+            let mode = InterpolationMode::Linear { align_corners: random.coin() };
             ops::interpolate(&fit(&x[0], &[1, 1, 2, 3])?, Resize::By(vec![1.5, 1.4]), mode)
         };
         "interpolate cubic" [Any] (x, random) => {
-            let mode = ResizeMode::Cubic { align_corners: random.coin() };
+            let mode = InterpolationMode::Cubic { align_corners: random.coin() };
             ops::interpolate(&fit(&x[0], &[1, 1, 2, 3])?, Resize::To(vec![3, 4]), mode)
         };
         "interpolate area" [Any] (x, _) => {
-            ops::interpolate(&fit(&x[0], &[1, 1, 5])?, Resize::To(vec![3]), ResizeMode::Area)
+            ops::interpolate(&fit(&x[0], &[1, 1, 5])?, Resize::To(vec![3]), InterpolationMode::Area)
         };
         "grid_sample" [Any, Unit] (x, random) => {
             let (x, grid) = (fit(&x[0], &[1, 1, 2, 3])?, fit(&x[1], &[1, 2, 2, 2])?);
-            let mode = random.choose(&[InterpolationMode::Nearest, InterpolationMode::Linear, InterpolationMode::Cubic]);
-            let outside = random.choose(&[PaddingMode::Zeros, PaddingMode::Border, PaddingMode::Reflection]);
+            let mode = random.choose(&[GridSampleMode::Nearest, GridSampleMode::Linear, GridSampleMode::Cubic]);
+            let paddings = [GridSamplePadding::Zeros, GridSamplePadding::Border, GridSamplePadding::Reflection];
+            let outside = random.choose(&paddings);
             ops::grid_sample(&x, &ops::mul(&grid, 0.97)?, mode, outside, random.coin())
         };
         "affine_grid" [Any] (x, random) => ops::affine_grid(&fit(&x[0], &[1, 2, 3])?, &[2, 2], random.coin());

@@ -28,7 +28,7 @@ pub(super) fn axis_help(op: &str, rank: usize) -> String {
 pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
-            "; ignore_index skips the samples of one class number (PyTorch's default is -100; Pellucid has no default)"
+            "; ignore_index skips the samples of one class index (PyTorch's default is -100; Pellucid has no default)"
                 .to_string()
         }
         "cross_entropy" | "nll_loss" if len == 1 => "; one output has only the class 0: for labels of 0 and 1 use \

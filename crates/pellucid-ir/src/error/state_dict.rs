@@ -4,7 +4,7 @@ use super::WrongShape;
 use super::help::list;
 
 /// Formats the names and shapes that do not fit, with a help text that recognises state dicts of other optimizers.
-pub(super) fn message(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
+pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {
         parts.push(format!("missing {missing:?}"));
@@ -15,8 +15,21 @@ pub(super) fn message(missing: &[String], unexpected: &[String], wrong_shapes: &
     if !wrong_shapes.is_empty() {
         parts.push(format!("other shapes: {}", list(wrong_shapes)));
     }
-    let help = help(missing, unexpected, wrong_shapes);
-    format!("load_state_dict: the state dict does not fit: {}; nothing was loaded; {help}", parts.join(", "))
+    let mismatches = parts.join(", ");
+    match op {
+        "functional_call" => format!(
+            "{op}: the tensors do not fit the model: {mismatches}; pass tensors with the names and shapes of \
+             named_parameters()"
+        ),
+        "concatenate_entries" => format!(
+            "{op}: the state dict does not have all parts of a group: {mismatches}; add these values, or leave their \
+             part out of `parts`"
+        ),
+        _ => {
+            let help = help(missing, unexpected, wrong_shapes);
+            format!("{op}: the state dict does not fit: {mismatches}; nothing was loaded; {help}")
+        }
+    }
 }
 
 fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
@@ -73,7 +86,8 @@ mod tests {
             expected: Shape::from([2usize]),
         };
         let wrong_shapes = wrong_shapes.iter().map(other).collect();
-        Error::StateDict { missing: owned(missing), unexpected: owned(unexpected), wrong_shapes }.to_string()
+        let (missing, unexpected) = (owned(missing), owned(unexpected));
+        Error::StateDict { op: "load_state_dict", missing, unexpected, wrong_shapes }.to_string()
     }
 
     #[test]

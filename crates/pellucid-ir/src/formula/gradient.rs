@@ -124,7 +124,7 @@ impl Gradient {
     }
 }
 
-/// The cache of [`Formula::adding`], by the set of outputs.
+/// The cache of [`Formula::with_accumulators`], by the set of outputs.
 pub(super) type Sums = Memo<u64, Formula>;
 
 /// The cache of [`Formula::gradient_given`], by the request and the set of present incoming gradients.
@@ -157,8 +157,8 @@ impl Formula {
     #[track_caller]
     fn new_gradient(&self, key: (GradientRequest, u64)) -> &Gradient {
         let mut gradient = self.differentiate(key.0, key.1);
-        if self.is_eternal() {
-            gradient.formula = gradient.formula.eternal();
+        if self.is_leaked() {
+            gradient.formula = gradient.formula.leak();
         }
         self.inner.gradients.insert(key, gradient)
     }
@@ -171,22 +171,22 @@ impl Formula {
     /// # extern crate pellucid_ir as pellucid;
     /// use pellucid::formula;
     /// let formula = formula! { parts(x, y) = (x * y, x - y) };
-    /// assert_eq!(formula.adding(0b01).to_string(), "parts(x, y, s) = (s + x * y, x - y)");
+    /// assert_eq!(formula.with_accumulators(0b01).to_string(), "parts(x, y, s) = (s + x * y, x - y)");
     /// ```
     ///
     /// # Panics
     /// Panics if a bit refers to no output, or to an output that is not a number.
     #[track_caller]
-    pub fn adding(&self, outputs: u64) -> &Formula {
+    pub fn with_accumulators(&self, outputs: u64) -> &Formula {
         let sums = &self.inner.sums;
         sums.get(&outputs).unwrap_or_else(|| {
-            let formula = self.written_adding(outputs);
-            sums.insert(outputs, if self.is_eternal() { formula.eternal() } else { formula })
+            let formula = self.build_with_accumulators(outputs);
+            sums.insert(outputs, if self.is_leaked() { formula.leak() } else { formula })
         })
     }
 
     #[track_caller]
-    fn written_adding(&self, outputs: u64) -> Formula {
+    fn build_with_accumulators(&self, outputs: u64) -> Formula {
         let (inner, own) = (&self.inner, self.inner.inputs.len());
         let added = |k: usize| k < 64 && outputs >> k & 1 == 1;
         let sum = |o: &super::graph::Output| Input { kind: ValueKind::Number, per_row: o.per_row };

@@ -16,7 +16,7 @@ pub(super) const MAX_OPERANDS: usize = 255;
 pub enum ValueKind {
     /// A number of the compute type that is chosen when the formula is compiled.
     Number,
-    /// A 64-bit integer for any compute type, such as a class number or an index within a row.
+    /// A 64-bit integer for any compute type, such as a class index or an index within a row.
     Index,
     /// A boolean.
     Mask,

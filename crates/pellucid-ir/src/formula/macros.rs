@@ -88,7 +88,7 @@ macro_rules! formula {
         #[allow(non_camel_case_types, dead_code, clippy::upper_case_acronyms)]
         enum Inputs { $($x),* }
         #[allow(non_camel_case_types, dead_code, clippy::upper_case_acronyms)]
-        enum Params { $($k),* }
+        enum ParamIndex { $($k),* }
         $formula.with_derivative(Inputs::$wrt as usize, |_, _, _, _| {
             #[allow(unused_imports)]
             use $crate::formula::names::*;
@@ -98,7 +98,7 @@ macro_rules! formula {
             )*
             $(
                 #[allow(non_upper_case_globals, dead_code)]
-                const $k: $crate::formula::Expr = $crate::formula::Expr::param(Params::$k as usize);
+                const $k: $crate::formula::Expr = $crate::formula::Expr::param(ParamIndex::$k as usize);
             )*
             $derivative
         })

@@ -62,7 +62,7 @@ pub use macros::names;
 pub use partials::{Contraction, Partial, Partials, Term, Variables};
 pub use primitive::{Binary, RowOp, Unary};
 pub use program::{InstructionOperand, Load, Op, Program, Step, Store, Uniform, UniformSource};
-pub use real::{Argument, Literals, Real, Single, Truth};
+pub use real::{Argument, Literals, Real, SingleFloat, Truth};
 pub use special::{binary as evaluate_binary, unary as evaluate_unary};
 pub use splice::{Splice, SpliceOperand, Spliced, SplicedValue};
 pub use unroll::{Leaf, Unrolled, UnrolledReduction, UnrolledValue};
@@ -93,7 +93,7 @@ pub struct Formula {
 enum FormulaOwner {
     Counted(Arc<FormulaData>),
     /// The data is never freed, so it needs no reference count.
-    Eternal(&'static FormulaData),
+    Leaked(&'static FormulaData),
 }
 
 impl Deref for FormulaOwner {
@@ -102,7 +102,7 @@ impl Deref for FormulaOwner {
     fn deref(&self) -> &FormulaData {
         match self {
             FormulaOwner::Counted(inner) => inner,
-            FormulaOwner::Eternal(inner) => inner,
+            FormulaOwner::Leaked(inner) => inner,
         }
     }
 }
@@ -240,18 +240,16 @@ impl Formula {
     /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. Used for
     /// formulas in a `static`.
     #[must_use]
-    pub fn eternal(self) -> Formula {
+    pub fn leak(self) -> Formula {
         match self.inner {
             // Other handles of the formula stay reference counted.
-            FormulaOwner::Counted(_) => {
-                Formula { inner: FormulaOwner::Eternal(Box::leak(Box::new(self.into_inner()))) }
-            }
-            FormulaOwner::Eternal(_) => self,
+            FormulaOwner::Counted(_) => Formula { inner: FormulaOwner::Leaked(Box::leak(Box::new(self.into_inner()))) },
+            FormulaOwner::Leaked(_) => self,
         }
     }
 
-    fn is_eternal(&self) -> bool {
-        matches!(self.inner, FormulaOwner::Eternal(_))
+    fn is_leaked(&self) -> bool {
+        matches!(self.inner, FormulaOwner::Leaked(_))
     }
 
     /// Returns the formula with these names of inputs and parameters for printing.
@@ -349,7 +347,7 @@ impl Formula {
         };
         match self.inner {
             FormulaOwner::Counted(inner) => Arc::try_unwrap(inner).unwrap_or_else(|shared| copy(&shared)),
-            FormulaOwner::Eternal(inner) => copy(inner),
+            FormulaOwner::Leaked(inner) => copy(inner),
         }
     }
 
@@ -461,7 +459,7 @@ impl LazyFormula {
 
     #[cold]
     fn built(&'static self) -> &'static Formula {
-        self.formula.get_or_init(|| (self.build)().eternal())
+        self.formula.get_or_init(|| (self.build)().leak())
     }
 }
 

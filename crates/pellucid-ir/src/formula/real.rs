@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # extern crate pellucid_ir as pellucid;
-//! use pellucid::formula::{Literals, Real, Single};
+//! use pellucid::formula::{Literals, Real, SingleFloat};
 //! use pellucid::formula;
 //!
 //! fn silu<T: Real>(x: T) -> T where f64: Literals<T> {
@@ -15,7 +15,7 @@
 //! let graph = formula!(|x| silu(x));
 //! assert_eq!(graph.to_string(), "formula(x) = x / (1 + exp(-x))");
 //! assert_eq!(silu(0.0_f64), 0.0);
-//! assert_eq!(silu(Single(0.0)), Single(0.0));
+//! assert_eq!(silu(SingleFloat(0.0)), SingleFloat(0.0));
 //! ```
 
 use super::expr::{Expr, IntoExpr};
@@ -208,7 +208,8 @@ impl Truth<Expr> for Expr {
 
 macro_rules! real_trait {
     ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
-        /// A real number or expression: [`Expr`], `f64`, or [`Single`] (an `f32` whose literals are written as `f64`).
+        /// A real number or expression: [`Expr`], `f64`, or [`SingleFloat`] (an `f32` whose literals are written as
+        /// `f64`).
         pub trait Real:
             Copy
             + Argument<Self>
@@ -349,53 +350,53 @@ mod double {
 
 /// An `f32` that implements [`Real`]: literals are `f64` and rounded once.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
-pub struct Single(pub f32);
+pub struct SingleFloat(pub f32);
 
 mod single {
     use super::*;
 
-    impl Argument<Single> for Single {
-        fn number(self) -> Single {
+    impl Argument<SingleFloat> for SingleFloat {
+        fn number(self) -> SingleFloat {
             self
         }
     }
 
-    impl Argument<Single> for f64 {
-        fn number(self) -> Single {
-            Single(self as f32)
+    impl Argument<SingleFloat> for f64 {
+        fn number(self) -> SingleFloat {
+            SingleFloat(self as f32)
         }
     }
 
-    impl ops::Neg for Single {
-        type Output = Single;
-        fn neg(self) -> Single {
-            Single(-self.0)
+    impl ops::Neg for SingleFloat {
+        type Output = SingleFloat;
+        fn neg(self) -> SingleFloat {
+            SingleFloat(-self.0)
         }
     }
 
     macro_rules! operator {
         ($($trait:ident :: $method:ident)*) => {$(
-            impl ops::$trait for Single {
-                type Output = Single;
-                fn $method(self, other: Single) -> Single {
-                    Single(ops::$trait::$method(self.0, other.0))
+            impl ops::$trait for SingleFloat {
+                type Output = SingleFloat;
+                fn $method(self, other: SingleFloat) -> SingleFloat {
+                    SingleFloat(ops::$trait::$method(self.0, other.0))
                 }
             }
-            impl ops::$trait<f64> for Single {
-                type Output = Single;
-                fn $method(self, other: f64) -> Single {
-                    Single(ops::$trait::$method(self.0, other as f32))
+            impl ops::$trait<f64> for SingleFloat {
+                type Output = SingleFloat;
+                fn $method(self, other: f64) -> SingleFloat {
+                    SingleFloat(ops::$trait::$method(self.0, other as f32))
                 }
             }
-            impl ops::$trait<Single> for f64 {
-                type Output = Single;
-                fn $method(self, other: Single) -> Single {
-                    Single(ops::$trait::$method(self as f32, other.0))
+            impl ops::$trait<SingleFloat> for f64 {
+                type Output = SingleFloat;
+                fn $method(self, other: SingleFloat) -> SingleFloat {
+                    SingleFloat(ops::$trait::$method(self as f32, other.0))
                 }
             }
         )*};
     }
     operator!(Add::add Sub::sub Mul::mul Div::div);
 
-    plain_real!(Single, |x| x.0 as f64, |y| Single(y as f32));
+    plain_real!(SingleFloat, |x| x.0 as f64, |y| SingleFloat(y as f32));
 }

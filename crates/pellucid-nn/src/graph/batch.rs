@@ -2,7 +2,7 @@
 
 use crate::layer::Layer;
 use crate::loss::{Loss, LossKind};
-use crate::module::{Module, ModuleParts};
+use crate::module::{DynModule, Module};
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
 use pellucid_tensor::{Device, Error, Result, Shape, Tensor, ops};
@@ -134,7 +134,7 @@ pub trait Model<X = Tensor>: Module {
 /// let model = Sum(Linear::new(2, 1), Linear::new(3, 1));
 /// let optimizer = Sgd::new(model.parameters(), SgdOptions::default());
 /// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
-/// trainer.compile_for(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
+/// trainer.prepare(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -180,7 +180,7 @@ impl<X: Batch> BatchTensors for X {
 }
 
 /// A model that computes its output from a list of inputs, without the type of its batch.
-pub(super) trait ModelOfInputs: ModuleParts + Send + Sync {
+pub(super) trait ModelOfInputs: DynModule + Send + Sync {
     /// Returns the output for these inputs, in the order of the batch.
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor>;
 }
@@ -205,8 +205,8 @@ impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel<P, X> {
     }
 }
 
-impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModuleParts for BoundModel<P, X> {
-    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> DynModule for BoundModel<P, X> {
+    fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
         Module::visit(&*self.model, visitor);
     }
 }

@@ -1,21 +1,21 @@
 //! Checks that the optimizer of a training step updates all parameters that require a gradient.
 
 use super::batch::StepLoss;
-use crate::module::ModuleParts;
+use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{Error, Result};
 use std::collections::HashSet;
 
 /// Returns the parameters of model and loss, by name.
-fn parameters_of(model: &dyn ModuleParts, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
+fn parameters_of(model: &dyn DynModule, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
     let mut seen = HashSet::new();
     let own = loss.parameters().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
     model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
 }
 
 /// Returns the parameters of model and loss that require a gradient, by name.
-pub(super) fn trained_parameters(model: &dyn ModuleParts, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
+pub(super) fn trained_parameters(model: &dyn DynModule, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
     let mut trained = parameters_of(model, loss);
     trained.retain(|(_, p)| p.requires_grad());
     trained
@@ -23,7 +23,7 @@ pub(super) fn trained_parameters(model: &dyn ModuleParts, loss: &dyn StepLoss) -
 
 /// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
 /// did.
-pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
+pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
     if !optimizer.parameters().is_empty() {
         return Ok(false);
     }
@@ -43,7 +43,7 @@ impl FrozenParameters {
     /// optimizer, unless that is allowed.
     pub(super) fn of(
         op: &'static str,
-        model: &dyn ModuleParts,
+        model: &dyn DynModule,
         loss: &dyn StepLoss,
         updated: &[Parameter],
         is_untrained_allowed: bool,
@@ -88,7 +88,7 @@ impl FrozenParameters {
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         let help = "these parameters were frozen when the step was recorded: create the optimizer with these parameters \
-                    (frozen parameters are skipped) and compile again, or set allow_untrained_parameters";
+                    (frozen parameters are skipped) and record the step again, or set allow_untrained_parameters";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }

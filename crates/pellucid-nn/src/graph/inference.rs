@@ -4,7 +4,7 @@ use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, placed
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
 use crate::call::{first_device, trace_hooked_calls};
-use crate::module::ModuleParts;
+use crate::module::DynModule;
 use crate::parameter::EvaluationGuard;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops, placeholder,
@@ -17,8 +17,8 @@ const INFERENCE: &str = "inference";
 /// A model whose forward pass is recorded once for each of a few batch sizes, and replayed.
 ///
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
-/// and no gradients are computed. A batch of n rows runs on the smallest compiled size of at least n rows, and a batch
-/// that is larger than all compiled sizes is split, which may change last bits. Parameters and buffers are shared with
+/// and no gradients are computed. A batch of n rows runs on the smallest listed size of at least n rows, and a batch
+/// that is larger than all listed sizes is split, which may change last bits. Parameters and buffers are shared with
 /// the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was replaced, the
 /// model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the
 /// forward pass is recorded again.
@@ -33,7 +33,7 @@ const INFERENCE: &str = "inference";
 ///
 /// let model = sequential![Linear::new(4, 16), Relu, Dropout::new(0.5), Linear::new(16, 3)];
 /// let mut inference = InferenceModel::new(&model, &[1, 8, 32])?;
-/// inference.compile_for(&Tensor::zeros([1, 4], DType::F32))?; // or else at the first batch of each size
+/// inference.prepare(&Tensor::zeros([1, 4], DType::F32))?; // or else at the first batch of each size
 ///
 /// let x = Tensor::randn([5, 4], DType::F32);
 /// let y = inference.run(&x)?; // runs on 8 rows and returns 5
@@ -45,16 +45,16 @@ const INFERENCE: &str = "inference";
 /// ```
 ///
 /// # Padding
-/// The rows that fill a batch up to a compiled size repeat its last row, and their results are not returned. The result
+/// The rows that fill a batch up to a listed size repeat its last row, and their results are not returned. The result
 /// has the bits of the model's eager forward pass for the filled batch. Filling does not change the results of the
 /// other rows if the model computes each row of axis 0 by itself. In evaluation mode, all layers of this crate do, with
 /// these exceptions: a batch norm without running statistics, a recurrent layer whose axis 0 is time, and your own
-/// layers that reduce, sort or shift along axis 0. Give such a model only batches of a compiled size.
+/// layers that reduce, sort or shift along axis 0. Give such a model only batches of a listed size.
 ///
-/// [`with_lengths`](InferenceModel::with_lengths) adds compiled lengths of axis 1, for sequences.
+/// [`with_lengths`](InferenceModel::with_lengths) adds a list of lengths of axis 1, for sequences.
 ///
 /// # Memory
-/// Each recording has buffers of its own for intermediate results; their memory grows with the number of compiled
+/// Each recording has buffers of its own for intermediate results; their memory grows with the number of recorded
 /// shapes. On the CPU, the weights of matrix products are kept a second time, in the order in which products read them
 /// ([`CaptureOptions::pack_weights`]). All recordings share these copies. A batch after a write to a weight makes a new
 /// one.
@@ -77,8 +77,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         InferenceModel { passes: ForwardPasses::new(model.clone(), sizes, lengths), model }
     }
 
-    /// Sets compiled lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
-    /// ..]` then, all of one length L. It is padded with zeros at its end to the smallest compiled length of at least
+    /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
+    /// ..]` then, all of one length L. It is padded with zeros at its end to the smallest listed length of at least
     /// L. Where the model's output has the length of the sequence on axis 1, only the first L elements are returned.
     ///
     /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
@@ -112,7 +112,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         Ok(InferenceModel::of(self.model.model.clone(), self.passes.sizes, ascending("length", lengths)?))
     }
 
-    /// Returns another inference model of the same model, with the same compiled sizes and without recordings.
+    /// Returns another inference model of the same model, with the same listed sizes and without recordings.
     ///
     /// An inference model is `Send`, and runs one batch at a time. To serve requests on several threads, give each
     /// thread a fork. All forks share the parameters, the buffers and the packed weights of the model; each has its own
@@ -151,18 +151,18 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
 
     /// Returns the number of kept recordings, and the launches that found or made theirs. A shape has one recording for
     /// each set of hooks with which it ran.
-    pub fn cache(&self) -> CacheStats {
-        self.passes.launcher.cache()
+    pub fn cache_stats(&self) -> CacheStats {
+        self.passes.launcher.cache_stats()
     }
 
-    /// Records the forward pass for all compiled sizes and lengths. `like` determines the names, dtypes and other axes
+    /// Records the forward pass for all listed sizes and lengths. `like` determines the names, dtypes and other axes
     /// of the inputs; its values are not used. Without this call, a shape is recorded when a batch first needs it.
     ///
     /// # Errors
     /// The errors of [`run`](InferenceModel::run).
-    pub fn compile_for(&mut self, like: &X) -> Result<()> {
+    pub fn prepare(&mut self, like: &X) -> Result<()> {
         self.set_structure(like)?;
-        self.passes.forget_if_refused(|passes| passes.compile(like))
+        self.passes.forget_if_refused(|passes| passes.prepare(like))
     }
 
     /// Returns the model's output for a batch of any number of rows: `[N, ..]`.
@@ -170,14 +170,14 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that differ from the first batch in an axis
     /// other than the batch and the length, for inputs of different numbers of rows, for a sequence that is longer than
-    /// all compiled lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch
+    /// all listed lengths, and for a model whose output has no batch axis; [`Error::InvalidArgument`] for a batch
     /// without rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
         self.set_structure(x)?;
         self.passes.forget_if_refused(|passes| passes.run(x))
     }
 
-    /// Runs a batch of exactly a compiled shape, and returns the output as the recording stores it. The next launch
+    /// Runs a batch of exactly a listed shape, and returns the output as the recording stores it. The next launch
     /// overwrites it. After the first launches, this allocates nothing on the CPU.
     ///
     /// # Errors
@@ -197,8 +197,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
 /// Returns the values in ascending order, each once.
 fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
     if values.is_empty() || values.contains(&0) {
-        let reason =
-            format!("the list of compiled {what}s must contain at least one, and none may be 0; got {values:?}");
+        let reason = format!("the list of {what}s must contain at least one, and none may be 0; got {values:?}");
         return Err(Error::invalid(INFERENCE, reason));
     }
     let mut values = values.to_vec();
@@ -210,9 +209,9 @@ fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
 /// The forward passes of a model. It has no type parameters, so it is compiled once, in this crate.
 struct ForwardPasses<'f> {
     model: Arc<dyn ModelOfInputs + 'f>,
-    /// The compiled batch sizes, ascending.
+    /// The listed batch sizes, ascending.
     sizes: Vec<usize>,
-    /// The compiled lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
+    /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
     lengths: Vec<usize>,
     /// The inputs of the first batch that was not refused.
     expected: Vec<ExpectedInput>,
@@ -232,11 +231,11 @@ struct ExpectedInput {
     dtype: DType,
 }
 
-/// The compiled shape on which a batch runs.
+/// The listed shape on which a batch runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FilledShape {
     rows: usize,
-    /// The length of axis 1; `None` without compiled lengths, or if no input has an axis 1.
+    /// The length of axis 1; `None` without listed lengths, or if no input has an axis 1.
     length: Option<usize>,
 }
 
@@ -264,9 +263,9 @@ impl<'f> ForwardPasses<'f> {
     fn new(model: Arc<dyn ModelOfInputs + 'f>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
         let forward = model.clone();
         let forward = move |inputs: &[Tensor]| Ok(vec![forward_in_evaluation(&*forward, inputs)?]);
-        // Each compiled shape may be recorded for several paths and hooks.
-        let recordings = CaptureOptions::default().recordings * sizes.len() * lengths.len().max(1);
-        let options = CaptureOptions { pack_weights: true, recordings, ..CaptureOptions::default() };
+        // Each listed shape may be recorded for several paths and hooks.
+        let max_recordings = CaptureOptions::default().max_recordings * sizes.len() * lengths.len().max(1);
+        let options = CaptureOptions { pack_weights: true, max_recordings, ..CaptureOptions::default() };
         let launcher = Launcher::new(None, options, Box::new(forward));
         let (expected, axes, inputs) = (Vec::new(), PerRecording::default(), Vec::new());
         ForwardPasses { model, sizes, lengths, expected, launcher, state: None, axes, inputs }
@@ -281,7 +280,7 @@ impl<'f> ForwardPasses<'f> {
         result
     }
 
-    fn compile(&mut self, like: &dyn BatchTensors) -> Result<()> {
+    fn prepare(&mut self, like: &dyn BatchTensors) -> Result<()> {
         let FilledShape { length, .. } = self.check(like)?;
         self.set_inputs(like)?;
         let lengths = self.lengths.iter().map(|&length| Some(length)).collect();
@@ -322,7 +321,7 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Runs the inputs, at most the largest compiled size, and returns the output without its padding. `is_split` tells
+    /// Runs the inputs, at most the largest listed size, and returns the output without its padding. `is_split` tells
     /// whether they are a part of a larger batch.
     fn run_part(&mut self, given: FilledShape, is_split: bool) -> Result<Tensor> {
         let fill = self.fill(given);
@@ -330,11 +329,11 @@ impl<'f> ForwardPasses<'f> {
         for input in &mut self.inputs {
             *input = filled(input, fill)?;
         }
-        let before = self.launcher.cache().misses;
+        let before = self.launcher.cache_stats().misses;
         if let Err(error) = self.launcher.launch(&self.inputs) {
             return Err(in_filled(&own, &self.inputs, error));
         }
-        if self.launcher.cache().misses > before {
+        if self.launcher.cache_stats().misses > before {
             self.log_recording(fill);
         }
         let output = &self.launcher.outputs()[0];
@@ -347,7 +346,7 @@ impl<'f> ForwardPasses<'f> {
         let axes = self.output_axes(fill, output.shape())?;
         if !axes.batch && (is_split || given.rows < fill.rows) {
             let help = "axis 0 of the output is not the batch, so padded rows cannot be removed and the outputs of \
-                        parts cannot be joined; give this model only batches of a compiled size";
+                        parts cannot be joined; give this model only batches of a listed size";
             return Err(Error::shapes(INFERENCE, [output.shape()], help));
         }
         let output = ops::narrow(&output, 0, 0, given.rows)?;
@@ -422,23 +421,24 @@ impl<'f> ForwardPasses<'f> {
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
             && !(1..=longest).contains(&length)
         {
-            return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest compiled length"));
+            return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
         let Some(expected) = self.expected.get(index) else { return Ok(()) };
         if name != expected.name {
-            let reason = format!("expected the input `{}`, got `{name}`", expected.name);
+            let reason = format!("the input must be `{}`, got `{name}`", expected.name);
             return Err(Error::invalid(INFERENCE, reason));
         }
         if x.rank() != expected.shape.rank() || given.of(x.shape()) != given.of(&expected.shape) {
             let (own, shape) = (&expected.shape, x.shape());
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
             let help = format!(
-                "the model was compiled for `{name}` of shape {own}, in which only {axes} may differ; compile another model"
+                "the model was recorded for `{name}` of shape {own}, in which only {axes} may differ; create another \
+                 inference model"
             );
             return Err(Error::shapes(INFERENCE, [shape, own], help));
         }
         if x.dtype() != expected.dtype {
-            let help = format!("the model was compiled for `{name}` of dtype {}; use to_dtype()", expected.dtype);
+            let help = format!("the model was recorded for `{name}` of dtype {}; use to_dtype()", expected.dtype);
             return Err(Error::dtypes(INFERENCE, [x.dtype(), expected.dtype], help));
         }
         Ok(())
@@ -454,7 +454,7 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Returns the smallest compiled shape that contains this one, which is not larger than all compiled shapes.
+    /// Returns the smallest listed shape that contains this one, which is not larger than all listed shapes.
     fn fill(&self, given: FilledShape) -> FilledShape {
         let smallest = |of: &[usize], least: usize| of.iter().copied().find(|&value| value >= least).unwrap_or(least);
         FilledShape {
@@ -490,7 +490,7 @@ impl<'f> ForwardPasses<'f> {
         });
         set?;
         if self.state.is_none() {
-            let model: &dyn ModuleParts = &*self.model;
+            let model: &dyn DynModule = &*self.model;
             model.supports_capture()?;
             let FilledShape { rows, length } = self.check(x)?;
             let rows = rows.min(self.sizes[self.sizes.len() - 1]);
@@ -574,7 +574,7 @@ fn in_filled(own: &[Tensor], filled: &[Tensor], error: Error) -> Error {
     Error::Layer { layer, source: Box::new(error) }
 }
 
-/// Returns an input that is filled up to a compiled shape: with zeros along axis 1, with its last row along axis 0.
+/// Returns an input that is filled up to a listed shape: with zeros along axis 1, with its last row along axis 0.
 ///
 /// Rows of zeros would be simpler, but may give NaN (a mean over no elements), which selects slower kernels.
 fn filled(x: &Tensor, fill: FilledShape) -> Result<Tensor> {

@@ -19,9 +19,9 @@ pub(super) enum Launcher<'f> {
 impl<'f> Launcher<'f> {
     /// Creates a launcher of a closure. Nothing is recorded.
     pub(super) fn new(stream: Option<&Stream>, options: CaptureOptions, step: StepFn<'f>) -> Launcher<'f> {
-        let eager = EagerStep::of(step, options.recordings);
+        let eager = EagerStep::of(step, options.max_recordings);
         if stream.is_some_and(Stream::is_eager) {
-            return Launcher::Eager(eager.again("its stream is eager".into()));
+            return Launcher::Eager(eager.with_reason("its stream is eager".into()));
         }
         let step = eager.step.clone();
         let recorded = move |inputs: &[Tensor]| (step.lock().unwrap_or_else(PoisonError::into_inner))(inputs);
@@ -61,7 +61,7 @@ impl<'f> Launcher<'f> {
         };
         tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
         let reason = format!("{device} cannot capture: {reason}");
-        *self = Launcher::Eager(eager.again(reason));
+        *self = Launcher::Eager(eager.with_reason(reason));
         run(self)
     }
 
@@ -76,9 +76,9 @@ impl<'f> Launcher<'f> {
     }
 
     /// Returns the statistics of the recordings. An eager closure counts one for each list of shapes and dtypes.
-    pub(super) fn cache(&self) -> CacheStats {
+    pub(super) fn cache_stats(&self) -> CacheStats {
         match self {
-            Launcher::Captured(captured, _) => captured.cache(),
+            Launcher::Captured(captured, _) => captured.cache_stats(),
             Launcher::Eager(step) => CacheStats { held: step.known.len(), ..step.stats },
         }
     }
@@ -202,7 +202,7 @@ impl<'f> EagerStep<'f> {
     }
 
     /// Returns this step without results, and with a reason for its eager runs.
-    fn again(&self, reason: String) -> EagerStep<'f> {
+    fn with_reason(&self, reason: String) -> EagerStep<'f> {
         let (step, limit, stats) = (self.step.clone(), self.limit, CacheStats::default());
         EagerStep { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats }
     }

@@ -10,7 +10,7 @@
 //! the model, the loss and the optimizer run eagerly, recorded by [`capture`](pellucid_tensor::capture). Layers need no
 //! code for it. [`Captured`](pellucid_tensor::Captured) has the recordings: one for each list of input shapes and
 //! dtypes, and for each value of the host decisions that are fixed in a recording: training or evaluation mode, hooks,
-//! and the path through layers like [`If`](paths::If).
+//! and the path through layers like [`If`](crate::paths::If).
 //!
 //! [`GraphTrainer`] records at the first step:
 //!
@@ -23,7 +23,7 @@
 //! let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
 //! let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
 //! let (x, y) = (Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));
-//! let first = trainer.one_step(&x, &y)?;
+//! let first = trainer.step_and_evaluate(&x, &y)?;
 //! for _ in 0..10 {
 //!     trainer.step(&x, &y)?; // reads nothing back and does not synchronize
 //! }
@@ -61,16 +61,10 @@ mod trainer;
 mod trainer_core;
 mod training_step;
 
-/// Layers with several paths. The host selects a path before a step; it never depends on a value that the step
-/// computes.
-pub mod paths {
-    pub use crate::layers::paths::{EarlyExit, If, ModelPath, Repeat, path_of};
-}
-
 pub use batch::{Batch, Model, MultiInput};
 pub use check::StepCheck;
 pub use inference::InferenceModel;
-pub use options::StepOptions;
+pub use options::{BeforeUpdate, StepOptions};
 pub use stream::{Stream, Timer};
 pub use trainer::GraphTrainer;
 pub use training_step::TrainingStep;

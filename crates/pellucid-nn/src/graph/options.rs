@@ -6,8 +6,9 @@ use crate::parameter::Parameter;
 use pellucid_tensor::Result;
 use std::sync::Arc;
 
-/// A function that changes the gradients of these parameters before the update, such as clipping.
-pub(super) type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f>;
+/// A function that changes the gradients of these parameters before the update, such as clipping: the type of
+/// [`StepOptions::before_update`].
+pub type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f>;
 
 /// Options for recording a step.
 #[derive(Clone)]

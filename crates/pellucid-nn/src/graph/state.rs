@@ -1,13 +1,13 @@
 //! The parameters and buffers of a model, and a check at each launch that they are still the same tensors.
 
-use crate::module::ModuleParts;
+use crate::module::DynModule;
 use crate::visit::ModulePart;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor};
 use std::sync::Arc;
 
 /// The parameters and buffers that a model had when a step was recorded.
 pub(super) struct ModelState<'f> {
-    model: Arc<dyn ModuleParts + Send + Sync + 'f>,
+    model: Arc<dyn DynModule + Send + Sync + 'f>,
     /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
     /// The dtypes of the visited tensors.
@@ -17,9 +17,9 @@ pub(super) struct ModelState<'f> {
 }
 
 impl<'f> ModelState<'f> {
-    pub(super) fn of(model: Arc<dyn ModuleParts + Send + Sync + 'f>) -> ModelState<'f> {
-        let parts: &dyn ModuleParts = &*model;
-        let parameter = parts.parameters().first().map(|(_, parameter)| parameter.tensor().clone());
+    pub(super) fn of(model: Arc<dyn DynModule + Send + Sync + 'f>) -> ModelState<'f> {
+        let module: &dyn DynModule = &*model;
+        let parameter = module.parameters().first().map(|(_, parameter)| parameter.tensor().clone());
         let mut state = ModelState { model, known: Vec::new(), dtypes: Vec::new(), parameter };
         let mut known = Vec::new();
         state.each(&mut |_, tensor| known.push(tensor.clone()));
@@ -40,7 +40,7 @@ impl<'f> ModelState<'f> {
 
     /// Visits every parameter and buffer with its name; a shared tensor once for each of its names.
     pub(super) fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        let model: &dyn ModuleParts = &*self.model;
+        let model: &dyn DynModule = &*self.model;
         model.walk(&mut |name, part| match part {
             ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
             ModulePart::Buffer(buffer) => f(name, buffer.tensor()),

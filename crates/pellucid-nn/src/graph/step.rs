@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The computation of a step: the loss, followed by other results.
-pub(super) type Compute<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
+pub(super) type StepComputation<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
 
 /// A function that is called with the gradient of each parameter after the backward pass.
 pub(super) type GradientListener<'f> = Arc<dyn Fn(&Parameter, &Tensor) -> Result<()> + Send + Sync + 'f>;
@@ -24,7 +24,7 @@ const RECORD_STEP: &str = "record_step";
 /// A training step of a computation and an optimizer, for inputs on its device. It has no type parameters, so it is
 /// compiled once, in this crate.
 pub(super) struct StepCore<'f> {
-    compute: Compute<'f>,
+    compute: StepComputation<'f>,
     pub(super) optimizer: Arc<dyn Optimizer + 'f>,
     pub(super) options: StepOptions<'f>,
     /// The maximum number of recordings.
@@ -43,12 +43,12 @@ pub(super) struct StepCore<'f> {
 }
 
 impl<'f> StepCore<'f> {
-    pub(super) fn new(optimizer: Arc<dyn Optimizer + 'f>, compute: Compute<'f>) -> StepCore<'f> {
+    pub(super) fn new(optimizer: Arc<dyn Optimizer + 'f>, compute: StepComputation<'f>) -> StepCore<'f> {
         StepCore {
             compute,
             optimizer,
             options: StepOptions::default(),
-            limit: CaptureOptions::default().recordings,
+            limit: CaptureOptions::default().max_recordings,
             gradients: GradientBuffers { buffers: Vec::new(), binds: true },
             reached: ReachedParameters::default(),
             listener: None,
@@ -91,7 +91,7 @@ impl<'f> StepCore<'f> {
 
     pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
         if limit == 0 {
-            return Err(Error::invalid("recordings", "a step keeps at least 1 recording"));
+            return Err(Error::invalid("max_recordings", "`limit` must be at least 1, got 0"));
         }
         self.limit = limit;
         self.drop_recordings();
@@ -104,8 +104,8 @@ impl<'f> StepCore<'f> {
         self.reached.known.clear();
     }
 
-    pub(super) fn cache(&self) -> CacheStats {
-        let stats = |launcher: &Option<Launcher<'f>>| launcher.as_ref().map(Launcher::cache).unwrap_or_default();
+    pub(super) fn cache_stats(&self) -> CacheStats {
+        let stats = |launcher: &Option<Launcher<'f>>| launcher.as_ref().map(Launcher::cache_stats).unwrap_or_default();
         let (pass, update) = (stats(&self.pass), stats(&self.update));
         CacheStats { misses: pass.misses + update.misses, held: pass.held + update.held, ..pass }
     }
@@ -229,9 +229,9 @@ impl<'f> StepCore<'f> {
         if self.options.accumulate > 1 {
             self.reached.remove(&replaced);
         }
-        let recorded = self.cache().held;
+        let recorded = self.cache_stats().held;
         let result = catch_unwind(AssertUnwindSafe(|| f(self)));
-        if !matches!(result, Ok(Ok(_))) && self.cache().held <= recorded {
+        if !matches!(result, Ok(Ok(_))) && self.cache_stats().held <= recorded {
             self.gradients.undo(self.optimizer.parameters(), replaced);
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))
@@ -270,7 +270,7 @@ impl<'f> StepCore<'f> {
             }
             Ok(results.iter().map(Tensor::detach).collect())
         });
-        let options = CaptureOptions { recordings: self.limit, ..CaptureOptions::default() };
+        let options = CaptureOptions { max_recordings: self.limit, ..CaptureOptions::default() };
         self.pass = Some(Launcher::new(stream.as_ref(), options, pass));
         if accumulate > 1 {
             let update: StepFn<'f> = Box::new(move |_| {

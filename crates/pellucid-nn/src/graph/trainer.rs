@@ -4,19 +4,18 @@ use super::batch::{Batch, BoundModel, Model};
 use super::check::StepCheck;
 use super::options::StepOptions;
 use super::trainer_core::TrainerCore;
-use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{CacheStats, Captured, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{CacheStats, Captured, Result, Tensor, unwrap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
-/// batch of new shapes or dtypes records a step for it, as does a new [path](super::paths::path_of) or mode of the
+/// batch of new shapes or dtypes records a step for it, as does a new [path](crate::paths::path_of) or mode of the
 /// model, another dtype of [autocast](pellucid_tensor::autocast), and a [hook](crate::hook) that was added or removed.
-/// The trainer keeps the recordings up to a [limit](GraphTrainer::recordings). They share parameters, gradients and
+/// The trainer keeps the recordings up to a [limit](GraphTrainer::max_recordings). They share parameters, gradients and
 /// optimizer state. A [`TrainingStep`](super::TrainingStep) is a trainer for a closure.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
@@ -39,7 +38,7 @@ use std::sync::Arc;
 ///     trainer.step(&x, &x.sum(1).reshape([size, 1]))?; // the first and the last record, all launch
 ///     println!("{}", trainer.loss()?);
 /// }
-/// assert_eq!(trainer.cache().held, 2);
+/// assert_eq!(trainer.cache_stats().held, 2);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "make_graphed_callables")]
@@ -71,17 +70,17 @@ where
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
     #[panicking_form]
-    pub fn try_recordings(mut self, limit: usize) -> Result<Self> {
+    pub fn try_max_recordings(mut self, limit: usize) -> Result<Self> {
         self.core.set_limit(limit).map(|()| self)
     }
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     ///
-    /// A step has a recording for each shape of the batch, each [path](super::paths::path_of), each mode (training or
+    /// A step has a recording for each shape of the batch, each [path](crate::paths::path_of), each mode (training or
     /// evaluation) and each set of hooks with which it ran, and so has its evaluation. The separate update of a step
     /// that accumulates gradients is one more. A step that runs eagerly counts one for each shape.
-    pub fn cache(&self) -> CacheStats {
-        self.core.cache()
+    pub fn cache_stats(&self) -> CacheStats {
+        self.core.cache_stats()
     }
 
     /// Sets the options for recording, and drops earlier recordings. Settings of
@@ -97,12 +96,13 @@ where
     /// ```
     /// use pellucid::nn::graph::GraphTrainer;
     /// use pellucid::nn::{Linear, Module, loss::BceWithLogitsLoss, optim::{Sgd, SgdOptions}};
+    /// use pellucid::{DType, Tensor};
     /// // The generator learns to deceive the discriminator, which has an optimizer of its own.
     /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
     /// let sgd = Sgd::new(generator.parameters(), SgdOptions::default());
     /// let model = (generator, discriminator.clone());
     /// let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), sgd).allow_untrained_parameters();
-    /// trainer.compile(&[8, 2])?;
+    /// trainer.prepare(&Tensor::zeros([8, 2], DType::F32))?;
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn allow_untrained_parameters(mut self) -> Self {
@@ -115,11 +115,12 @@ where
     /// ```
     /// use pellucid::nn::optim::{Sgd, SgdOptions, clip_grad_norm};
     /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss};
+    /// use pellucid::{DType, Tensor};
     /// let model = Linear::new(3, 1);
     /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
     /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), sgd)
     ///     .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
-    /// trainer.compile(&[8, 3])?;
+    /// trainer.prepare(&Tensor::zeros([8, 3], DType::F32))?;
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
@@ -184,24 +185,24 @@ where
     /// [allowed](GraphTrainer::allow_untrained_parameters);
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a loss without a [kind](Loss::kind); the
     /// errors of [`capture`](pellucid_tensor::capture()). On error, parameters, gradients and optimizer are unchanged.
-    pub fn compile_for(&mut self, inputs: &X) -> Result<()> {
+    pub fn prepare(&mut self, inputs: &X) -> Result<()> {
         self.set_structure(inputs)?;
-        self.core.compile(inputs)
+        self.core.prepare(inputs)
     }
 
     /// Launches the step for a batch, without synchronizing. The loss before the update stays on the device until
     /// [`loss`](GraphTrainer::loss) reads it. Free tensors are copied to the device of the model.
     ///
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
-    /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
+    /// [`prepare`](GraphTrainer::prepare). The targets of a loss without a [kind](Loss::kind), such as a closure, then
     /// have the shape and dtype of `y`.
     ///
     /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
-    /// batch are: a class number of targets on another device, or a predicted probability outside [0, 1], makes the
+    /// batch are: a class index of targets on another device, or a predicted probability outside [0, 1], makes the
     /// loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
     ///
     /// # Errors
-    /// The errors of [`compile_for`](GraphTrainer::compile_for), if the step is recorded;
+    /// The errors of [`prepare`](GraphTrainer::prepare), if the step is recorded;
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) for targets that the loss refuses;
     /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) names a parameter or buffer that was replaced since the
     /// first recording; the optimizer does not know the new tensor. Errors of [`Captured::launch`]. A batch with
@@ -213,11 +214,13 @@ where
         self.core.step(x, y)
     }
 
-    /// Runs a [`step`](GraphTrainer::step) and returns the loss of the same batch after the update, in evaluation mode.
+    /// Runs a [`step`](GraphTrainer::step), then an evaluation of the same batch. Returns the loss of the evaluation:
+    /// the loss of the updated parameters, in evaluation mode. [`loss`](GraphTrainer::loss) returns the loss before the
+    /// update, in the mode of the model. Both wait for the device.
     ///
     /// # Errors
     /// The errors of [`step`](GraphTrainer::step).
-    pub fn one_step(&mut self, x: &X, y: &Tensor) -> Result<f32> {
+    pub fn step_and_evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         self.step(x, y)?;
         self.core.evaluate_again()
     }
@@ -257,17 +260,5 @@ where
 
     fn set_structure(&self, x: &X) -> Result<()> {
         if self.core.knows_inputs() { Ok(()) } else { self.model.set_structure(x) }
-    }
-}
-
-impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, O> {
-    /// Records a step for inputs of this shape, for example `[B, K]`, of the model's [input dtype](Layer::input_dtype),
-    /// before the first [`step`](GraphTrainer::step) needs it.
-    ///
-    /// # Errors
-    /// The errors of [`compile_for`](GraphTrainer::compile_for).
-    pub fn compile(&mut self, input_shape: &[usize]) -> Result<()> {
-        let inputs = ops::zeros(input_shape, self.model().input_dtype())?;
-        self.compile_for(&inputs)
     }
 }

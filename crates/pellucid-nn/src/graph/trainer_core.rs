@@ -6,10 +6,10 @@ use super::coverage::{FrozenParameters, fill_optimizer};
 use super::launcher::Launcher;
 use super::options::StepOptions;
 use super::state::ModelState;
-use super::step::{Compute, StepCore};
+use super::step::{StepComputation, StepCore};
 use super::stream::Stream;
 use crate::call::{first_device, trace_calls, trace_hooked_calls};
-use crate::module::ModuleParts;
+use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::EvaluationGuard;
 use pellucid_tensor::{
@@ -84,8 +84,8 @@ impl<'f> TrainerCore<'f> {
         self.evaluation = evaluation_of(loss_and_logits(self.model.clone(), self.loss.clone()), &self.step);
     }
 
-    pub(super) fn cache(&self) -> CacheStats {
-        let (step, evaluation) = (self.step.cache(), self.evaluation.cache());
+    pub(super) fn cache_stats(&self) -> CacheStats {
+        let (step, evaluation) = (self.step.cache_stats(), self.evaluation.cache_stats());
         CacheStats {
             hits: step.hits + evaluation.hits,
             misses: step.misses + evaluation.misses,
@@ -108,7 +108,7 @@ impl<'f> TrainerCore<'f> {
     }
 
     /// Records a step for a batch of these shapes and dtypes.
-    pub(super) fn compile(&mut self, x: &dyn BatchTensors) -> Result<()> {
+    pub(super) fn prepare(&mut self, x: &dyn BatchTensors) -> Result<()> {
         self.set_inputs(x, None)?;
         let targets = self.traced_targets(None)?;
         self.inputs.push(targets);
@@ -179,15 +179,15 @@ impl<'f> TrainerCore<'f> {
         let random = self.step.random();
         let _random = random.enter();
         let _off = no_grad();
-        let before = self.evaluation.cache();
+        let before = self.evaluation.cache_stats();
         let loss = self.evaluation.launch(&self.inputs)?[0].try_item();
-        log_recording(before, self.evaluation.cache(), &self.inputs, self.step.limit);
+        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.limit);
         loss
     }
 
     /// Places the inputs and the targets of a launch on the device of the model.
     fn set_inputs(&mut self, x: &dyn BatchTensors, y: Option<&Tensor>) -> Result<()> {
-        let own: &dyn ModuleParts = &*self.model;
+        let own: &dyn DynModule = &*self.model;
         let device = self.state.as_ref().map_or_else(|| first_device(own), ModelState::device);
         let TrainerCore { names, inputs, .. } = self;
         inputs.clear();
@@ -196,7 +196,7 @@ impl<'f> TrainerCore<'f> {
             if set.is_ok() {
                 set = match names.get(inputs.len()) {
                     Some(expected) if expected != name => {
-                        Err(Error::invalid(SET_BATCH, format!("expected the input `{expected}`, got `{name}`")))
+                        Err(Error::invalid(SET_BATCH, format!("the input must be `{expected}`, got `{name}`")))
                     }
                     _ if x.shape().first() == Some(&0) => {
                         Err(Error::invalid(SET_BATCH, "the batch has no samples; leave it out"))
@@ -219,7 +219,7 @@ impl<'f> TrainerCore<'f> {
     /// Traces the model for the present inputs, whose values are not used: lazy layers are built, and an error names
     /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
     fn traced_targets(&self, y: Option<&Tensor>) -> Result<Tensor> {
-        let model: &dyn ModuleParts = &*self.model;
+        let model: &dyn DynModule = &*self.model;
         model.supports_capture()?;
         let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
         let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];
@@ -248,8 +248,8 @@ impl<'f> TrainerCore<'f> {
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
             (None, None) => {
                 let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
-                            step() compile";
-                return Err(Error::invalid("compile", help));
+                            step() record";
+                return Err(Error::invalid("prepare", help));
             }
         };
         if let Some(y) = y {
@@ -267,15 +267,15 @@ impl<'f> TrainerCore<'f> {
     fn recording<R>(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
-        let (before, is_allowed) = (self.step.cache(), self.step.options.allow_untrained_parameters);
-        let frozen = FrozenParameters::of("compile", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
+        let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
+        let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
         let result = frozen.and_then(|frozen| {
             self.frozen = frozen;
             record(self)
         });
-        if result.is_ok() || self.step.cache().held > before.held {
+        if result.is_ok() || self.step.cache_stats().held > before.held {
             self.accept(x);
-            log_recording(before, self.step.cache(), &self.inputs, self.step.limit);
+            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.limit);
         } else if is_filled {
             optimizer.unfill();
         }
@@ -299,7 +299,7 @@ impl<'f> TrainerCore<'f> {
 }
 
 /// Returns the computation of loss and logits from the inputs of a model and targets.
-fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLoss + 'f>) -> Compute<'f> {
+fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLoss + 'f>) -> StepComputation<'f> {
     Arc::new(move |inputs| {
         let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
         let logits = model.output(x)?;
@@ -314,13 +314,13 @@ fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLos
 }
 
 /// Returns a computation in evaluation mode, without gradients, with the options of a step.
-fn evaluation_of<'f>(compute: Compute<'f>, step: &StepCore<'f>) -> Launcher<'f> {
+fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launcher<'f> {
     let evaluate = move |inputs: &[Tensor]| {
         let _off = no_grad();
         let _evaluating = EvaluationGuard::new();
         compute(inputs)
     };
-    let options = CaptureOptions { recordings: step.limit, ..CaptureOptions::default() };
+    let options = CaptureOptions { max_recordings: step.limit, ..CaptureOptions::default() };
     Launcher::new(step.options.stream.as_ref(), options, Box::new(evaluate))
 }
 
@@ -333,7 +333,7 @@ pub(super) fn check_target_shape(
 ) -> Result<()> {
     if dtype.is_int() && y.dtype().is_float() && y.shape() == logits {
         let help = format!(
-            "the step expects class numbers of shape {shape}; for probabilities, make the loss by with_targets({}, \
+            "the step expects class indices of shape {shape}; for probabilities, make the loss by with_targets({}, \
              DType::{:?})",
             y.shape(),
             y.dtype()

@@ -74,7 +74,7 @@ impl<'f> TrainingStep<'f> {
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
     #[panicking_form]
-    pub fn try_recordings(mut self, limit: usize) -> Result<Self> {
+    pub fn try_max_recordings(mut self, limit: usize) -> Result<Self> {
         self.core.set_limit(limit).map(|()| self)
     }
 
@@ -85,8 +85,8 @@ impl<'f> TrainingStep<'f> {
 
     /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
     /// accumulates gradients counts, too. A step that runs eagerly counts one recording for each list of shapes.
-    pub fn cache(&self) -> CacheStats {
-        self.core.cache()
+    pub fn cache_stats(&self) -> CacheStats {
+        self.core.cache_stats()
     }
 
     /// Returns the captured step; for a step that accumulates gradients, without its update. `None` before the first

@@ -68,7 +68,7 @@ pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result
 
 pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low: f64, high: f64) -> Result<Tensor> {
     if !(std > 0.0 && low < high) {
-        let reason = format!("expected std > 0 and low < high, got std {std}, low {low} and high {high}");
+        let reason = format!("`std` must be above 0 and `low` below `high`, got std {std}, low {low} and high {high}");
         return Err(Error::invalid("trunc_normal", reason));
     }
     // Inverse transform sampling: uniform numbers between the CDF values of both ends, through the quantile function
@@ -150,6 +150,6 @@ pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Re
 fn matrix(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
     match shape.dims() {
         &[rows, columns] => Ok((rows, columns)),
-        _ => Err(Error::shapes(op, [shape], "expected a matrix")),
+        _ => Err(Error::shapes(op, [shape], "the tensor must be a matrix")),
     }
 }

@@ -10,7 +10,7 @@ use crate::module::Module;
 use crate::parameter::Parameter;
 use crate::visit::{ModulePart, Visitor};
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::ops::PadMode;
+use pellucid_tensor::ops::PaddingMode;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// The names of convolutions over one, two and three axes.
@@ -57,7 +57,7 @@ pub struct Conv<const N: usize> {
     pub bias: Option<Parameter>,
     sliding: ConvSettings<N>,
     padding: Padding<N>,
-    padding_mode: Option<PadMode>,
+    padding_mode: Option<PaddingMode>,
 }
 
 /// A convolution over one axis: x is `[B, in, L]`.
@@ -186,7 +186,7 @@ impl<const N: usize> Conv<N> {
     }
 
     /// Sets the values of the padding; zeros by default.
-    pub fn padding_mode(self, mode: PadMode) -> Conv<N> {
+    pub fn padding_mode(self, mode: PaddingMode) -> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
     }
 

@@ -16,7 +16,6 @@ mod linear;
 mod norm;
 mod pad;
 mod parametrized;
-pub(crate) mod paths;
 mod pool;
 mod repeated;
 mod resize;

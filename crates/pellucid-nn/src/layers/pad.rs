@@ -3,11 +3,11 @@
 use super::spatial::by_axes;
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::ops::{PadMode, PadWidth};
+use pellucid_tensor::ops::{PadWidth, PaddingMode};
 use pellucid_tensor::{Error, Result, Scalar, Tensor, ops, unwrap};
 
 /// Pads the last N axes of x.
-pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], mode: PadMode) -> Result<Tensor> {
+pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], mode: PaddingMode) -> Result<Tensor> {
     let Some(lead) = x.rank().checked_sub(N) else {
         return Err(Error::shapes(
             "pad",
@@ -70,13 +70,13 @@ macro_rules! pads {
 
 pads! {
     /// Zero padding of the last N axes.
-    ZeroPad: ZeroPad1d, ZeroPad2d, ZeroPad3d = PadMode::Constant(Scalar::Int(0));
+    ZeroPad: ZeroPad1d, ZeroPad2d, ZeroPad3d = PaddingMode::Constant(Scalar::Int(0));
     /// Reflection padding of the last N axes; the end element itself is not repeated.
-    ReflectionPad: ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = PadMode::Reflect;
+    ReflectionPad: ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = PaddingMode::Reflect;
     /// Replication padding of the last N axes: the end element is repeated.
-    ReplicationPad: ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = PadMode::Replicate;
+    ReplicationPad: ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = PaddingMode::Replicate;
     /// Circular padding of the last N axes, with elements from the opposite end.
-    CircularPad: CircularPad1d, CircularPad2d, CircularPad3d = PadMode::Circular;
+    CircularPad: CircularPad1d, CircularPad2d, CircularPad3d = PaddingMode::Circular;
 }
 
 /// Padding of the last N axes with a constant.
@@ -116,6 +116,6 @@ impl<const N: usize> ConstantPad<N> {
 
 impl<const N: usize> Layer for ConstantPad<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        pad_last(x, self.width, PadMode::Constant(self.value))
+        pad_last(x, self.width, PaddingMode::Constant(self.value))
     }
 }

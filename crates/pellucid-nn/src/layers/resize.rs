@@ -2,15 +2,15 @@
 
 use crate::layer::Layer;
 use pellucid_derive::Module;
-use pellucid_tensor::ops::{Resize, ResizeMode};
+use pellucid_tensor::ops::{InterpolationMode, Resize};
 use pellucid_tensor::{Result, Tensor, ops};
 
 /// Interpolation of images `[B, C, spatial..]` with one to three spatial axes to other lengths.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Upsample};
-/// use pellucid::ops::ResizeMode;
-/// let twice = Upsample::by([2.0]).mode(ResizeMode::Linear { align_corners: false });
+/// use pellucid::ops::InterpolationMode;
+/// let twice = Upsample::by([2.0]).mode(InterpolationMode::Linear { align_corners: false });
 /// assert_eq!(twice.output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 16, 16]);
 /// assert_eq!(Upsample::to([5, 7]).output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 5, 7]);
 /// # Ok::<(), pellucid::Error>(())
@@ -21,22 +21,22 @@ use pellucid_tensor::{Result, Tensor, ops};
 #[module(display)]
 pub struct Upsample {
     size: Resize,
-    mode: ResizeMode,
+    mode: InterpolationMode,
 }
 
 impl Upsample {
     /// Creates a layer that resizes to these lengths, one for all spatial axes or one each, by the nearest element.
     pub fn to(lengths: impl Into<Vec<usize>>) -> Upsample {
-        Upsample { size: Resize::To(lengths.into()), mode: ResizeMode::Nearest }
+        Upsample { size: Resize::To(lengths.into()), mode: InterpolationMode::Nearest }
     }
 
     /// Creates a layer that scales by these factors, one for all spatial axes or one each, by the nearest element.
     pub fn by(factors: impl Into<Vec<f64>>) -> Upsample {
-        Upsample { size: Resize::By(factors.into()), mode: ResizeMode::Nearest }
+        Upsample { size: Resize::By(factors.into()), mode: InterpolationMode::Nearest }
     }
 
     /// Sets the interpolation mode.
-    pub fn mode(self, mode: ResizeMode) -> Upsample {
+    pub fn mode(self, mode: InterpolationMode) -> Upsample {
         Upsample { mode, ..self }
     }
 }

@@ -9,7 +9,7 @@ use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// The adaptive softmax (Grave et al. 2017) and its loss, the mean of −ln p of class numbers y `[N]` for features x
+/// The adaptive softmax (Grave et al. 2017) and its loss, the mean of −ln p of class indices y `[N]` for features x
 /// `[N, in]`.
 ///
 /// Without a batch, y is a scalar and x is `[in]`. Rarer classes have higher numbers and fewer parameters. `cutoffs`

@@ -5,12 +5,12 @@ use pellucid_tensor::ops::{CrossEntropyOptions, MultiMarginLossOptions};
 use pellucid_tensor::{Result, Tensor, ops};
 
 losses! {
-    /// The cross-entropy −Σ_c p_c·ln softmax(logits)_c of logits `[N, C]`, `[C]` or `[N, C, d..]` against class numbers
+    /// The cross-entropy −Σ_c p_c·ln softmax(logits)_c of logits `[N, C]`, `[C]` or `[N, C, d..]` against class indices
     /// (of integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike in PyTorch, no class is ignored by default.
     CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy {
-        /// The weight of each class, `[C]`. The mean over class numbers divides by the sum of their weights.
+        /// The weight of each class, `[C]`. The mean over class indices divides by the sum of their weights.
         weight: Option<Tensor> = None,
         /// The fraction of the target that is spread evenly over all classes (Szegedy et al. 2016); default 0.
         label_smoothing: f64 = 0.0,
@@ -27,7 +27,7 @@ losses! {
         ops::cross_entropy(logits, y, options)
     };
 
-    /// The negative log-likelihood −x_y of log-probabilities x `[N, C]`, `[C]` or `[N, C, d..]` and class numbers y.
+    /// The negative log-likelihood −x_y of log-probabilities x `[N, C]`, `[C]` or `[N, C, d..]` and class indices y.
     #[doc(alias = "NLLLoss")]
     NllLoss, nll {
         /// The weight of each class, `[C]`. The mean divides by the sum of the weights of the samples.
@@ -97,7 +97,7 @@ losses! {
     };
 
     /// The multi-label margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j of a sample and the other
-    /// classes i. y has the shape of x and lists class numbers up to the first −1.
+    /// classes i. y has the shape of x and lists class indices up to the first −1.
     MultiLabelMarginLoss, multilabel_margin {} |loss, x, y| ops::multilabel_margin_loss(x, y, loss.reduction);
 
     /// The mean of [`BceWithLogitsLoss`] over the classes, the last axis.

@@ -7,7 +7,7 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
 /// The kind of a loss, by its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossKind {
-    /// Class numbers, `i64`, in the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
+    /// Class indices, `i64`, in the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
     /// `[B, d..]` for `[B, C, d..]`.
     SoftmaxCrossEntropy,
     /// Values of the logits' shape and dtype.

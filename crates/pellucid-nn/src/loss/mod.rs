@@ -84,17 +84,17 @@ pub trait Loss: Send + Sync {
     }
 
     /// Checks the values of the targets of a batch, for logits of this shape, if the host can read them
-    /// ([`Tensor::is_readable`]). A captured step calls it before a launch, which cannot refuse a value: a class number
+    /// ([`Tensor::is_readable`]). A captured step calls it before a launch, which cannot refuse a value: a class index
     /// that does not exist would make all parameters NaN. Nothing is checked by default.
     ///
     /// # Errors
-    /// [`Error::IndexOutOfBounds`] for a class number that does not exist; [`Error::InvalidArgument`] for another value
+    /// [`Error::IndexOutOfBounds`] for a class index that does not exist; [`Error::InvalidArgument`] for another value
     /// that the loss does not define.
     fn check_targets(&self, _logits: &Shape, _y: &Tensor) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the loss's own parameters by name, none by default. A [compiled](crate::graph) step requires that the
+    /// Returns the loss's own parameters by name, none by default. A [recorded](crate::graph) step requires that the
     /// optimizer has these parameters.
     fn trainable(&self) -> Vec<(String, Parameter)> {
         Vec::new()

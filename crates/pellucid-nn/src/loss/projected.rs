@@ -9,7 +9,7 @@ use crate::parameter::Parameter;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// [`CrossEntropyLoss`] of the scores `W·x` of features x `[N, in]` (or `[in]`). Targets y are class numbers
+/// [`CrossEntropyLoss`] of the scores `W·x` of features x `[N, in]` (or `[in]`). Targets y are class indices
 /// `[N, d..]`, or probabilities `[N, C, d..]`.
 ///
 /// ```

@@ -4,9 +4,9 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
 
 /// The values that the targets of a loss may have.
 pub(super) enum Targets {
-    /// Integers are class numbers, or this one.
+    /// Integers are class indices, or this one.
     Classes { ignored: Option<i64> },
-    /// Integers are class numbers, one for each row of a matrix or for a vector of scores.
+    /// Integers are class indices, one for each row of a matrix or for a vector of scores.
     RowClasses,
     /// Probabilities of one of two classes.
     Shares,
@@ -49,7 +49,7 @@ impl Targets {
             Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
-                refused(op, outside, "targets must be from 0 to 1", "class numbers are the targets of CrossEntropyLoss")
+                refused(op, outside, "targets must be from 0 to 1", "class indices are the targets of CrossEntropyLoss")
             }
             Targets::Signs => {
                 let outside = find_number(y, |value| value.abs() != 1.0 && !value.is_nan())?;

@@ -42,6 +42,6 @@ impl Rule for AdadeltaOptions {
             (p - lr * d, v, rho * u + rest * (d * d))
         });
         let rho = self.rho;
-        at.fused(adadelta, &[rho.into(), (1.0 - rho).into(), self.eps.into(), self.weight_decay.into()])
+        at.update(adadelta, &[rho.into(), (1.0 - rho).into(), self.eps.into(), self.weight_decay.into()])
     }
 }

@@ -83,11 +83,11 @@ impl Rule for AdafactorOptions {
         let eps = self.eps.0.or_else(|| p.dtype().promote(DType::F32).epsilon()).unwrap_or_default();
         let square = ops::square(&g)?;
         let u = if p.rank() < 2 {
-            at.keep(mix, &[0], &[&square, rest], &[])?;
+            at.update_states(mix, &[0], &[&square, rest], &[])?;
             ops::map(vector, &[&g, at.state(0)], &[eps.into()])?
         } else {
-            at.keep(mix, &[0], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
-            at.keep(mix, &[1], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
+            at.update_states(mix, &[0], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
+            at.update_states(mix, &[1], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
             let (row, column) = (at.state(0), at.state(1));
             let mean = ops::mean(row, over(-2).keepdims())?;
             ops::map(matrix, &[&g, row, column, &mean], &[eps.into()])?
@@ -95,6 +95,6 @@ impl Rule for AdafactorOptions {
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&u, 2.0, ..)?);
         let params = [self.eps.1.into(), (p.size() as f64).sqrt().into(), self.d.into()];
         let rate = ops::map(rate, &[&norms.0, &norms.1, rho], &params)?;
-        at.write(formula!(|p, u, rate, shrink| p * shrink - rate * u), &[&u, &rate, shrink], &[])
+        at.update_parameter(formula!(|p, u, rate, shrink| p * shrink - rate * u), &[&u, &rate, shrink], &[])
     }
 }

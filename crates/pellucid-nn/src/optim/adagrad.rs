@@ -51,6 +51,6 @@ impl Rule for AdagradOptions {
             let s = s + g * g;
             (p - rate * g / (s.sqrt() + eps), s)
         });
-        at.fused(adagrad, &[self.eps.into(), self.weight_decay.into()])
+        at.update(adagrad, &[self.eps.into(), self.weight_decay.into()])
     }
 }

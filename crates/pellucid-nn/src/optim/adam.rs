@@ -85,6 +85,6 @@ impl Rule for AdamOptions {
         });
         let b2 = self.betas.1;
         let params = [b2.into(), (1.0 - b2).into(), self.eps.into(), self.weight_decay.into()];
-        at.fused(if self.amsgrad { amsgrad } else { adam }, &params)
+        at.update(if self.amsgrad { amsgrad } else { adam }, &params)
     }
 }

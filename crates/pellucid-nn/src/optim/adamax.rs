@@ -58,6 +58,6 @@ impl Rule for AdamaxOptions {
             let u = (b2 * u).max(g.abs() + eps);
             (p - rate * m / u, m, u)
         });
-        at.fused(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
+        at.update(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
     }
 }

@@ -65,6 +65,6 @@ impl Rule for AdamWOptions {
             (p * shrink - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });
         let b2 = self.betas.1;
-        at.fused(if self.amsgrad { amsgrad } else { adamw }, &[b2.into(), (1.0 - b2).into(), self.eps.into()])
+        at.update(if self.amsgrad { amsgrad } else { adamw }, &[b2.into(), (1.0 - b2).into(), self.eps.into()])
     }
 }

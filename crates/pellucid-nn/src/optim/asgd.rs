@@ -59,6 +59,6 @@ impl Rule for AsgdOptions {
             let p = p * (1.0 - lambd * eta) - eta * (g + decay * p);
             (p, a + mu * (p - a))
         });
-        at.fused(asgd, &[self.lambd.into(), self.weight_decay.into()])
+        at.update(asgd, &[self.lambd.into(), self.weight_decay.into()])
     }
 }

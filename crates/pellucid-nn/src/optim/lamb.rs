@@ -67,11 +67,11 @@ impl Rule for LambOptions {
         );
         let (lr, unbias, scale, rest1) = (at.rate(0), at.rate(1), at.rate(2), at.rate(3));
         let (p, m, v, b2) = (at.parameter()?, at.state(0), at.state(1), self.betas.1);
-        at.keep(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
+        at.update_states(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
         let params = [self.eps.into(), self.weight_decay.into()];
         let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?;
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);
         let rate = ops::map(trust, &[&norms.0, &norms.1, lr], &[])?;
-        at.write(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
+        at.update_parameter(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
     }
 }

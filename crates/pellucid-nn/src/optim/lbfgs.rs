@@ -270,20 +270,20 @@ impl Optimizer for Lbfgs {
         &self.parameters
     }
 
-    fn groups(&self) -> usize {
+    fn group_count(&self) -> usize {
         1
     }
 
-    fn group_rate(&self, _: usize) -> &Hyperparameter {
+    fn group_lr_hyperparameter(&self, _: usize) -> &Hyperparameter {
         &self.lr
     }
 
-    fn momentum(&self, _: usize) -> Option<f64> {
+    fn group_momentum(&self, _: usize) -> Option<f64> {
         None
     }
 
-    fn try_set_momentum(&self, _: usize, _: f64) -> Result<()> {
-        Err(Error::invalid("set_momentum", "lbfgs has no momentum"))
+    fn try_set_group_momentum(&self, _: usize, _: f64) -> Result<()> {
+        Err(Error::invalid("set_group_momentum", "lbfgs has no momentum"))
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
@@ -366,7 +366,7 @@ impl Optimizer for Lbfgs {
         let known: HashSet<&str> = names.iter().map(|(n, _)| n.as_str()).collect();
         let unexpected: Vec<String> = state.keys().filter(|n| !known.contains(n.as_str())).cloned().collect();
         if !(missing.is_empty() && wrong_shapes.is_empty() && unexpected.is_empty()) {
-            return Err(Error::StateDict { missing, unexpected, wrong_shapes });
+            return Err(Error::StateDict { op: "load_state_dict", missing, unexpected, wrong_shapes });
         }
         let number = |name: &str| state[name].try_item::<f64>();
         let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);

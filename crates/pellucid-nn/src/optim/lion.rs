@@ -39,6 +39,6 @@ impl Rule for LionOptions {
             let c = m + rest1 * (g - m);
             (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))
         });
-        at.fused(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
+        at.update(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
     }
 }

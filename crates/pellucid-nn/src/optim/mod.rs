@@ -32,7 +32,6 @@ mod asgd;
 mod average;
 mod clip;
 mod clock;
-mod fillable;
 mod free;
 mod hyperparameter;
 mod lamb;
@@ -44,6 +43,7 @@ mod nadam;
 mod optimizer_core;
 mod options;
 mod radam;
+mod replaceable;
 mod rmsprop;
 mod rprop;
 mod rule;
@@ -95,28 +95,28 @@ pub trait Optimizer: Send + Sync {
     fn parameters(&self) -> &[Parameter];
 
     /// Returns the number of groups.
-    fn groups(&self) -> usize;
+    fn group_count(&self) -> usize;
 
     /// Returns the learning rate of a group, with the 0-d tensor of the dtype of its state that kernels read.
     /// [`Optimizer::set_group_lr`] checks the value that it sets; [`Hyperparameter::set`] does not.
     ///
     /// # Panics
     /// Panics if there is no such group.
-    fn group_rate(&self, group: usize) -> &Hyperparameter;
+    fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter;
 
     /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or
     /// was created without.
     ///
     /// # Panics
     /// Panics if there is no such group.
-    fn momentum(&self, group: usize) -> Option<f64>;
+    fn group_momentum(&self, group: usize) -> Option<f64>;
 
     /// Sets the momentum of a group in place; replays of a captured step use it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a value outside [0, 1),
-    /// or if [`Optimizer::momentum`] is `None`.
-    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
+    /// or if [`Optimizer::group_momentum`] is `None`.
+    fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()>;
 
     /// Returns all state by name: learning rates, step counts, running means. `groups.0.lr` is the learning rate of
     /// the first group. `state.head.weight.mean` is the state `mean` of the parameter `head.weight`; `state.0.mean`
@@ -129,7 +129,7 @@ pub trait Optimizer: Send + Sync {
     /// The errors of the constructor; then no parameter is added.
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
 
-    /// Adds parameters with these names to an optimizer without parameters. A [compiled](crate::graph) step calls it.
+    /// Adds parameters with these names to an optimizer without parameters. A [recorded](crate::graph) step calls it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the optimizer has parameters or several groups, or is of a kind that cannot be
@@ -281,7 +281,7 @@ pub trait Optimizer: Send + Sync {
     /// Panics if there is no such group.
     #[track_caller]
     fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        self.group_rate(group).tensor()
+        self.group_lr_hyperparameter(group).tensor()
     }
 
     /// Returns the learning rate of the first group as it was set. If the tensor was written since, the result is the
@@ -301,7 +301,7 @@ pub trait Optimizer: Send + Sync {
     #[doc(alias = "param_groups")]
     #[track_caller]
     fn group_lr(&self, group: usize) -> f64 {
-        self.group_rate(group).get()
+        self.group_lr_hyperparameter(group).get()
     }
 
     /// Sets the learning rate of all groups in place; replays of a captured step use it. Call it between
@@ -311,7 +311,7 @@ pub trait Optimizer: Send + Sync {
     /// [`Error::InvalidArgument`] if `lr` is negative or not finite.
     #[panicking_form]
     fn try_set_lr(&self, lr: f64) -> Result<()> {
-        (0..self.groups()).try_for_each(|group| self.try_set_group_lr(group, lr))
+        (0..self.group_count()).try_for_each(|group| self.try_set_group_lr(group, lr))
     }
 
     /// Sets the learning rate of one group; see [`Optimizer::set_lr`].
@@ -320,21 +320,21 @@ pub trait Optimizer: Send + Sync {
     /// [`Error::InvalidArgument`] if `lr` is negative or not finite, or there is no such group.
     #[panicking_form]
     fn try_set_group_lr(&self, group: usize, lr: f64) -> Result<()> {
-        if group >= self.groups() {
-            let reason = format!("there is no group {group}; the optimizer has {} groups", self.groups());
+        if group >= self.group_count() {
+            let reason = format!("there is no group {group}; the optimizer has {} groups", self.group_count());
             return Err(Error::invalid("set_lr", reason));
         }
         rule::check_lr("set_lr", lr)?;
-        self.group_rate(group).try_set(lr)
+        self.group_lr_hyperparameter(group).try_set(lr)
     }
 
     /// Sets the momentum of a group.
     ///
     /// # Panics
-    /// Panics if [`Optimizer::try_set_momentum`] returns an error.
+    /// Panics if [`Optimizer::try_set_group_momentum`] returns an error.
     #[track_caller]
-    fn set_momentum(&self, group: usize, momentum: f64) {
-        unwrap(self.try_set_momentum(group, momentum));
+    fn set_group_momentum(&self, group: usize, momentum: f64) {
+        unwrap(self.try_set_group_momentum(group, momentum));
     }
 
     /// Returns a snapshot of [`Optimizer::state`], from which training resumes exactly.
@@ -351,7 +351,7 @@ pub trait Optimizer: Send + Sync {
     /// # Errors
     /// The errors of [`Optimizer::load_state_dict`].
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        check_rates(self.groups(), state)?;
+        check_rates(self.group_count(), state)?;
         StateLoad::new(&self.state(), state)
     }
 
@@ -404,20 +404,20 @@ macro_rules! forwarded {
             (**self).parameters()
         }
 
-        fn groups(&self) -> usize {
-            (**self).groups()
+        fn group_count(&self) -> usize {
+            (**self).group_count()
         }
 
-        fn group_rate(&self, group: usize) -> &Hyperparameter {
-            (**self).group_rate(group)
+        fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter {
+            (**self).group_lr_hyperparameter(group)
         }
 
-        fn momentum(&self, group: usize) -> Option<f64> {
-            (**self).momentum(group)
+        fn group_momentum(&self, group: usize) -> Option<f64> {
+            (**self).group_momentum(group)
         }
 
-        fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
-            (**self).try_set_momentum(group, momentum)
+        fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+            (**self).try_set_group_momentum(group, momentum)
         }
 
         fn state(&self) -> Vec<(String, Tensor)> {

@@ -118,12 +118,12 @@ impl Rule for MuonOptions {
         let mix = formula!(mix | b, g, momentum | b + (1.0 - momentum) * (g - b));
         let ahead = formula!(ahead | b, g, momentum | g + momentum * (b - g));
         let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);
-        at.keep(mix, &[0], &[&g, momentum], &[])?;
+        at.update_states(mix, &[0], &[&g, momentum], &[])?;
         let velocity = at.state(0);
         let u = if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])? } else { velocity.clone() };
         let shrunk = formula!(shrunk |p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
         let s = self.adjust_lr.factor(u.shape().dims());
         let x = ops::to_dtype(&self.orthogonal(&u)?, u.dtype())?;
-        at.write(shrunk, &[&x, lr], &[self.weight_decay.into(), s.into()])
+        at.update_parameter(shrunk, &[&x, lr], &[self.weight_decay.into(), s.into()])
     }
 }

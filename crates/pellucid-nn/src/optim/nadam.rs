@@ -69,7 +69,7 @@ impl Rule for NAdamOptions {
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
         let b2 = self.betas.1;
-        at.fused(
+        at.update(
             nadam,
             &[
                 b2.into(),

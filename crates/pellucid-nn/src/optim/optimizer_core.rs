@@ -2,9 +2,9 @@
 
 use super::Optimizer;
 use super::clock::Clocks;
-use super::fillable::Fillable;
 use super::free::move_free;
 use super::hyperparameter::Hyperparameter;
+use super::replaceable::Replaceable;
 use super::rule::{DynRule, Momentum, QueuedUpdates, UpdateContext, check_lr};
 use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
@@ -18,7 +18,7 @@ pub(super) type NamedParameters = Vec<(String, Parameter)>;
 
 /// An optimizer of any rule. It is not generic, so programs that name several optimizers compile it once.
 pub(super) struct OptimizerCore {
-    contents: Fillable<OptimizerContents>,
+    contents: Replaceable<OptimizerContents>,
 }
 
 // Rules are trait objects, which are not known to be unwind safe. They are only read.
@@ -71,7 +71,7 @@ impl OptimizerCore {
     pub(super) fn new(name: &'static str) -> OptimizerCore {
         let contents =
             OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        OptimizerCore { contents: Fillable::new(contents) }
+        OptimizerCore { contents: Replaceable::new(contents) }
     }
 
     /// Adds parameters to group 0.
@@ -142,7 +142,7 @@ impl OptimizerCore {
         let contents = self.contents.get();
         let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
-            let reason = "the optimizer has no parameters; create it with the model's parameters(), or compile a step";
+            let reason = "the optimizer has no parameters; create it with the model's parameters(), or record a step";
             return Err(Error::invalid(self.name(), reason));
         }
         // A frozen parameter may still have an old gradient, which is ignored.
@@ -396,22 +396,22 @@ impl Optimizer for OptimizerCore {
         &self.contents.get().parameters
     }
 
-    fn groups(&self) -> usize {
+    fn group_count(&self) -> usize {
         self.contents.get().groups.len()
     }
 
     #[track_caller]
-    fn group_rate(&self, group: usize) -> &Hyperparameter {
+    fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter {
         &unwrap(self.group("group_lr", group)).lr
     }
 
     #[track_caller]
-    fn momentum(&self, group: usize) -> Option<f64> {
+    fn group_momentum(&self, group: usize) -> Option<f64> {
         unwrap(self.group("momentum", group)).momentum.as_ref().map(Hyperparameter::get)
     }
 
-    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
-        let op = "set_momentum";
+    fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+        let op = "set_group_momentum";
         OptionRange::FRACTION.check(op, "momentum", momentum, 0.9)?;
         match &self.group(op, group)?.momentum {
             Some(held) => held.try_set(momentum),
@@ -467,11 +467,11 @@ impl Optimizer for OptimizerCore {
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
-            let reason = "the optimizer has no parameters yet, so no state can be loaded; compile the step that \
+            let reason = "the optimizer has no parameters yet, so no state can be loaded; record the step that \
                           adds them first, or create the optimizer with the model's parameters()";
             return Err(Error::invalid(self.name(), reason));
         }
-        super::check_rates(self.groups(), state)?;
+        super::check_rates(self.group_count(), state)?;
         StateLoad::new(&self.state(), state)
     }
 

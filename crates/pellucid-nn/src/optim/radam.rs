@@ -68,7 +68,7 @@ impl Rule for RAdamOptions {
             (p * shrink - rate * m * adaptive, m, v)
         });
         let b2 = self.betas.1;
-        at.fused(
+        at.update(
             radam,
             &[
                 b2.into(),

@@ -80,6 +80,6 @@ impl Rule for RmsPropOptions {
             (true, true) => rmsprop_centered_momentum,
         };
         let alpha = self.alpha;
-        at.fused(formula, &[alpha.into(), (1.0 - alpha).into(), self.eps.into(), self.weight_decay.into()])
+        at.update(formula, &[alpha.into(), (1.0 - alpha).into(), self.eps.into(), self.weight_decay.into()])
     }
 }

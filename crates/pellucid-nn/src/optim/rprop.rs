@@ -71,6 +71,6 @@ impl Rule for RpropOptions {
             (p - g.signum() * size, g, size)
         });
         let ((down, up), (least, most)) = (self.etas, self.step_sizes);
-        at.fused(rprop, &[down.into(), up.into(), least.into(), most.into()])
+        at.update(rprop, &[down.into(), up.into(), least.into(), most.into()])
     }
 }

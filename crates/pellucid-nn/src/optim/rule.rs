@@ -72,7 +72,7 @@ impl Momentum {
 ///         Ok(vec![])
 ///     }
 ///     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-///         at.fused(formula!(|p, g, lr| p - lr * g.signum()), &[])
+///         at.update(formula!(|p, g, lr| p - lr * g.signum()), &[])
 ///     }
 /// }
 ///
@@ -247,17 +247,17 @@ impl<'a> UpdateContext<'a> {
     pub fn parameter(&self) -> Result<&Tensor> {
         if self.half.is_some() {
             // The parameter may have been written since its `f32` copy.
-            self.write(formula!(renew | p | p), &[], &[])?;
+            self.update_parameter(formula!(renew | p | p), &[], &[])?;
         }
         Ok(self.parameter)
     }
 
-    /// Returns state number `i`.
+    /// Returns the state with the index `i` in the list of [`Rule::state`].
     pub fn state(&self, i: usize) -> &Tensor {
         &self.state[i].1
     }
 
-    /// Returns rate number `i`; the momentum's tensor comes last.
+    /// Returns the rate with the index `i` in the results of [`Rule::tick`]; the momentum's tensor comes last.
     pub fn rate(&self, i: usize) -> &Tensor {
         &self.rates[i]
     }
@@ -282,7 +282,7 @@ impl<'a> UpdateContext<'a> {
     ///
     /// # Errors
     /// The errors of [`ops::update_many`].
-    pub fn fused(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
+    pub fn update(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
         let around = StepModifiers {
             half: self.half.map(Tensor::dtype),
             flip: self.flip,
@@ -301,7 +301,7 @@ impl<'a> UpdateContext<'a> {
     ///
     /// # Errors
     /// The errors of [`ops::update`].
-    pub fn write(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
+    pub fn update_parameter(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
         let around =
             StepModifiers { half: self.half.map(Tensor::dtype), skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = [self.parameter].into_iter().chain(self.half).collect();
@@ -313,7 +313,7 @@ impl<'a> UpdateContext<'a> {
     ///
     /// # Errors
     /// The errors of [`ops::update`].
-    pub fn keep(
+    pub fn update_states(
         &self,
         formula: &'static Formula,
         states: &[usize],

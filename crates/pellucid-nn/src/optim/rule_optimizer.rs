@@ -21,7 +21,7 @@ use std::marker::PhantomData;
 /// is added later, or was frozen, starts at its own step 1. The clocks of parameters that were added together are one
 /// vector and advance in one kernel; their updates are launched together as well.
 ///
-/// The first [compiled](crate::graph) step adds the parameters of the model to an optimizer without parameters:
+/// The first [recorded](crate::graph) step adds the parameters of the model to an optimizer without parameters:
 ///
 /// ```
 /// use pellucid::nn::graph::GraphTrainer;
@@ -78,7 +78,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// let options = AdamWOptions { lr: 1e-3, ..Default::default() };
     /// let slow = AdamWOptions { lr: 1e-5, ..options };
     /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)]);
-    /// assert_eq!((optimizer.groups(), optimizer.options(1).lr), (2, 1e-3));
+    /// assert_eq!((optimizer.group_count(), optimizer.options(1).lr), (2, 1e-3));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
@@ -117,7 +117,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// use pellucid::nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
     /// let model = sequential![Linear::new(4, 8), Relu, Linear::new(8, 2)];
     /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), AdamW::biases_and_norms);
-    /// assert_eq!(optimizer.groups(), 2);
+    /// assert_eq!(optimizer.group_count(), 2);
     /// assert_eq!(optimizer.parameters().len(), 4);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
@@ -212,12 +212,12 @@ macro_rules! forwarded_to_core {
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
     forwarded_to_core! {
         fn parameters(&self) -> &[Parameter];
-        fn groups(&self) -> usize;
+        fn group_count(&self) -> usize;
         #[track_caller]
-        fn group_rate(&self, group: usize) -> &Hyperparameter;
+        fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter;
         #[track_caller]
-        fn momentum(&self, group: usize) -> Option<f64>;
-        fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
+        fn group_momentum(&self, group: usize) -> Option<f64>;
+        fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()>;
         fn state(&self) -> Vec<(String, Tensor)>;
         fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
         fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()>;
@@ -248,7 +248,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         #[track_caller]
         fn set_group_lr(&self, group: usize, lr: f64);
         #[track_caller]
-        fn set_momentum(&self, group: usize, momentum: f64);
+        fn set_group_momentum(&self, group: usize, momentum: f64);
         #[track_caller]
         fn state_dict(&self) -> StateDict;
         fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>>;

@@ -250,8 +250,8 @@ impl GradScaler {
         }
         if calls.optimizers.contains(&address(parameters)) {
             let reason = format!(
-                "{method}() of this optimizer after its step() or unscale(); call update() once after the steps of all \
-                 optimizers, and step() of the result of unscale()"
+                "{method}() was called after step() or unscale() of the same optimizer; call update() once after the \
+                 steps of all optimizers, and step() of the result of unscale()"
             );
             return Err(Error::invalid(OP, reason));
         }

@@ -86,6 +86,6 @@ impl Rule for SgdOptions {
             _ if self.is_dampened() => sgd_dampened,
             _ => sgd_momentum,
         };
-        at.fused(formula, &[self.weight_decay.into()])
+        at.update(formula, &[self.weight_decay.into()])
     }
 }

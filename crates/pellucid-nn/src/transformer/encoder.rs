@@ -207,7 +207,8 @@ pub(super) fn zip_caches<'a, L>(
     caches: &'a [KvCache],
 ) -> Result<Vec<(&'a L, &'a KvCache)>> {
     if layers.len() != caches.len() {
-        let reason = format!("got {} caches for {} layers; create them with caches()", caches.len(), layers.len());
+        let reason =
+            format!("the list has {} caches for {} layers; create them with caches()", caches.len(), layers.len());
         return Err(Error::invalid(op, reason));
     }
     Ok(layers.iter().zip(caches).collect())

@@ -1,9 +1,9 @@
 //! Steps that accumulate gradients over several launches.
 
 use crate::models::*;
-use pellucid_nn::graph::paths::If;
 use pellucid_nn::graph::*;
 use pellucid_nn::optim::{GradScaler, GradScalerOptions, Sgd, SgdOptions};
+use pellucid_nn::paths::If;
 use pellucid_nn::*;
 use pellucid_tensor::{Error, Result, Tensor, manual_seed, ops};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,7 +91,7 @@ fn steps_of_the_same_parameters_have_gradients_of_their_own() {
             other.launch(&[&x[3]]).unwrap();
             step.launch(&[&x[2]]).unwrap();
         });
-        assert_eq!((other.cache().misses, step.cache().misses), (1, 1));
+        assert_eq!((other.cache_stats().misses, step.cache_stats().misses), (1, 1));
     }
 }
 

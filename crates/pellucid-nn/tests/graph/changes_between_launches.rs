@@ -3,10 +3,10 @@
 
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;
-use pellucid_nn::graph::paths::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::Optimizer;
+use pellucid_nn::paths::*;
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor};
 use std::sync::RwLock;
@@ -72,7 +72,7 @@ fn removed_gradients_are_restored() {
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
             if let Some(captured) = step.exec.captured() {
-                assert_eq!(captured.cache().misses, 0, "a launch must not record the step again");
+                assert_eq!(captured.cache_stats().misses, 0, "a launch must not record the step again");
             }
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));
@@ -96,7 +96,7 @@ fn rebound_gradients_are_written_to_their_tensors() {
         assert!(gradients(&model).iter().zip(&own).all(|(a, b)| a.array().shares_storage(b.array())));
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
+    assert_eq!(step.exec.captured().unwrap().cache_stats().misses, 1);
 }
 
 /// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in
@@ -165,7 +165,7 @@ fn loaded_or_moved_parameters_are_the_same_tensors() {
         by_hand(&other, &hand, seed);
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.exec.captured().unwrap().cache().misses, 0);
+    assert_eq!(step.exec.captured().unwrap().cache_stats().misses, 0);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_replaced_parameter_is_refused_by_name() {
             .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         let (x, y) = batch(&[BATCH, 6], 1);
-        trainer.one_step(&x, &y).unwrap();
+        trainer.step_and_evaluate(&x, &y).unwrap();
         let old = model.replace(Linear::new(6, CLASSES));
         let before = bits(model.state_dict());
         for refused in [trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
@@ -235,7 +235,7 @@ fn a_replaced_parameter_is_refused_by_name() {
         assert_eq!(bits(model.state_dict()), before);
         // With the old parameter restored, launches succeed again.
         model.replace(old);
-        trainer.one_step(&x, &y).unwrap();
+        trainer.step_and_evaluate(&x, &y).unwrap();
     }
 }
 
@@ -260,5 +260,5 @@ fn a_captured_step_follows_choices_and_modes() {
         choose(way);
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), eager.forward(&x).to_vec::<f32>());
     }
-    assert_eq!((step.cache().misses, step.cache().held), (1, 2));
+    assert_eq!((step.cache_stats().misses, step.cache_stats().held), (1, 2));
 }

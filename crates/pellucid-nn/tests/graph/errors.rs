@@ -57,7 +57,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
     assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
     assert_eq!(step.x_buf().to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch must not be copied in part");
-    // Class numbers of narrower integers are accepted.
+    // Class indices of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();
     assert_eq!(step.y_buf.to_vec::<i64>(), [1; BATCH]);

@@ -112,7 +112,7 @@ fn a_trainer_follows_changes_of_hooks() {
         eager_step(other, &hand, &batch);
         assert_eq!(bits(own.state_dict()), bits(other.state_dict()), "{what}");
         // The first step is the first miss of a trainer.
-        trainer.cache().misses - 1
+        trainer.cache_stats().misses - 1
     });
 }
 
@@ -129,7 +129,7 @@ fn a_recorded_step_follows_changes_of_hooks() {
         step.launch().unwrap();
         eager_step(other, &hand, &(x.clone(), y.clone()));
         assert_eq!(bits(own.state_dict()), bits(other.state_dict()), "{what}");
-        step.captured().unwrap().cache().misses
+        step.captured().unwrap().cache_stats().misses
     });
 }
 
@@ -143,7 +143,7 @@ fn an_evaluation_follows_changes_of_hooks() {
     check_hooks(&models, &FORWARD, |what| {
         let expected = loss::cross_entropy(&other.forward(&x), &y).item::<f32>();
         assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected, "{what}");
-        trainer.cache().misses - 1
+        trainer.cache_stats().misses - 1
     });
 }
 
@@ -159,7 +159,7 @@ fn inference_follows_changes_of_hooks() {
         let expected = other.forward(&x).to_vec::<f32>();
         assert_eq!(inference.run(&x).unwrap().to_vec::<f32>(), expected, "{what}");
         assert_eq!(inference.launch(&x).unwrap().to_vec::<f32>(0), expected, "{what}");
-        inference.cache().misses - 1
+        inference.cache_stats().misses - 1
     });
 }
 
@@ -172,7 +172,7 @@ fn a_captured_call_follows_changes_of_hooks() {
     let mut step = capture(|inputs| own.forward(&inputs[0]), &[&x]).unwrap();
     check_hooks(&models, &FORWARD, |what| {
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), other.forward(&x).to_vec::<f32>(), "{what}");
-        step.cache().misses
+        step.cache_stats().misses
     });
 }
 
@@ -187,7 +187,7 @@ fn a_captured_functional_call_follows_changes_of_hooks() {
     let mut step = capture(|inputs| call(&inputs[0]), &[&x]).unwrap();
     check_hooks(&models, &FORWARD, |what| {
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), other.forward(&x).to_vec::<f32>(), "{what}");
-        step.cache().misses
+        step.cache_stats().misses
     });
 }
 
@@ -202,9 +202,9 @@ fn recordings_with_removed_hooks_are_dropped() {
         step.launch(&[&x]).unwrap();
         drop(guard);
         step.launch(&[&x]).unwrap();
-        assert_eq!(step.cache().held, 2);
+        assert_eq!(step.cache_stats().held, 2);
     }
-    assert_eq!(step.cache().misses, 12);
+    assert_eq!(step.cache_stats().misses, 12);
 }
 
 /// A backward pass in a captured step depends on the hooks of tensors from outside the step: of leaves, and of results
@@ -218,7 +218,7 @@ fn hooks_of_tensors_are_followed() {
     let mut step = capture(|_| work(), &[]).unwrap();
     let mut compare = |misses: u64| {
         let expected = work().to_vec::<f32>();
-        assert_eq!((step.launch(&[]).unwrap().to_vec::<f32>(0), step.cache().misses), (expected, misses));
+        assert_eq!((step.launch(&[]).unwrap().to_vec::<f32>(0), step.cache_stats().misses), (expected, misses));
     };
     for _ in 0..3 {
         compare(0);
@@ -249,7 +249,7 @@ fn targets_are_checked_against_the_hooked_logits() {
             let refused = trainer.step(&x, &y(CLASSES - 1));
             assert!(refused.is_err());
             assert_eq!(bits(model.state_dict()), before);
-            trainer.compile_for(&x).unwrap();
+            trainer.prepare(&x).unwrap();
         }
         drop(guard);
         // Two classes more, and an input that only the hook accepts.

@@ -2,9 +2,9 @@
 
 use crate::changes_between_launches::Changing;
 use crate::models::*;
-use pellucid_nn::graph::paths::If;
 use pellucid_nn::graph::{Batch, InferenceModel, Model};
 use pellucid_nn::optim::Optimizer;
+use pellucid_nn::paths::If;
 use pellucid_nn::*;
 use pellucid_tensor::{CacheStats, DType, Device, Error, Result, Tensor, no_grad, ops};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ fn a_batch_runs_on_the_smallest_compiled_size() {
             let exact = eager(&model, &x, true);
             assert!((y - exact).abs().max(..).item::<f32>() < 1e-5, "{}: padding changed {rows} rows", kind.0);
         }
-        assert_eq!(counts(inference.cache()), (5, 3, 3));
+        assert_eq!(counts(inference.cache_stats()), (5, 3, 3));
         assert_eq!(bits(model.state_dict()), state, "inference must not change the state");
     }
 }
@@ -65,11 +65,11 @@ fn a_batch_above_all_sizes_is_split() {
     let model = built(&KINDS[0]);
     model.eval();
     let mut inference = InferenceModel::new(&model, &[2, 8]).unwrap();
-    inference.compile_for(&Tensor::zeros([1, 6], DType::F32)).unwrap();
-    assert_eq!(counts(inference.cache()), (0, 0, 2));
+    inference.prepare(&Tensor::zeros([1, 6], DType::F32)).unwrap();
+    assert_eq!(counts(inference.cache_stats()), (0, 0, 2));
     let x = Tensor::randn([18, 6], DType::F32);
     let y = inference.run(&x).unwrap();
-    assert_eq!(counts(inference.cache()), (3, 0, 2));
+    assert_eq!(counts(inference.cache_stats()), (3, 0, 2));
     let parts = [(0, 8), (8, 8), (16, 2)].map(|(start, rows)| eager(&model, &x.narrow(0, start, rows), false));
     assert_eq!(bytes(&y), bytes(&ops::concatenate(&parts, 0).unwrap()));
     // A result does not change with later launches.
@@ -91,7 +91,7 @@ fn updates_in_place_are_seen_and_replaced_parameters_recorded_again() {
         loss::cross_entropy(&model.forward(&x), &y).backward();
         optimizer.step();
     }
-    assert_eq!(counts(inference.cache()), (2, 1, 1));
+    assert_eq!(counts(inference.cache_stats()), (2, 1, 1));
 
     let model = Arc::new(Changing(RwLock::new(Linear::new(6, 2))));
     let mut inference = InferenceModel::new(model.clone(), &[4]).unwrap();
@@ -103,7 +103,7 @@ fn updates_in_place_are_seen_and_replaced_parameters_recorded_again() {
     assert_eq!(bytes(&second), bytes(&eager(&*model, &x, true)));
     assert_ne!(bytes(&first), bytes(&second));
     assert_eq!(bytes(&first), bytes(&eager(&old, &x, true)));
-    assert_eq!(counts(inference.cache()), (0, 2, 1));
+    assert_eq!(counts(inference.cache_stats()), (0, 2, 1));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn sequences_run_on_the_smallest_compiled_length() {
         let encoder = Encoder::new(pools);
         // The width of the pooled output is 8 too, which must not be mistaken for a length.
         let mut inference = InferenceModel::new(&encoder, &[1, 4]).unwrap().with_lengths(&[8, 4]).unwrap();
-        inference.compile_for(&sentences(2, 3)).unwrap();
+        inference.prepare(&sentences(2, 3)).unwrap();
         for (rows, length) in [(1, 1), (1, 8), (2, 4), (3, 5), (6, 7)] {
             let x = sentences(rows, length);
             let y = inference.run(&x).unwrap();
@@ -182,7 +182,7 @@ fn sequences_run_on_the_smallest_compiled_length() {
                 assert_eq!(bytes(&y), bytes(&filled));
             }
         }
-        assert_eq!(counts(inference.cache()), (6, 0, 4));
+        assert_eq!(counts(inference.cache_stats()), (6, 0, 4));
     }
 }
 
@@ -205,10 +205,10 @@ fn a_batch_may_be_a_map() {
 
 /// Returns the error of a run, which must name the operation.
 fn refused<'f, M: Model<X> + 'f, X: Batch + 'f>(inference: &mut InferenceModel<'f, M, X>, x: &X) -> Error {
-    let before = inference.cache();
+    let before = inference.cache_stats();
     let error = inference.run(x).expect_err("the batch must be refused");
     assert!(error.to_string().starts_with("inference: "), "{error}");
-    assert_eq!(inference.cache(), before);
+    assert_eq!(inference.cache_stats(), before);
     error
 }
 
@@ -284,7 +284,7 @@ fn a_lazy_model_is_built_by_its_first_batch() {
     let y = inference.run(&x).unwrap();
     assert_eq!(bytes(&y), bytes(&eager(&model, &with_rows(&x, 4), true).narrow(0, 0, 3)));
     inference.run(&x).unwrap();
-    assert_eq!(counts(inference.cache()), (1, 1, 1));
+    assert_eq!(counts(inference.cache_stats()), (1, 1, 1));
 }
 
 #[test]

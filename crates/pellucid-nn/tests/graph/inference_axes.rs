@@ -1,7 +1,7 @@
 //! Inference models whose output axes depend on the path and on hooks.
 
 use pellucid_nn::graph::InferenceModel;
-use pellucid_nn::graph::paths::If;
+use pellucid_nn::paths::If;
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -76,8 +76,8 @@ fn hooks_may_change_the_shape_of_the_output() {
     let mut other = InferenceModel::new(&model, &[2]).unwrap();
     let guard = hook::on_forward(&model, "", |_, y| Some(y.sum([0, 1]).sum(0))).unwrap();
     assert!(matches!(other.run(&x), Err(Error::ShapeMismatch { .. })));
-    assert!(matches!(other.compile_for(&x), Err(Error::ShapeMismatch { .. })));
-    assert_eq!(other.cache().held, 0);
+    assert!(matches!(other.prepare(&x), Err(Error::ShapeMismatch { .. })));
+    assert_eq!(other.cache_stats().held, 0);
     drop(guard);
     assert_eq!(values(&other.run(&x.reshape([9, 2])).unwrap()), values(&twice));
 }

@@ -1,10 +1,10 @@
 //! Models with several paths: one recording for each, with the same parameters, gradients and moments.
 
 use crate::models::*;
-use pellucid_nn::graph::paths::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
+use pellucid_nn::paths::*;
 use pellucid_nn::*;
 use pellucid_tensor::{Error, Tensor, manual_seed};
 

@@ -42,7 +42,7 @@ fn sgd(model: &(impl Module + ?Sized)) -> Sgd {
 fn losses<X: Batch, M: Model<X>>(model: M, loss: impl Loss, optimizer: impl Optimizer, x: &X) -> Vec<f32> {
     let mut trainer = GraphTrainer::new(model, loss, optimizer);
     let y = Tensor::zeros([4, 1], DType::F32);
-    let losses: Vec<f32> = (0..3).map(|_| trainer.one_step(x, &y).unwrap()).collect();
+    let losses: Vec<f32> = (0..3).map(|_| trainer.step_and_evaluate(x, &y).unwrap()).collect();
     assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {losses:?}");
     losses
 }

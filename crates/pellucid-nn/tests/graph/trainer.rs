@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
-fn one_step_returns_the_loss_of_the_new_parameters() {
+fn step_and_evaluate_returns_the_loss_of_the_new_parameters() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         for stream in streams() {
@@ -25,7 +25,7 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
             trainer.compile(kind.2).unwrap();
             for seed in 0..3 {
                 let (x, y) = batch(kind.2, seed);
-                let found = trainer.one_step(&x, &y).unwrap();
+                let found = trainer.step_and_evaluate(&x, &y).unwrap();
                 let before = trainer.loss().unwrap();
                 model.eval();
                 let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
@@ -38,6 +38,23 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
             }
         }
     }
+}
+
+/// The earlier framework's names of `prepare` and `step_and_evaluate` record and return the same.
+#[test]
+fn names_of_the_earlier_framework_do_the_same() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = built(&KINDS[0]);
+    let (x, y) = batch(KINDS[0].2, 0);
+    let mut results = Vec::new();
+    for mirrored in [false, true] {
+        let model = model.deep_copy().unwrap();
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.05, 0.9));
+        if mirrored { trainer.compile(KINDS[0].2) } else { trainer.prepare(&x) }.unwrap();
+        assert_eq!(trainer.cache_stats(), CacheStats { hits: 0, misses: 0, held: 1 });
+        results.push(if mirrored { trainer.one_step(&x, &y) } else { trainer.step_and_evaluate(&x, &y) }.unwrap());
+    }
+    assert_eq!(results[0], results[1]);
 }
 
 /// After an evaluation, each layer has its previous mode.
@@ -62,7 +79,7 @@ fn evaluating_restores_the_modes() {
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
     trainer.compile(&[BATCH, 6]).unwrap();
     let (x, y) = batch(&[BATCH, 6], 1);
-    trainer.one_step(&x, &y).unwrap();
+    trainer.step_and_evaluate(&x, &y).unwrap();
     assert_eq!(mode(&model), before);
 }
 
@@ -102,7 +119,7 @@ fn the_first_step_of_each_shape_records() {
         }
         assert!(buffers.iter().all(|buf| buf.array().shares_storage(buffers[0].array())));
         // Each recorded step or evaluation counts.
-        assert_eq!((trainer.cache().misses, trainer.cache().held, empty.parameters().len()), (4, 4, 4));
+        assert_eq!((trainer.cache_stats().misses, trainer.cache_stats().held, empty.parameters().len()), (4, 4, 4));
     }
 }
 
@@ -118,11 +135,11 @@ fn recordings_for_modes_are_counted() {
     trainer.step(&x, &y).unwrap();
     model.train();
     trainer.step(&x, &y).unwrap();
-    assert_eq!(trainer.cache(), CacheStats { hits: 1, misses: 2, held: 2 });
+    assert_eq!(trainer.cache_stats(), CacheStats { hits: 1, misses: 2, held: 2 });
     trainer.evaluate(&x, &y).unwrap();
     trainer.evaluate(&x, &y).unwrap();
-    assert_eq!(trainer.cache(), CacheStats { hits: 2, misses: 3, held: 3 });
-    assert_eq!(trainer.captured().unwrap().cache().held, 2);
+    assert_eq!(trainer.cache_stats(), CacheStats { hits: 2, misses: 3, held: 3 });
+    assert_eq!(trainer.captured().unwrap().cache_stats().held, 2);
 }
 
 /// A batch that a model cannot train on can be evaluated, before and after it is trained, and records no training step.
@@ -147,16 +164,16 @@ fn an_evaluation_needs_no_training_step() {
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
         }
         assert!(trainer.captured().is_none() && empty.parameters().is_empty());
-        assert_eq!((trainer.cache().misses, trainer.cache().hits, trainer.cache().held), (2, 2, 2));
+        assert_eq!((trainer.cache_stats().misses, trainer.cache_stats().hits, trainer.cache_stats().held), (2, 2, 2));
         let refused = trainer.step(&one, &label).unwrap_err().to_string();
         assert!(refused.contains("1 (BatchNorm1d)") && refused.contains("more than one value"), "{refused}");
         assert!(empty.parameters().is_empty());
         // The evaluation of the shapes of a training step stays.
         trainer.step(&x, &y).unwrap();
-        assert_eq!(trainer.cache().held, 3);
+        assert_eq!(trainer.cache_stats().held, 3);
         assert_eq!(trainer.evaluate(&one, &label).unwrap(), expected(&one, &label));
         assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
-        assert_eq!(trainer.one_step(&x, &y).unwrap(), expected(&x, &y));
+        assert_eq!(trainer.step_and_evaluate(&x, &y).unwrap(), expected(&x, &y));
     }
 }
 
@@ -181,7 +198,7 @@ fn a_refused_batch_records_nothing() {
                 let Some(Error::Layer { layer, source }) = refused else { panic!("unexpected result: {refused:?}") };
                 assert!(layer == *name && source.to_string().contains(text), "{layer}: {source}");
             }
-            let stats = trainer.cache();
+            let stats = trainer.cache_stats();
             assert_eq!((stats.misses, stats.held, optimizer.parameters().len()), (held as u64, held, 4 * held));
         }
         if !after_a_step {
@@ -206,10 +223,10 @@ fn the_first_step_of_each_dtype_records() {
         trainer.step(&x, &y).unwrap();
         assert_eq!(trainer.loss().unwrap(), expected);
     }
-    assert_eq!(trainer.cache().held, 2);
+    assert_eq!(trainer.cache_stats().held, 2);
 }
 
-/// The first step tells a closure's targets, which compile() cannot know.
+/// The first step tells a closure's targets, which prepare() cannot know.
 #[test]
 fn a_closure_is_a_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -230,41 +247,41 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
     let optimizer = sgd(&model, 0.1, 0.9);
     let trainer: GraphTrainer<'_, _, _, _> = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
-    assert!(matches!(trainer.try_recordings(0).err(), Some(Error::InvalidArgument { .. })));
+    assert!(matches!(trainer.try_max_recordings(0).err(), Some(Error::InvalidArgument { .. })));
     let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9));
-    let mut trainer = trainer.recordings(2);
+    let mut trainer = trainer.max_recordings(2);
     for size in [8, 4, 2] {
         trainer.compile(&[size, 6]).unwrap();
     }
     let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.held);
-    assert_eq!(counts(trainer.cache()), (0, 0, 2));
+    assert_eq!(counts(trainer.cache_stats()), (0, 0, 2));
     let hand = sgd(&other, 0.1, 0.9);
     // Each entry is a batch size, and whether the cache contains its step. The most recently used steps are kept.
     let steps = [(2, true), (4, true), (4, true), (8, false), (4, true), (2, false), (4, true), (8, false), (8, true)];
     for (seed, (size, found)) in steps.into_iter().enumerate() {
         let (x, y) = batch(&[BATCH, 6], seed as u64);
         let (x, y) = (x.narrow(0, 0, size), y.narrow(0, 0, size));
-        let before = trainer.cache();
+        let before = trainer.cache_stats();
         trainer.step(&x, &y).unwrap();
         assert_eq!(
-            trainer.cache().hits - before.hits,
+            trainer.cache_stats().hits - before.hits,
             u64::from(found),
             "batch {seed}: the number of cache hits is wrong"
         );
         assert_eq!(
-            trainer.cache().misses - before.misses,
+            trainer.cache_stats().misses - before.misses,
             u64::from(!found),
             "batch {seed}: the number of cache misses is wrong"
         );
-        assert_eq!(trainer.cache().held, 2);
+        assert_eq!(trainer.cache_stats().held, 2);
         hand.zero_grad();
         loss::cross_entropy(&other.forward(&x), &y).backward();
         hand.step();
     }
     assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
-    // A shape that was not compiled is recorded, within the limit.
+    // A shape that was not prepared is recorded, within the limit.
     trainer.step(&Tensor::zeros([3, 6], DType::F32), &Tensor::zeros([3], DType::I64)).unwrap();
-    assert_eq!(trainer.cache().held, 2);
+    assert_eq!(trainer.cache_stats().held, 2);
 }
 
 #[test]
@@ -377,7 +394,7 @@ where
     let optimizer = Adam::try_new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), optimizer);
     let zeros = |width: usize| Tensor::zeros([BATCH, width], DType::F32);
-    trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
+    trainer.prepare(&make(zeros(6), zeros(6))).unwrap();
     let plan = make_plan(trainer.model(), &make(zeros(6), zeros(6)), LossKind::Bce, None).unwrap();
     assert_eq!(plan.inputs.len(), 2);
     let names: Vec<&str> = plan.per_layer.iter().map(|l| l.path.as_str()).collect();
@@ -385,7 +402,7 @@ where
     let (a, b) = (batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 2).0);
     let y = Tensor::from([[0.0f32], [1.0], [1.0], [0.0], [1.0], [0.0], [0.0], [1.0]]);
     let refused = trainer.step(&make(a.clone(), zeros(5)), &y).unwrap_err().to_string();
-    let losses = (0..4).map(|_| trainer.one_step(&make(a.clone(), b.clone()), &y).unwrap()).collect();
+    let losses = (0..4).map(|_| trainer.step_and_evaluate(&make(a.clone(), b.clone()), &y).unwrap()).collect();
     (losses, refused)
 }
 
@@ -436,7 +453,7 @@ fn gradients_accumulate_over_batches_of_different_sizes() {
         let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let options = StepOptions { stream, accumulate: 3, ..Default::default() };
         let trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer).with_options(options);
-        let mut trainer = trainer.recordings(limit);
+        let mut trainer = trainer.max_recordings(limit);
         let mut weights = Vec::new();
         for rows in [4, 4, 2, 4, 2, 4, 5, 4, 2] {
             let (x, y) = ones(rows);
@@ -566,16 +583,16 @@ fn an_evaluation_may_have_another_precision_than_the_step() {
             let expected = CrossEntropyLoss::default().forward(&twin.forward(&x), &y).item::<f32>();
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected, "{training:?}");
         }
-        let CacheStats { hits, misses, .. } = trainer.cache();
+        let CacheStats { hits, misses, .. } = trainer.cache_stats();
         assert_eq!((hits, misses), (4, 2), "{training:?}");
         let before = bits(model.state_dict());
         let _mode = mode(evaluation);
-        trainer.one_step(&x, &y).unwrap();
+        trainer.step_and_evaluate(&x, &y).unwrap();
         assert_ne!(bits(model.state_dict()), before);
     }
 }
 
-/// Cross-entropy accepts probabilities; a trainer that expects class numbers names the remedy.
+/// Cross-entropy accepts probabilities; a trainer that expects class indices names the remedy.
 #[test]
 fn probabilities_are_targets_of_a_loss_that_declares_them() {
     let (model, (x, _)) = (mlp(), batch(&[BATCH, 6], 1));

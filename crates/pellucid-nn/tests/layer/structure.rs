@@ -81,7 +81,7 @@ fn a_summary_counts_shared_parameters_once() {
 #[test]
 fn children_are_the_outermost_parts() {
     let model = sequential![(Linear::new(1, 1), Relu), sequential![Linear::new(1, 1)]];
-    let names = |found: Vec<(String, pellucid_nn::PartInfo)>| found.into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+    let names = |found: Vec<(String, pellucid_nn::ModuleInfo)>| found.into_iter().map(|(n, _)| n).collect::<Vec<_>>();
     assert_eq!(names(model.named_modules()), ["", "0.0", "0.1", "1", "1.0"]);
     assert_eq!(names(model.named_children()), ["0.0", "0.1", "1"]);
 }

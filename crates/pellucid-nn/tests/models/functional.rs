@@ -1,13 +1,15 @@
 //! `functional_call` with layers of every kind, and its errors.
 
 use crate::{bytes, error_text, own_tensors};
-use pellucid_nn::graph::paths::If;
+use pellucid_nn::paths::If;
 use pellucid_nn::{
     AttentionMasks, BatchNorm1d, Conv1d, Dropout, Embedding, Gru, Identity, Layer, LayerNorm, Linear, Lstm, Module,
     MultiheadAttention, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
     TransformerOptions, WeightNorm, functional_call, hook, sequential,
 };
-use pellucid_tensor::{DType, GradOptions, Result, Tensor, capture, checkpoint, grad, manual_seed, no_grad, ops};
+use pellucid_tensor::{
+    DType, Error, GradOptions, Result, Tensor, capture, checkpoint, grad, manual_seed, no_grad, ops,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -191,12 +193,14 @@ fn errors_name_the_tensor() {
     few.remove("2.bias");
     few.insert("3.bias".into(), Tensor::ones([1], DType::F32));
     few.insert("0.bias".into(), Tensor::ones([2], DType::F32));
+    assert!(matches!(call(&few), Err(Error::StateDict { op: "functional_call", .. })));
     let text = error_text(call(&few));
     for part in [
         "functional_call",
-        "the parameters [\"2.bias\"] have no tensor",
-        "no parameters or buffers [\"3.bias\"]",
-        "`0.bias` has the shape [2] instead of [3]",
+        "the tensors do not fit the model",
+        "missing [\"2.bias\"]",
+        "unexpected [\"3.bias\"]",
+        "other shapes: 0.bias: [2] instead of [3]",
         "pass tensors with the names and shapes of named_parameters()",
     ] {
         assert!(text.contains(part), "{part}: {text}");

@@ -21,12 +21,12 @@ fn message<T>(result: Result<T>) -> String {
 #[test]
 fn a_group_that_does_not_exist_is_an_error() {
     let missing = "there is no group 9; the optimizer has 1";
-    assert!(message(sgd().try_set_momentum(9, 0.5)).contains(missing));
+    assert!(message(sgd().try_set_group_momentum(9, 0.5)).contains(missing));
     let panics: [fn(&Sgd); 5] = [
-        |o| _ = o.momentum(9),
+        |o| _ = o.group_momentum(9),
         |o| _ = o.group_lr(9),
         |o| o.set_group_lr(9, 0.1),
-        |o| o.set_momentum(9, 0.1),
+        |o| o.set_group_momentum(9, 0.1),
         |o| _ = o.options(9).lr,
     ];
     for call in panics {
@@ -65,7 +65,7 @@ fn optimizers_and_dropout_check_their_options() {
             "d must be finite and at least 1, got 0.5; a usual value is 1",
         ),
         (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; a usual value is 0.001"),
-        (message(sgd().try_set_momentum(0, 1.0)), "momentum must be in [0, 1), got 1; a usual value is 0.9"),
+        (message(sgd().try_set_group_momentum(0, 1.0)), "momentum must be in [0, 1), got 1; a usual value is 0.9"),
         (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; a usual value is 0.5"),
     ] {
         assert!(found.contains(expected), "{found}");

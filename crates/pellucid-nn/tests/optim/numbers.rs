@@ -311,9 +311,9 @@ fn lbfgs_refuses_invalid_arguments() {
     assert!(matches!(optimizer.try_step(), Err(Error::InvalidArgument { .. })));
     assert!(matches!(optimizer.add_params(parameters(false, DType::F64)), Err(Error::InvalidArgument { .. })));
     assert!(matches!(optimizer.set_grad_scale(Some(Tensor::from(2.0))), Err(Error::InvalidArgument { .. })));
-    assert!(matches!(optimizer.try_set_momentum(0, 0.5), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(optimizer.try_set_group_momentum(0, 0.5), Err(Error::InvalidArgument { .. })));
     optimizer.set_lr(0.25);
-    assert_eq!((optimizer.lr(), optimizer.groups(), optimizer.momentum(0)), (0.25, 1, None));
+    assert_eq!((optimizer.lr(), optimizer.group_count(), optimizer.group_momentum(0)), (0.25, 1, None));
 }
 
 /// Other optimizers run one step after calling the closure.

@@ -24,17 +24,17 @@ fn every_optimizer_returns_numbers_as_they_were_set() {
                 let what = format!("{kind}.{case} {dtype}");
                 let optimizer = make(parameters(kind == "muon", dtype), case);
                 assert_eq!(optimizer.lr(), exact.lr_tensor().item::<f64>(), "{what}");
-                assert_eq!(optimizer.momentum(0), exact.momentum(0), "{what}");
-                assert!(optimizer.momentum(0).is_none_or(|m| [0.5, 0.8, 0.9, 0.95].contains(&m)), "{what}");
+                assert_eq!(optimizer.group_momentum(0), exact.group_momentum(0), "{what}");
+                assert!(optimizer.group_momentum(0).is_none_or(|m| [0.5, 0.8, 0.9, 0.95].contains(&m)), "{what}");
                 for lr in [0.01, 0.1 / 3.0, 1e-9, 0.0] {
                     optimizer.set_lr(lr);
                     assert_eq!(optimizer.lr(), lr, "{what}");
                     assert!((optimizer.lr_tensor().item::<f64>() - lr).abs() <= 1e-7 * lr, "{what}");
                 }
                 for momentum in [0.1, 0.999, 1.0 / 3.0] {
-                    if optimizer.momentum(0).is_some() {
-                        optimizer.set_momentum(0, momentum);
-                        assert_eq!(optimizer.momentum(0), Some(momentum), "{what}");
+                    if optimizer.group_momentum(0).is_some() {
+                        optimizer.set_group_momentum(0, momentum);
+                        assert_eq!(optimizer.group_momentum(0), Some(momentum), "{what}");
                     }
                 }
             }
@@ -55,11 +55,11 @@ fn a_loaded_number_is_the_shortest_decimal() {
             let saved = make(parameters(kind == "muon", DType::F32), case);
             let loaded = make(parameters(kind == "muon", DType::F32), case);
             saved.set_lr(0.0123);
-            if saved.momentum(0).is_some() {
-                saved.set_momentum(0, 0.3);
+            if saved.group_momentum(0).is_some() {
+                saved.set_group_momentum(0, 0.3);
             }
             loaded.load_state_dict(&saved.state_dict()).unwrap();
-            assert_eq!((loaded.lr(), loaded.momentum(0)), (0.0123, saved.momentum(0)), "{kind}.{case}");
+            assert_eq!((loaded.lr(), loaded.group_momentum(0)), (0.0123, saved.group_momentum(0)), "{kind}.{case}");
             saved.set_lr(0.1 / 3.0);
             loaded.load_state_dict(&saved.state_dict()).unwrap();
             assert_eq!(loaded.lr(), 0.033333335, "{kind}.{case}: f32 stores about seven digits");
@@ -153,7 +153,7 @@ fn schedules_set_and_read_exact_rates() {
     for epoch in 1..10 {
         scheduler.step(&adam);
         assert_eq!(adam.group_lr(1), scheduler.last_lr()[1]);
-        assert_eq!(adam.momentum(0), schedule.momentum(0, epoch));
+        assert_eq!(adam.group_momentum(0), schedule.momentum(0, epoch));
     }
     let other = Adam::new(parameters(false, DType::F32), options);
     assert!(Scheduler::try_resume(schedule, &other, &scheduler.state_dict()).is_err(), "the number of groups differs");
@@ -165,7 +165,7 @@ fn parameters_that_are_added_later_keep_the_rate() {
     let named = vec![("w".to_string(), Parameter::new(Tensor::from([1.0f32])))];
     optimizer.fill(named.clone()).unwrap();
     assert_eq!((optimizer.lr_tensor().dtype(), optimizer.lr()), (DType::F32, 0.1 / 3.0));
-    assert_eq!(optimizer.momentum(0), Some(0.9));
+    assert_eq!(optimizer.group_momentum(0), Some(0.9));
     optimizer.unfill();
     optimizer.set_lr(0.7 / 3.0);
     optimizer.fill(named).unwrap();

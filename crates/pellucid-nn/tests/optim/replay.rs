@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Tensor, capture};
 const STEPS: usize = 20;
 
 fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
-    match optimizer.momentum(0) {
+    match optimizer.group_momentum(0) {
         Some(_) => Box::new(OneCycleLr::new(PerGroup::All(0.1), STEPS)),
         None => Box::new(ExponentialLr { gamma: 0.9 }),
     }

@@ -113,7 +113,7 @@ fn rates_match_pytorch_in_every_epoch() {
         for epoch in 0..epochs {
             rows[0].push(optimizer.group_lr(0));
             rows[1].push(optimizer.group_lr(1));
-            rows[2].push(optimizer.momentum(0).unwrap());
+            rows[2].push(optimizer.group_momentum(0).unwrap());
             assert_eq!(scheduler.last_lr(), [optimizer.group_lr(0), optimizer.group_lr(1)]);
             // Another scheduler continues from a snapshot.
             if epoch == 4 {
@@ -209,7 +209,7 @@ fn optimizers_without_momentum_are_refused() {
     assert!(matches!(Scheduler::try_new(cycle(), &plain), Err(Error::InvalidArgument { .. })));
     assert!(matches!(Scheduler::try_new(cycle(), &adagrad), Err(Error::InvalidArgument { .. })));
     assert!(Scheduler::try_new(OneCycleLr { cycle_momentum: false, ..cycle() }, &plain).is_ok());
-    assert!(adagrad.try_set_momentum(0, 0.5).is_err());
+    assert!(adagrad.try_set_group_momentum(0, 0.5).is_err());
 }
 
 /// Vaswani et al. 2017: d^(−½)·min(t^(−½), t·w^(−3/2)).
@@ -305,7 +305,7 @@ fn a_resumed_scheduler_keeps_the_optimizers_rates() {
     other.load_state_dict(&own).unwrap();
     let mut resumed = Scheduler::resume(cycle(), &other, &state);
     for _ in 0..5 {
-        assert_eq!((other.lr(), other.momentum(0)), (optimizer.lr(), optimizer.momentum(0)));
+        assert_eq!((other.lr(), other.group_momentum(0)), (optimizer.lr(), optimizer.group_momentum(0)));
         assert_eq!(resumed.state_dict()["lr.1"].item::<f64>(), optimizer.group_lr(1));
         scheduler.step(&optimizer);
         resumed.step(&other);

@@ -3,7 +3,7 @@
 use crate::own::own_layers;
 use pellucid_nn::*;
 use pellucid_tensor::Tensor;
-use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, ResizeMode, ScatterReduceOp};
+use pellucid_tensor::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, ScatterReduceOp};
 
 /// Creates the layer; its initial values do not matter.
 #[rustfmt::skip]
@@ -30,9 +30,12 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("conv2d", boxed(Conv2d::lazy(6, 3))),
         ("conv2d_options", boxed(Conv2d::new(4, 6, [3, 2]).stride([2, 1]).padding([1, 2]).dilation([1, 2]).groups(2))),
         ("conv2d_same", boxed(Conv2d::new(4, 6, [4, 3]).padding(Padding::Same))),
-        ("conv2d_reflect", boxed(Conv2d::new(4, 6, 3).padding([1, 2]).padding_mode(PadMode::Reflect))),
-        ("conv2d_replicate_same", boxed(Conv2d::new(4, 6, [4, 3]).padding(Padding::Same).padding_mode(PadMode::Replicate))),
-        ("conv2d_circular", boxed(Conv2d::new(4, 6, 3).stride(2).padding(1).padding_mode(PadMode::Circular))),
+        ("conv2d_reflect", boxed(Conv2d::new(4, 6, 3).padding([1, 2]).padding_mode(PaddingMode::Reflect))),
+        (
+            "conv2d_replicate_same",
+            boxed(Conv2d::new(4, 6, [4, 3]).padding(Padding::Same).padding_mode(PaddingMode::Replicate)),
+        ),
+        ("conv2d_circular", boxed(Conv2d::new(4, 6, 3).stride(2).padding(1).padding_mode(PaddingMode::Circular))),
         ("conv2d_depthwise", boxed(Conv2d::lazy(8, 3).with(|conv| conv.groups(4)))),
         ("conv3d", boxed(Conv3d::new(4, 2, [3, 2, 2]).padding(1))),
         ("conv_transpose1d", boxed(ConvTranspose1d::new(4, 6, 3).stride(2).output_padding(1))),
@@ -84,10 +87,10 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("dropout2d_eval", boxed(Dropout2d::new(0.5))),
         ("dropout3d_eval", boxed(Dropout3d::new(0.5))),
         ("upsample", boxed(Upsample::by([2.0]))),
-        ("upsample_to", boxed(Upsample::to([7, 4]).mode(ResizeMode::Linear { align_corners: false }))),
-        ("upsample_corners", boxed(Upsample::by([1.5, 2.5]).mode(ResizeMode::Cubic { align_corners: true }))),
-        ("upsample_line", boxed(Upsample::to([13]).mode(ResizeMode::Linear { align_corners: true }))),
-        ("upsample_solid", boxed(Upsample::by([2.0]).mode(ResizeMode::Linear { align_corners: false }))),
+        ("upsample_to", boxed(Upsample::to([7, 4]).mode(InterpolationMode::Linear { align_corners: false }))),
+        ("upsample_corners", boxed(Upsample::by([1.5, 2.5]).mode(InterpolationMode::Cubic { align_corners: true }))),
+        ("upsample_line", boxed(Upsample::to([13]).mode(InterpolationMode::Linear { align_corners: true }))),
+        ("upsample_solid", boxed(Upsample::by([2.0]).mode(InterpolationMode::Linear { align_corners: false }))),
         ("pixel_shuffle", boxed(PixelShuffle(2))),
         ("pixel_unshuffle", boxed(PixelUnshuffle(3))),
         ("channel_shuffle", boxed(ChannelShuffle(2))),

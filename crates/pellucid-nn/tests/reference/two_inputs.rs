@@ -164,7 +164,7 @@ fn invalid_inputs_are_refused_and_change_nothing() {
     let error = Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).try_forward(&x).unwrap_err();
     assert!(error.to_string().contains("stride 1"), "{error}");
     let error =
-        Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).padding_mode(pellucid_tensor::ops::PadMode::Reflect);
+        Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).padding_mode(pellucid_tensor::ops::PaddingMode::Reflect);
     assert!(error.try_forward(&x).unwrap_err().to_string().contains("stride 1"));
     let refused: [Result<Tensor>; 3] = [
         Conv2d::new(2, 4, 3).try_forward(&x),

@@ -65,7 +65,7 @@ fn the_momentum() {
     let g = Tensor::from([1.0f64, -2.0]);
     let mut launch = || step.launch(&[&g]).unwrap().to_vec::<f64>(0);
     assert_eq!((launch(), launch()), (vec![-1.0, 2.0], vec![-2.5, 5.0]));
-    sgd.set_momentum(0, 0.0);
+    sgd.set_group_momentum(0, 0.0);
     assert_eq!(launch(), [-3.5, 7.0]);
 }
 
@@ -280,5 +280,5 @@ fn a_change_to_evaluation_and_back_is_followed() {
         let zeros = zeros(step.launch(&[&x]).unwrap().to_vec(0));
         assert_eq!(zeros > 0, training);
     }
-    assert_eq!((step.cache().misses, step.cache().held), (1, 2));
+    assert_eq!((step.cache_stats().misses, step.cache_stats().held), (1, 2));
 }

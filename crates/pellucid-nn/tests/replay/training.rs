@@ -132,7 +132,7 @@ pub(crate) fn wave(shape: &[usize], launch: usize, dtype: DType) -> Tensor {
     Tensor::new((0..size).map(at).collect::<Vec<f64>>(), shape).to_dtype(dtype)
 }
 
-/// Class numbers, `[n]` or of another shape.
+/// Class indices, `[n]` or of another shape.
 pub(crate) fn classes(shape: &[usize], launch: usize, count: usize) -> Tensor {
     let size: usize = shape.iter().product();
     Tensor::new((0..size).map(|i| ((i * i + 3 * i + launch) % count) as i64).collect::<Vec<_>>(), shape)

@@ -59,7 +59,7 @@ pub fn checkpoint(
     Ok(apply(operation, inputs)?.into_vec())
 }
 
-type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
+type CheckpointedFn = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
 /// The role of an input of f in the caller's graph.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl InputRole {
 
 /// The operation Fₖ, whose inputs are the inputs of f followed by the incoming gradients of F₀, F₁, ..
 struct Recomputation {
-    f: Arc<Function>,
+    f: Arc<CheckpointedFn>,
     /// The thread's random generator in the forward pass.
     generator: Generator,
     /// The states of the generator before the first run of f, on the devices on which f draws.

@@ -81,7 +81,7 @@ pub struct GradOptions {
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     if options.grad_outputs.len() > outputs.len() {
         let reason = format!(
-            "needs at most one incoming gradient per output, got {} for {} outputs",
+            "`grad_outputs` must have at most one gradient for each output, got {} for {} outputs",
             options.grad_outputs.len(),
             outputs.len()
         );
@@ -165,7 +165,10 @@ fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Re
         true => Ok(()),
         false => Err(Error::invalid(
             op,
-            format!("needs one vector for each {what}: {count}, got {vectors}; zeros_like() creates one of zeros"),
+            format!(
+                "the list must contain one vector for each {what}: {count}, got {vectors}; zeros_like() creates one \
+                 of zeros"
+            ),
         )),
     }
 }

@@ -24,7 +24,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use step::{CompiledStep, StepKey};
 
 /// A closure that a step consists of, without its type.
-type StepFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
+type RecordedFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// Options of [`capture_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct CaptureOptions {
     pub passes: Passes,
     /// Maximum number of recordings for different shapes of the inputs. The least recently launched one is dropped
     /// first.
-    pub recordings: usize,
+    pub max_recordings: usize,
     /// True if the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
     /// and `f64` in inference, at the first launch. The packed weights take as much memory as the weights, and all
     /// recordings share them. A launch after a write to a weight packs it again, so a step between updates becomes
@@ -43,7 +43,7 @@ pub struct CaptureOptions {
 
 impl Default for CaptureOptions {
     fn default() -> CaptureOptions {
-        CaptureOptions { passes: Passes::all(), recordings: 8, pack_weights: false }
+        CaptureOptions { passes: Passes::all(), max_recordings: 8, pack_weights: false }
     }
 }
 
@@ -207,7 +207,7 @@ pub fn capture<'f, O: IntoOutputs>(
 /// ```
 ///
 /// # Errors
-/// The errors of [`capture`]; [`Error::InvalidArgument`] if `options.recordings` is 0.
+/// The errors of [`capture`]; [`Error::InvalidArgument`] if `options.max_recordings` is 0.
 pub fn capture_with<'f, O: IntoOutputs>(
     options: CaptureOptions,
     mut step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -226,14 +226,15 @@ impl<'f> Captured<'f> {
     /// use pellucid::{CaptureOptions, Captured, Tensor};
     /// let mut step = Captured::unrecorded(CaptureOptions::default(), |inputs| inputs[0].square());
     /// assert_eq!(step.launch(&[&Tensor::from([3.0f32])])?.to_vec::<f32>(0), [9.0]);
-    /// assert_eq!((step.cache().misses, step.cache().held), (1, 1));
+    /// assert_eq!((step.cache_stats().misses, step.cache_stats().held), (1, 1));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn unrecorded<O: IntoOutputs>(
         options: CaptureOptions,
         mut step: impl FnMut(&[Tensor]) -> O + Send + 'f,
     ) -> Captured<'f> {
-        let recordings = Recordings::unrecorded(CaptureOptions { recordings: options.recordings.max(1), ..options });
+        let recordings =
+            Recordings::unrecorded(CaptureOptions { max_recordings: options.max_recordings.max(1), ..options });
         let step = Box::new(move |inputs: &[Tensor]| step(inputs).into_outputs());
         Captured { recordings, lifetime: PhantomData, step: Mutex::new(step) }
     }
@@ -296,8 +297,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     }
 
     /// Records the step for inputs of these shapes and dtypes, without running a kernel, unless a launch with them
-    /// would find a valid recording. Returns true if it recorded. The [statistics](Captured::cache) count neither a hit
-    /// nor a miss.
+    /// would find a valid recording. Returns true if it recorded. The [statistics](Captured::cache_stats) count neither
+    /// a hit nor a miss.
     ///
     /// ```
     /// use pellucid::{DType, Tensor, capture};
@@ -306,7 +307,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// assert!(step.prepare(&[&wide])? && !step.prepare(&[&wide])?);
     /// assert!(step.output_shapes(&[&wide]).is_some());
     /// step.launch(&[&wide])?; // the first launch with this shape does not record
-    /// assert_eq!((step.cache().hits, step.cache().misses, step.cache().held), (1, 0, 2));
+    /// assert_eq!((step.cache_stats().hits, step.cache_stats().misses, step.cache_stats().held), (1, 0, 2));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
@@ -375,15 +376,15 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     }
 
     /// Returns the statistics of the recordings.
-    pub fn cache(&self) -> CacheStats {
+    pub fn cache_stats(&self) -> CacheStats {
         CacheStats { held: self.recordings.kept.len(), ..self.recordings.stats }
     }
 }
 
 impl Recordings {
-    fn new(options: CaptureOptions, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Recordings> {
-        if options.recordings == 0 {
-            return Err(Error::invalid("capture", "`recordings` must be at least 1"));
+    fn new(options: CaptureOptions, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Recordings> {
+        if options.max_recordings == 0 {
+            return Err(Error::invalid("capture", "`max_recordings` must be at least 1, got 0"));
         }
         let mut recordings = Recordings::unrecorded(options);
         recordings.record(step, inputs)?;
@@ -395,7 +396,7 @@ impl Recordings {
         Recordings { options, kept: Vec::new(), recorded: 0, launched: None, launches: 0, stats, stream: None }
     }
 
-    fn launch(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
+    fn launch(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
@@ -413,7 +414,7 @@ impl Recordings {
         Ok(Outputs { tensors: step.outputs() })
     }
 
-    fn verify(&mut self, step: StepFn<'_>, at: usize) -> Result<()> {
+    fn verify(&mut self, step: RecordedFn<'_>, at: usize) -> Result<()> {
         // A gradient that was replaced since the recording, perhaps by another thread, is not a host value. The next
         // launch records the step again.
         let (key, entries) = (self.kept[at].key(), self.kept[at].entry_gradients().clone());
@@ -428,7 +429,7 @@ impl Recordings {
     /// gradients in `entries`, or else with their present ones.
     fn compiled(
         &self,
-        step: StepFn<'_>,
+        step: RecordedFn<'_>,
         key: &StepKey,
         entries: EntryGradients,
         options: CaptureOptions,
@@ -437,7 +438,7 @@ impl Recordings {
         CompiledStep::record(step, key, entries, options)
     }
 
-    fn prepare(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<bool> {
+    fn prepare(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<bool> {
         let found = self.find(step, inputs)?;
         match found {
             Some(at) => self.kept[at..].rotate_left(1),
@@ -448,7 +449,7 @@ impl Recordings {
 
     /// Returns the index of a valid recording for these inputs, or `None`. Recordings that are no longer valid are
     /// dropped.
-    fn find(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
+    fn find(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         check_untracked(inputs)?;
         let expected = self.kept.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
@@ -464,7 +465,7 @@ impl Recordings {
     }
 
     /// Returns the index of a valid recording for these inputs; records the step if there is none.
-    fn find_or_record(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
+    fn find_or_record(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
         if let Some(at) = self.find(step, inputs)? {
             self.stats.hits += 1;
             self.kept[at..].rotate_left(1);
@@ -491,7 +492,7 @@ impl Recordings {
     }
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
-    fn find_still_valid(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
+    fn find_still_valid(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         let again = self.compiled(step, &StepKey::new(inputs), Vec::new(), CaptureOptions::unchanged())?;
         let valid = |step: &CompiledStep| step.fits(inputs) && step.difference(&again).is_none();
         let found = self.kept.iter().position(valid);
@@ -501,7 +502,7 @@ impl Recordings {
         Ok(found)
     }
 
-    fn record(&mut self, step: StepFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
+    fn record(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
         check_untracked(inputs)?;
         if is_capturing() {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
@@ -512,7 +513,7 @@ impl Recordings {
         step.set_number(self.recorded);
         // A recording with a hook that was removed is never valid again.
         self.kept.retain(CompiledStep::can_match_again);
-        if self.kept.len() == self.options.recordings {
+        if self.kept.len() == self.options.max_recordings {
             self.kept.remove(0);
         }
         tracing::debug!(

@@ -82,22 +82,22 @@ impl NumberedPlan {
 }
 
 /// The accesses of a recording to its inputs and to tensors from outside.
-pub(super) struct Accesses {
+pub(super) struct RecordedAccesses {
     /// The last kernel that reads each input. The outputs of the step are read after the last kernel.
     pub(super) last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in order.
     pub(super) writes: Vec<StateWrite>,
 }
 
-impl Accesses {
+impl RecordedAccesses {
     /// Returns an error if the step writes into an input.
     pub(super) fn of(
         plan: &Plan,
         origins: &[SlotOrigin],
         storages: &[Arc<Storage>],
         inputs: &[Array],
-    ) -> Result<Accesses> {
-        let mut accesses = Accesses { last_reads: vec![None; inputs.len()], writes: Vec::new() };
+    ) -> Result<RecordedAccesses> {
+        let mut accesses = RecordedAccesses { last_reads: vec![None; inputs.len()], writes: Vec::new() };
         for (launch, kernel) in plan.launches.iter().enumerate() {
             accesses.read(&kernel.inputs, origins, launch);
             for operand in &kernel.outputs {

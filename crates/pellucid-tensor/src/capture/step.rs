@@ -2,8 +2,8 @@
 
 use super::recording::record_closure;
 use super::slots::{
-    Accesses, NumberedPlan, SlotOrigin, StateWrite, byte_range, input_place, mark_given_inputs, restore_constants,
-    written_slots,
+    NumberedPlan, RecordedAccesses, SlotOrigin, StateWrite, byte_range, input_place, mark_given_inputs,
+    restore_constants, written_slots,
 };
 use super::{CaptureOptions, Placement};
 use crate::array::{Array, StorageId};
@@ -158,7 +158,7 @@ impl CompiledStep {
     ) -> Result<CompiledStep> {
         let NumberedPlan { plan: mut recorded, mut origins, mut storages, device } =
             NumberedPlan::of(recording, inputs, outputs)?;
-        let Accesses { last_reads, writes } = Accesses::of(&recorded, &origins, &storages, inputs)?;
+        let RecordedAccesses { last_reads, writes } = RecordedAccesses::of(&recorded, &origins, &storages, inputs)?;
         restore_constants(&mut recorded, &mut origins, &mut storages, device)?;
         recorded.is_launch_bound = device.is_deferred();
         recorded.packs_weights = options.pack_weights;

@@ -67,7 +67,6 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
 ///
 /// # Errors
 /// The errors of an allocation, for a shape that is too large.
-#[doc(hidden)]
 pub fn placeholder(device: Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     Ok(Tensor::from(Array::new(device, dtype, shape.into())?).pinned())
 }

@@ -6,7 +6,7 @@
 //! execution.
 
 use super::recording::{HostConstant, Recording};
-use super::{Operands, eager, list, record_constant, record_source, submit};
+use super::{OperandArrays, eager, list, record_constant, record_source, submit};
 use crate::array::Array;
 use crate::device::Device;
 use pellucid_ir::Result;
@@ -96,7 +96,7 @@ pub(super) fn host_constant_on(
         });
         let inputs: Vec<Array> = inputs.iter().map(|input| input.copy_to_device(device)).collect::<Result<_>>()?;
         let moved = Array::new(device, array.dtype(), shape)?;
-        submit(&kernel, &inputs.iter().collect::<Operands>(), &[&moved])?;
+        submit(&kernel, &inputs.iter().collect::<OperandArrays>(), &[&moved])?;
         return Ok(Some(moved.view(array.layout().clone())));
     }
     compute(&sources)?;
@@ -118,7 +118,7 @@ fn compute(kernels: &[usize]) -> Result<()> {
             arrays.iter().map(|array| operand(array, &mut values)).collect()
         };
         let (inputs, outputs) = (operands(&inputs)?, operands(&outputs)?);
-        let [inputs, outputs] = [&inputs, &outputs].map(|list| list.iter().collect::<Operands>());
+        let [inputs, outputs] = [&inputs, &outputs].map(|list| list.iter().collect::<OperandArrays>());
         eager(|| submit(&kernel, &inputs, &outputs))?;
     }
     list::with_current(|r| {

@@ -129,7 +129,9 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
         ExecutionMode::NanChecked => run_nan_checked(kernel, inputs, outputs),
         ExecutionMode::Eager | ExecutionMode::Lazy | ExecutionMode::Capture => {
             match copy_overlapping(kernel, inputs, outputs)? {
-                Some(copies) => list::record(device, kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
+                Some(copies) => {
+                    list::record(device, kernel.clone(), &copies.iter().collect::<OperandArrays>(), outputs)
+                }
                 None => list::record(device, kernel.clone(), inputs, outputs),
             }
         }
@@ -294,7 +296,7 @@ pub(crate) enum VersionUpdate {
 /// Runs a kernel on arrays without pending writes.
 pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
     match copy_overlapping(kernel, inputs, outputs)? {
-        Some(copies) => launch_kernel(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
+        Some(copies) => launch_kernel(kernel, &copies.iter().collect::<OperandArrays>(), outputs, writes),
         None => launch_kernel(kernel, inputs, outputs, writes),
     }
 }
@@ -311,7 +313,7 @@ fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> R
     inputs.iter().enumerate().map(copied).collect::<Result<_>>().map(Some)
 }
 
-type Operands<'a> = SmallVec<[&'a Array; 4]>;
+type OperandArrays<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {

@@ -53,7 +53,8 @@ pub use nn::loss::{
 pub use nn::normalize::{BatchNormOptions, RunningStatistics};
 pub use nn::recurrent::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 pub use nn::window::{
-    AvgPoolDivisor, ConvOptions, ConvPadding, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode, Spatial,
+    AvgPoolDivisor, ConvOptions, ConvPadding, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions,
+    Resize, Spatial,
 };
 pub use numeric::convolve::ConvolveMode;
 pub use numeric::integrate::Spacing;
@@ -61,7 +62,7 @@ pub use numeric::polyfit::InterpOptions;
 pub use numeric::signal::WindowFunction;
 pub use primitive::concatenate::SplitSizes;
 pub use reduce::einops;
-pub use shape::pad::{PadMode, PadWidth, WidthEntry, WidthPair};
+pub use shape::pad::{PadWidth, PaddingMode, WidthEntry, WidthPair};
 pub use shape::rearrange::{MeshgridIndexing, Sections};
 pub use statistics::moments::CovOptions;
 pub use statistics::quantile::QuantileInterpolation;

@@ -4,11 +4,11 @@ use super::Tensor;
 use crate::engine::HookList;
 use std::sync::{Arc, Mutex, Weak};
 
-pub(crate) type Hook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
+pub(crate) type GradientHook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
 
 /// The hooks of one tensor, in the order of registration.
 #[derive(Default)]
-pub(crate) struct Hooks(Mutex<HookList<Hook>>);
+pub(crate) struct Hooks(Mutex<HookList<GradientHook>>);
 
 /// A handle that can remove a registered hook. Dropping the handle does not remove it.
 pub struct HookHandle {
@@ -26,16 +26,16 @@ impl HookHandle {
 }
 
 impl Hooks {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HookList<Hook>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HookList<GradientHook>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub(crate) fn add(self: &Arc<Hooks>, hook: Hook) -> HookHandle {
+    pub(crate) fn add(self: &Arc<Hooks>, hook: GradientHook) -> HookHandle {
         HookHandle { hooks: Arc::downgrade(self), id: self.lock().add(hook) }
     }
 
     /// Returns the hooks. In a captured step, the recording becomes dependent on them.
-    pub(crate) fn registered(&self) -> Vec<Hook> {
+    pub(crate) fn registered(&self) -> Vec<GradientHook> {
         self.lock().registered()
     }
 }

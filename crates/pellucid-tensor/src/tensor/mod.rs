@@ -325,7 +325,11 @@ impl Tensor {
             return Err(Error::invalid("requires_grad", help));
         }
         if required && !self.dtype().is_float() {
-            return Err(Error::dtypes("requires_grad", [self.dtype()], "only floats have gradients; use to_dtype()"));
+            return Err(Error::dtypes(
+                "requires_grad",
+                [self.dtype()],
+                "a tensor that requires a gradient must have a float dtype; use to_dtype()",
+            ));
         }
         if self.is_leaf() && self.0.requires_grad.swap(required, Ordering::Relaxed) != required {
             engine::count_requires_grad_change(self.array());

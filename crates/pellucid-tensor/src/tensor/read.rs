@@ -144,7 +144,7 @@ impl Tensor {
         if self.rank() == rank {
             return Ok(());
         }
-        let help = format!("needs a tensor of {rank} axes; to_vec() returns the elements of any shape");
+        let help = format!("the tensor must have {rank} axes; to_vec() returns the elements of any shape");
         Err(Error::shapes(op, [self.shape()], help))
     }
 

@@ -5,11 +5,11 @@
 
 use crate::support::bits;
 use pellucid_tensor::ops::{
-    self, AvgPoolDivisor, ConvOptions, CovOptions, EmbeddingBagOptions, PaddingMode, PoolOptions, Reduction, Resize,
-    ResizeMode, ScatterReduceOp, Spacing,
+    self, AvgPoolDivisor, ConvOptions, CovOptions, EmbeddingBagOptions, GridSamplePadding, InterpolationMode,
+    PoolOptions, Reduction, Resize, ScatterReduceOp, Spacing,
 };
 use pellucid_tensor::ops::{
-    BatchNormOptions, CrossEntropyOptions, InterpolationMode, NllLossOptions, PoissonNllLossOptions,
+    BatchNormOptions, CrossEntropyOptions, GridSampleMode, NllLossOptions, PoissonNllLossOptions,
     QuantileInterpolation, RecurrenceOptions, RecurrentWeights, RnnNonlinearity, RunningStatistics,
 };
 use pellucid_tensor::{BackwardOptions, DType, Generator, Result, Tensor, capture, ops::over};
@@ -158,15 +158,17 @@ fn windows() -> Vec<(&'static str, Domain, Call)> {
         ("adaptive_avg_pool1d of unequal windows", Any, |x| ops::adaptive_avg_pool1d(&x[0], &[Some(4)])),
         ("adaptive_avg_pool2d", Any, |x| ops::adaptive_avg_pool2d(&image(&x[0])?, &[Some(1), Some(1)])),
         ("interpolate linear", Any, |x| {
-            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), ResizeMode::Linear { align_corners: false })
+            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), InterpolationMode::Linear { align_corners: false })
         }),
         ("interpolate cubic", Any, |x| {
-            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), ResizeMode::Cubic { align_corners: true })
+            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), InterpolationMode::Cubic { align_corners: true })
         }),
-        ("interpolate area", Any, |x| ops::interpolate(&image(&x[0])?, Resize::To(vec![3, 4]), ResizeMode::Area)),
+        ("interpolate area", Any, |x| {
+            ops::interpolate(&image(&x[0])?, Resize::To(vec![3, 4]), InterpolationMode::Area)
+        }),
         ("grid_sample", Fixed, |x| {
             let grid = ops::reshape(&x[2], [1, 4, 3, 2])?;
-            ops::grid_sample(&image(&x[0])?, &grid, InterpolationMode::Linear, PaddingMode::Zeros, false)
+            ops::grid_sample(&image(&x[0])?, &grid, GridSampleMode::Linear, GridSamplePadding::Zeros, false)
         }),
         ("affine_grid", Any, |x| {
             let theta = ops::reshape(&ops::select(&x[0], 0, 0)?, [1, 2, 3])?;

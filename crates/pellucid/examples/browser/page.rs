@@ -33,7 +33,7 @@ pub extern "C" fn load() -> usize {
         let model = model::classifier();
         model.load_state_dict(&io::from_bytes(bytes)?)?;
         let mut recognizer = InferenceModel::new(model, &[1])?;
-        recognizer.compile_for(&Tensor::zeros([1, 28, 28], DType::F32))?;
+        recognizer.prepare(&Tensor::zeros([1, 28, 28], DType::F32))?;
         RECOGNIZER.set(Some(recognizer));
         Ok(Vec::new())
     })

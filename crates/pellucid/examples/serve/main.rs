@@ -47,7 +47,7 @@ use std::time::Duration;
 /// A result with any error.
 type AnyResult<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The compiled batch sizes; a larger batch is split.
+/// The listed batch sizes; a larger batch is split.
 const BATCH_SIZES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// The number of texts that wait for a batch, at most.
@@ -121,15 +121,15 @@ impl Tokenizer {
     }
 }
 
-/// Returns the compiled lengths: powers of two from 16, and the largest number of tokens.
-fn compiled_lengths(longest: usize) -> Vec<usize> {
+/// Returns the listed lengths: powers of two from 16, and the largest number of tokens.
+fn sequence_lengths(longest: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(16), |length| Some(2 * length));
     powers.take_while(|&length| length < longest).chain([longest]).collect()
 }
 
 /// Returns the encoder for inference.
 fn inference_model(bert: Bert, longest: usize) -> pellucid::Result<worker::Encoder> {
-    InferenceModel::new(bert, &BATCH_SIZES)?.with_lengths(&compiled_lengths(longest))
+    InferenceModel::new(bert, &BATCH_SIZES)?.with_lengths(&sequence_lengths(longest))
 }
 
 fn main() -> AnyResult<()> {
@@ -146,7 +146,7 @@ fn main() -> AnyResult<()> {
     let (sender, jobs) = sync_channel(QUEUE);
     let (max_batch, max_wait) = (arguments.max_batch, arguments.max_wait);
     let mut encoder = inference_model(bert, longest)?;
-    encoder.compile_for(&bert::padded(&[vec![0]], longest))?;
+    encoder.prepare(&bert::padded(&[vec![0]], longest))?;
     let worker = std::thread::spawn(move || worker::run(&mut encoder, &jobs, max_batch, max_wait));
     let service = http::Service { tokenizer, jobs: sender, timeout: arguments.timeout, latencies: latencies.clone() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -178,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn compiled_lengths_end_with_the_longest_text() {
-        assert_eq!(compiled_lengths(100), [16, 32, 64, 100]);
-        assert_eq!(compiled_lengths(64), [16, 32, 64]);
-        assert_eq!(compiled_lengths(8), [8]);
+    fn sequence_lengths_end_with_the_longest_text() {
+        assert_eq!(sequence_lengths(100), [16, 32, 64, 100]);
+        assert_eq!(sequence_lengths(64), [16, 32, 64]);
+        assert_eq!(sequence_lengths(8), [8]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(crate) fn assert_equal(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMa
     assert_eq!(found.len(), expected.len(), "{what}: a value is missing");
 }
 
-/// Returns inputs `[n, ..]` and class numbers `[n]`.
+/// Returns inputs `[n, ..]` and class indices `[n]`.
 pub(crate) fn data(shape: &[usize]) -> (Tensor, Tensor) {
     let n: usize = shape.iter().product();
     let x: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin() + (i as f32 * 0.011).cos()).collect();

@@ -20,10 +20,10 @@ fn a_step_copies_free_tensors_once_until_they_change() {
         for _ in 0..2 {
             assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), [3.0, 16.0]);
         }
-        assert_eq!(step.cache().misses, 0);
+        assert_eq!(step.cache_stats().misses, 0);
         scale.copy_(&Tensor::from([4.0f32, 5.0]));
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0, 20.0]);
-        assert_eq!(step.cache().misses, 1, "a changed tensor must be copied again");
+        assert_eq!(step.cache_stats().misses, 1, "a changed tensor must be copied again");
         step.verify().unwrap();
     }
 }
@@ -75,7 +75,7 @@ fn computations_with_host_values_are_constants_of_a_step() {
         weight.copy_(&Tensor::from([1.0f32, 2.0, 3.0]));
         let expected = step(std::slice::from_ref(&x)).to_vec::<f32>();
         assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), expected, "toy:{index}");
-        assert_eq!(captured.cache().misses, 1, "a changed tensor must be read again");
+        assert_eq!(captured.cache_stats().misses, 1, "a changed tensor must be read again");
         // The step is computed from host values alone, and its result is on the CPU.
         let alone = |_: &[Tensor]| Tensor::arange(0.0f32, 3.0, 1.0).exp();
         let mut alone = capture_local(alone, &[]).unwrap();
@@ -218,7 +218,7 @@ fn a_batch_that_is_pinned_to_another_device_is_refused() {
         for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
             assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");
         }
-        assert_eq!(trainer.cache().held, held);
+        assert_eq!(trainer.cache_stats().held, held);
         trainer.step(&x, &y).unwrap();
     }
 }

@@ -93,7 +93,7 @@ fn denied(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The names of the types that a source file defines.
+/// The names of the types that a source file defines, with aliases.
 fn types(text: &str) -> Vec<&str> {
     let definition = |line: &'_ str| -> Option<usize> {
         let code = line.trim_start();
@@ -103,7 +103,12 @@ fn types(text: &str) -> Vec<&str> {
             Some(rest) if rest.starts_with(' ') => "pub ".len(),
             _ => 0,
         };
-        let keyword = ["struct ", "enum ", "trait ", "union "].iter().find(|k| code[visibility..].starts_with(**k))?;
+        let keyword = ["struct ", "enum ", "trait ", "union ", "type "];
+        let keyword = keyword.iter().find(|keyword| code[visibility..].starts_with(**keyword))?;
+        // An indented `type` belongs to a trait or to its implementation.
+        if *keyword == "type " && start > 0 {
+            return None;
+        }
         Some(start + visibility + keyword.len())
     };
     let name =
@@ -228,8 +233,9 @@ fn the_checks_find_what_they_look_for() {
                   const UTMOST: u8 = whole::LEN;\nformat!(\"whole: {x}\")";
     let names = [(1, "far"), (2, "copy_turned"), (2, "act"), (3, "made"), (4, "MOST_STEPS"), (5, "run")];
     assert_eq!(vague_names(source), names);
-    let source = "pub(crate) struct Alpha<T>(T);\n    enum Beta {\npub trait Gamma: Sized {\nstruct $name;\n// struct Delta\nfn structure() {}";
-    assert_eq!(types(source), ["Alpha", "Beta", "Gamma"]);
+    let source = "pub(crate) struct Alpha<T>(T);\n    enum Beta {\npub trait Gamma: Sized {\nstruct $name;\n// struct Delta\n\
+                  fn structure() {}\ntype Epsilon = u8;\n    type Output = u8;";
+    assert_eq!(types(source), ["Alpha", "Beta", "Gamma", "Epsilon"]);
     let (text, row) = ("a ".repeat(61), format!("|{}", "-".repeat(121)));
     assert_eq!(long_lines("a.md", &format!("{text}\n{row}\nshort")), [1]);
     assert_eq!(long_lines("a.rs", &format!("    // {text}\nlet x = \"{text}\";\n//! short\n//! {row}")), [1]);

@@ -41,7 +41,7 @@ const INTENDED: [(&str, &[&str], &str); 4] = [
     ("pellucid-nn", &["call.rs", "hook.rs", "layer.rs"], "a call of a `Layer` runs hooks, and a hook sees a call"),
     (
         "pellucid-nn",
-        &["module.rs", "module/parts.rs", "state.rs", "visit.rs"],
+        &["module.rs", "module/dyn_module.rs", "state.rs", "visit.rs"],
         "a `Module` is visited by a `Visitor`, which visits modules without their types; a state dict is the result of a visit",
     ),
 ];

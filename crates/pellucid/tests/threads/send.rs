@@ -122,7 +122,7 @@ fn public_types_are_send_and_sync() {
     both![SgdOptions];
     // The parts of layers and of plans.
     both![Fan, Nonlinearity, GradKind, Elman, GatedRecurrentUnit, LongShortTermMemory, InProj, RotaryPairing];
-    both![PerAxis<2>, Windows<2>, PartInfo, HookGuard<'_>];
+    both![PerAxis<2>, Windows<2>, ModuleInfo, HookGuard<'_>];
     both![ArenaSlot, PerLayerBufs, LossBufs];
     // The options and results of operations.
     both![
@@ -136,9 +136,17 @@ fn public_types_are_send_and_sync() {
         ConvolveMode
     ];
     both![CovOptions<'_>, CrossEntropyOptions<'_>, CtcLossOptions, Cutoff, EmbeddingBagOptions<'_>, EmbeddingOptions];
-    both![IntList, InterpolationMode, Lstsq, MatrixNorm, MeshgridIndexing, MultiMarginLossOptions<'_>];
-    both![NllLossOptions<'_>, PadMode, PadWidth, PaddingMode, PoissonNllLossOptions, QrMode, QuantileInterpolation];
-    both![RecurrenceOptions<'_>, RecurrentWeights<'_>, Reduction, Resize, ResizeMode, RnnNonlinearity];
+    both![IntList, GridSampleMode, Lstsq, MatrixNorm, MeshgridIndexing, MultiMarginLossOptions<'_>];
+    both![
+        NllLossOptions<'_>,
+        PaddingMode,
+        PadWidth,
+        GridSamplePadding,
+        PoissonNllLossOptions,
+        QrMode,
+        QuantileInterpolation
+    ];
+    both![RecurrenceOptions<'_>, RecurrentWeights<'_>, Reduction, Resize, InterpolationMode, RnnNonlinearity];
     both![RunningStatistics<'_>, ScatterReduceOp, Sections, Spacing<'_>, Spatial, SplitSizes, TensorOrScalar<'_>];
     both![TripletMarginLossOptions, Unique, WindowFunction<'_>, NeedsInputGrad];
     both![SaveForBackward<'_>];

@@ -102,7 +102,7 @@ fn formulas_can_be_generic_over_real() {
     let f = formula!(|x| gelu(x) + relu(x));
     for x in [-2.0, 0.0, 0.3, 4.0] {
         assert_eq!(f.evaluate(&[&[x]], &[])[0][0], gelu(x) + relu(x));
-        assert!((gelu(Single(x as f32)).0 - gelu(x) as f32).abs() < 1e-6);
+        assert!((gelu(SingleFloat(x as f32)).0 - gelu(x) as f32).abs() < 1e-6);
     }
     assert!(Real::max(f64::NAN, 1.0).is_nan(), "Real::max must propagate NaN, unlike f64::max");
 }

@@ -12,7 +12,7 @@ use crate::graph::state::ModelState;
 use crate::graph::step::{GradientListener, StepCore};
 use crate::graph::stream::Stream;
 use crate::graph::trainer_core::check_targets;
-use crate::module::ModuleParts;
+use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::{EvaluationGuard, Parameter};
 use pellucid_tensor::{CaptureOptions, Captured, Device, Error, Generator, Result, StorageId, Tensor, no_grad, ops};
@@ -44,22 +44,22 @@ const RECORD_TRAINING: &str = "record_training";
 impl<'f> GraphExec<'f> {
     /// Records a training step: forward, loss, backward and update.
     pub(super) fn training(
-        parts: ModelAndLoss<'f>,
+        pair: ModelAndLoss<'f>,
         (optimizer, is_closure): (Arc<dyn Optimizer + 'f>, bool),
         plan: &CapturePlan,
         buffers: (&NamedTensors, &Tensor),
         options: StepOptions<'f>,
     ) -> Result<GraphExec<'f>> {
-        let model = parts.0.clone();
+        let model = pair.0.clone();
         let updated = optimizer.parameters();
         let is_allowed = options.allow_untrained_parameters;
-        let frozen = FrozenParameters::of(RECORD_TRAINING, &*model, &*parts.1, updated, is_allowed)?;
+        let frozen = FrozenParameters::of(RECORD_TRAINING, &*model, &*pair.1, updated, is_allowed)?;
         if options.scaler.is_some() && is_closure {
             let help = "a scaler skips updates of an optimizer; pass the optimizer instead of a closure";
             return Err(Error::invalid(RECORD_TRAINING, help));
         }
-        let forward = Arc::new(ForwardPass::new(RECORD_TRAINING, parts, plan, buffers)?);
-        let (pass, model): (_, &dyn ModuleParts) = (forward.clone(), &*model);
+        let forward = Arc::new(ForwardPass::new(RECORD_TRAINING, pair, plan, buffers)?);
+        let (pass, model): (_, &dyn DynModule) = (forward.clone(), &*model);
         let others = model.parameters().into_iter().map(|(_, p)| p);
         let others = others.filter(|p| updated.iter().all(|q| p.id() != q.id())).collect();
         let mut step = StepCore::new(optimizer.clone(), Arc::new(move |_| Ok(vec![pass.run()?])))
@@ -74,13 +74,13 @@ impl<'f> GraphExec<'f> {
 
     /// Records an evaluation: logits and loss, without a backward pass, in evaluation mode.
     pub(super) fn evaluation(
-        parts: ModelAndLoss<'f>,
+        pair: ModelAndLoss<'f>,
         plan: &CapturePlan,
         buffers: (&NamedTensors, &Tensor),
         stream: Option<Stream>,
     ) -> Result<GraphExec<'f>> {
         let evaluating = EvaluationGuard::new();
-        let forward = Arc::new(ForwardPass::new("record_evaluation", parts, plan, buffers)?);
+        let forward = Arc::new(ForwardPass::new("record_evaluation", pair, plan, buffers)?);
         drop(evaluating);
         let pass = forward.clone();
         let evaluate = move |_: &[Tensor]| {
@@ -103,7 +103,7 @@ impl<'f> GraphExec<'f> {
         mut names: NamedTensors,
     ) -> GraphExec<'f> {
         let (logits, loss) = (forward.logits.clone(), forward.loss.clone());
-        let state = ModelState::of(forward.parts.0.clone());
+        let state = ModelState::of(forward.pair.0.clone());
         let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
         let inputs = plan.inputs.iter().map(|(name, ..)| name.clone()).zip(forward.inputs.iter().cloned());
         names.extend(inputs.chain([("y".to_string(), forward.targets.clone())]));
@@ -168,13 +168,13 @@ impl<'f> GraphExec<'f> {
     /// Returns an error for a batch that the step cannot run.
     pub(super) fn check_batch(&self, op: &'static str, x: &NamedTensors, y: &Tensor) -> Result<()> {
         self.plan.check(op, x, y)?;
-        check_targets(&*self.forward.parts.1, self.logits.shape(), y)
+        check_targets(&*self.forward.pair.1, self.logits.shape(), y)
     }
 
     /// Returns which gradients the update reads from the plan's buffers.
     fn bound(&self) -> Rebound {
         match &self.kind {
-            ExecKind::Training(step, _) => self.plan.bound(&*self.forward.parts.0, step.optimizer.parameters()),
+            ExecKind::Training(step, _) => self.plan.bound(&*self.forward.pair.0, step.optimizer.parameters()),
             ExecKind::Evaluation(_) => Rebound::default(),
         }
     }
@@ -218,7 +218,7 @@ impl fmt::Debug for GraphExec<'_> {
 }
 
 /// Returns the function that observes the gradients of the model's parameters.
-fn gradient_listener<'f>(observer: &BufferObserver, model: &dyn ModuleParts) -> GradientListener<'f> {
+fn gradient_listener<'f>(observer: &BufferObserver, model: &dyn DynModule) -> GradientListener<'f> {
     let observer = observer.clone();
     let names: HashMap<_, _> = model.parameters().into_iter().map(|(name, p)| (p.id(), name)).collect();
     Arc::new(move |parameter: &Parameter, gradient: &Tensor| {
@@ -231,7 +231,7 @@ fn gradient_listener<'f>(observer: &BufferObserver, model: &dyn ModuleParts) -> 
 /// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
 /// random generator. State that several parameters share is named without a parameter. The printed form of a plan
 /// contains these names.
-fn state_names(model: &dyn ModuleParts, optimizer: &dyn Optimizer) -> NamedTensors {
+fn state_names(model: &dyn DynModule, optimizer: &dyn Optimizer) -> NamedTensors {
     let own = model.parameters();
     let name_of = |parameter: &str| {
         // The optimizer names a parameter by its index if it was not given a name.
@@ -263,7 +263,7 @@ fn state_names(model: &dyn ModuleParts, optimizer: &dyn Optimizer) -> NamedTenso
 pub struct TrainGraph<'f> {
     /// The input buffers, in order: x `[B, K]`, for example.
     pub inputs: Vec<Tensor>,
-    /// The target buffer: class numbers `[B]`, or values of the logits' shape.
+    /// The target buffer: class indices `[B]`, or values of the logits' shape.
     pub y_buf: Tensor,
     /// The logits of the last launch, `[B, C]`.
     pub logits: Tensor,

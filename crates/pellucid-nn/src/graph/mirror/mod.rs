@@ -12,12 +12,16 @@
 //! | record | [`record_step_graph`], [`record_step_graph_with`], [`record_eval_graph`] | runs no kernel, changes no value, draws no random number |
 //! | launch | [`GraphExec::launch`], [`TrainGraph::set_batch`] | runs the step on the contents of its buffers |
 //!
-//! [`Sequential::compile`] runs the first four stages.
+//! [`Sequential::compile`] runs the first four stages. [`GraphTrainer::compile`](super::GraphTrainer::compile) is
+//! [`GraphTrainer::prepare`](super::GraphTrainer::prepare) for inputs of a shape, and
+//! [`GraphTrainer::one_step`](super::GraphTrainer::one_step) is
+//! [`GraphTrainer::step_and_evaluate`](super::GraphTrainer::step_and_evaluate).
 
 mod exec;
 mod forward;
 mod observer;
 mod plan;
+mod trainer;
 mod update;
 
 pub use exec::{GraphExec, TrainGraph};
@@ -33,7 +37,7 @@ use super::options::StepOptions;
 use super::stream::Stream;
 use crate::layer::Layer;
 use crate::loss::Loss;
-use crate::module::{Module, ModuleParts, parts};
+use crate::module::{DynModule, Module, as_dyn};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
@@ -104,7 +108,7 @@ pub fn collect_params_from_plan(
     model: &(impl Module + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Vec<(Parameter, Tensor, bool)>> {
-    let pinned = plan.pinned_gradients(parts(&model))?.into_iter();
+    let pinned = plan.pinned_gradients(as_dyn(&model))?.into_iter();
     Ok(pinned.map(|(_, parameter, gradient)| (parameter.clone(), gradient, parameter.rank() <= 1)).collect())
 }
 
@@ -120,7 +124,7 @@ pub fn try_rebind_grads(
     optimizer: &(impl Optimizer + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Rebound> {
-    plan.bind(parts(&model), optimizer.parameters())
+    plan.bind(as_dyn(&model), optimizer.parameters())
 }
 
 /// Records a training step: forward, loss, backward and update, on the contents of `x_buf` and `y_buf` at each launch.
@@ -189,10 +193,10 @@ pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
     y_buf: &Tensor,
     options: StepOptions<'f>,
 ) -> Result<GraphExec<'f>> {
-    let parts = model_and_loss(model, loss, x_buf)?;
-    let trained = trained_parameters(&*parts.0, &*parts.1).into_iter().map(|(_, parameter)| parameter).collect();
+    let pair = model_and_loss(model, loss, x_buf)?;
+    let trained = trained_parameters(&*pair.0, &*pair.1).into_iter().map(|(_, parameter)| parameter).collect();
     let update = optimizer_step.into_optimizer(trained);
-    GraphExec::training(parts, update, plan, (&named_tensors(x_buf), y_buf), options)
+    GraphExec::training(pair, update, plan, (&named_tensors(x_buf), y_buf), options)
 }
 
 /// Records an evaluation: logits and loss for the contents of `x_buf` and `y_buf`, without a backward pass. All layers
@@ -208,8 +212,8 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     y_buf: &Tensor,
     stream: Option<Stream>,
 ) -> Result<GraphExec<'f>> {
-    let parts = model_and_loss(model, loss, x_buf)?;
-    GraphExec::evaluation(parts, plan, (&named_tensors(x_buf), y_buf), stream)
+    let pair = model_and_loss(model, loss, x_buf)?;
+    GraphExec::evaluation(pair, plan, (&named_tensors(x_buf), y_buf), stream)
 }
 
 /// Returns a model with the structure of its batch.
@@ -296,28 +300,28 @@ impl Sequential {
         let CompileOptions { loss, optimizer, lt_bytes, stream, allow_untrained_parameters } = options;
         let op = "compile";
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
-        let parts = model_and_loss(self, loss, &inputs)?;
-        let Some(kind) = parts.1.target_kind() else {
+        let pair = model_and_loss(self, loss, &inputs)?;
+        let Some(kind) = pair.1.target_kind() else {
             return Err(Error::invalid(
                 op,
                 "the targets of this loss are unknown; use loss.with_targets(shape, dtype)",
             ));
         };
-        let model: &dyn ModuleParts = &*parts.0;
+        let model: &dyn DynModule = &*pair.0;
         model.supports_capture()?;
-        let plan = CapturePlan::new(&*parts.0, &named_tensors(&inputs), &kind, lt_bytes)?;
+        let plan = CapturePlan::new(&*pair.0, &named_tensors(&inputs), &kind, lt_bytes)?;
         let parameters = model.parameters();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|(_, p)| p.grad()).collect();
         let optimizer: Arc<dyn Optimizer + 'f> = Arc::new(optimizer);
-        let is_filled = fill_optimizer(model, &*parts.1, &*optimizer)?;
+        let is_filled = fill_optimizer(model, &*pair.1, &*optimizer)?;
         let record = || {
             let updated = optimizer.parameters();
-            FrozenParameters::of(op, model, &*parts.1, updated, allow_untrained_parameters)?;
+            FrozenParameters::of(op, model, &*pair.1, updated, allow_untrained_parameters)?;
             plan.bind(model, updated)?;
             let (shape, dtype) = &plan.loss.target;
             let buffers = (named_tensors(&inputs), ops::zeros(shape, *dtype)?);
             let options = StepOptions { stream, allow_untrained_parameters, ..Default::default() };
-            GraphExec::training(parts.clone(), (optimizer.clone(), false), &plan, (&buffers.0, &buffers.1), options)
+            GraphExec::training(pair.clone(), (optimizer.clone(), false), &plan, (&buffers.0, &buffers.1), options)
         };
         let recorded = record().inspect_err(|_| {
             parameters.iter().zip(before).for_each(|((_, parameter), gradient)| parameter.set_grad(gradient));

@@ -4,7 +4,7 @@ use crate::call::{TracedCall, trace_calls};
 use crate::graph::batch::ModelOfInputs;
 use crate::graph::trainer_core::{check_target_shape, of_loss};
 use crate::loss::LossKind;
-use crate::module::{ModuleParts, identity};
+use crate::module::{DynModule, identity};
 use crate::parameter::Parameter;
 use crate::visit::is_inside;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad, ops};
@@ -312,13 +312,13 @@ impl CapturePlan {
             let _on = enable_grad();
             model.output(&inputs)
         };
-        let parts: &dyn ModuleParts = model;
+        let module: &dyn DynModule = model;
         // The first run builds lazy layers, which have neither parameters nor names before it.
-        trace_calls(parts, &mut run)?;
-        let (logits, calls) = trace_calls(parts, &mut run)?;
+        trace_calls(module, &mut run)?;
+        let (logits, calls) = trace_calls(module, &mut run)?;
         let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
-        let trained = parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
-        let type_name = parts.modules().first().map_or("model", |(_, info)| info.class());
+        let trained = module.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
+        let type_name = module.modules().first().map_or("model", |(_, info)| info.class());
         let inputs: Vec<_> = named.iter().map(|(name, x)| (name.clone(), x.shape().clone(), x.dtype())).collect();
         let d_y = Buf::new(logits, dtype, device);
         Ok(CapturePlan {
@@ -396,7 +396,7 @@ impl CapturePlan {
     }
 
     /// Stores the gradient of every updated parameter in the plan's buffer.
-    pub(super) fn bind(&self, model: &dyn ModuleParts, updated: &[Parameter]) -> Result<Rebound> {
+    pub(super) fn bind(&self, model: &dyn DynModule, updated: &[Parameter]) -> Result<Rebound> {
         for (_, parameter, gradient) in self.pinned_gradients(model)? {
             if updated.iter().any(|p| p.id() == parameter.id()) {
                 parameter.set_grad(Some(gradient));
@@ -406,7 +406,7 @@ impl CapturePlan {
     }
 
     /// Returns which gradients of the updated parameters are stored in the buffers of the plan now.
-    pub(super) fn bound(&self, model: &dyn ModuleParts, updated: &[Parameter]) -> Rebound {
+    pub(super) fn bound(&self, model: &dyn DynModule, updated: &[Parameter]) -> Rebound {
         let mut updated: HashMap<_, usize> = updated.iter().enumerate().map(|(i, p)| (p.id(), i)).collect();
         let mut current = Rebound::default();
         for (name, parameter) in model.parameters() {
@@ -426,7 +426,7 @@ impl CapturePlan {
 
     /// Returns the model's trained parameters that have a gradient buffer in the plan, in order, each with its name and
     /// the buffer, which this call pins.
-    pub(super) fn pinned_gradients(&self, model: &dyn ModuleParts) -> Result<Vec<(String, Parameter, Tensor)>> {
+    pub(super) fn pinned_gradients(&self, model: &dyn DynModule) -> Result<Vec<(String, Parameter, Tensor)>> {
         let named = model.parameters().into_iter();
         let planned = named.filter_map(|(name, parameter)| Some((self.gradient(&name)?, name, parameter)));
         planned.map(|(buf, name, parameter)| Ok((name, parameter, buf.pin()?))).collect()
@@ -448,7 +448,7 @@ pub struct Rebound {
 fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
     let (expected, shape, dtype) = own;
     if name != expected {
-        return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));
+        return Some(Error::invalid(op, format!("the input must be `{expected}`, got `{name}`")));
     }
     if x.shape() != shape {
         let help = format!("the step expects `{name}` of shape {shape}, got {}; compile it for this shape", x.shape());

@@ -47,19 +47,19 @@ impl Optimizer for ClosureOptimizer<'_> {
         (self.run.lock().unwrap_or_else(PoisonError::into_inner))()
     }
 
-    fn groups(&self) -> usize {
+    fn group_count(&self) -> usize {
         0
     }
 
-    fn group_rate(&self, group: usize) -> &Hyperparameter {
+    fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter {
         panic!("the update is a closure, which has no group {group}")
     }
 
-    fn momentum(&self, _: usize) -> Option<f64> {
+    fn group_momentum(&self, _: usize) -> Option<f64> {
         None
     }
 
-    fn try_set_momentum(&self, _: usize, _: f64) -> Result<()> {
+    fn try_set_group_momentum(&self, _: usize, _: f64) -> Result<()> {
         Err(is_closure())
     }
 

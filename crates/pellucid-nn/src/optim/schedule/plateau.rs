@@ -110,7 +110,8 @@ impl ReduceLrOnPlateau {
     pub fn try_step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let measured = measured.into();
         if self.rates.is_empty() {
-            self.rates = (0..optimizer.groups()).map(|group| optimizer.group_rate(group).clone()).collect();
+            self.rates =
+                (0..optimizer.group_count()).map(|group| optimizer.group_lr_hyperparameter(group).clone()).collect();
         }
         check_optimizer(&self.rates, optimizer)?;
         let ReduceLrOnPlateau { options, progress, .. } = self;
@@ -126,8 +127,8 @@ impl ReduceLrOnPlateau {
             progress.bad = 0;
         }
         if progress.bad > options.patience {
-            for group in 0..optimizer.groups() {
-                let old = optimizer.group_rate(group).try_get()?;
+            for group in 0..optimizer.group_count() {
+                let old = optimizer.group_lr_hyperparameter(group).try_get()?;
                 let new = (old * options.factor).max(options.min_lr.of(group));
                 if old - new > options.eps {
                     optimizer.try_set_group_lr(group, new)?;

@@ -38,13 +38,13 @@ impl<S: Schedule> Scheduler<S> {
     #[panicking_form]
     pub fn try_new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
-        let groups = 0..optimizer.groups();
-        if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
+        let groups = 0..optimizer.group_count();
+        if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.group_momentum(g).is_none()) {
             let reason = "the schedule changes the momentum, but the optimizer has no momentum or was created with momentum 0; \
                           set cycle_momentum: false in the schedule, or create the optimizer with a momentum";
             return Err(Error::invalid("scheduler", reason));
         }
-        let rates = groups.clone().map(|group| optimizer.group_rate(group).clone()).collect();
+        let rates = groups.clone().map(|group| optimizer.group_lr_hyperparameter(group).clone()).collect();
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
         let mut scheduler = Scheduler { schedule, rates, progress };
@@ -170,7 +170,7 @@ impl<S: Schedule> Scheduler<S> {
         optimizer: &(impl Optimizer + ?Sized),
         rate: impl Fn(&S, SchedulePoint) -> f64,
     ) -> Result<()> {
-        let (op, groups) = ("scheduler", optimizer.groups());
+        let (op, groups) = ("scheduler", optimizer.group_count());
         check_optimizer(&self.rates, optimizer)?;
         let progress = self.progress.get_mut();
         let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
@@ -187,9 +187,9 @@ impl<S: Schedule> Scheduler<S> {
         }
         for (group, &lr) in rates.iter().enumerate() {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
-                optimizer.try_set_momentum(group, momentum)?;
+                optimizer.try_set_group_momentum(group, momentum)?;
             }
-            optimizer.group_rate(group).try_set(lr)?;
+            optimizer.group_lr_hyperparameter(group).try_set(lr)?;
         }
         (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
@@ -198,7 +198,7 @@ impl<S: Schedule> Scheduler<S> {
 
 /// Returns an error unless these are the rates of the optimizer's groups.
 pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-    let groups = optimizer.groups();
+    let groups = optimizer.group_count();
     if groups != rates.len() {
         let reason = format!(
             "the optimizer has {groups} groups now, but had {} when the scheduler was created; create another scheduler",
@@ -206,7 +206,7 @@ pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimi
         );
         return Err(Error::invalid("scheduler", reason));
     }
-    if rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_rate(group))) {
+    if rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_lr_hyperparameter(group))) {
         let reason =
             "this is not the optimizer for which the scheduler was created; create a scheduler for each optimizer";
         return Err(Error::invalid("scheduler", reason));

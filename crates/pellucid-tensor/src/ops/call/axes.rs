@@ -60,7 +60,7 @@ impl Axes {
     /// Returns the axes of `shape`, for an operation without degrees of freedom.
     pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<ResolvedAxes> {
         if self.ddof != 0 {
-            return Err(Error::invalid(op, "takes no ddof; only var and std do"));
+            return Err(Error::invalid(op, "`ddof` must be 0; only var and std have degrees of freedom"));
         }
         self.resolve_moments(op, shape).map(|(resolved, _)| resolved)
     }
@@ -86,7 +86,10 @@ pub(in crate::ops) fn check_reduction_rank(op: &'static str, shape: &Shape) -> R
     if shape.rank() <= most {
         return Ok(());
     }
-    Err(Error::invalid(op, format!("takes at most {most} axes, got {}; flatten() some of them", shape.rank())))
+    Err(Error::invalid(
+        op,
+        format!("the input must have at most {most} axes, got {}; flatten() some of them", shape.rank()),
+    ))
 }
 
 /// The reduced axes of a known shape.

@@ -28,7 +28,11 @@ pub(in crate::ops) fn finite(op: &'static str, name: &str, value: f64) -> Result
 pub(in crate::ops) fn floats(op: &'static str, operands: &[&Tensor]) -> Result<()> {
     match operands.iter().all(|x| x.dtype().is_float()) {
         true => Ok(()),
-        false => Err(Error::dtypes(op, operands.iter().map(|x| x.dtype()), "takes floats; use to_dtype()")),
+        false => {
+            let subject = if operands.len() == 1 { "the input" } else { "all inputs" };
+            let help = format!("{subject} must have a float dtype; use to_dtype()");
+            Err(Error::dtypes(op, operands.iter().map(|x| x.dtype()), help))
+        }
     }
 }
 

@@ -46,7 +46,11 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         (DType::F64, DType::F64) => (f64::EPSILON / 2.0, f64::from_bits(1), f64::MAX),
         (DType::F32, DType::F32) => (f64::from(f32::EPSILON) / 2.0, f64::from(f32::from_bits(1)), f64::from(f32::MAX)),
         _ => {
-            return Err(Error::dtypes("nextafter", [a.dtype(), b.dtype()], "takes two f32 or two f64; use to_dtype()"));
+            return Err(Error::dtypes(
+                "nextafter",
+                [a.dtype(), b.dtype()],
+                "both inputs must be f32, or both f64; use to_dtype()",
+            ));
         }
     };
     let formula = formula! {
@@ -105,7 +109,7 @@ pub fn lcm(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 fn check_integers(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     match a.dtype().is_float() || b.dtype().is_float() {
-        true => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes integers")),
+        true => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "the inputs must have an integer dtype")),
         false => Ok(()),
     }
 }

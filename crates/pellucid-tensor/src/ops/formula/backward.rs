@@ -214,7 +214,7 @@ impl<'a> FormulaCall<'a> {
             }
         }
         if let [first, ..] = &sums[..] {
-            self.formula = gradient.formula.adding(added);
+            self.formula = gradient.formula.with_accumulators(added);
             if first.is_unique() {
                 lent = Some(arrays.len());
             }

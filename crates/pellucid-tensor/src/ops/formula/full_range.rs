@@ -32,7 +32,7 @@ use pellucid_ir::{DType, Element, Result, Scalar, formula};
 use smallvec::SmallVec;
 
 /// Parameters of the formulas.
-struct Limits {
+struct FloatLimits {
     /// Half a unit in the last place of 1.
     epsilon: f64,
     /// The smallest sum that no underflow of its terms affects.
@@ -43,16 +43,16 @@ struct Limits {
     moderate: f64,
 }
 
-impl Limits {
+impl FloatLimits {
     /// Returns the limits of numbers of a dtype, `f32` or `f64`.
-    fn new(number: DType) -> Limits {
+    fn new(number: DType) -> FloatLimits {
         // Rounding a subnormal term loses half of the smallest number. All terms together lose less than half a unit in
         // the last place of `low`, for rows of up to 2²⁵ elements in `f32` and 2⁴¹ in `f64`.
         match number {
             DType::F64 => {
-                Limits { epsilon: 2f64.powi(-53), low: 2f64.powi(-980), most: 1022.0, moderate: 2f64.powi(300) }
+                FloatLimits { epsilon: 2f64.powi(-53), low: 2f64.powi(-980), most: 1022.0, moderate: 2f64.powi(300) }
             }
-            _ => Limits { epsilon: 2f64.powi(-24), low: 2f64.powi(-100), most: 126.0, moderate: 2f64.powi(40) },
+            _ => FloatLimits { epsilon: 2f64.powi(-24), low: 2f64.powi(-100), most: 126.0, moderate: 2f64.powi(40) },
         }
     }
 
@@ -124,7 +124,7 @@ fn finish(
     params: &[Scalar],
     axes: AxisSet,
 ) -> Result<(Tensor, bool)> {
-    let limits = Limits::new(s.dtype());
+    let limits = FloatLimits::new(s.dtype());
     let is_moderate = !s.device().is_cpu() || limits.are_moderate(s)?;
     if is_moderate || limits.are_usual(s)? {
         return Ok((plain(s)?, is_moderate));
@@ -157,7 +157,7 @@ fn record_square_root(
                     (moderate.select(1.0, y.eq(0.0).select(f64::INFINITY, y)), moderate.select(s, y))
                 };
             };
-            let limits = Limits::new(s.dtype());
+            let limits = FloatLimits::new(s.dtype());
             let ends = [limits.moderate.recip().into(), limits.moderate.into()];
             let constants = map_all(constants, &[s, &y], &ends)?;
             record_result(relative, &[inputs, &[&constants[0]]].concat(), params, reduced, &constants[1])?
@@ -279,8 +279,8 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     let sums = &map_sum(power, &rows, order, axes, None)?;
     let root = |s: &Tensor| if p == 2.0 { square_root(s) } else { map(power::root(), &[s], &inverse) };
     // For p < 2, derivatives contain powers of the differences with negative exponents.
-    let limits = Limits::new(sums.dtype());
-    let limits = Limits { moderate: limits.moderate.powf((0.5 * p).min(1.0)), ..limits };
+    let limits = FloatLimits::new(sums.dtype());
+    let limits = FloatLimits { moderate: limits.moderate.powf((0.5 * p).min(1.0)), ..limits };
     let record = |formula: &Formula, inputs: &[&Tensor], sums: &Tensor, y: &Tensor| {
         let sum = record_result(formula, inputs, order, [Some(axes), None], sums)?;
         record_result(power::root(), &[&sum], &inverse, [None; 2], y)

@@ -192,27 +192,31 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
     let (m, n) = (formula.inputs().len(), formula.params());
     if (inputs.len(), params.len()) != (m, n) {
         let got = format!(
-            "takes {m} tensors and {n} parameters, got {} and {}; in formula!(|x, y; a| ..), x and y are tensors, and a is \
-             a parameter",
+            "the formula has {m} inputs and {n} parameters, got {} and {}; in formula!(|x, y; a| ..), x and y are \
+             tensors, and a is a parameter",
             inputs.len(),
             params.len()
         );
         return Err(Error::invalid(formula.name(), got));
     }
     if m > MAX_INPUTS {
-        let reason = format!("takes {m} tensors, but at most {MAX_INPUTS} are possible: split the formula");
+        let reason = format!("the formula has {m} inputs, but at most {MAX_INPUTS} are possible: split the formula");
         return Err(Error::invalid(formula.name(), reason));
     }
     let all = m + 2 * formula.outputs().len();
     if all > Formula::MAX_DIFFERENTIABLE && is_recorded(inputs) {
         let most = Formula::MAX_DIFFERENTIABLE;
         let reason = format!(
-            "has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: split the formula"
+            "the formula has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: \
+             split the formula"
         );
         return Err(Error::invalid(formula.name(), reason));
     }
     if formula.is_row() && !rows {
-        return Err(Error::invalid(formula.name(), "has row reductions; apply it with map_rows() or map_rows_all()"));
+        return Err(Error::invalid(
+            formula.name(),
+            "the formula has row reductions; apply it with map_rows() or map_rows_all()",
+        ));
     }
     Ok(())
 }

@@ -99,7 +99,7 @@ fn check_one_output(formula: &Formula, of_several: &str) -> Result<()> {
     match formula.outputs().len() {
         1 => Ok(()),
         outputs => {
-            let reason = format!("has {outputs} outputs; {of_several}() returns all of them");
+            let reason = format!("the formula has {outputs} outputs; {of_several}() returns all of them");
             Err(Error::invalid(formula.name(), reason))
         }
     }

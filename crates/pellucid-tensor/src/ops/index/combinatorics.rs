@@ -30,10 +30,14 @@ pub fn cartesian_prod<T: AsRef<Tensor>>(vectors: &[T]) -> Result<Tensor> {
 fn product_of(vectors: &[&Tensor]) -> Result<Tensor> {
     let op = "cartesian_prod";
     if vectors.iter().any(|v| v.rank() != 1) {
-        return Err(Error::shapes(op, vectors.iter().map(|v| v.shape()), "takes vectors; ravel() the others"));
+        return Err(Error::shapes(
+            op,
+            vectors.iter().map(|v| v.shape()),
+            "all inputs must be vectors; ravel() the others",
+        ));
     }
     match vectors {
-        [] => Err(Error::invalid(op, "needs at least one vector")),
+        [] => Err(Error::invalid(op, "the list of vectors is empty; pass at least one")),
         [vector] => Ok(view::full_view(vector)),
         _ => {
             let grid = rearrange::meshgrid(vectors, MeshgridIndexing::Ij)?;
@@ -60,7 +64,7 @@ fn product_of(vectors: &[&Tensor]) -> Result<Tensor> {
 #[tensor_method]
 pub fn combinations(x: &Tensor, r: usize, with_replacement: bool) -> Result<Tensor> {
     if x.rank() != 1 {
-        return Err(Error::shapes("combinations", [x.shape()], "takes a vector; ravel() it"));
+        return Err(Error::shapes("combinations", [x.shape()], "the input must be a vector; ravel() it"));
     }
     let n = x.size();
     let pool = match with_replacement {

@@ -49,7 +49,11 @@ fn replace_part(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> 
 #[tensor_method]
 pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Result<Tensor> {
     if index.size() != source.size() {
-        return Err(Error::shapes("put", [index.shape(), source.shape()], "needs as many positions as values"));
+        return Err(Error::shapes(
+            "put",
+            [index.shape(), source.shape()],
+            "`index` must have as many elements as `source`",
+        ));
     }
     check::values_dtype("put", x, source)?;
     put_at(x, &as_index("put", index)?, source, accumulate)

@@ -15,7 +15,7 @@ use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::via_definition::via_definition;
 use crate::ops::primitive::{copy, create, fill, view};
 use crate::ops::reduce::reductions;
-use crate::ops::shape::pad::{PadMode, pad};
+use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
@@ -92,7 +92,7 @@ impl ScatterReduce {
         let factors = reductions::prod(&table, axis + 1)?;
         let widths: Vec<(isize, isize)> =
             (0..x.rank()).map(|k| (0, (x.shape()[k] - factors.shape()[k]) as isize)).collect();
-        arithmetic::mul(x, &pad(&factors, &widths[..], PadMode::Constant(1.into()))?)
+        arithmetic::mul(x, &pad(&factors, &widths[..], PaddingMode::Constant(1.into()))?)
     }
 }
 

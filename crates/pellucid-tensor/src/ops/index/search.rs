@@ -94,11 +94,15 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
     let op = "bincount";
     if !x.dtype().is_int() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes integers"));
+        return Err(Error::dtypes(op, [x.dtype()], "the input must have an integer dtype"));
     }
     if x.rank() != 1 || weights.is_some_and(|w| w.shape() != x.shape()) {
         let shapes = [Some(x.shape()), weights.map(|w| w.shape())];
-        return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
+        return Err(Error::shapes(
+            op,
+            shapes.into_iter().flatten(),
+            "the input must be a vector, and the weights must have its shape; ravel() the input",
+        ));
     }
     let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \
                 classes; histc() counts into bins";
@@ -166,7 +170,7 @@ pub fn histogramdd(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let op = "histogramdd";
     let Some((&dimensions, lead)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
-        let help = format!("takes [.., D], where D is the number of entries of bins, {}", bins.len());
+        let help = format!("the input must be [.., D], where D is the number of entries of `bins`, {}", bins.len());
         return Err(Error::shapes(op, [x.shape()], help));
     };
     let points = view::reshape(x, [lead.iter().product(), dimensions])?;
@@ -254,7 +258,7 @@ fn histogram_of(
 /// are valid.
 fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Option<Tensor>)> {
     if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; bincount() counts integers"));
+        return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers"));
     }
     // Edges of half precision are rounded once.
     let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
@@ -284,7 +288,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
         }
     };
     if count == 0 {
-        return Err(Error::invalid(op, "needs at least one bin"));
+        return Err(Error::invalid(op, "the number of bins must be at least 1, got 0"));
     }
     let mut is_valid = None;
     if let Bins::Count(_) = bins {

@@ -125,7 +125,10 @@ pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
 pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
     let keys: Vec<&Tensor> = keys.iter().map(AsRef::as_ref).collect();
     let Some((first, others)) = keys.split_first() else {
-        return Err(Error::invalid("lexsort", "needs at least one key; the last key is the primary one"));
+        return Err(Error::invalid(
+            "lexsort",
+            "the list of keys is empty; pass at least one (the last key is the primary one)",
+        ));
     };
     if others.iter().any(|key| key.shape() != first.shape()) {
         return Err(Error::shapes("lexsort", keys.iter().map(|key| key.shape()), "all keys must have one shape"));

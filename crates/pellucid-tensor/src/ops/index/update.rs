@@ -56,8 +56,11 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let (op, count) = (formula.name(), formula.inputs().len());
     if targets > count || count == 0 || !operands.len().is_multiple_of(count) || params.len() != formula.params() {
-        let takes =
-            format!("needs sets of {count} tensors, {targets} of them targets, and {} parameters", formula.params());
+        let takes = format!(
+            "the operands must be sets of {count} tensors, {targets} of them targets, and the formula has {} \
+             parameters",
+            formula.params()
+        );
         let got = format!("{takes}; got {} tensors and {} parameters", operands.len(), params.len());
         return Err(Error::invalid(op, got));
     }

@@ -88,7 +88,7 @@ pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor>
         return Err(Error::dtypes(op, [packed.dtype(), pivots.dtype()], "pivots must be integers"));
     }
     if pivots.shape()[..] != packed.shape()[..packed.rank() - 1] {
-        return Err(Error::shapes(op, [packed.shape(), pivots.shape()], "needs one pivot per row"));
+        return Err(Error::shapes(op, [packed.shape(), pivots.shape()], "`pivots` must have one element for each row"));
     }
     if is_recorded(&[packed, b]) {
         return Err(Error::NoGradient { op });

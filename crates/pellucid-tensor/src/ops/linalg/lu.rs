@@ -183,7 +183,7 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// A is square, and B `[.., n, k]` (`[.., k, n]`); batch axes broadcast. For singular A, X is NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are not row numbers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are not row indices.
 #[tensor_method]
 pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "lu_solve";
@@ -204,7 +204,7 @@ pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transp
 /// Unpacks P, L and U of [`lu`] from the result of [`lu_factor`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are not row numbers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are not row indices.
 #[tensor_method]
 pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     let (m, n) = matrix_dims("lu_unpack", packed)?;

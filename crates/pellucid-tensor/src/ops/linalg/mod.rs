@@ -73,7 +73,11 @@ fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     check_precision(op, x)?;
     match x.shape().dims() {
         [.., m, n] => Ok((*m, *n)),
-        _ => Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes")),
+        _ => Err(Error::shapes(
+            op,
+            [x.shape()],
+            "the input must be a matrix or a batch of matrices, with at least two axes; unsqueeze() adds an axis",
+        )),
     }
 }
 
@@ -94,7 +98,7 @@ fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
 fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
     match x.dtype() {
         DType::F32 | DType::F64 => Ok(()),
-        other => Err(Error::dtypes(op, [other], "takes f32 or f64; use to_dtype()")),
+        other => Err(Error::dtypes(op, [other], "the inputs must be f32 or f64; use to_dtype()")),
     }
 }
 
@@ -102,7 +106,7 @@ fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
 fn promote_operands(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     match a.dtype().promote(b.dtype()) {
         dtype @ (DType::F32 | DType::F64) => Ok((copy::to_dtype(a, dtype)?, copy::to_dtype(b, dtype)?)),
-        _ => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes f32 or f64; use to_dtype()")),
+        _ => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "the inputs must be f32 or f64; use to_dtype()")),
     }
 }
 

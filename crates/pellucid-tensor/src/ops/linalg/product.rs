@@ -23,7 +23,7 @@ use pellucid_ir::{DType, Error, Result, formula};
 pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
     if !square {
-        return Err(Error::shapes("matrix_power", [x.shape()], "takes square matrices"));
+        return Err(Error::shapes("matrix_power", [x.shape()], "the matrices must be square"));
     }
     if n == 0 {
         let ones = fill::full_on_device_of(x, &x.shape()[..x.rank() - 1], 1, x.dtype())?;
@@ -65,7 +65,7 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     }
     let shapes = || matrices.iter().map(|m| m.shape());
     let [first, .., last] = matrices else {
-        return Err(Error::invalid(op, format!("needs at least two matrices, got {}", matrices.len())));
+        return Err(Error::invalid(op, format!("the list must contain at least two matrices, got {}", matrices.len())));
     };
     let count = matrices.len();
     let dtype = matrices.iter().fold(first.dtype(), |dtype, m| dtype.promote(m.dtype()));
@@ -78,7 +78,11 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     }
     let fits = |pair: &[Tensor]| pair[0].shape()[1] == pair[1].shape()[0];
     if factors.iter().any(|f| f.rank() != 2) || !factors.windows(2).all(fits) {
-        return Err(Error::shapes(op, shapes(), "needs matrices with equal inner lengths; vectors only at the ends"));
+        return Err(Error::shapes(
+            op,
+            shapes(),
+            "neighbouring matrices must have equal inner lengths, and only the first and the last may be vectors",
+        ));
     }
     let lengths: Vec<usize> = factors.iter().map(|f| f.shape()[0]).chain([factors[count - 1].shape()[1]]).collect();
     let product = multiply_chain(&factors, &best_splits(&lengths), 0, count - 1)?;
@@ -121,11 +125,15 @@ fn multiply_chain(factors: &[Tensor], cuts: &[Vec<usize>], i: usize, j: usize) -
 #[tensor_method]
 pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     let Some(&len) = x.shape().last() else {
-        return Err(Error::shapes("vander", [x.shape()], "takes vectors: at least one axis"));
+        return Err(Error::shapes(
+            "vander",
+            [x.shape()],
+            "the input must have at least one axis; unsqueeze() adds one",
+        ));
     };
     let n = n.unwrap_or(len);
     if n == 0 && len != 0 {
-        return Err(Error::invalid("vander", "needs at least one power"));
+        return Err(Error::invalid("vander", "the number of powers must be at least 1, got 0"));
     }
     let shape = check::representable(x.shape().iter().copied().chain([n]).collect())?;
     in_single!("vander", [x] => vander(x, Some(n)));

@@ -180,7 +180,7 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
         return Err(Error::shapes(
             "householder_product",
             [v.shape(), tau.shape()],
-            "needs at least as many rows as columns",
+            "the matrices must have at least as many rows as columns",
         ));
     }
     Reflections::new(v, tau)?.basis(n)

@@ -22,11 +22,11 @@ use smallvec::smallvec;
 /// ∂A = U·[skew(Uᵀ·∂U)/E·S + S·skew(Vᵀ·∂V)/E + diag(∂S)]·Vᵀ + (I − U·Uᵀ)·∂U·S⁻¹·Vᵀ + U·S⁻¹·∂Vᵀ·(I − V·Vᵀ).
 ///
 /// Columns that only complete a basis have no derivative; their incoming gradients are ignored.
-struct Svd {
+struct SingularValueDecomposition {
     vectors: SvdVectors,
 }
 
-impl Operation for Svd {
+impl Operation for SingularValueDecomposition {
     fn name(&self) -> &'static str {
         "svd"
     }
@@ -95,7 +95,7 @@ impl Operation for SingularValues {
 
 /// Computes U, S and Vᵀ, with as many vectors as singular values.
 pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
-    let outputs = apply(Svd { vectors: SvdVectors::Thin }, &[a])?;
+    let outputs = apply(SingularValueDecomposition { vectors: SvdVectors::Thin }, &[a])?;
     Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])
 }
 
@@ -113,7 +113,7 @@ pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
 pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
     matrix_dims("svd", a)?;
     let vectors = if full_matrices { SvdVectors::Full } else { SvdVectors::Thin };
-    let outputs = apply(Svd { vectors }, &[a])?;
+    let outputs = apply(SingularValueDecomposition { vectors }, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
@@ -184,7 +184,7 @@ pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
         return Err(Error::shapes(
             "polar",
             [a.shape()],
-            "needs at least as many rows as columns; transpose() matrices with fewer rows",
+            "the matrices must have at least as many rows as columns; transpose() matrices with fewer rows",
         ));
     }
     let outputs = apply(Polar, &[a])?;

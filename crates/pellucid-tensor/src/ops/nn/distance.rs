@@ -51,7 +51,11 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 #[tensor_method(autocast = Single)]
 pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
-        return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
+        return Err(Error::shapes(
+            "cdist",
+            [a.shape(), b.shape()],
+            "the inputs must be [.., N, D] and [.., M, D], with points along the last axis",
+        ));
     }
     check_order("cdist", p)?;
     check::floats("cdist", &[a, b])?;
@@ -137,7 +141,7 @@ impl Operation for LargestDifference {
 #[tensor_method(autocast = Single)]
 pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
-        return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
+        return Err(Error::shapes("pdist", [x.shape()], "the input must be [N, D]: N points with D coordinates"));
     }
     check_order("pdist", p)?;
     check::floats("pdist", &[x])?;
@@ -210,10 +214,13 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
 pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
     let op = "renorm";
     if x.rank() < 2 {
-        return Err(Error::shapes(op, [x.shape()], "takes at least two axes"));
+        return Err(Error::shapes(op, [x.shape()], "the input must have at least two axes; unsqueeze() adds one"));
     }
     if p.is_nan() || p <= 0.0 || most.is_nan() || most < 0.0 {
-        return Err(Error::invalid(op, format!("needs p > 0 and a maximal norm ≥ 0, got {p} and {most}")));
+        return Err(Error::invalid(
+            op,
+            format!("`p` must be above 0, and the maximal norm at least 0, got {p} and {most}"),
+        ));
     }
     in_single!(op, [x] => renorm(x, p, axis, most));
     let kept = x.shape().axis(op, axis)?;

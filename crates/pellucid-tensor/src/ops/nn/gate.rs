@@ -21,7 +21,11 @@ fn leaky(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
 pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let channels = if x.rank() < 2 { 1 } else { x.shape()[1] };
     if weight.rank() > 1 || !(weight.size() == 1 || weight.size() == channels) {
-        return Err(Error::shapes("prelu", [x.shape(), weight.shape()], "takes one slope, or one per channel, axis 1"));
+        return Err(Error::shapes(
+            "prelu",
+            [x.shape(), weight.shape()],
+            "the weight must have one element, or one for each channel (axis 1)",
+        ));
     }
     let beside: Vec<usize> = (0..x.rank()).map(|k| if k == 1 { weight.size() } else { 1 }).collect();
     leaky(x, &view::reshape(weight, &beside[..])?)

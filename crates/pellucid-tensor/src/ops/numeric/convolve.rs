@@ -5,7 +5,7 @@ use crate::ops::nn::window;
 use crate::ops::nn::window::ConvOptions;
 use crate::ops::primitive::{copy, view};
 use crate::ops::products::matmul::matmul;
-use crate::ops::shape::pad::{PadMode, pad};
+use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::ops::shape::rearrange;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -27,7 +27,7 @@ fn part_of_correlation(a: &Tensor, v: &Tensor, start: usize, len: usize) -> Resu
     let (n, m) = (a.size() as isize, v.size());
     // A negative number crops.
     let ends = (m as isize - 1 - start as isize, (start + len) as isize - n);
-    let zeros = PadMode::Constant(if a.dtype() == DType::Bool { false.into() } else { 0.into() });
+    let zeros = PaddingMode::Constant(if a.dtype() == DType::Bool { false.into() } else { 0.into() });
     let padded = pad(a, [ends], zeros)?;
     if !a.dtype().is_float() {
         return matmul(&rearrange::windows(&padded, 0, m, 1)?, v);
@@ -39,12 +39,16 @@ fn part_of_correlation(a: &Tensor, v: &Tensor, start: usize, len: usize) -> Resu
 /// Returns both sequences in their promoted dtype.
 fn sequences(op: &'static str, a: &Tensor, v: &Tensor) -> Result<[Tensor; 2]> {
     if a.rank() != 1 || v.rank() != 1 || a.size() == 0 || v.size() == 0 {
-        let help = "takes two vectors with at least one element; conv1d() takes batches";
+        let help = "both inputs must be vectors of at least one element; conv1d() convolves batches";
         return Err(Error::shapes(op, [a.shape(), v.shape()], help));
     }
     let dtype = a.dtype().promote(v.dtype());
     if dtype == DType::Bool {
-        return Err(Error::dtypes(op, [a.dtype(), v.dtype()], "takes numbers; use to_dtype()"));
+        return Err(Error::dtypes(
+            op,
+            [a.dtype(), v.dtype()],
+            "the inputs must be numbers, not booleans; use to_dtype()",
+        ));
     }
     Ok([copy::to_dtype(a, dtype)?, copy::to_dtype(v, dtype)?])
 }

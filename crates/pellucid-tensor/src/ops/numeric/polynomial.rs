@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{broadcast, map};
 use crate::ops::primitive::precision::in_single;
@@ -98,9 +99,7 @@ impl Operation for PolynomialDerivative {
 #[track_caller]
 fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     let name = family.name;
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(name, &[x])?;
     in_single!(name, [x] => evaluate(family, x, n));
     let help = "points and orders must broadcast";
     let shape = x.shape().broadcast(n.shape());

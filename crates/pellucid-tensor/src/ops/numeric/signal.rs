@@ -61,7 +61,7 @@ pub enum WindowFunction<'a> {
 pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
     if !matches!(dtype, DType::F32 | DType::F64) {
-        return Err(Error::dtypes(op, [dtype], "needs f32 or f64; use to_dtype()"));
+        return Err(Error::dtypes(op, [dtype], "the dtype must be F32 or F64; convert the result with to_dtype()"));
     }
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
     // A single weight is at the middle.

@@ -74,7 +74,10 @@ pub fn concatenate<T: AsRef<Tensor>>(tensors: &[T], axis: isize) -> Result<Tenso
 
 fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
-        return Err(Error::invalid("concatenate", "needs at least one tensor; an empty result is zeros(shape, dtype)"));
+        return Err(Error::invalid(
+            "concatenate",
+            "the list of tensors is empty; an empty result is zeros(shape, dtype)",
+        ));
     };
     let axis = first.shape().axis("concatenate", axis)?;
     let fits =

@@ -142,7 +142,7 @@ impl Tensor {
         }
         self.check_movable("to_dtype_")?;
         if self.requires_grad() && !dtype.is_float() {
-            let help = "only floats have gradients; call requires_grad_(false) first";
+            let help = "a tensor that requires a gradient must have a float dtype; call requires_grad_(false) first";
             return Err(Error::dtypes("to_dtype_", [self.dtype(), dtype], help));
         }
         let _off = no_grad();

@@ -81,7 +81,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
         let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
         let count = ((b - a) / s).ceil();
         if !(a.is_finite() && b.is_finite() && count.is_finite()) {
-            return Err(reason("needs finite bounds and a nonzero step"));
+            return Err(reason("the bounds must be finite, and the step not 0"));
         }
         return tensor_from_fn(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
     }
@@ -92,7 +92,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     }
     let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
     if s == 0 {
-        return Err(reason("needs a nonzero step; full() repeats a value"));
+        return Err(reason("the step must not be 0; full() repeats a value"));
     }
     let distance = (b - a) * s.signum();
     let count = if distance <= 0 { 0 } else { (distance - 1) / s.abs() + 1 };

@@ -357,7 +357,8 @@ pub fn flip(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 pub fn movedim(x: &Tensor, from: impl Into<IntList>, to: impl Into<IntList>) -> Result<Tensor> {
     let (from, to) = (from.into(), to.into());
     if from.len() != to.len() {
-        let reason = format!("needs one position per axis, got {:?} to {:?}", &from[..], &to[..]);
+        let reason =
+            format!("the lists must have one new position for each axis, got {:?} to {:?}", &from[..], &to[..]);
         return Err(Error::invalid("movedim", reason));
     }
     let (from, to) = (from.axes("movedim", x.shape())?, to.axes("movedim", x.shape())?);

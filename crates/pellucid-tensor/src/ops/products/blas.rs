@@ -76,7 +76,12 @@ fn check_ranks(op: &'static str, tensors: [&Tensor; 3], ranks: [usize; 2], help:
 #[tensor_method(autocast = Half)]
 pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let factors = ProductFactors { beta, alpha };
-    check_ranks("addmm", [x, a, b], [2, 2], "takes two matrices; baddbmm() takes batches, addmv() a vector")?;
+    check_ranks(
+        "addmm",
+        [x, a, b],
+        [2, 2],
+        "the factors must be two matrices; baddbmm() multiplies batches, addmv() a matrix and a vector",
+    )?;
     add_product("addmm", [x, a, b], factors, matmul::matmul)
 }
 
@@ -88,7 +93,12 @@ pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha:
 #[tensor_method(autocast = Half)]
 pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let factors = ProductFactors { beta, alpha };
-    check_ranks("addmv", [x, a, v], [2, 1], "takes a matrix and a vector; addmm() takes two matrices")?;
+    check_ranks(
+        "addmv",
+        [x, a, v],
+        [2, 1],
+        "the factors must be a matrix and a vector; addmm() multiplies two matrices",
+    )?;
     add_product("addmv", [x, a, v], factors, matmul::matmul)
 }
 
@@ -99,7 +109,7 @@ pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha:
 #[tensor_method]
 pub fn addr(x: &Tensor, u: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let factors = ProductFactors { beta, alpha };
-    check_ranks("addr", [x, u, v], [1, 1], "takes two vectors; ravel() them first")?;
+    check_ranks("addr", [x, u, v], [1, 1], "the factors must be two vectors; ravel() them first")?;
     add_product("addr", [x, u, v], factors, |u, v| matmul::outer(u, v))
 }
 
@@ -142,7 +152,12 @@ pub fn addbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha
 
 /// Returns an error unless A and B are batches of matrices that can be multiplied one by one.
 fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
-    check_ranks(op, tensors, [3, 3], "takes batches [N, n, k] and [N, k, m]; addmm() takes two matrices")?;
+    check_ranks(
+        op,
+        tensors,
+        [3, 3],
+        "the factors must be batches [N, n, k] and [N, k, m]; addmm() multiplies two matrices",
+    )?;
     let (a, b) = (tensors[1].shape(), tensors[2].shape());
     match a[0] == b[0] && a[2] == b[1] {
         true => Ok(()),

@@ -182,7 +182,9 @@ fn contract_pairwise(
         let keep = |l: Label| result.contains(&l) || terms.iter().any(|t| t.labels.contains(&l));
         terms.push(a.contract_with(b, keep)?);
     }
-    let Some(last) = terms.pop() else { return Err(Error::invalid("einsum", "needs at least one factor")) };
+    let Some(last) = terms.pop() else {
+        return Err(Error::invalid("einsum", "the list of factors is empty; pass at least one tensor"));
+    };
     last.permuted(result)
 }
 
@@ -341,7 +343,10 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     };
     let (from, to) = (resolve(a, axes_a)?, resolve(b, axes_b)?);
     if from.len() != to.len() {
-        return Err(Error::invalid(op, format!("needs as many axes of a as of b, got {axes_a:?} and {axes_b:?}")));
+        return Err(Error::invalid(
+            op,
+            format!("the lists of axes must be equally long, got {axes_a:?} and {axes_b:?}"),
+        ));
     }
     let fits = |(&i, &j): (&usize, &usize)| a.shape()[i] == b.shape()[j] || a.shape()[i] == 1 || b.shape()[j] == 1;
     if !from.iter().zip(&to).all(fits) {

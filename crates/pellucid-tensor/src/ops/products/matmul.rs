@@ -205,7 +205,7 @@ fn is_epilogue(bias: &Tensor, dtype: DType, b: &Tensor) -> bool {
 #[tensor_method]
 pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
-        let help = "takes two vectors; matmul() takes every rank";
+        let help = "both inputs must be vectors; matmul() multiplies tensors of any rank";
         return Err(Error::shapes("dot", [a.shape(), b.shape()], help));
     }
     matmul(a, b)
@@ -219,7 +219,11 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
-        return Err(Error::shapes("outer", [a.shape(), b.shape()], "takes two vectors; flatten() them first"));
+        return Err(Error::shapes(
+            "outer",
+            [a.shape(), b.shape()],
+            "both inputs must be vectors; flatten() them first",
+        ));
     }
     arithmetic::mul(&view::unsqueeze(a, 1)?, b)
 }
@@ -265,7 +269,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 #[tensor_method]
 pub fn trace(x: &Tensor) -> Result<Tensor> {
     if x.rank() != 2 {
-        return Err(Error::shapes("trace", [x.shape()], "takes a matrix; sum a diagonal() of a stack of them"));
+        return Err(Error::shapes("trace", [x.shape()], "the input must be a matrix; for a batch, sum its diagonal()"));
     }
     reductions::sum(&diagonal(x, 0, 0, 1)?, ..)
 }

@@ -32,7 +32,7 @@ fn draw(
     (generator, device): (&Generator, Device),
 ) -> Result<Array> {
     if !dtype.is_float() {
-        return Err(Error::dtypes(op, [dtype], "draws floats; randint() draws integers"));
+        return Err(Error::dtypes(op, [dtype], "`dtype` must be a float dtype; randint() draws integers"));
     }
     let out = Array::new(device, dtype, shape)?;
     let state = generator.state_on(device)?;
@@ -126,7 +126,11 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], help))?;
     let dtype = mean.dtype().promote(std.dtype());
     if !dtype.is_float() {
-        return Err(Error::dtypes("normal", [mean.dtype(), std.dtype()], "draws floats; randint() draws integers"));
+        return Err(Error::dtypes(
+            "normal",
+            [mean.dtype(), std.dtype()],
+            "mean and standard deviation must be floats; randint() draws integers",
+        ));
     }
     value_range::in_range_without_nan("normal", "standard deviations", std, 0.0..=f64::INFINITY)?;
     let deviations = if std.dtype().is_float() { std.clone() } else { copy::to_dtype(std, dtype)? };
@@ -196,8 +200,8 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         return Err(Error::invalid(
             op,
             format!(
-                "cannot draw {samples} samples from {classes} classes without replacement; set replacement = true, or \
-                 draw at most {classes}"
+                "{samples} samples cannot be drawn from {classes} classes without replacement; set replacement = \
+                 true, or draw at most {classes}"
             ),
         ));
     }
@@ -220,8 +224,8 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         let least = reductions::min(positive, ..)?.try_item::<i64>()?;
         if least < samples as i64 {
             let reason = format!(
-                "cannot draw {samples} classes without replacement from weights of which {least} are positive; draw \
-                 with replacement, or fewer"
+                "{samples} samples cannot be drawn without replacement from weights of which {least} are positive; \
+                 draw with replacement, or fewer"
             );
             return Err(Error::invalid(op, reason));
         }

@@ -162,11 +162,14 @@ fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usiz
     }
     let axes = axis.resolve(op, x.shape())?;
     if axes.keepdims {
-        return Err(Error::invalid(op, "always keeps all axes; leave out keepdims()"));
+        return Err(Error::invalid(op, "a scan keeps all axes; leave out keepdims()"));
     }
     match axes.set.iter().collect::<Vec<_>>()[..] {
         [axis] => Ok((x.clone(), axis)),
-        ref axes => Err(Error::invalid(op, format!("needs one axis, got {axes:?}; .. flattens all axes into one"))),
+        ref axes => Err(Error::invalid(
+            op,
+            format!("the operation is along one axis, got {axes:?}; .. flattens all axes into one"),
+        )),
     }
 }
 

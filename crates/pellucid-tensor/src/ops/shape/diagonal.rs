@@ -125,7 +125,11 @@ pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
     match x.rank() {
         1 => diag_embed(x, offset, 0, 1),
         2 => diagonal(x, offset, 0, 1),
-        _ => Err(Error::shapes("diag", [x.shape()], "takes a vector or a matrix; diagonal() takes any rank")),
+        _ => Err(Error::shapes(
+            "diag",
+            [x.shape()],
+            "the input must be a vector or a matrix; diagonal() accepts any rank",
+        )),
     }
 }
 
@@ -171,7 +175,11 @@ fn zero(x: &Tensor) -> pellucid_ir::Scalar {
 /// Returns the mask column − row ≤ offset.
 fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
     let [.., rows, columns] = *x.shape().dims() else {
-        return Err(Error::shapes(op, [x.shape()], "takes matrices: at least two axes"));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            "the input must be a matrix or a batch of matrices, with at least two axes; unsqueeze() adds an axis",
+        ));
     };
     let row = view::reshape(&create::indices(rows)?, [rows, 1])?;
     let column = create::indices(columns)?;

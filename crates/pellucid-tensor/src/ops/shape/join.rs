@@ -128,7 +128,11 @@ pub fn column_stack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
 pub fn block_diag<T: AsRef<Tensor>>(matrices: &[T]) -> Result<Tensor> {
     let matrices = as_refs(matrices);
     if matrices.iter().any(|m| m.rank() > 2) {
-        return Err(Error::shapes("block_diag", matrices.iter().map(|m| m.shape()), "takes matrices, vectors and 0-d"));
+        return Err(Error::shapes(
+            "block_diag",
+            matrices.iter().map(|m| m.shape()),
+            "the inputs must have at most two axes; reshape() the others",
+        ));
     }
     let blocks = matrices.iter().map(|m| raised(m, 2)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
     let width = blocks.iter().try_fold(0usize, |sum, block| sum.checked_add(block.shape()[1]));

@@ -14,15 +14,15 @@ use std::fmt;
 /// A pair is a tuple or an array of two numbers; in a list of pairs, one number stands for both ends of its axis.
 ///
 /// ```
-/// use pellucid::{Tensor, ops::PadMode};
+/// use pellucid::{Tensor, ops::PaddingMode};
 /// let x = Tensor::from([[1.0, 2.0]]);
-/// let zeros = PadMode::Constant(0.into());
+/// let zeros = PaddingMode::Constant(0.into());
 /// assert_eq!(x.pad(1, zeros).shape().dims(), [3, 4]);
 /// assert_eq!(x.pad((0, 2), zeros).shape().dims(), [3, 4]);
 /// assert_eq!(x.pad(((0, 2),), zeros).shape().dims(), [3, 4]);
 /// assert_eq!(x.pad(((1, 0), (0, 2)), zeros).shape().dims(), [2, 4]);
 /// assert_eq!(x.pad((0, (1, 2)), zeros).shape().dims(), [1, 5]);
-/// assert_eq!(x.pad([[0, 0], [2, -1]], PadMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
+/// assert_eq!(x.pad([[0, 0], [2, -1]], PaddingMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
 /// ```
 ///
 /// A flat list of numbers is rejected: it could mean one number per axis, or a pair, in either order of the axes.
@@ -177,7 +177,7 @@ impl<P: WidthPair + Copy> From<&Vec<P>> for PadWidth {
 
 /// The values of padding elements.
 #[derive(Clone, Copy, Debug)]
-pub enum PadMode {
+pub enum PaddingMode {
     /// Padding elements are this constant.
     Constant(Scalar),
     /// Padding elements mirror the tensor at the edge, without the edge itself: c b | a b c | b a.
@@ -188,14 +188,14 @@ pub enum PadMode {
     Circular,
 }
 
-impl PadMode {
+impl PaddingMode {
     /// Returns the name of PyTorch's `mode`.
     fn name(self) -> &'static str {
         match self {
-            PadMode::Constant(_) => "constant",
-            PadMode::Reflect => "reflect",
-            PadMode::Replicate => "replicate",
-            PadMode::Circular => "circular",
+            PaddingMode::Constant(_) => "constant",
+            PaddingMode::Reflect => "reflect",
+            PaddingMode::Replicate => "replicate",
+            PaddingMode::Circular => "circular",
         }
     }
 }
@@ -207,13 +207,13 @@ impl PadMode {
 /// axis is too short for the mode: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
 #[doc(alias = "constant_pad")]
 #[tensor_method]
-pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
+pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<Tensor> {
     let width = width.into();
     let Some(pairs) = width.pairs(x.rank()) else {
         let (given, axes) = (if let PadWidth::Each(pairs) = &width { pairs.len() } else { 1 }, x.rank());
         let reason = format!(
-            "needs one pair (before, after) for all axes, or one for each of the {axes} axes of {}; got {given}: {width}; \
-             a pair (0, 0) leaves an axis unchanged",
+            "the width must be one pair (before, after) for all axes, or one for each of the {axes} axes of {}; got \
+             {given}: {width}; a pair (0, 0) leaves an axis unchanged",
             x.shape()
         );
         return Err(Error::invalid("pad", reason));
@@ -222,7 +222,7 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         let (len, limit) = (x.shape()[axis] as i128, 1 << 60);
         let (before, after) = (before as i128, after as i128);
         // A replicated axis may be cropped completely: its edges are still known.
-        let kept = if matches!(mode, PadMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
+        let kept = if matches!(mode, PaddingMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
         if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > limit {
             return Err(Error::invalid(
                 "pad",
@@ -234,7 +234,7 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tens
         }
     }
     match mode {
-        PadMode::Constant(value) => pad_constant(x, &pairs, value),
+        PaddingMode::Constant(value) => pad_constant(x, &pairs, value),
         _ => pad_by_index(x, &pairs, mode),
     }
 }
@@ -262,15 +262,15 @@ fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<T
 }
 
 /// Pads by selecting an element of x for every index of the result.
-fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
+fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PaddingMode) -> Result<Tensor> {
     let mut padded = x.clone();
     for (axis, &(before, after)) in pairs.iter().enumerate().filter(|(_, pair)| **pair != (0, 0)) {
         let len = x.shape()[axis];
         // Circular padding repeats the cropped axis only.
         let (first, kept) = (before.min(0).abs(), len as isize + before.min(0) + after.min(0));
         let most = match mode {
-            PadMode::Reflect => len.saturating_sub(1),
-            PadMode::Circular => kept as usize,
+            PaddingMode::Reflect => len.saturating_sub(1),
+            PaddingMode::Circular => kept as usize,
             _ if len == 0 => 0,
             _ => usize::MAX,
         };
@@ -283,8 +283,8 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PadMode) -> Result<T
         }
         let last = len as isize - 1;
         let from = |i: isize| match mode {
-            PadMode::Reflect => last - (last - i.abs()).abs(),
-            PadMode::Circular => first + (i - first).rem_euclid(kept),
+            PaddingMode::Reflect => last - (last - i.abs()).abs(),
+            PaddingMode::Circular => first + (i - first).rem_euclid(kept),
             _ => i.clamp(0, last),
         };
         let places = -before..len as isize + after;

@@ -30,7 +30,8 @@ pub fn roll(x: &Tensor, shifts: impl Into<IntList>, axes: impl Into<IntList>) ->
         return reshape_to(&roll(&ravel(x)?, shifts, 0.into())?, x.shape());
     }
     if shifts.is_empty() || shifts.len() != axes.len() {
-        let reason = format!("needs one shift per axis, got {:?} for {:?}", &shifts[..], &axes[..]);
+        let reason =
+            format!("the shifts must be one for each axis, got {:?} for the axes {:?}", &shifts[..], &axes[..]);
         return Err(Error::invalid("roll", reason));
     }
     let axes: Vec<usize> = axes.iter().map(|&a| x.shape().axis("roll", a)).collect::<Result<_>>()?;
@@ -124,7 +125,8 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
             gather::index_select(x, axis as isize, &create::from_host(&index[..], [index.len()])?)
         }
         ref times => {
-            let reason = format!("needs one number for each of the {len} indices of axis {axis}, got {}", times.len());
+            let reason =
+                format!("the repeats must be one for each of the {len} indices of axis {axis}, got {}", times.len());
             Err(Error::invalid("repeat", reason))
         }
     }
@@ -175,7 +177,7 @@ pub enum MeshgridIndexing {
 #[operation]
 pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<Tensor>> {
     if vectors.iter().any(|v| v.rank() > 1) {
-        let help = "takes vectors; reshape() or ravel() the others";
+        let help = "all inputs must be vectors; reshape() or ravel() the others";
         return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), help));
     }
     let rank = vectors.len();
@@ -203,7 +205,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
     let axis = x.shape().axis("windows", axis)?;
     let len = x.shape()[axis];
     if step == 0 || size > len {
-        let reason = format!("needs a step above 0 and windows of at most {len}, got step {step} and size {size}");
+        let reason = format!("the step must be above 0, and the size at most {len}, got step {step} and size {size}");
         return Err(Error::invalid("windows", reason));
     }
     let count = (len - size) / step + 1;
@@ -223,7 +225,10 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
 pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("chunk", axis)?;
     if count == 0 {
-        return Err(Error::invalid("chunk", "needs at least one part, got 0; 1 returns the whole tensor"));
+        return Err(Error::invalid(
+            "chunk",
+            "the number of parts must be at least 1, got 0; 1 returns the whole tensor",
+        ));
     }
     match x.shape()[at].div_ceil(count) {
         0 => {
@@ -262,7 +267,10 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
     let len = x.shape()[at];
     let bounds: Vec<(usize, usize)> = match sections.into() {
         Sections::Count(0) => {
-            return Err(Error::invalid("tensor_split", "needs at least one part, got 0; 1 returns the whole tensor"));
+            return Err(Error::invalid(
+                "tensor_split",
+                "the number of parts must be at least 1, got 0; 1 returns the whole tensor",
+            ));
         }
         Sections::Count(count) => {
             let (size, longer) = (len / count, len % count);

@@ -45,7 +45,7 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let (single, count) = (rows.shape()[0] == 1, rows.shape()[1]);
     for vector in [options.frequencies, options.weights].into_iter().flatten() {
         if vector.rank() > 1 || vector.size() != count {
-            let help = format!("needs one frequency and one weight for each of the {count} observations");
+            let help = format!("frequencies and weights must have one element for each of the {count} observations");
             return Err(Error::shapes(op, [x.shape(), vector.shape()], help));
         }
     }

@@ -59,7 +59,7 @@ over_axes! {
         masked_reduce::masked_std(x, &compare::logical_not(&compare::isnan(x)?)?, axes), autocast = Single;
 }
 
-type Reduction = fn(&Tensor, Axes) -> Result<Tensor>;
+type ReductionFn = fn(&Tensor, Axes) -> Result<Tensor>;
 
 /// Replaces NaN by a number.
 fn without_nan(x: &Tensor, number: i64) -> Result<Tensor> {
@@ -67,7 +67,7 @@ fn without_nan(x: &Tensor, number: i64) -> Result<Tensor> {
 }
 
 /// Computes an extremum, for which `neutral` replaces NaN.
-fn extremum(x: &Tensor, axes: Axes, neutral: f64, extremum: Reduction) -> Result<Tensor> {
+fn extremum(x: &Tensor, axes: Axes, neutral: f64, extremum: ReductionFn) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return extremum(x, axes);
     }
@@ -81,7 +81,7 @@ fn position(
     x: &Tensor,
     axes: Axes,
     masked: fn(&Tensor, &Tensor, Axes) -> Result<Tensor>,
-    of_integers: Reduction,
+    of_integers: ReductionFn,
 ) -> Result<Tensor> {
     match x.dtype().is_float() {
         true => masked(x, &compare::logical_not(&compare::isnan(x)?)?, axes),

@@ -41,7 +41,10 @@ impl RankedRows {
         let rows = move_axes_behind(axes, x)?;
         let len = axes.set.count(x.shape());
         if len == 0 && axes.shape(x.shape()).size() != 0 {
-            return Err(Error::invalid(op, format!("needs at least one element, got shape {}", x.shape())));
+            return Err(Error::invalid(
+                op,
+                format!("the reduced axes must have at least one element, got shape {}", x.shape()),
+            ));
         }
         let (values, positions) = sort(&rows, -1, false)?;
         let nans = reductions::count_nonzero(&compare::isnan(&rows)?, over(-1).keepdims())?;
@@ -156,9 +159,7 @@ pub fn nanquantile<'a>(
 /// # Errors
 /// The errors of [`quantile`].
 fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, axes: &Axes) -> Result<(Tensor, bool)> {
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     // bf16 would round 0.999 to 1.
     let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
     let outside = |p: f64| !(0.0..=1.0).contains(&p);

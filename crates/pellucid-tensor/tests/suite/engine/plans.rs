@@ -3,7 +3,7 @@
 use super::plan_fuzz::{PlanMode, compare, compare_modes, launch_bound, operation_names};
 use crate::support::bits;
 use crate::table::devices::toy;
-use pellucid_tensor::ops::{self, PadMode, QuantileInterpolation, TripletMarginLossOptions, over};
+use pellucid_tensor::ops::{self, PaddingMode, QuantileInterpolation, TripletMarginLossOptions, over};
 use pellucid_tensor::{DType, GradOptions, Result, Tensor, capture, grad, lazy};
 
 /// The first programs of `fuzz_plans`, which runs as many as wanted.
@@ -96,7 +96,7 @@ fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
         ("quantile", |x| ops::quantile(x, 0.3, over(1), QuantileInterpolation::Linear)),
         ("median of two", |x| ops::quantile(x, 0.5, .., QuantileInterpolation::Midpoint)),
         ("pad", |x| {
-            ops::to_dtype(&ops::pad(&ops::to_dtype(x, DType::I64)?, 1, PadMode::Constant(1.into()))?, x.dtype())
+            ops::to_dtype(&ops::pad(&ops::to_dtype(x, DType::I64)?, 1, PaddingMode::Constant(1.into()))?, x.dtype())
         }),
         ("prod of none", |x| ops::prod(&ops::narrow(x, 0, 0, 0)?, 0)),
         ("a refused call", |x| {

@@ -21,7 +21,7 @@ fn a_launch_notices_a_replaced_tensor() {
     };
     let mut step = capture_local(work, &[&x]).unwrap();
     launch_until_stable(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
-    assert_eq!(step.cache(), CacheStats { hits: 4, misses: 0, held: 1 });
+    assert_eq!(step.cache_stats(), CacheStats { hits: 4, misses: 0, held: 1 });
     // The test first replaces a tensor that the step reads, then one that the step writes.
     scale.replace(Tensor::full([3], 2.0, DType::F32));
     let before = total.borrow().copy();
@@ -31,7 +31,7 @@ fn a_launch_notices_a_replaced_tensor() {
     step.launch(&[&x]).unwrap();
     assert_eq!(bits(&[total.borrow().clone()]), bits(&[Tensor::zeros([3], DType::F32) + &x * 2.0]));
     step.launch(&[&x]).unwrap();
-    assert_eq!(step.cache(), CacheStats { hits: 5, misses: 2, held: 1 });
+    assert_eq!(step.cache_stats(), CacheStats { hits: 5, misses: 2, held: 1 });
 }
 
 /// Two steps that hold one tensor do not count each other's handles as handles of the caller.
@@ -62,7 +62,7 @@ fn a_tensor_that_only_the_step_holds_does_not_cause_recording() {
     };
     let mut step = capture_local(work, &[&x]).unwrap();
     step.launch(&[&x]).unwrap();
-    assert_eq!((runs.get(), step.cache().misses), (1, 0));
+    assert_eq!((runs.get(), step.cache_stats().misses), (1, 0));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_host_flag_has_a_recording_for_each_value() {
         way.set(value);
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0)]), bits(&[work(&x)]), "{value}");
     }
-    assert_eq!((step.cache().misses, step.cache().held, runs.get() - recorded), (2, 3, 2));
+    assert_eq!((step.cache_stats().misses, step.cache_stats().held, runs.get() - recorded), (2, 3, 2));
     // A clone of a flag is independent of the flag.
     let other = way.clone();
     other.set(1);
@@ -109,7 +109,7 @@ fn a_host_flag_that_the_step_sets_does_not_select_a_recording() {
         way.set(value);
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0)]), bits(&[x.sin()]));
     }
-    assert_eq!((step.cache().misses, way.get()), (0, 2));
+    assert_eq!((step.cache_stats().misses, way.get()), (0, 2));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn only_requires_grad_of_tensors_of_the_step_matters() {
 #[test]
 fn outputs_belong_to_the_latest_launch() {
     let (x, wide) = (Tensor::from([2.0f32]), Tensor::from([1.0f32, 3.0]));
-    let options = CaptureOptions { recordings: 2, ..CaptureOptions::default() };
+    let options = CaptureOptions { max_recordings: 2, ..CaptureOptions::default() };
     let mut step = Captured::unrecorded(options, |inputs| inputs[0].square());
     assert_eq!((step.outputs().tensors().len(), step.recordings().len()), (0, 0));
     assert!(step.prepare(&[&x]).unwrap());

@@ -2,8 +2,8 @@
 
 use super::Case;
 use pellucid_tensor::ops::{
-    self, Bins, ConvOptions, MatrixNorm, MeshgridIndexing, PadMode, PoolOptions, Reduction, Resize, ResizeMode,
-    Sections, Spacing, WindowFunction, einops, over,
+    self, Bins, ConvOptions, InterpolationMode, MatrixNorm, MeshgridIndexing, PaddingMode, PoolOptions, Reduction,
+    Resize, Sections, Spacing, WindowFunction, einops, over,
 };
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, slice};
 use std::fmt::Debug;
@@ -223,7 +223,7 @@ fn views(c: &mut Calls) {
         let long = v().i(0).expand([n.min(1 << 59)]);
         ops::concatenate(&[&long, &long, &long, &long], 0)
     });
-    for mode in [PadMode::Constant(0.into()), PadMode::Reflect, PadMode::Replicate, PadMode::Circular] {
+    for mode in [PaddingMode::Constant(0.into()), PaddingMode::Reflect, PaddingMode::Replicate, PaddingMode::Circular] {
         c.axes("pad", move |n| ops::pad(&m(), (n, 0), mode));
         c.axes("pad", move |n| ops::pad(&m(), (0, n), mode));
         c.axes("pad", move |n| ops::pad(&m(), n, mode));
@@ -480,11 +480,11 @@ fn windows(c: &mut Calls) {
         c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 9], F), &vec![4; spatial], n, 1, n, 1));
         c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 0], F), &vec![4; spatial], 2, 1, n, n));
         for mode in [
-            ResizeMode::Nearest,
-            ResizeMode::NearestExact,
-            ResizeMode::Linear { align_corners: true },
-            ResizeMode::Cubic { align_corners: false },
-            ResizeMode::Area,
+            InterpolationMode::Nearest,
+            InterpolationMode::NearestExact,
+            InterpolationMode::Linear { align_corners: true },
+            InterpolationMode::Cubic { align_corners: false },
+            InterpolationMode::Area,
         ] {
             c.sizes("interpolate", move |n| ops::interpolate(&image(spatial), Resize::To(vec![n; spatial]), mode));
             c.numbers("interpolate", move |x| ops::interpolate(&image(spatial), Resize::By(vec![x; spatial]), mode));

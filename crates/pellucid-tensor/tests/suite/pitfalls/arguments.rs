@@ -1,7 +1,8 @@
 //! Arguments at the ends of their ranges, and outside of them.
 
 use pellucid_tensor::ops::{
-    self, BatchNormOptions, Bins, CtcLossOptions, QuantileInterpolation, Reduction, Resize, ResizeMode, WindowFunction,
+    self, BatchNormOptions, Bins, CtcLossOptions, InterpolationMode, QuantileInterpolation, Reduction, Resize,
+    WindowFunction,
 };
 use pellucid_tensor::{DType, Result, Tensor};
 
@@ -67,7 +68,7 @@ fn messages_name_the_argument() {
     let refused = message(ops::ctc_loss(&probs, &targets, &floats, &lengths, CtcLossOptions::default()));
     assert!(refused.contains("lengths must be integers"), "{refused}");
     let x = Tensor::zeros([1, 1, 2, 3], DType::F32);
-    let refused = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), ResizeMode::Nearest));
+    let refused = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), InterpolationMode::Nearest));
     assert!(refused.contains("factors must be finite and positive") && !refused.contains("By("), "{refused}");
     let refused = std::panic::catch_unwind(|| {
         Tensor::from([1.0f32]).requires_grad_(true).set_grad(Some(Tensor::from([1.0f64])));

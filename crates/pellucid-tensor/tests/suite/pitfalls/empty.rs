@@ -1,7 +1,9 @@
 //! Tensors without elements give a result where one is defined, and an error elsewhere.
 
 use crate::support::leaf;
-use pellucid_tensor::ops::{self, ConvOptions, MeshgridIndexing, PadMode, PoolOptions, Resize, ResizeMode, over};
+use pellucid_tensor::ops::{
+    self, ConvOptions, InterpolationMode, MeshgridIndexing, PaddingMode, PoolOptions, Resize, over,
+};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 fn empty(shape: impl Into<pellucid_tensor::Shape>) -> Tensor {
@@ -86,7 +88,7 @@ fn shapes() {
     assert_eq!(Tensor::from([1.0, 2.0]).tile([0]).shape()[..], [0]);
     assert_eq!(Tensor::from([1.0, 2.0]).repeat(0, Some(0)).shape()[..], [0]);
     assert_eq!(x.broadcast_to([2, 0, 3]).shape()[..], [2, 0, 3]);
-    assert_eq!(x.pad([(1, 1), (0, 0)], PadMode::Constant(2.into())).to_vec::<f64>(), [2.0; 6]);
+    assert_eq!(x.pad([(1, 1), (0, 0)], PaddingMode::Constant(2.into())).to_vec::<f64>(), [2.0; 6]);
     assert_eq!(x.tril(0).shape()[..], [0, 3]);
     assert_eq!(empty([0, 0]).diagonal(0, 0, 1).shape()[..], [0]);
     assert_eq!(empty([0]).diag(1).shape()[..], [1, 1]);
@@ -137,6 +139,6 @@ fn windows() {
     assert_eq!(w.grad().unwrap().to_vec::<f64>(), [0.0; 12]);
     assert_eq!(x.max_pool1d(PoolOptions::new(2)).0.shape()[..], [0, 2, 2]);
     assert_eq!(x.avg_pool1d(PoolOptions::new(2), Default::default()).shape()[..], [0, 2, 2]);
-    assert_eq!(x.interpolate(Resize::To(vec![3]), ResizeMode::Area).shape()[..], [0, 2, 3]);
+    assert_eq!(x.interpolate(Resize::To(vec![3]), InterpolationMode::Area).shape()[..], [0, 2, 3]);
     assert_eq!(x.batch_norm(None, None, None, Default::default()).shape()[..], [0, 2, 5]);
 }

@@ -3,7 +3,7 @@
 use super::{gradients, matrix};
 use crate::support::{assert_close, leaf, number};
 use pellucid_tensor::ops::{
-    self, InterpolationMode, MeshgridIndexing, PaddingMode, PoolOptions, Resize, ResizeMode, over,
+    self, GridSampleMode, GridSamplePadding, InterpolationMode, MeshgridIndexing, PoolOptions, Resize, over,
 };
 use pellucid_tensor::{DType, GradOptions, Tensor, grad};
 
@@ -310,17 +310,17 @@ fn max_pool_with_stride_other_than_kernel() {
 fn upsampling_accumulates() {
     let x = Tensor::from([[[5.0, 7.0]]]).requires_grad_(true);
     let to = |len: usize| Resize::To(vec![len]);
-    let nearest = x.interpolate(to(4), ResizeMode::Nearest);
+    let nearest = x.interpolate(to(4), InterpolationMode::Nearest);
     assert_eq!(nearest.to_vec::<f64>(), [5.0, 5.0, 7.0, 7.0]);
     assert_eq!(gradients(&nearest, Tensor::from([[[1.0, 10.0, 100.0, 1000.0]]]), [&x]), [[11.0, 1100.0]]);
-    let linear = x.interpolate(to(3), ResizeMode::Linear { align_corners: true });
+    let linear = x.interpolate(to(3), InterpolationMode::Linear { align_corners: true });
     assert_eq!(linear.to_vec::<f64>(), [5.0, 6.0, 7.0]);
     assert_eq!(gradients(&linear, Tensor::from([[[1.0, 10.0, 100.0]]]), [&x]), [[6.0, 105.0]]);
-    let edges = x.interpolate(to(4), ResizeMode::Linear { align_corners: false });
+    let edges = x.interpolate(to(4), InterpolationMode::Linear { align_corners: false });
     assert_eq!(edges.to_vec::<f64>(), [5.0, 5.5, 6.5, 7.0]);
     assert_eq!(gradients(&edges, Tensor::from([[[1.0, 4.0, 8.0, 16.0]]]), [&x]), [[6.0, 23.0]]);
     let plane = Tensor::from([[[[1.0, 2.0]]]]).requires_grad_(true);
-    let doubled = plane.interpolate(Resize::By(vec![2.0, 2.0]), ResizeMode::Nearest);
+    let doubled = plane.interpolate(Resize::By(vec![2.0, 2.0]), InterpolationMode::Nearest);
     assert_eq!(doubled.shape()[..], [1, 1, 2, 4]);
     let weights = Tensor::from([[[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]]]);
     assert_eq!(gradients(&doubled, weights, [&plane]), [[14.0, 22.0]]);
@@ -366,12 +366,12 @@ fn one_tensor_for_both_operands() {
 #[test]
 fn a_point_on_the_last_element_has_no_gradient_through_the_border() {
     let image = || Tensor::from([1.0, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
-    let slopes = |x: f64, outside: PaddingMode, align: bool| {
+    let slopes = |x: f64, outside: GridSamplePadding, align: bool| {
         let grid = leaf([x, 0.0]).reshape([1, 1, 1, 2]).detach().requires_grad_(true);
-        image().grid_sample(&grid, InterpolationMode::Linear, outside, align).sum(..).backward();
+        image().grid_sample(&grid, GridSampleMode::Linear, outside, align).sum(..).backward();
         grid.grad().unwrap().to_vec::<f64>()
     };
-    for outside in [PaddingMode::Border, PaddingMode::Reflection] {
+    for outside in [GridSamplePadding::Border, GridSamplePadding::Reflection] {
         // At the ends the gradient is 0, as beyond the border; inside it is the slope between the elements.
         assert_eq!(slopes(1.0, outside, true), [0.0, 1.0], "{outside:?}");
         assert_eq!(slopes(-1.0, outside, true), [0.0, 1.0], "{outside:?}");
@@ -379,14 +379,14 @@ fn a_point_on_the_last_element_has_no_gradient_through_the_border() {
         assert_eq!(slopes(0.25, outside, true), [0.5, 1.0], "{outside:?}");
         // An image of one element is constant.
         let (single, grid) = (Tensor::from([[[[5.0], [7.0]]]]), leaf([0.0, 0.2]));
-        let y = single.grid_sample(&grid.reshape([1, 1, 1, 2]), InterpolationMode::Linear, outside, false);
+        let y = single.grid_sample(&grid.reshape([1, 1, 1, 2]), GridSampleMode::Linear, outside, false);
         y.sum(..).backward();
         assert_eq!(grid.grad().unwrap().to_vec::<f64>()[0], 0.0, "{outside:?}");
     }
     // The identity map of a spatial transformer, three axes.
     let volume = Tensor::arange(0.0, 27.0, 1.0).reshape([1, 1, 3, 3, 3]);
     let grid = Tensor::ones([1, 1, 1, 1, 3], DType::F64).requires_grad_(true);
-    volume.grid_sample(&grid, InterpolationMode::Linear, PaddingMode::Border, true).sum(..).backward();
+    volume.grid_sample(&grid, GridSampleMode::Linear, GridSamplePadding::Border, true).sum(..).backward();
     assert_eq!(grid.grad().unwrap().to_vec::<f64>(), [0.0; 3]);
 }
 

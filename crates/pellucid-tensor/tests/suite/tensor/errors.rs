@@ -94,7 +94,10 @@ fn messages_name_a_correction() {
     let refusals: [(Result<Tensor, Error>, &[&str]); 41] = [
         (ops::pixel_shuffle(&f32s(&[1, 3, 2, 2]), 0), &["pixel_shuffle: the factor r must be at least 1, got 0"]),
         (ops::pixel_unshuffle(&f32s(&[1, 3, 2, 2]), 0), &["pixel_unshuffle: the factor r must be at least 1, got 0"]),
-        (ops::channel_shuffle(&f32s(&[1, 3, 2, 2]), 0), &["channel_shuffle: needs at least 1 group, got 0"]),
+        (
+            ops::channel_shuffle(&f32s(&[1, 3, 2, 2]), 0),
+            &["channel_shuffle: the number of groups must be at least 1, got 0"],
+        ),
         (ops::one_hot(&i64s(&[2]), 1 << 61), &["one_hot: out of memory: a tensor of shape [2, 2305843009213693952]"]),
         (ops::one_hot(&i64s(&[2]), 1 << 57), &["one_hot: out of memory: a tensor of shape", "144115188075855872]"]),
         (
@@ -103,7 +106,7 @@ fn messages_name_a_correction() {
         ),
         (ops::vander(&x, Some(1 << 50)), &["vander: out of memory: a tensor of shape [2, 3, 1125899906842624]"]),
         (
-            ops::interpolate(&f32s(&[1, 2, 4]), ops::Resize::To(vec![1 << 50]), ops::ResizeMode::Nearest),
+            ops::interpolate(&f32s(&[1, 2, 4]), ops::Resize::To(vec![1 << 50]), ops::InterpolationMode::Nearest),
             &["interpolate: out of memory: a tensor of shape [1, 2, 1125899906842624]"],
         ),
         (
@@ -182,7 +185,7 @@ fn messages_name_the_probable_mistake() {
     let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let (x, image) = (f32s(&[2, 3]), f32s(&[1, 4, 4]));
     let mask = x.gt(0.0);
-    let reflect = ops::pad(&x, [(0, 0), (3, 0)], ops::PadMode::Reflect);
+    let reflect = ops::pad(&x, [(0, 0), (3, 0)], ops::PaddingMode::Reflect);
     let pool = ops::PoolOptions::new;
     let refusals: [(Result<Tensor, Error>, &[&str]); 12] = [
         (
@@ -225,8 +228,11 @@ fn messages_name_the_probable_mistake() {
 #[test]
 fn messages_write_settings_as_programs_do() {
     let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
-    let (x, zeros, linear) =
-        (f32s(&[3, 4, 5]), ops::PadMode::Constant(0.into()), ops::ResizeMode::Linear { align_corners: false });
+    let (x, zeros, linear) = (
+        f32s(&[3, 4, 5]),
+        ops::PaddingMode::Constant(0.into()),
+        ops::InterpolationMode::Linear { align_corners: false },
+    );
     let image = f32s(&[1, 1, 4, 4]);
     let refusals = [
         (
@@ -323,12 +329,18 @@ fn messages_for_an_integer_tensor_name_the_conversion() {
     let linear = ops::QuantileInterpolation::default();
     let cutoff = ops::Cutoff { atol: Some(integers(&[])), ..Default::default() };
     let sample = |x: &Tensor, grid: &Tensor| {
-        ops::grid_sample(x, grid, ops::InterpolationMode::Linear, ops::PaddingMode::Zeros, false)
+        ops::grid_sample(x, grid, ops::GridSampleMode::Linear, ops::GridSamplePadding::Zeros, false)
     };
     let floats = Tensor::zeros([3, 4], DType::F32);
     let refusals: [(Result<Tensor, Error>, &str); 6] = [
-        (ops::quantile(&x, 0.5, .., linear), "quantile: dtypes i64 are not supported: takes floats"),
-        (ops::nanquantile(&x, 0.5, 1, linear), "nanquantile: dtypes i64 are not supported: takes floats"),
+        (
+            ops::quantile(&x, 0.5, .., linear),
+            "quantile: dtypes i64 are not supported: the input must have a float dtype",
+        ),
+        (
+            ops::nanquantile(&x, 0.5, 1, linear),
+            "nanquantile: dtypes i64 are not supported: the input must have a float dtype",
+        ),
         (
             ops::quantile(&floats, integers(&[2]), 0, linear),
             "quantile: dtypes f32 and i64 are not supported: probabilities must have the dtype",

@@ -1,7 +1,7 @@
 //! The forms of arguments: shapes, axes, counts, nested data, bounds; iteration, nested reads and assigning operators.
 
 use crate::support::{bits, leaf, number, panic_of};
-use pellucid_tensor::ops::PadMode;
+use pellucid_tensor::ops::PaddingMode;
 use pellucid_tensor::{DType, Error, GradOptions, IndexItem, Shape, Tensor, capture, grad, ops, slice};
 
 /// Returns 0, 1, 2, .. of shape `[2, 3, 4]`.
@@ -81,7 +81,7 @@ fn axes_and_counts_have_every_form_of_a_list_of_integers() {
         (vec![3, 1], vec![1, 3], vec![4])
     );
     assert_eq!((parts(x.tensor_split(3, 2)), parts(x.tensor_split((1, 3), 2))), (vec![2, 1, 1], vec![1, 2, 1]));
-    let zero = PadMode::Constant(0.into());
+    let zero = PaddingMode::Constant(0.into());
     let padded = x.pad(((1, 0), (0, 2), (0, 0)), zero).to_vec::<i64>();
     assert_eq!(padded, x.pad([[1, 0], [0, 2], [0, 0]], zero).to_vec::<i64>());
     assert_eq!(padded, x.pad(vec![(1usize, 0usize), (0, 2), (0, 0)], zero).to_vec::<i64>());
@@ -277,7 +277,7 @@ fn the_forms_work_in_a_captured_step() {
             total *= part.sin().sum(..);
         }
         for part in x.split(2, 0) {
-            total += part.pad((1, (0, 1)), PadMode::Constant(2.into())).tile((2, 1)).prod(..);
+            total += part.pad((1, (0, 1)), PaddingMode::Constant(2.into())).tile((2, 1)).prod(..);
         }
         total.backward();
         x.grad().expect("the leaf must have a gradient")

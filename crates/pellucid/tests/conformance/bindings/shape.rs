@@ -3,7 +3,7 @@
 use super::Binder;
 use super::reduce::along_both;
 use crate::call::{Call, KEY};
-use ops::{MeshgridIndexing, PadMode};
+use ops::{MeshgridIndexing, PaddingMode};
 use pellucid::{Error, Result, Shape, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -166,7 +166,7 @@ fn tables(table: &mut Binder) {
             .iter()
             .map(|block| {
                 let right = width - left - block.shape()[1];
-                let row = ops::pad(block, [(0, 0), (left as isize, right as isize)], PadMode::Constant(0.into()));
+                let row = ops::pad(block, [(0, 0), (left as isize, right as isize)], PaddingMode::Constant(0.into()));
                 left += block.shape()[1];
                 row
             })
@@ -238,14 +238,14 @@ fn cuts(table: &mut Binder) {
 }
 
 fn pads(table: &mut Binder) {
-    let constant = |c: &Call, at| PadMode::Constant(c.float(at, "value").unwrap_or(0.0).into());
+    let constant = |c: &Call, at| PaddingMode::Constant(c.float(at, "value").unwrap_or(0.0).into());
     table.one("constant_pad_nd", move |c| ops::pad(c.x()?, &c.pads()?[..], constant(c, 2)));
     table.one("nn.functional.pad.constant", move |c| ops::pad(c.x()?, &c.pads()?[..], constant(c, 3)));
     for name in ["nn.functional.pad.replicate", "nn.functional.pad.replicate_negative"] {
-        table.one(name, |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Replicate));
+        table.one(name, |c| ops::pad(c.x()?, &c.pads()?[..], PaddingMode::Replicate));
     }
-    table.one("nn.functional.pad.reflect", |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Reflect));
-    table.one("nn.functional.pad.circular", |c| ops::pad(c.x()?, &c.pads()?[..], PadMode::Circular));
+    table.one("nn.functional.pad.reflect", |c| ops::pad(c.x()?, &c.pads()?[..], PaddingMode::Reflect));
+    table.one("nn.functional.pad.circular", |c| ops::pad(c.x()?, &c.pads()?[..], PaddingMode::Circular));
 }
 
 impl Call<'_> {

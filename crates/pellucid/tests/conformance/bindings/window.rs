@@ -3,8 +3,8 @@
 use super::Binder;
 use crate::call::Call;
 use pellucid::ops::{
-    self, AvgPoolDivisor, ConvOptions, ConvPadding, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode,
-    Spatial,
+    self, AvgPoolDivisor, ConvOptions, ConvPadding, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions,
+    Resize, Spatial,
 };
 use pellucid::{Error, GradOptions, Result, Tensor, grad};
 
@@ -231,11 +231,11 @@ fn resampled(table: &mut Binder) {
             let axes = x.rank().saturating_sub(2);
             let align_corners = c.flag(4, "align_corners") || name.ends_with("upsample_bilinear");
             let mode = match c.text(3, "mode").unwrap_or(name.rsplit(['.', '_']).next().unwrap_or_default()) {
-                "nearest-exact" => ResizeMode::NearestExact,
-                "linear" | "bilinear" | "trilinear" => ResizeMode::Linear { align_corners },
-                "bicubic" => ResizeMode::Cubic { align_corners },
-                "area" => ResizeMode::Area,
-                _ => ResizeMode::Nearest,
+                "nearest-exact" => InterpolationMode::NearestExact,
+                "linear" | "bilinear" | "trilinear" => InterpolationMode::Linear { align_corners },
+                "bicubic" => InterpolationMode::Cubic { align_corners },
+                "area" => InterpolationMode::Area,
+                _ => InterpolationMode::Nearest,
             };
             let size = match c.ints(1, "size") {
                 Some(size) if size.len() == 1 => Resize::To(numbers(vec![size[0]; axes])?),
@@ -256,28 +256,28 @@ fn resampled(table: &mut Binder) {
     }
     table.one("nn.functional.grid_sample", |c| {
         let mode = match c.text(2, "mode") {
-            Some("nearest") => InterpolationMode::Nearest,
-            Some("bicubic") => InterpolationMode::Cubic,
-            _ => InterpolationMode::Linear,
+            Some("nearest") => GridSampleMode::Nearest,
+            Some("bicubic") => GridSampleMode::Cubic,
+            _ => GridSampleMode::Linear,
         };
         let outside = match c.text(3, "padding_mode") {
-            Some("border") => PaddingMode::Border,
-            Some("reflection") => PaddingMode::Reflection,
-            _ => PaddingMode::Zeros,
+            Some("border") => GridSamplePadding::Border,
+            Some("reflection") => GridSamplePadding::Reflection,
+            _ => GridSamplePadding::Zeros,
         };
         ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
     });
     for name in ["grid_sampler_2d", "grid_sampler_3d"] {
         table.one(name, |c| {
             let mode = match c.int(2, "interpolation_mode") {
-                Some(1) => InterpolationMode::Nearest,
-                Some(2) => InterpolationMode::Cubic,
-                _ => InterpolationMode::Linear,
+                Some(1) => GridSampleMode::Nearest,
+                Some(2) => GridSampleMode::Cubic,
+                _ => GridSampleMode::Linear,
             };
             let outside = match c.int(3, "padding_mode") {
-                Some(1) => PaddingMode::Border,
-                Some(2) => PaddingMode::Reflection,
-                _ => PaddingMode::Zeros,
+                Some(1) => GridSamplePadding::Border,
+                Some(2) => GridSamplePadding::Reflection,
+                _ => GridSamplePadding::Zeros,
             };
             ops::grid_sample(c.x()?, c.tensor(1, "grid")?, mode, outside, c.flag(4, "align_corners"))
         });

@@ -182,7 +182,11 @@ fn of_classes(logits: &Tensor, targets: &Tensor, axis: usize, options: &CrossEnt
 /// Reshapes class weights to broadcast with the logits.
 fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
     if weight.shape()[..] != [logits.shape()[axis]] {
-        return Err(Error::shapes(OP, [logits.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+        return Err(Error::shapes(
+            OP,
+            [logits.shape(), weight.shape()],
+            "`weight` must be [C], with one element for each class",
+        ));
     }
     if weight.dtype() != logits.dtype() {
         return Err(Error::dtypes(OP, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));

@@ -66,8 +66,8 @@ pub fn ctc_loss(
         return Err(Error::shapes(
             op,
             shapes,
-            "needs an input length and a label length for each of the N samples, and log-probabilities [T, N, C] of at least \
-             one step; permute() log-probabilities with the batch first",
+            "the arguments must be an input length and a label length for each of the N samples, and \
+             log-probabilities [T, N, C] of at least one step; permute() log-probabilities with the batch first",
         ));
     }
     let help = "lengths must be integers; convert them with to_dtype(DType::I64)";

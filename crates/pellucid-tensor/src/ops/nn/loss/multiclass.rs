@@ -43,13 +43,19 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
         target.shape()[..] == beside[..]
     };
     if !fits {
-        let help = "takes [N, C, ..] or [C], and class indices of its shape without the class axis".to_string();
+        let help =
+            "the input must be [N, C, ..] or [C], and the class indices must have its shape without the class axis"
+                .to_string();
         let help = if x.rank() == 0 { help } else { class_shape_help(x.shape(), &target, axis, help) };
         return Err(Error::shapes(op, [x.shape(), target.shape()], help));
     }
     let classes = x.shape()[axis];
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
-        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+        return Err(Error::shapes(
+            op,
+            [x.shape(), weight.shape()],
+            "`weight` must be [C], with one element for each class",
+        ));
     }
     let counts = options.ignore_index.map(|ignored| compare::ne(&target, ignored)).transpose()?;
     let valid = counts.as_ref().map_or(Ok(target.clone()), |counts| arithmetic::where_(counts, &target, 0))?;
@@ -108,10 +114,18 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOp
     let target = class_indices(op, target)?;
     let (rows, classes) = scores_as_matrix(op, x)?;
     if target.size() != rows.shape()[0] || target.rank() > 1 {
-        return Err(Error::shapes(op, [x.shape(), target.shape()], "needs one class index per sample"));
+        return Err(Error::shapes(
+            op,
+            [x.shape(), target.shape()],
+            "the target must have one class index for each sample",
+        ));
     }
     if let Some(weight) = options.weight.filter(|w| w.shape()[..] != [classes]) {
-        return Err(Error::shapes(op, [x.shape(), weight.shape()], "needs one weight per class, a tensor [C]"));
+        return Err(Error::shapes(
+            op,
+            [x.shape(), weight.shape()],
+            "`weight` must be [C], with one element for each class",
+        ));
     }
     let checked = in_range(op, &target, 1, classes)?;
     let target = view::reshape(&checked.classes, [target.size(), 1])?;

@@ -57,7 +57,7 @@ pub fn cosine_embedding_loss(
     check::floats(op, &[a, b])?;
     let fits = matches!(target.rank(), 0 | 1) && a.rank() == target.rank() + 1 && b.rank() == a.rank();
     if !fits {
-        let help = "takes [N, D], [N, D] and [N], or [D], [D] and []";
+        let help = "the two inputs and the target must be [N, D], [N, D] and [N], or [D], [D] and []";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
     }
     in_single!(op, [a, b] => cosine_embedding_loss(a, b, target, margin, reduction));

@@ -52,11 +52,13 @@ fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
 fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
     if x.rank() < least {
-        return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..], with at least {least} axes")));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            format!("the input must be [N, C, ..], with at least {least} axes; unsqueeze() adds one"),
+        ));
     }
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     check_reduction_rank(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
@@ -258,7 +260,7 @@ pub fn group_norm(
     let each = channels / groups;
     let inside = x.shape()[2..].iter().product::<usize>();
     if inside == 0 {
-        return Err(Error::shapes(op, [x.shape()], "needs at least one spatial element"));
+        return Err(Error::shapes(op, [x.shape()], "the input must have at least one spatial element"));
     }
     let per_group = |t: Option<&Tensor>| t.map(|t| reshape_to(t, &[1, groups, each, 1].into())).transpose();
     let (weight, bias) = (per_group(weight)?, per_group(bias)?);

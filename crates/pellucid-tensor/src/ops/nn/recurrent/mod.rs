@@ -279,7 +279,11 @@ impl LayerSizes {
         }
         let Some(lengths) = lengths else { return Ok(()) };
         if lengths.shape()[..] != [batch] {
-            return Err(Error::shapes(op, [x.shape(), lengths.shape()], "needs one length per sequence"));
+            return Err(Error::shapes(
+                op,
+                [x.shape(), lengths.shape()],
+                "the lengths must be [N], with one element for each sequence",
+            ));
         }
         if !lengths.dtype().is_int() {
             return Err(Error::dtypes(op, [lengths.dtype()], "lengths must be integers; use to_dtype()"));

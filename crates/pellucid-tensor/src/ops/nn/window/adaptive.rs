@@ -6,6 +6,7 @@ use super::resample_taps::{ResampleTaps, apply_taps};
 use super::shuffle::concat_dims;
 use super::{SpatialImages, check_lengths};
 use crate::array::{host_values, host_vec};
+use crate::ops::call::check;
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{create, fill, gather, view};
@@ -36,12 +37,15 @@ fn longest_window(len: usize, outputs: usize) -> usize {
 fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
     let rank = x.rank();
     if rank != spatial + 1 && rank != spatial + 2 {
-        let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+        let help = format!("the input must be [N, C, ..] or [C, ..] with {spatial} spatial axes");
         return Err(Error::shapes(op, [x.shape()], help));
     }
     let outputs = if outputs.len() == 1 { vec![outputs[0]; spatial] } else { outputs.to_vec() };
     if outputs.len() != spatial {
-        return Err(Error::invalid(op, format!("needs one length, or {spatial}; got {outputs:?}")));
+        return Err(Error::invalid(
+            op,
+            format!("the output must have one length for all axes, or {spatial}; got {outputs:?}"),
+        ));
     }
     let dims = &x.shape()[rank - spatial..];
     if dims.contains(&0) {
@@ -71,9 +75,7 @@ pub(crate) fn adaptive_means(x: &Tensor, axis: usize, outputs: usize) -> Result<
 }
 
 fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     in_single!(op, [x] => adaptive_avg(op, spatial, x, outputs));
     let outputs = output_lengths(op, x, outputs, spatial)?;
     let first = x.rank() - spatial;

@@ -5,7 +5,7 @@ use crate::array::host_values;
 use crate::ops::primitive::gather::scatter_add_axis;
 use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
 use crate::ops::primitive::{copy, create, gather, view};
-use crate::ops::shape::pad::{PadMode, pad};
+use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
@@ -25,7 +25,7 @@ struct AxisWindows {
 fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> Result<Vec<AxisWindows>> {
     let count = dims.len();
     if !(1..=3).contains(&count) {
-        return Err(Error::invalid(op, format!("takes one to three spatial axes, not {count}")));
+        return Err(Error::invalid(op, format!("the input must have one to three spatial axes, got {count}")));
     }
     check_lengths(dims)?;
     let [size, dilation, padding, stride] = options;
@@ -73,10 +73,10 @@ pub fn unfold(
 ) -> Result<Tensor> {
     let op = "unfold";
     if !(1..=3).contains(&spatial) {
-        return Err(Error::invalid(op, format!("takes one to three spatial axes, not {spatial}")));
+        return Err(Error::invalid(op, format!("the input must have one to three spatial axes, got {spatial}")));
     }
     if x.rank() != spatial + 2 && x.rank() != spatial + 1 {
-        let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes");
+        let help = format!("the input must be [N, C, ..] or [C, ..] with {spatial} spatial axes");
         return Err(Error::shapes(op, [x.shape()], help));
     }
     let first = x.rank() - spatial;
@@ -84,7 +84,7 @@ pub fn unfold(
     let axes = windows_of_axes(op, &x.shape()[first..], options)?;
     let around = |a: usize| if a < first { 0 } else { axes[a - first].padding as isize };
     let width: Vec<(isize, isize)> = (0..x.rank()).map(|a| (around(a), around(a))).collect();
-    let mut y = pad(x, &width[..], PadMode::Constant(0.into()))?;
+    let mut y = pad(x, &width[..], PaddingMode::Constant(0.into()))?;
     // Every axis becomes two: taps and windows.
     for (k, axis) in axes.iter().enumerate() {
         y = gather::index_select(&y, (first + 2 * k) as isize, &axis.places)?;
@@ -121,7 +121,7 @@ pub fn fold(
         && x.shape()[x.rank() - 1] == columns
         && x.shape()[x.rank() - 2].is_multiple_of(taps);
     if !fits {
-        let help = format!("takes [N, C·{taps}, {columns}], for {columns} windows of {taps} elements");
+        let help = format!("the input must be [N, C·{taps}, {columns}], for {columns} windows of {taps} elements");
         return Err(Error::shapes(op, [x.shape()], help));
     }
     let lead = x.rank() - 2;

@@ -67,7 +67,7 @@ fn fractional_max(
         }
     };
     if samples.shape()[..] != [n, c, spatial] {
-        let help = format!("needs {spatial} samples for every channel, [{n}, {c}, {spatial}]");
+        let help = format!("the samples must be [{n}, {c}, {spatial}], with {spatial} for each channel");
         return Err(Error::shapes(op, [x.shape(), samples.shape()], help));
     }
     if !samples.dtype().is_float() {

@@ -3,6 +3,7 @@
 use super::check_lengths;
 use super::resample::cubic_at;
 use crate::array::host_vec;
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{broadcast, map};
 use crate::ops::primitive::precision::in_single;
@@ -15,7 +16,7 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 
 /// The interpolation of [`grid_sample`] between elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InterpolationMode {
+pub enum GridSampleMode {
     /// The nearest element; in a tie the one with the even index.
     Nearest,
     /// Linear interpolation between the neighbours along every axis.
@@ -26,7 +27,7 @@ pub enum InterpolationMode {
 
 /// The values of [`grid_sample`] outside the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PaddingMode {
+pub enum GridSamplePadding {
     /// Elements outside the image are zeros.
     Zeros,
     /// Elements outside the image are equal to the nearest element of the border.
@@ -53,8 +54,8 @@ pub enum PaddingMode {
 pub fn grid_sample(
     x: &Tensor,
     grid: &Tensor,
-    mode: InterpolationMode,
-    outside: PaddingMode,
+    mode: GridSampleMode,
+    outside: GridSamplePadding,
     align_corners: bool,
 ) -> Result<Tensor> {
     let op = "grid_sample";
@@ -92,8 +93,8 @@ pub fn grid_sample(
     let zero = fill::zeros((), x.dtype())?;
     let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
     let beyond = match mode {
-        InterpolationMode::Nearest => at.iter().try_fold(zero, |sum, at| arithmetic::add(&sum, &held(at)?))?,
-        InterpolationMode::Linear | InterpolationMode::Cubic => zero,
+        GridSampleMode::Nearest => at.iter().try_fold(zero, |sum, at| arithmetic::add(&sum, &held(at)?))?,
+        GridSampleMode::Linear | GridSampleMode::Cubic => zero,
     };
     let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
     let mut sum: Option<Tensor> = None;
@@ -143,7 +144,7 @@ fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], number: usize) -> Result<T
 /// One axis of the image.
 struct SampledAxis {
     len: usize,
-    outside: PaddingMode,
+    outside: GridSamplePadding,
     align: bool,
 }
 
@@ -156,7 +157,7 @@ impl SampledAxis {
     }
 
     /// Returns the elements that are read along this axis for coordinates `at`, with their weights.
-    fn taps(&self, at: &Tensor, mode: InterpolationMode) -> Result<Vec<Tap>> {
+    fn taps(&self, at: &Tensor, mode: GridSampleMode) -> Result<Vec<Tap>> {
         let tap = |at: &Tensor, weight: Option<Tensor>| {
             let last = (self.len - 1) as f64;
             let is_inside = compare::logical_and(&compare::ge(at, 0.0)?, &compare::le(at, last)?)?;
@@ -164,18 +165,18 @@ impl SampledAxis {
             Ok(Tap { element, weight, is_inside })
         };
         match mode {
-            InterpolationMode::Nearest => {
+            GridSampleMode::Nearest => {
                 let nearest = arithmetic::round(&self.padded_coordinates(at)?.detach())?;
                 Ok(vec![tap(&nearest, None)?])
             }
-            InterpolationMode::Linear => {
+            GridSampleMode::Linear => {
                 let at = self.padded_coordinates(at)?;
                 let low = arithmetic::floor(&at.detach())?;
                 let of_next = arithmetic::sub(&at, &low)?;
                 let of_low = arithmetic::sub(1.0, &of_next)?;
                 Ok(vec![tap(&low, Some(of_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(of_next))?])
             }
-            InterpolationMode::Cubic => {
+            GridSampleMode::Cubic => {
                 let low = arithmetic::floor(&at.detach())?;
                 let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
                 // The padding mode replaces an element outside of the image by one inside.
@@ -189,9 +190,9 @@ impl SampledAxis {
     fn padded_coordinates(&self, at: &Tensor) -> Result<Tensor> {
         let last = (self.len - 1) as f64;
         match self.outside {
-            PaddingMode::Zeros => Ok(at.clone()),
-            PaddingMode::Border => clip(at, last),
-            PaddingMode::Reflection => {
+            GridSamplePadding::Zeros => Ok(at.clone()),
+            GridSamplePadding::Border => clip(at, last),
+            GridSamplePadding::Reflection => {
                 let (low, span) = if self.align { (0.0, last) } else { (-0.5, self.len as f64) };
                 if span == 0.0 {
                     return arithmetic::mul(at, 0.0);
@@ -229,13 +230,12 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     let fits = (2..=3).contains(&spatial) && theta.rank() == 3 && theta.shape()[1..] == [spatial, spatial + 1];
     if !fits {
         let help = format!(
-            "takes [N, 2, 3] with the lengths [H, W], or [N, 3, 4] with [D, H, W]; the number of lengths is {spatial}"
+            "`theta` must be [N, 2, 3] for the lengths [H, W], or [N, 3, 4] for [D, H, W]; the number of lengths is \
+             {spatial}"
         );
         return Err(Error::shapes(op, [theta.shape()], help));
     }
-    if !theta.dtype().is_float() {
-        return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[theta])?;
     check_lengths(dims)?;
     in_single!(op, [theta] => affine_grid(theta, dims, align_corners));
     let place = |i: usize, len: usize| match (align_corners, len) {

@@ -22,12 +22,12 @@ pub use conv::{
 };
 pub use fold::{fold, unfold};
 pub use fractional::{fractional_max_pool2d, fractional_max_pool3d};
-pub use grid::{InterpolationMode, PaddingMode, affine_grid, grid_sample};
+pub use grid::{GridSampleMode, GridSamplePadding, affine_grid, grid_sample};
 pub use pool::{
     AvgPoolDivisor, PoolOptions, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d,
     max_pool2d, max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
 };
-pub use resample::{Resize, ResizeMode, interpolate};
+pub use resample::{InterpolationMode, Resize, interpolate};
 pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
 
 pub(crate) use conv::window_sums;
@@ -112,7 +112,7 @@ impl SpatialImages {
                 rank if rank < spatial => "; add axes with unsqueeze(0)",
                 _ => "; merge leading axes with flatten()",
             };
-            let help = format!("takes [N, C, ..] or [C, ..] with {spatial} spatial axes{remedy}");
+            let help = format!("the input must be [N, C, ..] or [C, ..] with {spatial} spatial axes{remedy}");
             return Err(Error::shapes(op, [x.shape()], help));
         }
         let n = if batched { x.shape()[0] } else { 1 };

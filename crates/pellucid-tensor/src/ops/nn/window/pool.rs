@@ -146,7 +146,7 @@ impl Operation for MaxPoolGradient {
 fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) -> Result<(Tensor, Tensor)> {
     let images = SpatialImages::new(op, x, spatial)?;
     if images.x.shape()[1] == 0 {
-        return Err(Error::shapes(op, [x.shape()], "needs at least one channel"));
+        return Err(Error::shapes(op, [x.shape()], "the input must have at least one channel"));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     let dims = images.dims();

@@ -38,7 +38,7 @@ impl fmt::Display for Resize {
 /// With `align_corners` the centers of the first and the last element are fixed; otherwise the edges of the image, with
 /// elements as unit squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ResizeMode {
+pub enum InterpolationMode {
     /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
     Nearest,
     /// The element with the nearest center.
@@ -70,16 +70,17 @@ pub enum ResizeMode {
 /// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
 /// [`Error::OutOfMemory`].
 #[tensor_method(autocast = Single)]
-pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor> {
+pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<Tensor> {
     let op = "interpolate";
     let spatial = x.rank().wrapping_sub(2);
     if !(1..=3).contains(&spatial) || x.shape()[2..].contains(&0) {
-        let help = "takes [N, C, ..] with one to three spatial axes, none empty; unsqueeze() adds missing axes";
+        let help =
+            "the input must be [N, C, ..] with one to three spatial axes, none empty; unsqueeze() adds missing axes";
         return Err(Error::shapes(op, [x.shape()], help));
     }
-    let picks = matches!(mode, ResizeMode::Nearest | ResizeMode::NearestExact);
+    let picks = matches!(mode, InterpolationMode::Nearest | InterpolationMode::NearestExact);
     if x.dtype() == DType::Bool || !x.dtype().is_float() && !picks {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
+        return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; use to_dtype()"));
     }
     if !picks {
         in_single!(op, [x] => interpolate(x, size, mode));
@@ -94,14 +95,16 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
             by.iter().zip(dims).map(|(&by, &len)| ((len as f64 * by).floor() as usize, 1.0 / by)).collect()
         }
         other => {
-            let reason =
-                format!("needs one number for each of {spatial} spatial axes, got {other}; pass {spatial} numbers");
+            let reason = format!(
+                "the size must have one number for each of {spatial} spatial axes, got {other}; pass {spatial} numbers"
+            );
             return Err(Error::invalid(op, reason));
         }
     };
     if axes.iter().any(|&(to, scale)| to == 0 || !scale.is_finite() || scale <= 0.0) {
         let reason = format!(
-            "cannot resize {} by {size}: factors must be finite and positive, and every new length at least 1",
+            "the input of shape {} cannot be resized to {size}: factors must be finite and positive, and every new \
+             length at least 1",
             x.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -115,7 +118,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
     Ok(y)
 }
 
-fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMode) -> Result<Tensor> {
+fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: InterpolationMode) -> Result<Tensor> {
     let len = x.shape()[axis];
     let last = len - 1;
     let clamped = |i: isize| i.clamp(0, last as isize) as usize;
@@ -126,14 +129,14 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMod
         false => (o as f64 + 0.5) * scale - 0.5,
     };
     let taps = match mode {
-        ResizeMode::Area => return adaptive_means(x, axis, to),
-        ResizeMode::Nearest | ResizeMode::NearestExact => {
-            let shift = if mode == ResizeMode::Nearest { 0.0 } else { 0.5 };
+        InterpolationMode::Area => return adaptive_means(x, axis, to),
+        InterpolationMode::Nearest | InterpolationMode::NearestExact => {
+            let shift = if mode == InterpolationMode::Nearest { 0.0 } else { 0.5 };
             let mut taps = ResampleTaps::new(1, to)?;
             (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
             taps
         }
-        ResizeMode::Linear { align_corners } => {
+        InterpolationMode::Linear { align_corners } => {
             let mut taps = ResampleTaps::new(2, to)?;
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
@@ -143,7 +146,7 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMod
             }
             taps
         }
-        ResizeMode::Cubic { align_corners } => {
+        InterpolationMode::Cubic { align_corners } => {
             let mut taps = ResampleTaps::new(4, to)?;
             for o in 0..to {
                 let at = place(o, align_corners);
@@ -153,8 +156,8 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMod
             }
             taps
         }
-        ResizeMode::LinearAntialias => filter_taps(len, to, scale, 1.0, |d| (1.0 - d).max(0.0))?,
-        ResizeMode::CubicAntialias => filter_taps(len, to, scale, 2.0, |d| match d {
+        InterpolationMode::LinearAntialias => filter_taps(len, to, scale, 1.0, |d| (1.0 - d).max(0.0))?,
+        InterpolationMode::CubicAntialias => filter_taps(len, to, scale, 2.0, |d| match d {
             d if d < 1.0 => keys_near(d, A_OF_FILTER),
             d if d < 2.0 => keys_far(d, A_OF_FILTER),
             _ => 0.0,

@@ -9,7 +9,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// Returns the axes before the last three, and the last three.
 fn image_dims<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usize; 3])> {
     if x.rank() < 3 {
-        return Err(Error::shapes(op, [x.shape()], "takes [.., C, H, W]"));
+        return Err(Error::shapes(op, [x.shape()], "the input must be [.., C, H, W]; unsqueeze() adds an axis"));
     }
     let (lead, last) = x.shape().split_at(x.rank() - 3);
     Ok((lead, [last[0], last[1], last[2]]))
@@ -81,10 +81,14 @@ pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
 pub fn channel_shuffle(x: &Tensor, groups: usize) -> Result<Tensor> {
     let op = "channel_shuffle";
     if groups == 0 {
-        return Err(Error::invalid(op, "needs at least 1 group, got 0"));
+        return Err(Error::invalid(op, "the number of groups must be at least 1, got 0"));
     }
     if x.rank() < 2 || !x.shape()[1].is_multiple_of(groups) {
-        return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..] with C divisible by {groups}")));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            format!("the input must be [N, C, ..] with C divisible by the {groups} groups"),
+        ));
     }
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let split = reshape_to(x, &concat_dims(&[n, groups, channels / groups], &x.shape()[2..]))?;

@@ -4,7 +4,7 @@
 
 use super::program::ProgramRun;
 use pellucid_tensor::ops::{
-    self, AttentionOptions, Axes, BatchNormOptions, ConvOptions, CrossEntropyOptions, EmbeddingOptions, PadMode,
+    self, AttentionOptions, Axes, BatchNormOptions, ConvOptions, CrossEntropyOptions, EmbeddingOptions, PaddingMode,
     PoolOptions, QuantileInterpolation, Reduction, TripletMarginLossOptions, over,
 };
 use pellucid_tensor::{DType, GradOptions, Result, Tensor, formula, grad, no_grad, slice};
@@ -235,7 +235,7 @@ pub(super) const OPERATIONS: &[(&str, RandomOperation)] = &[
     }),
     ("padding", |r| {
         let x = r.pick(|t| t.rank() == 2)?;
-        one(ops::pad(&x, [(1, 0), (0, 2)], PadMode::Constant(1.into())))
+        one(ops::pad(&x, [(1, 0), (0, 2)], PaddingMode::Constant(1.into())))
     }),
     // Views.
     ("a view", |r| r.view()),

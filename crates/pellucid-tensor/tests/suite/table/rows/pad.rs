@@ -2,7 +2,7 @@
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, real};
-use pellucid_tensor::ops::PadMode::{self, Circular, Constant, Reflect, Replicate};
+use pellucid_tensor::ops::PaddingMode::{self, Circular, Constant, Reflect, Replicate};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Pads x. `from` maps the distance of an index to the old start to an index of x, or to `None` for the fill value.
@@ -19,7 +19,7 @@ fn inside(i: isize, len: isize) -> Option<isize> {
     (0..len).contains(&i).then_some(i)
 }
 
-fn refused(width: impl Into<ops::PadWidth>, mode: PadMode) -> Result<bool> {
+fn refused(width: impl Into<ops::PadWidth>, mode: PaddingMode) -> Result<bool> {
     let x = Tensor::zeros([2, 3], DType::F32);
     Ok(matches!(ops::pad(&x, width, mode), Err(Error::InvalidArgument { .. })))
 }
@@ -120,6 +120,6 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-fn zero_mode() -> PadMode {
+fn zero_mode() -> PaddingMode {
     Constant(0.into())
 }

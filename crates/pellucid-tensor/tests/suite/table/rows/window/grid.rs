@@ -3,16 +3,16 @@
 use super::resample::keys;
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Kind, Row, Rule, real, shape_refused};
-use pellucid_tensor::ops::InterpolationMode::{Cubic, Linear, Nearest};
-use pellucid_tensor::ops::PaddingMode::{Border, Reflection, Zeros};
-use pellucid_tensor::ops::{InterpolationMode, PaddingMode};
+use pellucid_tensor::ops::GridSampleMode::{Cubic, Linear, Nearest};
+use pellucid_tensor::ops::GridSamplePadding::{Border, Reflection, Zeros};
+use pellucid_tensor::ops::{GridSampleMode, GridSamplePadding};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 /// The interpolation mode, padding mode and corner alignment of a sample.
 #[derive(Clone, Copy, Debug)]
 struct SampleConfig {
-    mode: InterpolationMode,
-    outside: PaddingMode,
+    mode: GridSampleMode,
+    outside: GridSamplePadding,
     align: bool,
 }
 
@@ -105,7 +105,7 @@ fn case(row: Row, label: String, inputs: [Input; 2], how: SampleConfig) -> Row {
 }
 
 /// Iterates over all combinations of modes, with and without aligned corners.
-fn modes() -> impl Iterator<Item = (InterpolationMode, PaddingMode, bool)> {
+fn modes() -> impl Iterator<Item = (GridSampleMode, GridSamplePadding, bool)> {
     let each = |mode| [Zeros, Border, Reflection].into_iter().map(move |outside| (mode, outside));
     let all = [Nearest, Linear, Cubic].into_iter().flat_map(each);
     all.flat_map(|(mode, outside)| [false, true].map(|align| (mode, outside, align)))

@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
-use pellucid_tensor::ops::{Resize, ResizeMode};
+use pellucid_tensor::ops::{InterpolationMode, Resize};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Elements with their weights.
@@ -19,7 +19,7 @@ pub fn keys(distance: f64) -> f64 {
 }
 
 /// Returns the elements that output o of `to` reads from an axis of `len`; `scale` elements separate two outputs.
-fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: ResizeMode) -> WeightedElements {
+fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: InterpolationMode) -> WeightedElements {
     let last = len as f64 - 1.0;
     let place = |align: bool| match (align, to) {
         (true, 1) => 0.0,
@@ -28,24 +28,24 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: ResizeMo
     };
     let nearest = |at: f64| vec![(at.floor().min(last) as usize, 1.0)];
     match mode {
-        ResizeMode::Nearest => nearest(o as f64 * scale),
-        ResizeMode::NearestExact => nearest((o as f64 + 0.5) * scale),
-        ResizeMode::Linear { align_corners } => {
+        InterpolationMode::Nearest => nearest(o as f64 * scale),
+        InterpolationMode::NearestExact => nearest((o as f64 + 0.5) * scale),
+        InterpolationMode::Linear { align_corners } => {
             let at = place(align_corners).clamp(0.0, last);
             (0..len).map(|i| (i, (1.0 - (at - i as f64).abs()).max(0.0))).collect()
         }
-        ResizeMode::Cubic { align_corners } => {
+        InterpolationMode::Cubic { align_corners } => {
             let at = place(align_corners);
             let element = |k: i64| (k as f64).clamp(0.0, last) as usize;
             (at.floor() as i64 - 1..=at.floor() as i64 + 2).map(|k| (element(k), keys(at - k as f64))).collect()
         }
-        ResizeMode::LinearAntialias => filtered(o, len, scale, |d| (1.0 - d.abs()).max(0.0)),
-        ResizeMode::CubicAntialias => filtered(o, len, scale, |d| match d.abs() {
+        InterpolationMode::LinearAntialias => filtered(o, len, scale, |d| (1.0 - d.abs()).max(0.0)),
+        InterpolationMode::CubicAntialias => filtered(o, len, scale, |d| match d.abs() {
             d if d <= 1.0 => 1.5 * d.powi(3) - 2.5 * d.powi(2) + 1.0,
             d if d < 2.0 => -0.5 * (d.powi(3) - 5.0 * d.powi(2) + 8.0 * d - 4.0),
             _ => 0.0,
         }),
-        ResizeMode::Area => {
+        InterpolationMode::Area => {
             let overlaps = |i: &usize| (i + 1) * to > o * len && i * to < (o + 1) * len;
             let all: Vec<usize> = (0..len).filter(overlaps).collect();
             all.iter().map(|&i| (i, 1.0 / all.len() as f64)).collect()
@@ -72,7 +72,7 @@ fn lengths_and_scales(x: &Nd, size: &Resize) -> Vec<(usize, f64)> {
     .collect()
 }
 
-fn interpolated(x: &Nd, size: &Resize, mode: ResizeMode) -> Nd {
+fn interpolated(x: &Nd, size: &Resize, mode: InterpolationMode) -> Nd {
     let lengths_and_scales = lengths_and_scales(x, size);
     let lengths: Vec<usize> = lengths_and_scales.iter().map(|e| e.0).collect();
     Nd::from_fn(&[&x.shape[..2], &lengths[..]].concat(), |ix| {
@@ -93,7 +93,7 @@ fn interpolated(x: &Nd, size: &Resize, mode: ResizeMode) -> Nd {
     })
 }
 
-fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: ResizeMode) -> Row {
+fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: InterpolationMode) -> Row {
     let to = size.clone();
     row.case(
         label,
@@ -107,9 +107,9 @@ fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: ResizeMode) 
 pub(super) fn rows() -> Vec<Row> {
     let to = |lengths: &[usize]| Resize::To(lengths.to_vec());
     let by = |factors: &[f64]| Resize::By(factors.to_vec());
-    let [linear, corners] = [false, true].map(|align_corners| ResizeMode::Linear { align_corners });
-    let [cubic, cubic_corners] = [false, true].map(|align_corners| ResizeMode::Cubic { align_corners });
-    let (nearest, exact, area) = (ResizeMode::Nearest, ResizeMode::NearestExact, ResizeMode::Area);
+    let [linear, corners] = [false, true].map(|align_corners| InterpolationMode::Linear { align_corners });
+    let [cubic, cubic_corners] = [false, true].map(|align_corners| InterpolationMode::Cubic { align_corners });
+    let (nearest, exact, area) = (InterpolationMode::Nearest, InterpolationMode::NearestExact, InterpolationMode::Area);
     let mut row = Row::new("interpolate").scale(4.0).ulps(16.0);
     for (label, mode) in [
         ("nearest", nearest),
@@ -118,8 +118,8 @@ pub(super) fn rows() -> Vec<Row> {
         ("linear, corners", corners),
         ("cubic", cubic),
         ("cubic, corners", cubic_corners),
-        ("linear, antialias", ResizeMode::LinearAntialias),
-        ("cubic, antialias", ResizeMode::CubicAntialias),
+        ("linear, antialias", InterpolationMode::LinearAntialias),
+        ("cubic, antialias", InterpolationMode::CubicAntialias),
         ("area", area),
     ] {
         row = case(row, &format!("{label}: more"), &[1, 2, 3], to(&[7]), mode);
@@ -133,7 +133,8 @@ pub(super) fn rows() -> Vec<Row> {
         row = case(row, &format!("{label}: no image"), &[0, 2, 3], to(&[2]), mode);
     }
     let image = || Tensor::ones([1, 1, 3], DType::F64);
-    let result = |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, ResizeMode::Nearest);
+    let result =
+        |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, InterpolationMode::Nearest);
     vec![
         row.check("a wrong number of lengths must be an error", move || argument_refused(result(to(&[2, 2]))))
             .check("a wrong number of factors must be an error", move || argument_refused(result(by(&[]))))

@@ -6,7 +6,7 @@
 //! parameters, gradients and optimizer.
 
 use crate::layer::Layer;
-use crate::module::{Module, parts};
+use crate::module::{Module, as_dyn};
 use crate::parameter::PathChoice;
 use crate::sequential::BoxedLayer;
 use crate::visit::ModulePart;
@@ -19,14 +19,14 @@ pub type ModelPath = Vec<(String, usize)>;
 /// Returns the path that a model is set to; empty for a model without choices.
 ///
 /// ```
-/// use pellucid::nn::graph::paths::{If, path_of};
+/// use pellucid::nn::paths::{If, path_of};
 /// use pellucid::nn::{Identity, Linear, Relu, sequential};
 /// let model = sequential![Linear::new(2, 2), If::new(Relu, Identity)];
 /// assert_eq!(path_of(&model), [("1.choice".to_string(), 1)]);
 /// ```
 pub fn path_of(model: &(impl Module + ?Sized)) -> ModelPath {
     let mut path = ModelPath::new();
-    parts(&model).walk(&mut |name, part| {
+    as_dyn(&model).walk(&mut |name, part| {
         if let ModulePart::PathChoice(choice) = part {
             path.push((name.to_string(), choice.get()));
         }

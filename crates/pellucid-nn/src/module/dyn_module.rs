@@ -4,36 +4,36 @@ use super::Module;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::tree::ModelTree;
-use crate::visit::{ModulePart, PartInfo, Visitor, is_inside};
+use crate::visit::{ModuleInfo, ModulePart, Visitor, is_inside};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
 use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A module without its type.
 ///
-/// The methods of [`Module`] forward to the methods of `dyn ModuleParts`, which are compiled once. A program compiles
+/// The methods of [`Module`] forward to the methods of `dyn DynModule`, which are compiled once. A program compiles
 /// one small function for each type of module instead of all methods.
-pub(crate) trait ModuleParts {
+pub(crate) trait DynModule {
     /// Visits the module; see [`Module::visit`].
-    fn visit_parts(&self, visitor: &mut Visitor<'_>);
+    fn visit_dyn(&self, visitor: &mut Visitor<'_>);
 }
 
-impl<M: Module + ?Sized> ModuleParts for M {
-    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+impl<M: Module + ?Sized> DynModule for M {
+    fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
         self.visit(visitor);
     }
 }
 
 /// Returns a module without its type. The second reference makes an unsized module a trait object too.
 #[inline]
-pub(crate) fn parts<'a, M: Module + ?Sized>(module: &'a &'a M) -> &'a (dyn ModuleParts + 'a) {
+pub(crate) fn as_dyn<'a, M: Module + ?Sized>(module: &'a &'a M) -> &'a (dyn DynModule + 'a) {
     module
 }
 
-impl dyn ModuleParts + '_ {
+impl dyn DynModule + '_ {
     /// Calls `on_part` with every part and its name.
     pub(crate) fn walk(&self, on_part: &mut dyn FnMut(&str, ModulePart<'_>)) {
-        self.visit_parts(&mut Visitor::new(on_part));
+        self.visit_dyn(&mut Visitor::new(on_part));
     }
 
     /// Returns the named parameters that exist, whether or not all layers are built; a shared parameter once.
@@ -81,7 +81,7 @@ impl dyn ModuleParts + '_ {
     }
 
     /// Returns this module and all modules in it, with their names.
-    pub(crate) fn modules(&self) -> Vec<(String, PartInfo)> {
+    pub(crate) fn modules(&self) -> Vec<(String, ModuleInfo)> {
         let mut found = Vec::new();
         self.walk(&mut |name, part| {
             if let ModulePart::Module(info) = part {
@@ -92,8 +92,8 @@ impl dyn ModuleParts + '_ {
     }
 
     /// Returns the modules in this one that no other of them contains.
-    pub(super) fn children(&self) -> Vec<(String, PartInfo)> {
-        let mut found: Vec<(String, PartInfo)> = Vec::new();
+    pub(super) fn children(&self) -> Vec<(String, ModuleInfo)> {
+        let mut found: Vec<(String, ModuleInfo)> = Vec::new();
         for (name, info) in self.modules().into_iter().filter(|(name, _)| !name.is_empty()) {
             if !found.iter().any(|(outer, _)| is_inside(&name, outer)) {
                 found.push((name, info));
@@ -173,12 +173,12 @@ impl dyn ModuleParts + '_ {
         let mut state = self.values(|_| true);
         let mut seen = HashSet::new();
         state.retain(|(_, tensor)| changes(tensor) && seen.insert(tensor.id()));
-        state.iter().try_for_each(|(name, tensor)| tensor.check_movable(op).map_err(|error| in_part(name, error)))?;
-        state.iter().try_for_each(|(name, tensor)| replace(tensor).map_err(|error| in_part(name, error)))
+        state.iter().try_for_each(|(name, tensor)| tensor.check_movable(op).map_err(|error| in_value(name, error)))?;
+        state.iter().try_for_each(|(name, tensor)| replace(tensor).map_err(|error| in_value(name, error)))
     }
 
     /// Returns an error if a part of this module is also a part of its clone.
-    pub(crate) fn check_separate(&self, op: &'static str, clone: &dyn ModuleParts) -> Result<()> {
+    pub(crate) fn check_separate(&self, op: &'static str, clone: &dyn DynModule) -> Result<()> {
         let mut own = HashSet::new();
         self.walk(&mut |_, part| own.extend(part.address()));
         let mut shared = None;
@@ -190,7 +190,7 @@ impl dyn ModuleParts + '_ {
         let Some(name) = shared else { return Ok(()) };
         let reason = "the clone of the model contains this part of the model itself, because the part is behind an `Arc` \
                       or a reference; store the part in the model (clones of a layer share its parameters)";
-        Err(in_part(&name, Error::invalid(op, reason)))
+        Err(in_value(&name, Error::invalid(op, reason)))
     }
 
     pub(super) fn tree(&self, type_name: &str) -> ModelTree {
@@ -212,7 +212,7 @@ impl dyn ModuleParts + '_ {
     }
 
     pub(crate) fn supports_capture(&self) -> Result<()> {
-        let refusal = |(name, info): (String, PartInfo)| {
+        let refusal = |(name, info): (String, ModuleInfo)| {
             let source = Box::new(Error::invalid("capture", info.refuses_capture?));
             Some(Error::Layer { layer: info.label(&name), source })
         };
@@ -251,7 +251,7 @@ impl dyn ModuleParts + '_ {
 }
 
 /// The state consists of the parameters and persistent buffers, a shared one under its first name.
-impl Stateful for dyn ModuleParts + '_ {
+impl Stateful for dyn DynModule + '_ {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         self.check_built("state")?;
         Ok(first_names(self.persistent_values()))
@@ -265,16 +265,16 @@ impl Stateful for dyn ModuleParts + '_ {
 
 /// Calls `on_part` with every part of a module and its name.
 pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str, ModulePart<'_>)) {
-    parts(&module).walk(&mut on_part);
+    as_dyn(&module).walk(&mut on_part);
 }
 
 /// Returns the named parameters that exist, whether or not all layers are built.
 pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
-    parts(&module).parameters()
+    as_dyn(&module).parameters()
 }
 
 /// Returns the error of an operation on the parameter or buffer of this name.
-pub(crate) fn in_part(name: &str, error: Error) -> Error {
+pub(crate) fn in_value(name: &str, error: Error) -> Error {
     Error::Layer { layer: format!("`{name}`"), source: Box::new(error) }
 }
 
@@ -299,7 +299,7 @@ fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
 
 /// Returns all parameters and buffers by name; a shared tensor once.
 pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
-    first_names(parts(&module).values(|_| true))
+    first_names(as_dyn(&module).values(|_| true))
 }
 
 /// Returns a key that is equal for handles of the same tensor: the storage, and the offset of the first element in it.

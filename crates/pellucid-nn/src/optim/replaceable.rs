@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value and replacements for it. A replacement never moves and is dropped only by [`Fillable::get_mut`], so
+/// A value and replacements for it. A replacement never moves and is dropped only by [`Replaceable::get_mut`], so
 /// references to any of them stay valid.
-pub(super) struct Fillable<T> {
+pub(super) struct Replaceable<T> {
     own: T,
     replacements: Chain<T>,
     /// 0 for `own`, else the index in the chain of replacements plus one.
@@ -19,9 +19,9 @@ struct Replacement<T> {
     next: Chain<T>,
 }
 
-impl<T> Fillable<T> {
-    pub(super) fn new(own: T) -> Fillable<T> {
-        Fillable { own, replacements: OnceLock::new(), current: AtomicUsize::new(0) }
+impl<T> Replaceable<T> {
+    pub(super) fn new(own: T) -> Replaceable<T> {
+        Replaceable { own, replacements: OnceLock::new(), current: AtomicUsize::new(0) }
     }
 
     /// Returns the current value.
@@ -46,7 +46,7 @@ impl<T> Fillable<T> {
         &mut self.own
     }
 
-    /// Returns the original value, which [`Fillable::reset`] makes current.
+    /// Returns the original value, which [`Replaceable::reset`] makes current.
     pub(super) fn own(&self) -> &T {
         &self.own
     }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_value_that_was_made_current_is_found() {
-        let mut value = Fillable::new(0);
+        let mut value = Replaceable::new(0);
         assert_eq!(*value.get(), 0);
         let first = value.get();
         value.replace(1);
