@@ -106,6 +106,18 @@ impl Shape {
         Some(out)
     }
 
+    /// Returns the shape to which all `shapes` broadcast, or `None`.
+    pub fn broadcast_all<'a>(shapes: impl IntoIterator<Item = &'a Shape>) -> Option<Shape> {
+        shapes.into_iter().try_fold(Shape::scalar(), |all, shape| all.broadcast(shape))
+    }
+
+    /// Returns true if this shape broadcasts to `target` by NumPy's rule.
+    #[inline]
+    pub fn broadcasts_to(&self, target: &Shape) -> bool {
+        let fits = |lead: usize| self.iter().zip(&target[lead..]).all(|(&own, &len)| own == len || own == 1);
+        self == target || target.rank().checked_sub(self.rank()).is_some_and(fits)
+    }
+
     /// Returns true if both shapes broadcast to a shape of their own size, so that no element repeats.
     fn aligns_without_repetition(&self, other: &Shape) -> bool {
         let size = self.size();

@@ -54,7 +54,7 @@ impl Rotary {
             return Err(Error::dtypes(op, [x.dtype()], "rotary positions need a float dtype; use to_dtype()"));
         }
         let lead = &x.shape()[..x.rank() - 1];
-        if positions.shape().broadcast(&lead.into()).as_deref() != Some(lead) {
+        if !positions.shape().broadcasts_to(&lead.into()) {
             return Err(Error::shapes(
                 op,
                 [x.shape(), positions.shape()],

@@ -7,10 +7,10 @@ use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Error, GradOptions, Result, Shape, Tensor, ThreadStream, enable_grad, grad_if_reached,
-    no_grad, ops,
+    lock, no_grad, ops,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The computation of a step: the loss, followed by other results.
 pub(super) type Compute<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
@@ -198,7 +198,7 @@ impl<'f> StepCore<'f> {
     fn reached_now(&mut self) -> Result<Flags> {
         let Some(pass) = &self.pass else { return Ok(Flags::default()) };
         let recorded = &self.reached.recorded;
-        let reached = || Ok(recorded.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let reached = || Ok(lock(recorded).clone());
         self.reached.known.of_latest(pass, reached).cloned()
     }
 
@@ -446,7 +446,7 @@ impl<'f> StepUpdate<'f> {
         let gradients = own.iter().map(|p| if p.requires_grad() { gradients.next().flatten() } else { None });
         let gradients: Vec<Option<Tensor>> = gradients.collect();
         let reached = gradients.iter().map(Option::is_some).collect();
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = reached;
+        *lock(&self.reached) = reached;
         let _off = no_grad();
         let mut replaced = ReplacedGradients::new();
         let mut replace = |parameter: &Parameter, gradient: Option<Tensor>| {

@@ -8,9 +8,11 @@ use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops, unwrap};
+use pellucid_tensor::{
+    DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, lock, no_grad, ops, unwrap,
+};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 options! {
     /// Options of [`Lbfgs`].
@@ -225,7 +227,7 @@ impl Drop for TakenProgress<'_> {
 
 impl Lbfgs {
     fn progress(&self) -> MutexGuard<'_, LbfgsProgress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.progress)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Tensor;
 use crate::engine::HookList;
+use pellucid_ir::lock;
 use std::sync::{Arc, Mutex, Weak};
 
 pub(crate) type Hook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
@@ -27,7 +28,7 @@ impl HookHandle {
 
 impl Hooks {
     fn lock(&self) -> std::sync::MutexGuard<'_, HookList<Hook>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.0)
     }
 
     pub(crate) fn add(self: &Arc<Hooks>, hook: Hook) -> HookHandle {

@@ -1,8 +1,8 @@
 //! Batches: a data set in small parts, shuffled in every epoch.
 
 use pellucid_nn::{StateDict, StateLoad, Stateful};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops, unwrap};
+use std::sync::{Arc, Mutex};
 
 /// Splits K tensors that share their first axis, the samples, into batches, which are copies. A batch is an array of K
 /// tensors. K is the length of the list of [`new`](Batches::new); a type without it, `Batches`, has inputs and targets.
@@ -83,10 +83,6 @@ impl BatchProgress {
         self.position = BatchPosition { epoch: self.position.epoch + 1, batch: 0 };
         self.current = None;
     }
-}
-
-fn lock(progress: &Mutex<BatchProgress>) -> MutexGuard<'_, BatchProgress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<const K: usize> Batches<K> {

@@ -4,6 +4,7 @@ use super::table::{binary, unary};
 use crate::array::host_values;
 use crate::autograd::is_recorded;
 use crate::ops::call::axes::check_reduction_rank;
+use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::{map, map_sum};
 use crate::ops::primitive::precision::in_single;
@@ -205,9 +206,7 @@ pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     if p == 0 {
         return Err(Error::invalid(op, "the dimension p must be at least 1"));
     }
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     in_single!(op, [x] => multigammaln(x, p));
     let column = view::unsqueeze(x, -1)?;
     check_reduction_rank(op, column.shape())?;

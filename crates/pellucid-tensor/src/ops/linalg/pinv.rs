@@ -124,8 +124,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let [atol, rtol] = cutoff.bounds(a)?;
     // The matrices broadcast with the bounds here, so that their gradient is summed.
     let batch = super::batch(a);
-    let shapes = [batch.clone(), atol.shape().clone(), rtol.shape().clone()];
-    let batch = shapes.iter().try_fold(batch, |all, shape| all.broadcast(shape)).ok_or_else(|| {
+    let batch = Shape::broadcast_all([&batch, atol.shape(), rtol.shape()]).ok_or_else(|| {
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "the two bounds must broadcast to one shape")
     })?;
     let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;

@@ -144,7 +144,7 @@ impl Heads {
         };
         let result: Shape = lead.iter().copied().chain([l, d]).collect();
         let scores: Shape = lead.iter().copied().chain([l, s]).collect();
-        if let Some(mask) = mask.filter(|m| m.shape().broadcast(&scores).as_ref() != Some(&scores)) {
+        if let Some(mask) = mask.filter(|m| !m.shape().broadcasts_to(&scores)) {
             return Err(Error::shapes(
                 op,
                 [&scores, mask.shape()],

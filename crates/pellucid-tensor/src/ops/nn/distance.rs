@@ -170,9 +170,7 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 #[tensor_method(autocast = Single)]
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
     check::finite("cosine_similarity", "eps", eps)?;
-    let help = "a and b must broadcast";
-    let shape = a.shape().broadcast(b.shape());
-    let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
+    let shape = check::common_shape("cosine_similarity", &[a, b], "a and b must broadcast")?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let axis = shape.axis("cosine_similarity", axis)?;
     // Vectors are normalised before they are repeated. An axis of length 1 is part of a longer vector.

@@ -1,5 +1,6 @@
 //! Dropout of elements or of whole channels.
 
+use crate::ops::call::check;
 use crate::ops::formula::map;
 use crate::ops::primitive::precision::{in_single, widened_dtype};
 use crate::ops::random::uniform_on;
@@ -12,9 +13,7 @@ fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<
     if !(0.0..=1.0).contains(&p) {
         return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; a usual value is 0.5")));
     }
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     // Half precision has too few values between 0 and 1: a uniform bf16 value is one of 256.
     uniform_on(x.device(), shape, widened_dtype(&[x]).unwrap_or(x.dtype()))
 }

@@ -66,9 +66,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     if table.rank() != 2 {
         return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
-    if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)"));
-    }
+    check::index_dtype(op, index)?;
     if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }

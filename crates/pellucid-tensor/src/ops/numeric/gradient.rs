@@ -1,5 +1,6 @@
 //! Derivatives of sampled functions by finite differences.
 
+use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::numeric::integrate::{Spacing, wide_integers};
 use crate::ops::primitive::concatenate::concatenate;
@@ -25,9 +26,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     let op = "gradient";
     let at = y.shape().axis(op, axis)?;
     let len = y.shape()[at];
-    if !y.dtype().is_float() {
-        return Err(Error::dtypes(op, [y.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[y])?;
     if !(1..=2).contains(&edge_order) || len <= edge_order {
         let reason = format!(
             "needs edge order 1 or 2 and more samples than the order, got order {edge_order} and {len} samples"

@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
 };
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{broadcast, map};
 use crate::ops::primitive::precision::in_single;
@@ -98,13 +99,9 @@ impl Operation for PolynomialDerivative {
 #[track_caller]
 fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     let name = family.name;
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(name, &[x])?;
     in_single!(name, [x] => evaluate(family, x, n));
-    let help = "points and orders must broadcast";
-    let shape = x.shape().broadcast(n.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], help))?;
+    let shape = check::common_shape(name, &[x, n], "points and orders must broadcast")?;
     let orders = copy::to_dtype(&n.detach(), DType::I64)?;
     let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
     if most > MAX_ORDER {

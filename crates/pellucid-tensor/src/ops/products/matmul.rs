@@ -7,6 +7,7 @@ use crate::autograd::{
 };
 use crate::device::Device;
 use crate::engine;
+use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast::sum_to;
 use crate::ops::primitive::precision::in_single;
@@ -277,7 +278,7 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes("cross", [a.shape(), b.shape()], help);
-    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
+    let shape = check::common_shape("cross", &[a, b], "the shapes must broadcast")?;
     let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
     let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;
     if !fits(a) || !fits(b) {

@@ -121,9 +121,7 @@ fn uniform_integers(
 /// negative or NaN in eager mode. In lazy and captured steps such an element, and its gradients, are NaN.
 #[tensor_method]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
-    let help = "mean and standard deviation must broadcast";
-    let shape = mean.shape().broadcast(std.shape());
-    let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], help))?;
+    let shape = check::common_shape("normal", &[mean, std], "mean and standard deviation must broadcast")?;
     let dtype = mean.dtype().promote(std.dtype());
     if !dtype.is_float() {
         return Err(Error::dtypes("normal", [mean.dtype(), std.dtype()], "draws floats; randint() draws integers"));

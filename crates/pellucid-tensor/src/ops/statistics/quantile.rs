@@ -156,9 +156,7 @@ pub fn nanquantile<'a>(
 /// # Errors
 /// The errors of [`quantile`].
 fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, axes: &Axes) -> Result<(Tensor, bool)> {
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     // bf16 would round 0.999 to 1.
     let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
     let outside = |p: f64| !(0.0..=1.0).contains(&p);

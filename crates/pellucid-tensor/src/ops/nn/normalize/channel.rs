@@ -54,9 +54,7 @@ fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&
     if x.rank() < least {
         return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..], with at least {least} axes")));
     }
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     check_reduction_rank(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {

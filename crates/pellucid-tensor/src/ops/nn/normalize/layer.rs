@@ -20,9 +20,7 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
         let help = "weight and bias must have the normalized shape";
         return Err(Error::shapes(op, [x.shape(), shape, other.shape()], help));
     }
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     check_reduction_rank(op, x.shape())?;
     Ok((lead..x.rank()).collect())
 }

@@ -6,6 +6,7 @@ use super::resample_taps::{ResampleTaps, apply_taps};
 use super::shuffle::concat_dims;
 use super::{SpatialImages, check_lengths};
 use crate::array::{host_values, host_vec};
+use crate::ops::call::check;
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{create, fill, gather, view};
@@ -71,9 +72,7 @@ pub(crate) fn adaptive_means(x: &Tensor, axis: usize, outputs: usize) -> Result<
 }
 
 fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     in_single!(op, [x] => adaptive_avg(op, spatial, x, outputs));
     let outputs = output_lengths(op, x, outputs, spatial)?;
     let first = x.rank() - spatial;

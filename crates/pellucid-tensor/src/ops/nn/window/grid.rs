@@ -3,6 +3,7 @@
 use super::check_lengths;
 use super::resample::cubic_at;
 use crate::array::host_vec;
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{broadcast, map};
 use crate::ops::primitive::precision::in_single;
@@ -233,9 +234,7 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
         );
         return Err(Error::shapes(op, [theta.shape()], help));
     }
-    if !theta.dtype().is_float() {
-        return Err(Error::dtypes(op, [theta.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[theta])?;
     check_lengths(dims)?;
     in_single!(op, [theta] => affine_grid(theta, dims, align_corners));
     let place = |i: usize, len: usize| match (align_corners, len) {
