@@ -38,4 +38,4 @@ pub use half::{bf16, f16};
 pub use inline_vec::InlineVec;
 pub use integer::Integer;
 pub use lock::lock;
-pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides};
+pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides, are_one_axis};

@@ -68,6 +68,7 @@ mod call;
 mod checkpoint;
 mod cloning;
 mod exports;
+mod forward;
 mod functional;
 pub mod graph;
 pub mod hook;

@@ -146,11 +146,8 @@ pub(super) fn extend_mask(
     // The mask may broadcast along the keys.
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {
-        return Err(Error::shapes(
-            MULTIHEAD_ATTENTION,
-            [mask.shape()],
-            "an attention mask must have at least one axis, the keys",
-        ));
+        let help = "an attention mask must have at least one axis, the keys";
+        return Err(Error::shapes(MULTIHEAD_ATTENTION, [mask.shape()], help));
     };
     shape[last] = keys;
     let mask = ops::broadcast_to(&mask, shape.clone())?;

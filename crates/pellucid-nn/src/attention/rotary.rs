@@ -55,11 +55,8 @@ impl Rotary {
         }
         let lead = &x.shape()[..x.rank() - 1];
         if !positions.shape().broadcasts_to(&lead.into()) {
-            return Err(Error::shapes(
-                op,
-                [x.shape(), positions.shape()],
-                "the positions must broadcast to the shape of x without the last axis",
-            ));
+            let help = "the positions must broadcast to the shape of x without the last axis";
+            return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
         }
         let half = x.shape()[x.rank() - 1] / 2;
         let pair = Tensor::arange(0, half as i64, 1).to_dtype(DType::F64);

@@ -118,10 +118,8 @@ impl AveragedModel {
     /// none; [`Error::ReadInCapture`] in a captured step.
     pub fn apply(&mut self) -> Result<()> {
         if self.aside.is_some() {
-            return Err(Error::invalid(
-                "averaged_model",
-                "the model already contains the averages; call restore() before the next apply()",
-            ));
+            let reason = "the model already contains the averages; call restore() before the next apply()";
+            return Err(Error::invalid("averaged_model", reason));
         }
         if self.count.try_item::<f64>()? == 0.0 {
             let reason = "there are no averages before the first update(); call it after a step, or load the averages";

@@ -298,10 +298,8 @@ impl Sequential {
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
         let parts = model_and_loss(self, loss, &inputs)?;
         let Some(kind) = parts.1.target_kind() else {
-            return Err(Error::invalid(
-                op,
-                "the targets of this loss are unknown; use loss.with_targets(shape, dtype)",
-            ));
+            let reason = "the targets of this loss are unknown; use loss.with_targets(shape, dtype)";
+            return Err(Error::invalid(op, reason));
         };
         let model: &dyn ModuleParts = &*parts.0;
         model.supports_capture()?;

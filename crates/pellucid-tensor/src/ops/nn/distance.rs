@@ -1,9 +1,7 @@
 //! Distances between vectors, and normalisation of vectors to a length.
 
-use crate::array::{Array, host_values};
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::array::host_values;
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::{check_reduction_rank, over};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
@@ -15,7 +13,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, formula};
-use smallvec::smallvec;
 
 /// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
 ///
@@ -96,12 +93,7 @@ impl Operation for LargestDifference {
         let largest = formula! { static distance_max(a, b) = (a - b).abs().row_max(); };
         Ok(smallvec![apply_rows(largest, &[&a, &b], &[], self.axis)?.array().clone()])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (a, b, y) = (saved.input(0)?, saved.input(1)?, saved.output(0)?);
         // Equal maxima share the gradient evenly.
         let ties = formula! { static distance_ties(a, b, y) = (a - b).abs().eq(y).to_number(); };
@@ -114,7 +106,7 @@ impl Operation for LargestDifference {
         };
         let full = broadcast("cdist", &[&a, &b])?;
         let of = |k: usize, from: &Tensor, to: &Tensor| -> Result<Option<Tensor>> {
-            if !needed.contains(k) {
+            if !needs.contains(k) {
                 return Ok(None);
             }
             let axes = broadcast::broadcast_axes(from.shape(), &full);

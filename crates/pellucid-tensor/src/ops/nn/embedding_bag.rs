@@ -78,11 +78,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
             return Err(Error::invalid(op, "weights need the mode Sum"));
         }
         if weights.shape() != index.shape() {
-            return Err(Error::shapes(
-                op,
-                [index.shape(), weights.shape()],
-                "weights must have the shape of the indices",
-            ));
+            let help = "weights must have the shape of the indices";
+            return Err(Error::shapes(op, [index.shape(), weights.shape()], help));
         }
     }
     check_norm(op, table, options.max_norm)?;

@@ -103,10 +103,8 @@ fn uniform_integers(
 ) -> Result<Tensor> {
     let count = i128::from(high) - i128::from(low);
     if !(1..=1 << 53).contains(&count) {
-        return Err(Error::invalid(
-            op,
-            format!("{low}..{high} must contain between 1 and 2^53 integers; low must be below high"),
-        ));
+        let reason = format!("{low}..{high} must contain between 1 and 2^53 integers; low must be below high");
+        return Err(Error::invalid(op, reason));
     }
     let scale = formula! { static randint(u; count) = (u * count).floor(); };
     let u = uniform(DType::F64)?;

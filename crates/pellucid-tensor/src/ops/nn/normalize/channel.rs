@@ -247,11 +247,8 @@ pub fn group_norm(
     check::finite(op, "eps", eps)?;
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            format!("{channels} channels are not divisible into {groups} groups"),
-        ));
+        let help = format!("{channels} channels are not divisible into {groups} groups");
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     let each = channels / groups;
     let inside = x.shape()[2..].iter().product::<usize>();

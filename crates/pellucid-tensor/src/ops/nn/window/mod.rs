@@ -51,6 +51,32 @@ impl fmt::Debug for Spatial {
 }
 
 impl Spatial {
+    /// Remedy for a stride or dilation of 0.
+    #[doc(hidden)]
+    pub const DEFAULT_IS_ONE: &str = "use 1, the default";
+    /// Remedy for a stride of 0 between windows that are adjacent by default.
+    #[doc(hidden)]
+    pub const DEFAULT_IS_SIZE: &str = "the default is the size of the window";
+    /// Remedy for a window without elements.
+    #[doc(hidden)]
+    pub const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
+
+    /// Returns an error with the remedy `help` unless all numbers of the option `what` are at least 1.
+    #[doc(hidden)]
+    pub fn check_positive(&self, op: &'static str, what: &str, help: &str) -> Result<()> {
+        if self.0.contains(&0) {
+            let reason = format!("{what} must be at least 1 on every axis, got {:?}; {help}", self.0);
+            return Err(Error::invalid(op, reason));
+        }
+        Ok(())
+    }
+
+    /// Returns three positive numbers: 1 for missing axes, then one for each of `count` axes.
+    fn to_positive(&self, op: &'static str, what: &str, count: usize, help: &str) -> Result<[usize; 3]> {
+        self.check_positive(op, what, help)?;
+        self.to_three(op, what, count, 1)
+    }
+
     /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.
     fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
         if let Some(number) = self.0.iter().find(|&&number| number > MAX_LENGTH) {
@@ -136,20 +162,6 @@ impl SpatialImages {
         let lead = y.shape()[..2].iter().skip(usize::from(!self.batched));
         let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
         view::reshape_to(y, &shape)
-    }
-}
-
-/// Remedy for a stride or dilation of 0.
-const DEFAULT_IS_ONE: &str = "use 1, the default";
-/// Remedy for a window without elements.
-const USE_ONE: &str = "use 1 for an axis on which the window has one element";
-
-/// Returns an error with the remedy `help` unless all numbers are at least 1.
-fn check_positive(op: &'static str, what: &str, help: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
-    if numbers.contains(&0) {
-        Err(Error::invalid(op, format!("{what} must be at least 1 on every axis, got 0; {help}")))
-    } else {
-        Ok(numbers)
     }
 }
 
