@@ -68,11 +68,8 @@ impl Family for MatMul {
             return Err(Error::dtypes("matmul", [a.dtype()], "convert booleans to a numeric dtype first"));
         }
         let mixed = |dtypes: &[DType]| {
-            Err(Error::dtypes(
-                "matmul",
-                dtypes.iter().copied(),
-                "both factors and the product must have the same dtype",
-            ))
+            let help = "both factors and the product must have the same dtype";
+            Err(Error::dtypes("matmul", dtypes.iter().copied(), help))
         };
         let dtypes = [a.dtype(), b.dtype(), out.dtype()];
         let Some(program) = &self.epilogue else {

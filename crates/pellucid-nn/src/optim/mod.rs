@@ -137,10 +137,8 @@ pub trait Optimizer: Send + Sync {
     /// filled; the errors of the constructor. On error nothing is changed.
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         let _ = parameters;
-        Err(Error::invalid(
-            "fill",
-            "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()",
-        ))
+        let reason = "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()";
+        Err(Error::invalid("fill", reason))
     }
 
     /// Undoes [`Optimizer::fill`]; has no effect on an optimizer that was not filled.
