@@ -7,6 +7,7 @@ use crate::hook;
 use crate::layer::Layer;
 use crate::module::{Module, ModuleParts, parts};
 use crate::parameter::first_device;
+use crate::replaced::with_replaced;
 use crate::summary::{Summary, SummaryRow};
 use crate::visit::{ModuleId, ModulePart, label, short_type_name};
 use pellucid_tensor::kernel::Meta;
@@ -233,15 +234,8 @@ fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_
 /// Runs `run` and calls `on_call` for every finished call of a layer in it, inner calls first. Operations run or are
 /// recorded.
 pub(crate) fn with_call_listener<R>(on_call: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
-    struct RestoreListener(Option<CallListener>);
-    impl Drop for RestoreListener {
-        fn drop(&mut self) {
-            CALL_LISTENER.replace(self.0.take());
-        }
-    }
     let _observer = Observer::new();
-    let _back = RestoreListener(CALL_LISTENER.replace(Some(CallListener { calls: 0, on_call })));
-    run()
+    with_replaced(Some(CallListener { calls: 0, on_call }), |listener| CALL_LISTENER.replace(listener), run)
 }
 
 /// The trace of a model on this thread.

@@ -1,11 +1,13 @@
-//! Methods of a pointer that call those of its target.
+//! Methods that call those of another value.
 
-/// Implements methods of a pointer by those of its target.
+/// Implements methods by those of `$target`, such as `[**self]` for a pointer.
 macro_rules! forward {
-    ($($(#[$attribute:meta])* fn $method:ident($self:ident: $own:ty $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
+    ([$target:expr]
+        $($(#[$attribute:meta])* fn $method:ident($self:ident: $own:ty $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*
+    ) => {$(
         $(#[$attribute])*
-        fn $method($self: $own $(, $argument: $type)*) -> $result {
-            (**$self).$method($($argument),*)
+        fn $method($self: $own $(, $argument: $type)*) $(-> $result)? {
+            $target.$method($($argument),*)
         }
     )*};
 }

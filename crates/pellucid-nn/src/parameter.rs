@@ -1,6 +1,7 @@
 //! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
 use crate::cloning::{clone_flag, clone_tensor};
+use crate::replaced::with_replaced;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Device, HostFlag, Result, Tensor, unwrap};
@@ -304,14 +305,7 @@ thread_local! {
 /// Calls `f` with all modules in evaluation mode on this thread. Their own modes stay, because another thread may be
 /// training the same model.
 pub(crate) fn in_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
-    struct RestoreMode(bool);
-    impl Drop for RestoreMode {
-        fn drop(&mut self) {
-            EVALUATES.set(self.0);
-        }
-    }
-    let _back = RestoreMode(EVALUATES.replace(true));
-    f()
+    with_replaced(true, |value| EVALUATES.replace(value), f)
 }
 
 /// Returns the device of the first parameter, or the CPU if there is none.

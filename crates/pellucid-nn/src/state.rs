@@ -67,6 +67,7 @@ pub trait Stateful {
 
 impl<T: Stateful + ?Sized> Stateful for &T {
     forward! {
+        [**self]
         fn state(self: &Self) -> Result<Vec<(String, Tensor)>>;
         fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
     }

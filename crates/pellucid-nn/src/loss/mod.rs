@@ -236,6 +236,7 @@ macro_rules! loss_pointer {
     ([$($generics:tt)*] $pointer:ty) => {
         impl<$($generics)*> Loss for $pointer {
             crate::forward::forward! {
+                [**self]
                 fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
                 fn kind(self: &Self) -> Option<crate::loss::LossKind>;
                 fn check_targets(self: &Self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()>;

@@ -2,7 +2,7 @@
 
 use super::free::free_buffer;
 use crate::layer::Layer;
-use crate::layers::{batch_norms, plain_averages};
+use crate::layers::{batch_norms, with_plain_averages};
 use crate::module::{Module, walk};
 use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
@@ -232,9 +232,8 @@ pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item 
         }
     }
     let _modes = SavedModes::keep(model);
-    let _averages = plain_averages();
     model.train();
-    batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop))
+    with_plain_averages(|| batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop)))
 }
 
 /// A guard that restores the training modes of all layers.

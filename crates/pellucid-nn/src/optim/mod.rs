@@ -400,6 +400,7 @@ fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
 macro_rules! forward_shared {
     () => {
         forward! {
+            [**self]
             fn parameters(self: &Self) -> &[Parameter];
             fn groups(self: &Self) -> usize;
             fn group_rate(self: &Self, group: usize) -> &Hyperparameter;
@@ -407,7 +408,7 @@ macro_rules! forward_shared {
             fn try_set_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
             fn state(self: &Self) -> Vec<(String, Tensor)>;
             fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
-            fn unfill(self: &Self) -> ();
+            fn unfill(self: &Self);
             fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
             #[track_caller]
             fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
@@ -423,6 +424,7 @@ macro_rules! exclusive {
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
             forward_shared!();
             forward! {
+                [**self]
                 fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
                 fn ensure_initialized(self: &mut Self) -> Result<()>;
                 fn set_grad_scale(self: &mut Self, scale: Option<Tensor>) -> Result<()>;

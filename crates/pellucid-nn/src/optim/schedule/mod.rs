@@ -99,6 +99,7 @@ pub trait Schedule: Send + Sync {
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
     forward! {
+        [**self]
         fn next(self: &Self, at: SchedulePoint) -> f64;
         fn closed(self: &Self, at: SchedulePoint) -> Option<f64>;
         fn begin(self: &Self, at: SchedulePoint) -> f64;
