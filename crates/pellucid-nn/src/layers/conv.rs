@@ -110,8 +110,8 @@ impl<const N: usize> ConvSettings<N> {
         }
     }
 
-    /// Draws uniform weights `[first, second / groups, taps..]` for `channels` = \[first, second\], and a bias of `bias`
-    /// values, if it is given. Each number of channels has a kind for the error text.
+    /// Draws uniform weights `[first, second / groups, taps..]`, where `channels` are first and second, and a bias of
+    /// `bias` values, if it is given. Each number of channels has a kind for the error text.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of groups does not divide both numbers; [`Error::OutOfMemory`].

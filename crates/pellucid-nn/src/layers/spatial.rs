@@ -1,6 +1,5 @@
 //! Helpers for layers over spatial axes: numbers for each axis, and inputs with or without a batch.
 
-use pellucid_tensor::ops::Spatial;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
 /// One number for each of N spatial axes, from one for all or one each, the first axis first.
@@ -33,7 +32,7 @@ pub(super) fn positive<const N: usize>(
     help: &str,
 ) -> Result<[usize; N]> {
     let PerAxis(numbers) = numbers.into();
-    Spatial::from(numbers).check_positive(layer, option, help)?;
+    ops::check_positive(layer, option, &numbers, help)?;
     Ok(numbers)
 }
 

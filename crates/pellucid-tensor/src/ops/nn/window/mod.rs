@@ -61,19 +61,9 @@ impl Spatial {
     #[doc(hidden)]
     pub const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
 
-    /// Returns an error with the remedy `help` unless all numbers of the option `what` are at least 1.
-    #[doc(hidden)]
-    pub fn check_positive(&self, op: &'static str, what: &str, help: &str) -> Result<()> {
-        if self.0.contains(&0) {
-            let reason = format!("{what} must be at least 1 on every axis, got {:?}; {help}", self.0);
-            return Err(Error::invalid(op, reason));
-        }
-        Ok(())
-    }
-
     /// Returns three positive numbers: 1 for missing axes, then one for each of `count` axes.
     fn to_positive(&self, op: &'static str, what: &str, count: usize, help: &str) -> Result<[usize; 3]> {
-        self.check_positive(op, what, help)?;
+        check_positive(op, what, &self.0, help)?;
         self.to_three(op, what, count, 1)
     }
 
@@ -163,6 +153,16 @@ impl SpatialImages {
         let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
         view::reshape_to(y, &shape)
     }
+}
+
+/// Returns an error with the remedy `help` unless all numbers of the option `what` are at least 1.
+#[doc(hidden)]
+pub fn check_positive(op: &'static str, what: &str, numbers: &[usize], help: &str) -> Result<()> {
+    if numbers.contains(&0) {
+        let reason = format!("{what} must be at least 1 on every axis, got {numbers:?}; {help}");
+        return Err(Error::invalid(op, reason));
+    }
+    Ok(())
 }
 
 /// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.
