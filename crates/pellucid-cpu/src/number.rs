@@ -116,46 +116,31 @@ compute_scalars! {
     f64: -0.0, 1.0, |a, b| a + b, a * b;
 }
 
+/// Evaluates `body` with `T` bound to the type of the pattern that matches a value.
+macro_rules! with_type {
+    ($value:expr, $T:ident => $body:expr; $($pattern:pat => $type:ty;)*) => {
+        match $value {
+            $($pattern => {
+                type $T = $type;
+                $body
+            })*
+        }
+    };
+}
+
 /// Evaluates `body` with `T` bound to the [`StorageElement`] of a dtype. Booleans are `u8`.
 macro_rules! with_storage_element {
     ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            pellucid_ir::DType::Bool | pellucid_ir::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            pellucid_ir::DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            pellucid_ir::DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            pellucid_ir::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            pellucid_ir::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            pellucid_ir::DType::F16 => {
-                type $T = pellucid_simd::math::half::F16;
-                $body
-            }
-            pellucid_ir::DType::BF16 => {
-                type $T = pellucid_simd::math::half::BF16;
-                $body
-            }
-            pellucid_ir::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            pellucid_ir::DType::F64 => {
-                type $T = f64;
-                $body
-            }
+        with_type! { $dtype, $T => $body;
+            pellucid_ir::DType::Bool | pellucid_ir::DType::U8 => u8;
+            pellucid_ir::DType::I8 => i8;
+            pellucid_ir::DType::I16 => i16;
+            pellucid_ir::DType::I32 => i32;
+            pellucid_ir::DType::I64 => i64;
+            pellucid_ir::DType::F16 => pellucid_simd::math::half::F16;
+            pellucid_ir::DType::BF16 => pellucid_simd::math::half::BF16;
+            pellucid_ir::DType::F32 => f32;
+            pellucid_ir::DType::F64 => f64;
         }
     };
 }
@@ -163,23 +148,11 @@ macro_rules! with_storage_element {
 /// Evaluates `body` with `T` bound to the unsigned integer of a size in bytes, for copies without arithmetic.
 macro_rules! with_width {
     ($bytes:expr, $T:ident => $body:expr) => {
-        match $bytes {
-            1 => {
-                type $T = u8;
-                $body
-            }
-            2 => {
-                type $T = u16;
-                $body
-            }
-            4 => {
-                type $T = u32;
-                $body
-            }
-            _ => {
-                type $T = u64;
-                $body
-            }
+        with_type! { $bytes, $T => $body;
+            1 => u8;
+            2 => u16;
+            4 => u32;
+            _ => u64;
         }
     };
 }

@@ -7,7 +7,7 @@
 //! ([`IndexSpace`]); programs have any number of operands, addresses, and strides in bytes.
 
 use crate::operand::Operand;
-use pellucid_ir::{Layout, Shape};
+use pellucid_ir::{Layout, Shape, are_one_axis};
 use pellucid_runtime::list::List;
 use std::ops::Range;
 
@@ -46,11 +46,7 @@ pub(crate) fn broadcast_axes<'a>(
     keep: impl Fn(usize) -> bool,
 ) -> StridedAxes {
     let stride = |operand: &Operand<'_>, axis: usize| {
-        let own = operand.layout.shape();
-        match axis.checked_sub(shape.len() - own.rank()) {
-            Some(k) if own[k] != 1 => operand.layout.strides()[k] * operand.dtype.size() as isize,
-            _ => 0,
-        }
+        operand.layout.broadcast_stride(axis, shape.len()) * operand.dtype.size() as isize
     };
     let kept = (0..shape.len()).filter(|&a| shape[a] != 1 && keep(a));
     kept.map(|a| StridedAxis { len: shape[a], strides: operands.clone().map(|o| stride(o, a)).collect() }).collect()
@@ -62,7 +58,7 @@ pub(crate) fn merge<S: AsRef<[isize]> + Clone>(axes: &mut StridedAxes<S>) {
     let mut last = 0;
     for i in 1..axes.len() {
         let (outer, inner) = (axes[last].strides.as_ref(), &axes[i]);
-        let merges = outer.iter().zip(inner.strides.as_ref()).all(|(&o, &i)| o == i * inner.len as isize);
+        let merges = outer.iter().zip(inner.strides.as_ref()).all(|(&o, &i)| are_one_axis(o, i, inner.len));
         if merges {
             let inner = axes[i].clone();
             axes[last] = StridedAxis { len: axes[last].len * inner.len, ..inner };

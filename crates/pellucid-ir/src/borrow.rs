@@ -10,6 +10,7 @@
 
 mod waiting;
 
+use crate::lock;
 use waiting::Words;
 pub use waiting::{Parker, WaitList};
 
@@ -17,7 +18,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The atomics of the protocol: the standard library's, or a model checker's.
 pub trait Atomics: Sized {
@@ -175,7 +176,7 @@ impl Atomics for Native {
     }
 
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R {
-        f(&mut WAITERS.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut lock(&WAITERS))
     }
 
     #[inline(always)]

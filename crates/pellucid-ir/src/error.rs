@@ -7,13 +7,14 @@ mod file;
 mod help;
 mod state_dict;
 
+use crate::lock;
 use help::{axis_help, domain_help, index_help, list, memory_message, origin, quoted};
 
 use crate::dtype::DType;
 use crate::shape::Shape;
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The reason why an operation failed.
 ///
@@ -359,7 +360,7 @@ fn names_a_call(text: &str) -> bool {
 /// Returns copies of the names of operations, one for each name: an error that refers to a copy keeps its operation.
 fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&KEPT)
 }
 
 impl Error {

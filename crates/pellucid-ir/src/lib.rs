@@ -15,6 +15,7 @@
 //! | `inline_vec` | [`InlineVec`], a vector that stores short lists inline |
 //! | `integer` | [`Integer`], the integer types in which lengths and axes are written |
 //! | [`kernel`] | the kernel families, with their arguments and shape rules |
+//! | `lock` | [`lock()`], which ignores the poisoning of a mutex |
 //! | [`plan`] | lists of kernels over numbered buffers, and the passes that fuse them and place their memory |
 //! | `shape` | [`Shape`], [`Layout`] and [`Strides`] |
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod formula;
 mod inline_vec;
 mod integer;
 pub mod kernel;
+mod lock;
 pub mod plan;
 mod shape;
 
@@ -35,4 +37,5 @@ pub use error::{Error, Result, WrongShape};
 pub use half::{bf16, f16};
 pub use inline_vec::InlineVec;
 pub use integer::Integer;
-pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides};
+pub use lock::lock;
+pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides, are_one_axis};

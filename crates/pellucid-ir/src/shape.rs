@@ -106,6 +106,18 @@ impl Shape {
         Some(out)
     }
 
+    /// Returns the shape to which all `shapes` broadcast, or `None`.
+    pub fn broadcast_all<'a>(shapes: impl IntoIterator<Item = &'a Shape>) -> Option<Shape> {
+        shapes.into_iter().try_fold(Shape::scalar(), |all, shape| all.broadcast(shape))
+    }
+
+    /// Returns true if this shape broadcasts to `target` by NumPy's rule.
+    #[inline]
+    pub fn broadcasts_to(&self, target: &Shape) -> bool {
+        let fits = |lead: usize| self.iter().zip(&target[lead..]).all(|(&own, &len)| own == len || own == 1);
+        self == target || target.rank().checked_sub(self.rank()).is_some_and(fits)
+    }
+
     /// Returns true if both shapes broadcast to a shape of their own size, so that no element repeats.
     fn aligns_without_repetition(&self, other: &Shape) -> bool {
         let size = self.size();
@@ -391,6 +403,18 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
+    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts: 0 where it repeats.
+    #[inline]
+    pub fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
+        match (axis + self.shape.rank()).checked_sub(rank) {
+            Some(own) if self.shape[own] != 1 => match &self.strides {
+                None => self.shape.contiguous_strides()[own],
+                Some(strides) => strides[own],
+            },
+            _ => 0,
+        }
+    }
+
     /// Returns a view of the same elements in another shape; `None` if that needs a copy or the sizes differ.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.shape.size() != shape.size() {
@@ -421,7 +445,7 @@ impl Layout {
                 }
             }
             let group = &old[i0..i];
-            if group.windows(2).any(|w| w[0].1 != w[1].1 * w[1].0 as isize) {
+            if !group.windows(2).all(|w| are_one_axis(w[0].1, w[1].1, w[1].0)) {
                 return None;
             }
             let mut step = group.last().map_or(0, |&(_, s)| s);
@@ -453,6 +477,13 @@ impl Layout {
         let strides = (0..self.shape.rank()).filter(keep).map(|k| own[k]).collect();
         Layout::strided(shape, strides, offset)
     }
+}
+
+/// Returns true if one stride, `inner`, traverses two neighbouring axes with these strides. The inner axis has
+/// `inner_len` indices.
+#[inline]
+pub fn are_one_axis(outer: isize, inner: isize, inner_len: usize) -> bool {
+    inner.checked_mul(inner_len as isize) == Some(outer)
 }
 
 fn is_contiguous(shape: &Shape, strides: &[isize]) -> bool {

@@ -6,6 +6,8 @@
 use crate::hook;
 use crate::layer::Layer;
 use crate::module::{DynModule, Module, as_dyn};
+use crate::parameter::first_device;
+use crate::replaced::with_replaced;
 use crate::summary::{Summary, SummaryRow};
 use crate::visit::{ModuleId, ModulePart, label, short_type_name};
 use pellucid_tensor::kernel::Meta;
@@ -131,7 +133,7 @@ fn call_observed(
     inputs: &[&Tensor],
     compute: CallComputation<'_>,
 ) -> Result<Tensor> {
-    if WATCH.with_borrow(|watch| watch.is_some()) {
+    if MODEL_TRACE.with_borrow(|trace| trace.is_some()) {
         return ModelTrace::record_call(module.id, module.class(), is_activation, inputs, compute);
     }
     call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
@@ -193,8 +195,8 @@ fn add_failed_path(own: Option<ModuleId>, module: &dyn DynModule, error: Error) 
 }
 
 thread_local! {
-    static WATCH: RefCell<Option<ModelTrace>> = const { RefCell::new(None) };
-    static FOLLOW: RefCell<Option<CallListener>> = const { RefCell::new(None) };
+    static MODEL_TRACE: RefCell<Option<ModelTrace>> = const { RefCell::new(None) };
+    static CALL_LISTENER: RefCell<Option<CallListener>> = const { RefCell::new(None) };
 }
 
 /// An observer of all calls of layers on this thread.
@@ -216,11 +218,11 @@ pub(crate) struct LayerCall<'a> {
 
 /// Runs a call with its hooks, and notifies the listener of this thread when it is finished.
 fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: CallComputation<'_>) -> Result<Tensor> {
-    let next = |follow: &mut CallListener| {
-        follow.calls += 1;
-        (follow.calls - 1, follow.on_call.clone())
+    let next = |listener: &mut CallListener| {
+        listener.calls += 1;
+        (listener.calls - 1, listener.on_call.clone())
     };
-    let Some((call, on_call)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else {
+    let Some((call, on_call)) = CALL_LISTENER.with_borrow_mut(|listener| listener.as_mut().map(next)) else {
         return hook::call_hooked(id, inputs, compute);
     };
     let before = traced().unwrap_or_default().kernels;
@@ -232,15 +234,8 @@ fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: CallComput
 /// Runs `run` and calls `on_call` for every finished call of a layer in it, inner calls first. Operations run or are
 /// recorded.
 pub(crate) fn with_call_listener<R>(on_call: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
-    struct RestoreListener(Option<CallListener>);
-    impl Drop for RestoreListener {
-        fn drop(&mut self) {
-            FOLLOW.replace(self.0.take());
-        }
-    }
     let _observer = Observer::new();
-    let _back = RestoreListener(FOLLOW.replace(Some(CallListener { calls: 0, on_call })));
-    run()
+    with_replaced(Some(CallListener { calls: 0, on_call }), |listener| CALL_LISTENER.replace(listener), run)
 }
 
 /// The trace of a model on this thread.
@@ -277,23 +272,23 @@ impl ModelTrace {
         compute: CallComputation<'_>,
     ) -> Result<Tensor> {
         let (x, before) = (inputs[0], traced().unwrap_or_default());
-        let (at, runs_hooks) = ModelTrace::with(|watch| {
-            let known = id.and_then(|id| watch.names.get(&id)).cloned();
+        let (at, runs_hooks) = ModelTrace::with(|trace| {
+            let known = id.and_then(|id| trace.names.get(&id)).cloned();
             let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
             let (name, type_name) = known.unwrap_or((String::new(), type_name));
             let row = SummaryRow {
                 name,
                 class: type_name,
-                depth: watch.depth,
+                depth: trace.depth,
                 output: Shape::scalar(),
                 bytes: 0,
                 work: before,
             };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
-            watch.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
-            watch.depth += 1;
-            (watch.calls.len() - 1, watch.runs_hooks)
+            trace.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
+            trace.depth += 1;
+            (trace.calls.len() - 1, trace.runs_hooks)
         });
         // The guard also records a layer that panics as failed.
         let mut call = TracedCallGuard { at, output: None };
@@ -304,7 +299,8 @@ impl ModelTrace {
     }
 
     fn with<R>(f: impl FnOnce(&mut ModelTrace) -> R) -> R {
-        WATCH.with_borrow_mut(|watch| f(watch.as_mut().expect("a traced call must run while its trace is active")))
+        MODEL_TRACE
+            .with_borrow_mut(|trace| f(trace.as_mut().expect("a traced call must run while its trace is active")))
     }
 }
 
@@ -318,15 +314,15 @@ struct TracedCallGuard {
 impl Drop for TracedCallGuard {
     fn drop(&mut self) {
         let work = traced().unwrap_or_default();
-        ModelTrace::with(|watch| {
-            watch.depth -= 1;
-            let TracedCall { row, dtype, .. } = &mut watch.calls[self.at];
+        ModelTrace::with(|trace| {
+            trace.depth -= 1;
+            let TracedCall { row, dtype, .. } = &mut trace.calls[self.at];
             match self.output.take() {
                 Some(y) => {
                     (row.bytes, *dtype) = (y.shape.size() * y.dtype.size(), y.dtype);
                     (row.output, row.work) = (y.shape, work - row.work);
                 }
-                None => _ = watch.failed.get_or_insert(label(&row.name, row.class)),
+                None => _ = trace.failed.get_or_insert(label(&row.name, row.class)),
             }
         });
     }
@@ -362,12 +358,12 @@ fn trace_model(
     let named = model.modules();
     let names = named.iter().filter_map(|(name, info)| Some((info.id()?, (name.clone(), info.class())))).collect();
     let _observer = Observer::new();
-    let outer = WATCH.replace(Some(ModelTrace { names, runs_hooks, depth: 0, calls: Vec::new(), failed: None }));
+    let outer = MODEL_TRACE.replace(Some(ModelTrace { names, runs_hooks, depth: 0, calls: Vec::new(), failed: None }));
     let result = trace(run);
-    let watch = WATCH.replace(outer).expect("the trace that was stored above must still be active");
+    let finished = MODEL_TRACE.replace(outer).expect("the trace that was stored above must still be active");
     match result {
-        Ok((value, _)) => Ok((value, watch.calls)),
-        Err(error) => Err(match watch.failed {
+        Ok((value, _)) => Ok((value, finished.calls)),
+        Err(error) => Err(match finished.failed {
             Some(layer) => Error::Layer { layer, source: Box::new(error) },
             None => error,
         }),
@@ -391,13 +387,13 @@ impl<L: Layer + ?Sized> TracedLayer for &L {
 }
 
 /// Returns the device of the first parameter of a module, or the CPU if there is none.
-pub(crate) fn first_device(module: &dyn DynModule) -> Device {
-    module.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
+pub(crate) fn module_device(module: &dyn DynModule) -> Device {
+    first_device(module.parameters().iter().map(|(_, parameter)| parameter))
 }
 
 /// Returns the output for an input of this shape, without values, and all calls.
 fn trace_layer(layer: &dyn TracedLayer, input: &[usize]) -> Result<(Tensor, Vec<TracedCall>)> {
-    let device = first_device(layer);
+    let device = module_device(layer);
     trace_calls(layer, &mut || {
         let _off = no_grad();
         layer.run(&placeholder(device, input, layer.dtype())?)

@@ -3,9 +3,9 @@
 use crate::cloning::CloneScope;
 use crate::hook::{HookGuard, copy_hooks};
 use crate::module::{DynModule, Module, as_dyn, in_value};
-use crate::state::StateDict;
+use crate::state::{IncompatibleKeys, StateDict, StateMismatch, names_and_shapes};
 use pellucid_tensor::{Error, Result, Tensor, TensorId, WrongShape};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result:
 /// PyTorch's `torch.func.functional_call`. The computation is differentiable in the tensors, which may be results of
@@ -58,16 +58,9 @@ pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run
 fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<TensorId, Tensor>> {
     model.check_built(OP)?;
     let own = model.values(|_| true);
-    let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
-    let unexpected: Vec<String> = tensors.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
     let mut given: HashMap<TensorId, Tensor> = HashMap::new();
-    let mut wrong_shapes = Vec::new();
     for (name, own) in &own {
         let Some(tensor) = tensors.get(name) else { continue };
-        if tensor.shape() != own.shape() {
-            let (found, expected) = (tensor.shape().clone(), own.shape().clone());
-            wrong_shapes.push(WrongShape { name: name.clone(), found, expected });
-        }
         if given.insert(own.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
             let reason = format!(
                 "`{name}` and another name of the same parameter have different tensors; pass one tensor for both, or \
@@ -78,9 +71,10 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
     }
     let parameters = model.parameters();
     let absent = parameters.iter().filter(|(_, parameter)| !given.contains_key(&parameter.id()));
-    let missing: Vec<String> = absent.map(|(name, _)| name.clone()).collect();
-    if !(missing.is_empty() && unexpected.is_empty() && wrong_shapes.is_empty()) {
-        return Err(Error::StateDict { op: OP, missing, unexpected, wrong_shapes });
+    let missing = absent.map(|(name, _)| name.clone()).collect();
+    let mismatch = StateMismatch::of(names_and_shapes(&own), missing, tensors);
+    if !mismatch.is_empty() {
+        return Err(Error::invalid(OP, mismatch_text(mismatch)));
     }
     for (name, own) in &own {
         if let Some(tensor) = given.get(&own.id()) {
@@ -88,6 +82,21 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
         }
     }
     Ok(given)
+}
+
+/// Returns the error text for names or shapes that differ from the model's.
+fn mismatch_text(mismatch: StateMismatch) -> String {
+    let StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes } = mismatch;
+    let mut parts = Vec::new();
+    if !missing.is_empty() {
+        parts.push(format!("the parameters {missing:?} have no tensor"));
+    }
+    if !unexpected.is_empty() {
+        parts.push(format!("the model has no parameters or buffers {unexpected:?}"));
+    }
+    let shape = |WrongShape { name, found, expected }| format!("`{name}` has the shape {found} instead of {expected}");
+    parts.extend(wrong_shapes.into_iter().map(shape));
+    format!("{}; pass tensors with the names and shapes of named_parameters()", parts.join(", "))
 }
 
 /// The name of the operation in errors.

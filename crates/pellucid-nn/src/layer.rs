@@ -1,6 +1,7 @@
 //! The trait `Layer`: modules that map one tensor to one tensor.
 
 use crate::call;
+use crate::forward::forward;
 use crate::module::{DynModule, Module, as_dyn, parameters_so_far};
 use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
@@ -117,17 +118,15 @@ pub trait Layer: Module {
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<L: Layer + ?Sized> Layer for $pointer {
-            fn compute(&self, x: &Tensor) -> Result<Tensor> {
-                (**self).compute(x)
+            forward! {
+                [**self]
+                fn compute(self: &Self, x: &Tensor) -> Result<Tensor>;
+                fn input_dtype(self: &Self) -> DType;
+                fn is_activation(self: &Self) -> bool;
             }
+
             fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
                 if size_of_val(&**self) > 0 { (**self).try_forward(x) } else { call::call_layer(self, x) }
-            }
-            fn input_dtype(&self) -> DType {
-                (**self).input_dtype()
-            }
-            fn is_activation(&self) -> bool {
-                (**self).is_activation()
             }
         }
     )*};

@@ -18,6 +18,7 @@
 //! | `call` | calls of layers: hooks run, and observers of the model are notified |
 //! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | `cloning` | clones of models with other tensors |
+//! | `forward` | `forward!`: methods that call those of another value |
 //! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
 //! | `functional` | [`functional_call`]: a call with other tensors as parameters and buffers |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
@@ -34,6 +35,7 @@
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
+//! | `replaced` | values of a thread that are replaced for the time of a call |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
 //! | `standard_types` | [`Module`] for collections, pointers, tuples and plain values |
 //! | `state` | [`StateDict`]: all values of a module or an optimizer, by name; [`Stateful`] parts of a training run |
@@ -70,6 +72,7 @@ mod call;
 mod checkpoint;
 mod cloning;
 mod exports;
+mod forward;
 mod functional;
 pub mod graph;
 pub mod hook;
@@ -85,6 +88,7 @@ mod option_range;
 mod parameter;
 pub mod paths;
 mod recurrent;
+mod replaced;
 mod sequential;
 mod standard_types;
 mod state;

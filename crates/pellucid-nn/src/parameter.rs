@@ -1,12 +1,12 @@
 //! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
 use crate::cloning::{clone_flag, clone_tensor};
+use crate::replaced::with_replaced;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{DType, HostFlag, Result, Tensor, unwrap};
+use pellucid_tensor::{DType, Device, HostFlag, Result, Tensor, unwrap};
 use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
@@ -302,24 +302,15 @@ thread_local! {
     static EVALUATES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A guard that keeps all modules in evaluation mode on this thread. Their own modes stay, because another thread may
-/// be training the same model.
-pub(crate) struct EvaluationGuard {
-    before: bool,
-    /// The guard belongs to its thread, so it must not leave it.
-    _not_send: PhantomData<*const ()>,
+/// Calls `f` with all modules in evaluation mode on this thread. Their own modes stay, because another thread may be
+/// training the same model.
+pub(crate) fn in_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
+    with_replaced(true, |value| EVALUATES.replace(value), f)
 }
 
-impl EvaluationGuard {
-    pub(crate) fn new() -> EvaluationGuard {
-        EvaluationGuard { before: EVALUATES.replace(true), _not_send: PhantomData }
-    }
-}
-
-impl Drop for EvaluationGuard {
-    fn drop(&mut self) {
-        EVALUATES.set(self.before);
-    }
+/// Returns the device of the first parameter, or the CPU if there is none.
+pub(crate) fn first_device<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Device {
+    parameters.into_iter().next().map_or(Device::cpu(), |parameter| parameter.device())
 }
 
 impl Default for TrainingMode {

@@ -114,10 +114,8 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
     pub fn try_new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
         let (stages, heads): (Vec<S>, Vec<H>) = stages.into_iter().unzip();
         let Some(last) = stages.len().checked_sub(1) else {
-            return Err(Error::invalid(
-                "EarlyExit",
-                "the list of stages must contain at least one stage with its head",
-            ));
+            let reason = "the list of stages must contain at least one stage with its head";
+            return Err(Error::invalid("EarlyExit", reason));
         };
         Ok(EarlyExit { stages, heads, choice: PathChoice::new(last) })
     }

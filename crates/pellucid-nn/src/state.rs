@@ -1,7 +1,8 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
+use crate::forward::forward;
 use crate::module::{identity, view};
-use pellucid_tensor::{Device, Error, Generator, Result, Tensor, WrongShape, no_grad, ops};
+use pellucid_tensor::{Device, Error, Generator, Result, Shape, Tensor, WrongShape, no_grad, ops};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -65,12 +66,10 @@ pub trait Stateful {
 }
 
 impl<T: Stateful + ?Sized> Stateful for &T {
-    fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        (**self).state()
-    }
-
-    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        (**self).prepare_load(state)
+    forward! {
+        [**self]
+        fn state(self: &Self) -> Result<Vec<(String, Tensor)>>;
+        fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
     }
 }
 
@@ -276,6 +275,53 @@ impl<'a> NamedValue<'a> {
     }
 }
 
+/// The names and shapes in which a state dict differs from the values of a part.
+pub(crate) struct StateMismatch {
+    pub(crate) keys: IncompatibleKeys,
+    pub(crate) wrong_shapes: Vec<WrongShape>,
+}
+
+impl StateMismatch {
+    /// Compares a state dict with the names and shapes of a part. `missing` are the names that it lacks.
+    pub(crate) fn of<'a>(
+        own: impl Iterator<Item = (&'a str, &'a Shape)> + Clone,
+        missing: Vec<String>,
+        state: &StateDict,
+    ) -> StateMismatch {
+        let known: HashSet<&str> = own.clone().map(|(name, _)| name).collect();
+        let unexpected = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
+        let misfit = |(name, expected): (&str, &Shape)| {
+            let found = state.get(name)?.shape();
+            (found != expected).then(|| WrongShape {
+                name: name.into(),
+                found: found.clone(),
+                expected: expected.clone(),
+            })
+        };
+        StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes: own.filter_map(misfit).collect() }
+    }
+
+    /// Returns true if the names are the same.
+    fn has_same_names(&self) -> bool {
+        self.keys == IncompatibleKeys::default()
+    }
+
+    /// Returns true if names and shapes are the same.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wrong_shapes.is_empty() && self.has_same_names()
+    }
+
+    pub(crate) fn into_error(self) -> Error {
+        let StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes } = self;
+        Error::StateDict { missing, unexpected, wrong_shapes }
+    }
+}
+
+/// Returns the names and shapes of named tensors.
+pub(crate) fn names_and_shapes(named: &[(String, Tensor)]) -> impl Iterator<Item = (&str, &Shape)> + Clone {
+    named.iter().map(|(name, tensor)| (name.as_str(), tensor.shape()))
+}
+
 /// Checks the values of `state` for `own`; `strict` requires that both have the same names. Returns the names that only
 /// one of them has.
 fn prepare_entries<'a>(
@@ -285,21 +331,14 @@ fn prepare_entries<'a>(
 ) -> Result<(StateLoad<'a>, IncompatibleKeys)> {
     let values = NamedValue::all(own);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
-    let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();
-    let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
-    let unexpected: Vec<String> = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
-    let misfit = |(name, tensor): &(String, Tensor)| {
-        let (found, expected) = (state.get(name)?.shape().clone(), tensor.shape().clone());
-        (found != expected).then(|| WrongShape { name: name.clone(), found, expected })
-    };
-    let wrong_shapes: Vec<WrongShape> = own.iter().filter_map(misfit).collect();
-    if !wrong_shapes.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
-        let op = if strict { "load_state_dict" } else { "load_matching" };
-        return Err(Error::StateDict { op, missing, unexpected, wrong_shapes });
+    let missing = absent.map(|value| value.names[0].to_string()).collect();
+    let mismatch = StateMismatch::of(names_and_shapes(own), missing, state);
+    if !mismatch.wrong_shapes.is_empty() || strict && !mismatch.has_same_names() {
+        return Err(mismatch.into_error());
     }
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.
     let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
     let writes = found.map(|(own, value)| Ok((own.clone(), value?.try_to(own.device())?))).collect::<Result<_>>()?;
-    Ok((StateLoad::of_writes(writes), IncompatibleKeys { missing, unexpected }))
+    Ok((StateLoad::of_writes(writes), mismatch.keys))
 }

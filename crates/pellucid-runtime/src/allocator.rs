@@ -12,12 +12,12 @@
 
 use crate::{guard, scratch};
 use pellucid_ir::backend::MemoryStats;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::alloc::{self, Layout};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The alignment of every block: the size of a cache line and of the widest vector.
 pub const ALIGN: usize = 64;
@@ -520,11 +520,6 @@ fn total_in_use(all_stats: &[Arc<ThreadStats>]) -> usize {
 #[cold]
 fn out_of_memory(requested: usize) -> Error {
     Error::OutOfMemory { op: "", shape: None, requested, in_use: stats().in_use, cap: CAP.load(Relaxed) }
-}
-
-/// Locks a mutex and ignores poisoning. No code that runs under these locks can leave the lists in an invalid state.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use crate::idle::release_idle_memory;
 use crate::warning::warn;
 use pellucid_ir::backend::{Backend, DeviceKind, Driver, MemoryStats};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, Once};
@@ -54,7 +54,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry { registered: Vec::new(),
 
 /// Locks the registry and ignores poisoning: its lists are consistent after every statement.
 fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    lock(&REGISTRY)
 }
 
 fn unavailable(device: impl Into<String>, reason: impl Into<String>) -> Error {

@@ -6,8 +6,9 @@
 
 use pellucid_ir::backend::{POISONED, Storage};
 use pellucid_ir::borrow::BorrowGuard;
+use pellucid_ir::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The storages with idle handles that other handles use.
 static WAITING: Mutex<WaitingStorages> = Mutex::new(WaitingStorages { storages: Vec::new(), limit: 0 });
@@ -24,7 +25,7 @@ struct WaitingStorages {
 
 impl WaitingStorages {
     fn lock() -> MutexGuard<'static, WaitingStorages> {
-        WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&WAITING)
     }
 
     /// Releases the memory of all storages whose handles are idle, and removes them.

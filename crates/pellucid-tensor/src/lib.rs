@@ -98,6 +98,8 @@ pub use ops::random::manual_seed;
 pub use panic::unwrap;
 pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;
+#[doc(hidden)]
+pub use pellucid_ir::lock;
 pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{
     DType, Element, Error, Integer, Layout, ReadElement, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel,

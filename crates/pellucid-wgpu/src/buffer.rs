@@ -1,8 +1,8 @@
 //! [`WgpuBuffer`]: the memory of one storage on a device.
 
-use crate::device::{Gpu, lock};
-use pellucid_ir::Result;
+use crate::device::Gpu;
 use pellucid_ir::backend::Buffer;
+use pellucid_ir::{Result, lock};
 use std::sync::{Arc, Mutex};
 
 /// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer

@@ -12,9 +12,9 @@ use crate::shader::{ShaderBuilder, ShaderFeatures};
 use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES, STATUS_WORDS};
 use crate::submission::Recorded;
 use pellucid_ir::backend::MemoryStats;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 /// The largest size in bytes of the parameters of a dispatch, and of all parameters that are submitted together.
@@ -59,11 +59,6 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => std::thread::yield_now(),
         }
     }
-}
-
-/// Locks a mutex. The data of this module is valid after every statement, so a panic of another thread does no harm.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Creates a buffer and counts it. The graphics API reports errors to the error scopes of the caller.

@@ -42,13 +42,7 @@ impl<'a> DeviceArray<'a> {
 
     /// Returns the strides of the array broadcast to `shape`, in elements.
     pub(crate) fn broadcast_strides(&self, shape: &Shape) -> Vec<isize> {
-        let lead = shape.rank() - self.shape().rank();
-        let own = self.layout.strides();
-        let stride = |axis: usize| match axis.checked_sub(lead) {
-            Some(k) if self.shape()[k] != 1 => own[k],
-            _ => 0,
-        };
-        (0..shape.rank()).map(stride).collect()
+        (0..shape.rank()).map(|axis| self.layout.broadcast_stride(axis, shape.rank())).collect()
     }
 }
 

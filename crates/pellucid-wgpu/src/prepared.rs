@@ -11,14 +11,14 @@ use crate::bound::device_buffer;
 use crate::buffer::DeviceMemory;
 use crate::compile::{CompiledShader, HeaderGroups};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
-use crate::device::{Gpu, lock};
+use crate::device::Gpu;
 use crate::families::describe_kernel;
 use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
 use crate::submission::Recorded;
 use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan, SlotUse};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
 /// The number of bind groups that a plan keeps for each list of its buffers. The pool of a training loop that runs

@@ -1,12 +1,12 @@
 //! Properties of an adapter that only a shader can detect.
 
 use crate::buffer::DeviceMemory;
-use crate::device::{Gpu, lock};
+use crate::device::Gpu;
 use crate::dispatch_list::DispatchList;
 use crate::operand::BufferRef;
 use crate::shader::{BindingUse, ROUND_F16, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::sync::Arc;
 
 impl Gpu {

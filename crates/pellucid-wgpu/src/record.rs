@@ -3,11 +3,11 @@
 use crate::bound::BoundOperands;
 use crate::buffer::DeviceMemory;
 use crate::description::{KernelDescription, kernel_scalar};
-use crate::device::{Gpu, PARAMETER_BYTES, lock};
+use crate::device::{Gpu, PARAMETER_BYTES};
 use crate::operand::BufferRef;
 use crate::submission::{Recorded, RecordedDispatch};
-use pellucid_ir::Result;
 use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{Result, lock};
 use std::sync::Arc;
 
 /// The number of dispatches that are submitted together.

@@ -21,14 +21,7 @@ pub(crate) unsafe fn gather(
 ) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
     // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile* (this function's contract).
-    unsafe {
-        match size {
-            1 => gather_as::<u8>(tile.cast(), axes, k, base, start, n),
-            2 => gather_as::<u16>(tile.cast(), axes, k, base, start, n),
-            4 => gather_as::<u32>(tile.cast(), axes, k, base, start, n),
-            _ => gather_as::<u64>(tile.cast(), axes, k, base, start, n),
-        }
-    }
+    unsafe { with_width!(size, T => gather_as::<T>(tile.cast(), axes, k, base, start, n)) }
 }
 
 /// Copies the contiguous `tile` to elements `start..start + n` of operand `k` of an index space.
@@ -49,14 +42,7 @@ pub(crate) unsafe fn scatter(
 ) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
     // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile* (this function's contract).
-    unsafe {
-        match size {
-            1 => scatter_as::<u8>(tile.cast(), axes, k, base, start, n),
-            2 => scatter_as::<u16>(tile.cast(), axes, k, base, start, n),
-            4 => scatter_as::<u32>(tile.cast(), axes, k, base, start, n),
-            _ => scatter_as::<u64>(tile.cast(), axes, k, base, start, n),
-        }
-    }
+    unsafe { with_width!(size, T => scatter_as::<T>(tile.cast(), axes, k, base, start, n)) }
 }
 
 /// Writes the element at `value` to all `n` elements of `tile`.
@@ -68,14 +54,7 @@ pub(crate) unsafe fn scatter(
 pub(crate) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
     // SAFETY: the element type has `size` bytes; the caller guarantees *Value* and *Tile* (this function's contract).
-    unsafe {
-        match size {
-            1 => fill_as::<u8>(tile.cast(), value, n),
-            2 => fill_as::<u16>(tile.cast(), value, n),
-            4 => fill_as::<u32>(tile.cast(), value, n),
-            _ => fill_as::<u64>(tile.cast(), value, n),
-        }
-    }
+    unsafe { with_width!(size, T => fill_as::<T>(tile.cast(), value, n)) }
 }
 
 /// Fills a tile of elements of type `T`.

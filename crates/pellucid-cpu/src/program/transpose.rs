@@ -42,14 +42,7 @@ pub(crate) unsafe fn transpose_matrix(
     );
     // SAFETY: the element type has `size` bytes; the caller guarantees *Source*, *Target* and *Disjoint* (this
     // function's contract).
-    unsafe {
-        match size {
-            1 => transpose_as::<u8>(from, from_row, to, to_row, rows, cols),
-            2 => transpose_as::<u16>(from, from_row, to, to_row, rows, cols),
-            4 => transpose_as::<u32>(from, from_row, to, to_row, rows, cols),
-            _ => transpose_as::<u64>(from, from_row, to, to_row, rows, cols),
-        }
-    }
+    unsafe { with_width!(size, T => transpose_as::<T>(from, from_row, to, to_row, rows, cols)) }
 }
 
 /// Transposes a matrix of elements of type `T`.

@@ -15,6 +15,7 @@
 //! A thread that holds words already does not join the list, because a kernel in the list may wait for these words.
 
 use super::{Atomics, BorrowWord, try_all, wake_waiters};
+use crate::lock;
 use std::cmp::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -337,7 +338,7 @@ struct ParkerState {
 
 impl Parker {
     fn state(&self) -> MutexGuard<'_, ParkerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Sleeps until another thread calls `unpark` or a short time has passed. Returns false if the time has passed.

@@ -29,9 +29,10 @@ use super::gradient::{Gradient, GradientInput, GradientRequest};
 use super::graph::{FormulaNode, Graph, Input, MAX_OPERANDS, NodeId, Output, ValueKind};
 use super::save::derivative_name;
 use crate::error::{Error, Result};
+use crate::lock;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The maximal total number of nodes of all partial derivatives of one formula.
 const MAX_NODES: usize = 400_000;
@@ -368,7 +369,7 @@ impl Partials {
 
     fn tower(&self) -> MutexGuard<'_, Tower> {
         // The lock is poisoned only if a panic occurred while it was held, which would be a bug in this crate.
-        self.tower.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tower)
     }
 }
 

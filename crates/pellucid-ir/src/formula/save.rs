@@ -9,8 +9,9 @@ use super::builder::Builder;
 use super::gradient::{Gradient, GradientInput, GradientRequest, GradientStructure};
 use super::graph::{FormulaNode, Input, NodeId, Output, ValueKind};
 use super::{Formula, FormulaData};
+use crate::lock;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 /// The number of outputs whose subsets are all tried; further outputs are always read.
 const MAX_CHOICES: usize = 4;
@@ -135,7 +136,7 @@ fn names(inner: &FormulaData) -> Vec<String> {
 pub(super) fn derivative_name(name: &'static str) -> &'static str {
     static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let primed = format!("{name}'");
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     match names.get(primed.as_str()) {
         Some(known) => known,
         None => {

@@ -1,7 +1,7 @@
 //! The kernel family [`Attention`] and its shape rule.
 
 use super::operand::{check_outputs, metas};
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::{Layout, Shape};
@@ -161,14 +161,7 @@ impl Family for Attention {
     const FAMILY: &'static str = "attention";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: self.inputs(),
-            outputs: self.outputs(),
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: true,
-            refuses_values: false,
-        }
+        FamilyInfo { is_compute_bound: true, ..FamilyInfo::new(self.inputs(), self.outputs()) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

@@ -1,6 +1,6 @@
 //! The kernel family [`Conv`]: convolutions and their derivatives.
 
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder, Window};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Window};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -71,19 +71,7 @@ impl Family for Conv {
     const FAMILY: &'static str = "conv";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: 2,
-            outputs: 1,
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: true,
-            refuses_values: false,
-        }
-    }
-
-    /// The caller chooses the shape of the output.
-    fn infer(&self, _: &[Meta]) -> Result<Metas> {
-        Ok(Metas::new())
+        FamilyInfo { is_compute_bound: true, ..FamilyInfo::new(2, 1) }
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {

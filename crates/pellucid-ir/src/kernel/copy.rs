@@ -1,7 +1,7 @@
 //! The kernel family [`CopyValues`]: copies into another layout or dtype.
 
 use super::operand::check_broadcast;
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::error::Result;
 use smallvec::smallvec;
 
@@ -13,14 +13,7 @@ impl Family for CopyValues {
     const FAMILY: &'static str = "copy";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: 1,
-            outputs: 1,
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: false,
-        }
+        FamilyInfo::new(1, 1)
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

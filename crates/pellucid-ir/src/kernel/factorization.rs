@@ -1,7 +1,7 @@
 //! The kernel family [`Factorization`] and its shape rule.
 
 use super::operand::{check_outputs, metas};
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -210,14 +210,8 @@ impl Family for Factorization {
     }
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: self.inputs(),
-            outputs: self.outputs(),
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve),
-        }
+        let refuses_values = matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve);
+        FamilyInfo { refuses_values, ..FamilyInfo::new(self.inputs(), self.outputs()) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

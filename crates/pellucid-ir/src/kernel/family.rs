@@ -31,7 +31,9 @@ pub trait Family {
     ///
     /// # Errors
     /// If shapes or dtypes of the inputs do not fit the family.
-    fn infer(&self, inputs: &[Meta]) -> Result<Metas>;
+    fn infer(&self, _inputs: &[Meta]) -> Result<Metas> {
+        Ok(Metas::new())
+    }
 
     /// Checks shapes, dtypes and layouts of the operands, at least [`FamilyInfo::inputs`] and [`FamilyInfo::outputs`]
     /// in number.
@@ -74,6 +76,21 @@ pub struct FamilyInfo {
     pub refuses_values: bool,
 }
 
+impl FamilyInfo {
+    /// Returns the properties of a kernel that reads its inputs in any order, only writes its outputs, is limited by
+    /// memory, and accepts all values.
+    pub(super) fn new(inputs: usize, outputs: usize) -> FamilyInfo {
+        FamilyInfo {
+            inputs,
+            outputs,
+            state_outputs: 0,
+            reads: ReadOrder::Anywhere,
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+}
+
 /// The order in which a kernel reads its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadOrder {
@@ -107,15 +124,12 @@ impl ReadOrder {
 
 /// Returns the shape to which all inputs broadcast.
 pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
-    let mut shape = inputs.first().map_or(Shape::scalar(), |m| m.shape.clone());
-    for input in inputs.iter().skip(1) {
-        shape = shape.broadcast(&input.shape).ok_or_else(|| {
-            let help =
-                "shapes aligned at the last axis must have equal lengths or length 1; reshape or unsqueeze one operand";
-            Error::shapes(op, inputs.iter().map(|m| &m.shape), help)
-        })?;
-    }
-    Ok(shape)
+    let shapes = inputs.iter().map(|m| &m.shape);
+    Shape::broadcast_all(shapes.clone()).ok_or_else(|| {
+        let help =
+            "shapes aligned at the last axis must have equal lengths or length 1; reshape or unsqueeze one operand";
+        Error::shapes(op, shapes, help)
+    })
 }
 
 /// Returns the number of arithmetic operations of a program for one element.

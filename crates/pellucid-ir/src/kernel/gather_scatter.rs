@@ -1,6 +1,6 @@
 //! The kernel families that index: [`Gather`] and [`Scatter`].
 
-use super::{Family, FamilyInfo, Index, IndexedOperand, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, Index, IndexedOperand, KernelOperand, Meta, Metas};
 use crate::error::Result;
 use smallvec::smallvec;
 
@@ -52,15 +52,7 @@ impl Family for Gather {
     const FAMILY: &'static str = "gather";
 
     fn info(&self) -> FamilyInfo {
-        let inputs = 1 + self.index.tensors();
-        FamilyInfo {
-            inputs,
-            outputs: 1,
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: true,
-        }
+        FamilyInfo { refuses_values: true, ..FamilyInfo::new(1 + self.index.tensors(), 1) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
@@ -85,20 +77,7 @@ impl Family for Scatter {
     const FAMILY: &'static str = "scatter";
 
     fn info(&self) -> FamilyInfo {
-        let inputs = 1 + self.index.tensors();
-        FamilyInfo {
-            inputs,
-            outputs: 1,
-            state_outputs: 1,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: true,
-        }
-    }
-
-    /// The caller chooses the shape of the output.
-    fn infer(&self, _: &[Meta]) -> Result<Metas> {
-        Ok(Metas::new())
+        FamilyInfo { state_outputs: 1, refuses_values: true, ..FamilyInfo::new(1 + self.index.tensors(), 1) }
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {

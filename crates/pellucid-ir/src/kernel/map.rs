@@ -28,14 +28,8 @@ impl Family for Map {
     }
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: self.program.inputs.len(),
-            outputs: self.program.outputs.len(),
-            state_outputs: 0,
-            reads: ReadOrder::Elementwise { from: 0 },
-            is_compute_bound: false,
-            refuses_values: false,
-        }
+        let (inputs, outputs) = (self.program.inputs.len(), self.program.outputs.len());
+        FamilyInfo { reads: ReadOrder::Elementwise { from: 0 }, ..FamilyInfo::new(inputs, outputs) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

@@ -42,14 +42,9 @@ impl Family for MatMul {
     fn info(&self) -> FamilyInfo {
         // The first input of the epilogue is the product.
         let others = self.epilogue.as_ref().map_or(0, |program| program.inputs.len().saturating_sub(1));
-        FamilyInfo {
-            inputs: 2 + others,
-            outputs: self.epilogue.as_ref().map_or(1, |program| program.outputs.len()),
-            state_outputs: 0,
-            reads: ReadOrder::Elementwise { from: 2 },
-            is_compute_bound: true,
-            refuses_values: false,
-        }
+        let outputs = self.epilogue.as_ref().map_or(1, |program| program.outputs.len());
+        let reads = ReadOrder::Elementwise { from: 2 };
+        FamilyInfo { reads, is_compute_bound: true, ..FamilyInfo::new(2 + others, outputs) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
@@ -73,11 +68,8 @@ impl Family for MatMul {
             return Err(Error::dtypes("matmul", [a.dtype()], "convert booleans to a numeric dtype first"));
         }
         let mixed = |dtypes: &[DType]| {
-            Err(Error::dtypes(
-                "matmul",
-                dtypes.iter().copied(),
-                "both factors and the product must have the same dtype",
-            ))
+            let help = "both factors and the product must have the same dtype";
+            Err(Error::dtypes("matmul", dtypes.iter().copied(), help))
         };
         let dtypes = [a.dtype(), b.dtype(), out.dtype()];
         let Some(program) = &self.epilogue else {

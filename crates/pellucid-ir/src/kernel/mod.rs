@@ -33,7 +33,7 @@ pub use gather_scatter::{Gather, Scatter, ScatterReduction};
 pub use index::{Index, IndexedOperand};
 pub use map::Map;
 pub use matmul::MatMul;
-pub use operand::{KernelOperand, metas};
+pub use operand::{KernelOperand, common_shape, metas};
 pub use pool::{Pool, PoolPart};
 pub use random::{Distribution, Random};
 pub use recurrent::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode};

@@ -32,21 +32,10 @@ pub fn metas<O: KernelOperand>(operands: &[O]) -> SmallVec<[Meta; 9]> {
     operands.iter().map(O::meta).collect()
 }
 
-/// Returns true if `from` broadcasts to `to` by NumPy's rule.
-#[inline]
-pub(super) fn broadcasts_to(from: &Shape, to: &Shape) -> bool {
-    from == to
-        || to
-            .len()
-            .checked_sub(from.len())
-            .is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
-}
-
 /// Returns the shape to which all operands broadcast, or `None` if there is none or its size overflows. A size can
 /// overflow because broadcast views need little memory.
-pub(super) fn common_shape<'a>(mut operands: impl Iterator<Item = &'a (impl KernelOperand + 'a)>) -> Option<Shape> {
-    let first = operands.next().map_or(Shape::scalar(), |o| o.shape().clone());
-    let shape = operands.try_fold(first, |shape, o| shape.broadcast(o.shape()))?;
+pub fn common_shape<'a>(operands: impl IntoIterator<Item = &'a (impl KernelOperand + 'a)>) -> Option<Shape> {
+    let shape = Shape::broadcast_all(operands.into_iter().map(KernelOperand::shape))?;
     shape.checked_size().map(|_| shape)
 }
 
@@ -55,7 +44,7 @@ pub(super) fn common_shape<'a>(mut operands: impl Iterator<Item = &'a (impl Kern
 pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O]) -> Result<()> {
     let Some(first) = outputs.first() else { return Ok(()) };
     let shape = first.shape();
-    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts_to(i.shape(), shape)) {
+    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| i.shape().broadcasts_to(shape)) {
         return Ok(());
     }
     Err(shape_error(op, inputs, outputs, "the inputs must broadcast to the shape of the outputs"))

@@ -1,6 +1,6 @@
 //! The kernel family [`Pool`]: the maximum of each window, and its gradient.
 
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder, Window};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Window};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -41,19 +41,7 @@ impl Family for Pool {
             PoolPart::Maximum => (1, 2),
             PoolPart::Gradient => (2, 1),
         };
-        FamilyInfo {
-            inputs,
-            outputs,
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: false,
-        }
-    }
-
-    /// The caller chooses the shape of the outputs.
-    fn infer(&self, _: &[Meta]) -> Result<Metas> {
-        Ok(Metas::new())
+        FamilyInfo::new(inputs, outputs)
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {

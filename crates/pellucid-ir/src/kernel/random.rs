@@ -1,6 +1,6 @@
 //! The kernel family [`Random`]: random numbers from a counter-based generator.
 
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -32,19 +32,7 @@ impl Family for Random {
     const FAMILY: &'static str = "random";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: 0,
-            outputs: 2,
-            state_outputs: 1,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: false,
-        }
-    }
-
-    /// The caller chooses the shape of the numbers.
-    fn infer(&self, _: &[Meta]) -> Result<Metas> {
-        Ok(Metas::new())
+        FamilyInfo { state_outputs: 1, ..FamilyInfo::new(0, 2) }
     }
 
     fn check<O: KernelOperand>(&self, _: &[O], outputs: &[O]) -> Result<()> {

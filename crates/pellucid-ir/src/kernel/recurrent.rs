@@ -1,7 +1,7 @@
 //! The kernel family [`Recurrent`] and its shape rule.
 
 use super::operand::{check_outputs, metas};
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::{Layout, Shape};
@@ -210,12 +210,9 @@ impl Family for Recurrent {
 
     fn info(&self) -> FamilyInfo {
         FamilyInfo {
-            inputs: self.inputs(),
-            outputs: self.outputs(),
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
             is_compute_bound: true,
             refuses_values: self.lengths,
+            ..FamilyInfo::new(self.inputs(), self.outputs())
         }
     }
 

@@ -1,7 +1,7 @@
 //! The kernel family [`Reduce`]: reductions over axes, with a program for the inputs and one for the result.
 
 use super::family::{broadcast, flops_per_element};
-use super::operand::{broadcasts_to, common_shape, dtype_error, shape_error};
+use super::operand::{common_shape, dtype_error, shape_error};
 use super::{AxisSet, Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -99,14 +99,8 @@ impl Family for Reduce {
     }
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: self.input_dtypes().count(),
-            outputs: self.output_dtypes().count(),
-            state_outputs: 0,
-            reads: ReadOrder::Elementwise { from: self.program.inputs.len() },
-            is_compute_bound: false,
-            refuses_values: false,
-        }
+        let reads = ReadOrder::Elementwise { from: self.program.inputs.len() };
+        FamilyInfo { reads, ..FamilyInfo::new(self.input_dtypes().count(), self.output_dtypes().count()) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
@@ -135,9 +129,9 @@ impl Family for Reduce {
             let result = self.axes.keepdims(shape);
             self.axes.are_within(shape.rank())
                 && outputs.iter().all(|o| *o.shape() == result)
-                && finishing.iter().all(|i| broadcasts_to(i.shape(), &result))
+                && finishing.iter().all(|i| i.shape().broadcasts_to(&result))
         };
-        if common_shape(reduced.iter()).is_some_and(|shape| fits(&shape)) {
+        if common_shape(reduced).is_some_and(|shape| fits(&shape)) {
             return Ok(());
         }
         let rule = "the outputs must have the common shape of the reduced inputs with length 1 along the reduced axes, \

@@ -1,7 +1,7 @@
 //! The kernel family [`Row`]: programs with row reductions.
 
 use super::family::{broadcast, flops_per_element};
-use super::operand::{broadcasts_to, check_dtypes, common_shape, shape_error};
+use super::operand::{check_dtypes, common_shape, shape_error};
 use super::{AxisSet, Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
@@ -30,14 +30,8 @@ impl Family for Row {
     }
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: self.program.inputs.len(),
-            outputs: self.program.outputs.len(),
-            state_outputs: 0,
-            reads: ReadOrder::Elementwise { from: 0 },
-            is_compute_bound: false,
-            refuses_values: false,
-        }
+        let (inputs, outputs) = (self.program.inputs.len(), self.program.outputs.len());
+        FamilyInfo { reads: ReadOrder::Elementwise { from: 0 }, ..FamilyInfo::new(inputs, outputs) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
@@ -59,7 +53,7 @@ impl Family for Row {
         let per_row_shape = self.axes.keepdims(&shape);
         let fits = inputs.iter().chain(outputs).zip(per_row).enumerate().all(|(i, (operand, per_row))| {
             let expected = if per_row { &per_row_shape } else { &shape };
-            if i < inputs.len() { broadcasts_to(operand.shape(), expected) } else { operand.shape() == expected }
+            if i < inputs.len() { operand.shape().broadcasts_to(expected) } else { operand.shape() == expected }
         });
         if fits && self.axes.are_within(shape.rank()) { Ok(()) } else { Err(error()) }
     }

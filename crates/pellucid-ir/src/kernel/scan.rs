@@ -1,6 +1,6 @@
 //! The kernel family [`Scan`]: cumulative reductions along one axis.
 
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use smallvec::smallvec;
@@ -46,14 +46,7 @@ impl Family for Scan {
 
     fn info(&self) -> FamilyInfo {
         let outputs = 1 + usize::from(self.has_positions());
-        FamilyInfo {
-            inputs: 1,
-            outputs,
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: false,
-        }
+        FamilyInfo::new(1, outputs)
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

@@ -1,6 +1,6 @@
 //! The kernel family [`Sort`]: the first elements of an axis in sorted order.
 
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use smallvec::smallvec;
@@ -23,14 +23,7 @@ impl Family for Sort {
     const FAMILY: &'static str = "sort";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo {
-            inputs: 1,
-            outputs: 2,
-            state_outputs: 0,
-            reads: ReadOrder::Anywhere,
-            is_compute_bound: false,
-            refuses_values: false,
-        }
+        FamilyInfo::new(1, 2)
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

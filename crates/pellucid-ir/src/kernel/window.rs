@@ -29,6 +29,21 @@ impl Window {
         self.dilation[axis] * self.size[axis].saturating_sub(1)
     }
 
+    /// Returns the number of positions from the first tap to the last along an axis, both included.
+    pub fn extent(&self, axis: usize) -> usize {
+        self.reach(axis) + 1
+    }
+
+    /// Returns the number of windows along an axis of length `padded`, which includes padding; `None` if none fits.
+    pub fn outputs(&self, axis: usize, padded: usize) -> Option<usize> {
+        Some(padded.checked_sub(self.extent(axis))? / self.stride[axis] + 1)
+    }
+
+    /// Returns the length that `outputs` windows cover along an axis, at least one.
+    pub fn covered(&self, axis: usize, outputs: usize) -> usize {
+        self.stride[axis] * (outputs - 1) + self.extent(axis)
+    }
+
     /// The limit of coordinates, below which their sums and differences cannot overflow.
     pub const MAX_COORDINATE: usize = isize::MAX as usize / 8;
 

@@ -278,7 +278,7 @@ impl<'a> FusionSide<'a> {
 
 /// Returns the shape to which all operands broadcast.
 fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a SlotView>) -> Option<Shape> {
-    operands.into_iter().try_fold(Shape::scalar(), |shape, o| shape.broadcast(o.layout.shape()))
+    Shape::broadcast_all(operands.into_iter().map(|o| o.layout.shape()))
 }
 
 /// Reshapes one of the launches so that both have the same index space. With `repeats`, a producer of one element may

@@ -132,11 +132,8 @@ impl KvCache {
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
-                return Err(Error::dtypes(
-                    op,
-                    [new.dtype(), buffer.dtype()],
-                    "the keys and values must have the dtype of the cache",
-                ));
+                let help = "the keys and values must have the dtype of the cache";
+                return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], help));
             }
         }
         let full = |error: Error| match error {

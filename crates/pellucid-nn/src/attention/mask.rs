@@ -62,7 +62,7 @@ impl<'a> AttentionMasks<'a> {
                 return Err(Error::dtypes(op, [padding.dtype()], help));
             }
             let expected: Shape = batch.iter().copied().chain([keys]).collect();
-            if padding.shape().broadcast(&expected).as_ref() != Some(&expected) {
+            if !padding.shape().broadcasts_to(&expected) {
                 let is_transposed = padding.rank() == 2 && expected.iter().rev().eq(padding.shape().iter());
                 let help = format!(
                     "key_padding {} must be [batch, keys] = {expected}{}",
@@ -78,7 +78,7 @@ impl<'a> AttentionMasks<'a> {
         }
         let Some(mask) = self.mask else { return Ok(()) };
         let expected: Shape = batch.iter().copied().chain([heads, queries, keys]).collect();
-        if mask.shape().broadcast(&expected).as_ref() != Some(&expected) {
+        if !mask.shape().broadcasts_to(&expected) {
             let lacks_heads = batch.iter().chain(&[queries, keys]).eq(mask.shape().iter());
             let remedy = if lacks_heads {
                 "; add the axis of the heads with unsqueeze(-3)".to_string()
@@ -146,11 +146,8 @@ pub(super) fn extend_mask(
     // The mask may broadcast along the keys.
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {
-        return Err(Error::shapes(
-            MULTIHEAD_ATTENTION,
-            [mask.shape()],
-            "an attention mask must have at least one axis, the keys",
-        ));
+        let help = "an attention mask must have at least one axis, the keys";
+        return Err(Error::shapes(MULTIHEAD_ATTENTION, [mask.shape()], help));
     };
     shape[last] = keys;
     let mask = ops::broadcast_to(&mask, shape.clone())?;

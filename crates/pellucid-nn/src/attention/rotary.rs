@@ -54,12 +54,9 @@ impl Rotary {
             return Err(Error::dtypes(op, [x.dtype()], "rotary positions need a float dtype; use to_dtype()"));
         }
         let lead = &x.shape()[..x.rank() - 1];
-        if positions.shape().broadcast(&lead.into()).as_deref() != Some(lead) {
-            return Err(Error::shapes(
-                op,
-                [x.shape(), positions.shape()],
-                "the positions must broadcast to the shape of x without the last axis",
-            ));
+        if !positions.shape().broadcasts_to(&lead.into()) {
+            let help = "the positions must broadcast to the shape of x without the last axis";
+            return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
         }
         let half = x.shape()[x.rank() - 1] / 2;
         let pair = Tensor::arange(0, half as i64, 1).to_dtype(DType::F64);

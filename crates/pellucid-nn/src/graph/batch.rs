@@ -5,7 +5,7 @@ use crate::loss::{Loss, LossKind};
 use crate::module::{DynModule, Module};
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
-use pellucid_tensor::{Device, Error, Result, Shape, Tensor, ops};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -171,6 +171,22 @@ impl<L: Layer + ?Sized> Model<Tensor> for L {
 pub(super) trait BatchTensors {
     /// Calls `f` with the name of each tensor and the tensor, in order.
     fn each_tensor(&self, f: &mut dyn FnMut(&str, &Tensor));
+
+    /// Calls `f` with the index and the name of each tensor and the tensor, in order, until an error. Returns the
+    /// number of tensors.
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    fn try_each_tensor(&self, f: &mut dyn FnMut(usize, &str, &Tensor) -> Result<()>) -> Result<usize> {
+        let (mut count, mut result) = (0, Ok(()));
+        self.each_tensor(&mut |name, tensor| {
+            if result.is_ok() {
+                result = f(count, name, tensor);
+            }
+            count += 1;
+        });
+        result.map(|()| count)
+    }
 }
 
 impl<X: Batch> BatchTensors for X {
@@ -217,6 +233,33 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
         let mut inputs = inputs.iter();
         let missing = || Error::invalid("batch", "the inputs of the batch differ from those of the first one");
         self.model.run(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
+    }
+}
+
+/// Returns an error unless an input has the name that a step expects.
+pub(super) fn check_batch_name(op: &'static str, expected: &str, name: &str) -> Result<()> {
+    match name == expected {
+        true => Ok(()),
+        false => Err(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`"))),
+    }
+}
+
+/// Returns an error unless a batch has as many inputs as a step expects.
+pub(super) fn check_batch_count(op: &'static str, expected: usize, count: usize) -> Result<()> {
+    match count == expected {
+        true => Ok(()),
+        false => Err(Error::invalid(op, format!("the batch must have {expected} inputs, got {count}"))),
+    }
+}
+
+/// Returns an error unless an input has the dtype that a step expects.
+pub(super) fn check_batch_dtype(op: &'static str, expected: DType, name: &str, x: &Tensor) -> Result<()> {
+    match x.dtype() == expected {
+        true => Ok(()),
+        false => {
+            let help = format!("the step expects `{name}` of dtype {expected}; use to_dtype()");
+            Err(Error::dtypes(op, [x.dtype(), expected], help))
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, placed};
+use super::batch::{
+    Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name,
+    placed,
+};
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
-use crate::call::{first_device, trace_hooked_calls};
+use crate::call::{module_device, trace_hooked_calls};
 use crate::module::DynModule;
-use crate::parameter::EvaluationGuard;
+use crate::parameter::in_evaluation_mode;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops, placeholder,
 };
@@ -384,22 +387,12 @@ impl<'f> ForwardPasses<'f> {
 
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
     fn check(&self, x: &dyn BatchTensors) -> Result<FilledShape> {
-        let (mut given, mut index, mut refused) = (None, 0, None);
-        x.each_tensor(&mut |name, tensor| {
-            if refused.is_none() {
-                refused = self.check_input(index, name, tensor, &mut given).err();
-            }
-            index += 1;
-        });
-        match (refused, given) {
-            (Some(error), _) => Err(error),
-            (None, _) if !self.expected.is_empty() && index != self.expected.len() => {
-                let expected = self.expected.len();
-                Err(Error::invalid(INFERENCE, format!("the batch must have {expected} inputs, got {index}")))
-            }
-            (None, None) => Err(Error::invalid(INFERENCE, "the batch has no input")),
-            (None, Some(given)) => Ok(given),
+        let mut given = None;
+        let count = x.try_each_tensor(&mut |index, name, x| self.check_input(index, name, x, &mut given))?;
+        if !self.expected.is_empty() {
+            check_batch_count(INFERENCE, self.expected.len(), count)?;
         }
+        given.ok_or_else(|| Error::invalid(INFERENCE, "the batch has no input"))
     }
 
     fn check_input(&self, index: usize, name: &str, x: &Tensor, given: &mut Option<FilledShape>) -> Result<()> {
@@ -424,10 +417,7 @@ impl<'f> ForwardPasses<'f> {
             return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
         let Some(expected) = self.expected.get(index) else { return Ok(()) };
-        if name != expected.name {
-            let reason = format!("the input must be `{}`, got `{name}`", expected.name);
-            return Err(Error::invalid(INFERENCE, reason));
-        }
+        check_batch_name(INFERENCE, &expected.name, name)?;
         if x.rank() != expected.shape.rank() || given.of(x.shape()) != given.of(&expected.shape) {
             let (own, shape) = (&expected.shape, x.shape());
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
@@ -437,11 +427,7 @@ impl<'f> ForwardPasses<'f> {
             );
             return Err(Error::shapes(INFERENCE, [shape, own], help));
         }
-        if x.dtype() != expected.dtype {
-            let help = format!("the model was recorded for `{name}` of dtype {}; use to_dtype()", expected.dtype);
-            return Err(Error::dtypes(INFERENCE, [x.dtype(), expected.dtype], help));
-        }
-        Ok(())
+        check_batch_dtype(INFERENCE, expected.dtype, name, x)
     }
 
     /// Stores the inputs of the first batch that was not refused.
@@ -480,15 +466,9 @@ impl<'f> ForwardPasses<'f> {
 
     /// Sets the inputs of the launch: without autograd history, and on the device of the model. Lazy layers are built.
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
-        let device = self.state.as_ref().map_or_else(|| first_device(&*self.model), ModelState::device);
-        let (inputs, mut set) = (&mut self.inputs, Ok(()));
-        inputs.clear();
-        x.each_tensor(&mut |_, x| {
-            if set.is_ok() {
-                set = placed(INFERENCE, device, x).map(|x| inputs.push(x));
-            }
-        });
-        set?;
+        let device = self.state.as_ref().map_or_else(|| module_device(&*self.model), ModelState::device);
+        self.inputs.clear();
+        x.try_each_tensor(&mut |_, _, x| placed(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
         if self.state.is_none() {
             let model: &dyn DynModule = &*self.model;
             model.supports_capture()?;
@@ -548,8 +528,7 @@ impl<'f> ForwardPasses<'f> {
 /// Computes the output in evaluation mode, without gradients.
 fn forward_in_evaluation<'f>(model: &(dyn ModelOfInputs + 'f), inputs: &[Tensor]) -> Result<Tensor> {
     let _off = no_grad();
-    let _evaluating = EvaluationGuard::new();
-    model.output(inputs)
+    in_evaluation_mode(|| model.output(inputs))
 }
 
 /// Returns an error unless an output has this number of rows.

@@ -2,9 +2,9 @@
 
 use super::stream::Stream;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, Captured, DType, Error, IntoOutputs, Result, Shape, Tensor, enable_grad,
+    CacheStats, CaptureOptions, Captured, DType, Error, IntoOutputs, Result, Shape, Tensor, enable_grad, lock,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The operations of a step.
 pub(super) type StepFn<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + Send + 'f>;
@@ -24,7 +24,7 @@ impl<'f> Launcher<'f> {
             return Launcher::Eager(eager.with_reason("its stream is eager".into()));
         }
         let step = eager.step.clone();
-        let recorded = move |inputs: &[Tensor]| (step.lock().unwrap_or_else(PoisonError::into_inner))(inputs);
+        let recorded = move |inputs: &[Tensor]| lock(&step)(inputs);
         Launcher::Captured(Box::new(Captured::unrecorded(options, recorded)), eager)
     }
 
@@ -260,7 +260,7 @@ impl<'f> EagerStep<'f> {
             None => self.stats.misses += 1,
             Some(_) => self.stats.hits += 1,
         }
-        self.outputs = (self.step.lock().unwrap_or_else(PoisonError::into_inner))(inputs)?;
+        self.outputs = lock(&self.step)(inputs)?;
         self.prepare(inputs)?;
         if let Some(last) = self.known.last_mut() {
             last.outputs = self.outputs.iter().map(|output| output.shape().clone()).collect();

@@ -1,6 +1,7 @@
 //! The parameters and buffers of a model, and a check at each launch that they are still the same tensors.
 
 use crate::module::DynModule;
+use crate::parameter::{Parameter, first_device};
 use crate::visit::ModulePart;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor};
 use std::sync::Arc;
@@ -13,13 +14,13 @@ pub(super) struct ModelState<'f> {
     /// The dtypes of the visited tensors.
     dtypes: Vec<DType>,
     /// The first parameter, which is on the device of the model.
-    parameter: Option<Tensor>,
+    parameter: Option<Parameter>,
 }
 
 impl<'f> ModelState<'f> {
     pub(super) fn of(model: Arc<dyn DynModule + Send + Sync + 'f>) -> ModelState<'f> {
-        let module: &dyn DynModule = &*model;
-        let parameter = module.parameters().first().map(|(_, parameter)| parameter.tensor().clone());
+        let parts: &dyn DynModule = &*model;
+        let parameter = parts.parameters().first().map(|(_, parameter)| parameter.clone());
         let mut state = ModelState { model, known: Vec::new(), dtypes: Vec::new(), parameter };
         let mut known = Vec::new();
         state.each(&mut |_, tensor| known.push(tensor.clone()));
@@ -30,7 +31,7 @@ impl<'f> ModelState<'f> {
 
     /// Returns the device of the first parameter, or the CPU if there is none.
     pub(super) fn device(&self) -> Device {
-        self.parameter.as_ref().map_or(Device::cpu(), Tensor::device)
+        first_device(&self.parameter)
     }
 
     /// Returns the parameters and buffers.

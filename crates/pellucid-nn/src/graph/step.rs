@@ -7,10 +7,10 @@ use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Error, GradOptions, Result, Shape, Tensor, ThreadStream, enable_grad, grad_if_reached,
-    no_grad, ops,
+    lock, no_grad, ops,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The computation of a step: the loss, followed by other results.
 pub(super) type StepComputation<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
@@ -48,8 +48,8 @@ impl<'f> StepCore<'f> {
             compute,
             optimizer,
             options: StepOptions::default(),
-            limit: CaptureOptions::default().max_recordings,
-            gradients: GradientBuffers { buffers: Vec::new(), binds: true },
+            limit: CaptureOptions::default().recordings,
+            gradients: GradientBuffers { buffers: Vec::new(), owner: BufferOwner::Step },
             reached: ReachedParameters::default(),
             listener: None,
             pass: None,
@@ -61,8 +61,10 @@ impl<'f> StepCore<'f> {
 
     /// Returns this step without gradient buffers: a parameter without gradient now has none between launches.
     pub(super) fn with_present_gradients(mut self) -> Self {
-        self.gradients =
-            GradientBuffers { buffers: self.optimizer.parameters().iter().map(|p| p.grad()).collect(), binds: false };
+        self.gradients = GradientBuffers {
+            buffers: self.optimizer.parameters().iter().map(|p| p.grad()).collect(),
+            owner: BufferOwner::Caller,
+        };
         self
     }
 
@@ -84,7 +86,7 @@ impl<'f> StepCore<'f> {
     fn begin_accumulation(&mut self) {
         self.passes = 0;
         self.reached.holding = Flags::default();
-        if self.gradients.binds {
+        if self.gradients.owner == BufferOwner::Step {
             self.gradients.buffers.clear();
         }
     }
@@ -185,11 +187,11 @@ impl<'f> StepCore<'f> {
 
     /// Zeroes the buffers of the parameters of these indices.
     fn zero_buffers(&self, is_zeroed: impl Fn(usize) -> bool) -> Result<()> {
-        let GradientBuffers { buffers, binds } = &self.gradients;
+        let GradientBuffers { buffers, owner } = &self.gradients;
         let parameters = self.optimizer.parameters().iter().enumerate();
-        let mut zeroed = parameters.filter(|(at, _)| is_zeroed(*at)).filter_map(|(at, p)| match binds {
-            true => buffers.get(at).cloned().flatten(),
-            false => p.grad(),
+        let mut zeroed = parameters.filter(|(at, _)| is_zeroed(*at)).filter_map(|(at, p)| match owner {
+            BufferOwner::Step => buffers.get(at).cloned().flatten(),
+            BufferOwner::Caller => p.grad(),
         });
         zeroed.try_for_each(|buf| zero(&buf))
     }
@@ -198,7 +200,7 @@ impl<'f> StepCore<'f> {
     fn reached_now(&mut self) -> Result<Flags> {
         let Some(pass) = &self.pass else { return Ok(Flags::default()) };
         let recorded = &self.reached.recorded;
-        let reached = || Ok(recorded.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let reached = || Ok(lock(recorded).clone());
         self.reached.known.of_latest(pass, reached).cloned()
     }
 
@@ -336,8 +338,16 @@ impl ReachedParameters {
 struct GradientBuffers {
     /// The buffer of each parameter, once it is known.
     buffers: Vec<Option<Tensor>>,
-    /// Whether each parameter has a buffer of this step. Otherwise, the step uses the gradients that are bound.
-    binds: bool,
+    owner: BufferOwner,
+}
+
+/// The side that creates gradient buffers.
+#[derive(Clone, Copy, PartialEq)]
+enum BufferOwner {
+    /// Each parameter has a buffer of the step.
+    Step,
+    /// The step uses the gradients that the caller has bound.
+    Caller,
 }
 
 /// Parameters whose gradients were replaced, with their gradients before.
@@ -357,8 +367,9 @@ impl GradientBuffers {
     fn bind(&mut self, parameters: &[Parameter], zeroed: bool) -> Result<Vec<ReplacedBuffer>> {
         let mut replaced = self.restore(parameters, zeroed)?;
         self.buffers.resize(parameters.len(), None);
+        let is_own = self.owner == BufferOwner::Step;
         let trained = parameters.iter().zip(&mut self.buffers).enumerate();
-        let trained = trained.filter(|(_, (p, buffer))| self.binds && p.requires_grad() && !has_buffer(p, buffer));
+        let trained = trained.filter(|(_, (p, buffer))| is_own && p.requires_grad() && !has_buffer(p, buffer));
         for (at, (parameter, buffer)) in trained {
             let zeros = ops::zeros(parameter.shape(), parameter.dtype())?.try_to(parameter.device())?;
             replaced.push(ReplacedBuffer { at, gradient: parameter.grad(), is_new: true });
@@ -377,7 +388,8 @@ impl GradientBuffers {
             let gradient = parameter.grad();
             let is_bound = gradient.as_ref().is_some_and(|gradient| {
                 // Another step may have bound a buffer of its own.
-                !self.binds || buffer.as_ref().is_some_and(|buffer| buffer.storage_id() == gradient.storage_id())
+                self.owner == BufferOwner::Caller
+                    || buffer.as_ref().is_some_and(|buffer| buffer.storage_id() == gradient.storage_id())
             });
             if is_bound {
                 continue;
@@ -446,7 +458,7 @@ impl<'f> StepUpdate<'f> {
         let gradients = own.iter().map(|p| if p.requires_grad() { gradients.next().flatten() } else { None });
         let gradients: Vec<Option<Tensor>> = gradients.collect();
         let reached = gradients.iter().map(Option::is_some).collect();
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = reached;
+        *lock(&self.reached) = reached;
         let _off = no_grad();
         let mut replaced = ReplacedGradients::new();
         let mut replace = |parameter: &Parameter, gradient: Option<Tensor>| {

@@ -1,6 +1,6 @@
 //! The steps and evaluations of a trainer, without the types of its model, loss and optimizer.
 
-use super::batch::{BatchTensors, ModelOfInputs, StepLoss, placed};
+use super::batch::{BatchTensors, ModelOfInputs, StepLoss, check_batch_count, check_batch_name, placed};
 use super::check::StepCheck;
 use super::coverage::{FrozenParameters, fill_optimizer};
 use super::launcher::Launcher;
@@ -8,10 +8,10 @@ use super::options::StepOptions;
 use super::state::ModelState;
 use super::step::{StepComputation, StepCore};
 use super::stream::Stream;
-use crate::call::{first_device, trace_calls, trace_hooked_calls};
+use crate::call::{module_device, trace_calls, trace_hooked_calls};
 use crate::module::DynModule;
 use crate::optim::Optimizer;
-use crate::parameter::EvaluationGuard;
+use crate::parameter::in_evaluation_mode;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, ops,
     placeholder,
@@ -165,9 +165,7 @@ impl<'f> TrainerCore<'f> {
         match self.evaluation.output_shape(&self.inputs, 1) {
             Some(logits) => check_targets(&*self.loss, &logits, y)?,
             None => {
-                let evaluating = EvaluationGuard::new();
-                self.traced_targets(Some(y))?;
-                drop(evaluating);
+                in_evaluation_mode(|| self.traced_targets(Some(y)))?;
                 self.accept(x);
             }
         }
@@ -188,27 +186,18 @@ impl<'f> TrainerCore<'f> {
     /// Places the inputs and the targets of a launch on the device of the model.
     fn set_inputs(&mut self, x: &dyn BatchTensors, y: Option<&Tensor>) -> Result<()> {
         let own: &dyn DynModule = &*self.model;
-        let device = self.state.as_ref().map_or_else(|| first_device(own), ModelState::device);
+        let device = self.state.as_ref().map_or_else(|| module_device(own), ModelState::device);
         let TrainerCore { names, inputs, .. } = self;
         inputs.clear();
-        let mut set = Ok(());
-        x.each_tensor(&mut |name, x| {
-            if set.is_ok() {
-                set = match names.get(inputs.len()) {
-                    Some(expected) if expected != name => {
-                        Err(Error::invalid(SET_BATCH, format!("the input must be `{expected}`, got `{name}`")))
-                    }
-                    _ if x.shape().first() == Some(&0) => {
-                        Err(Error::invalid(SET_BATCH, "the batch has no samples; leave it out"))
-                    }
-                    _ => placed(SET_BATCH, device, x).map(|x| inputs.push(x)),
-                };
+        let count = x.try_each_tensor(&mut |index, name, x| {
+            names.get(index).map_or(Ok(()), |expected| check_batch_name(SET_BATCH, expected, name))?;
+            if x.shape().first() == Some(&0) {
+                return Err(Error::invalid(SET_BATCH, "the batch has no samples; leave it out"));
             }
-        });
-        set?;
-        if !names.is_empty() && inputs.len() != names.len() {
-            let reason = format!("the step has {} inputs, got {}", names.len(), inputs.len());
-            return Err(Error::invalid(SET_BATCH, reason));
+            placed(SET_BATCH, device, x).map(|x| inputs.push(x))
+        })?;
+        if !names.is_empty() {
+            check_batch_count(SET_BATCH, names.len(), count)?;
         }
         if let Some(y) = y {
             inputs.push(placed(SET_BATCH, device, y)?);
@@ -317,8 +306,7 @@ fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLos
 fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launcher<'f> {
     let evaluate = move |inputs: &[Tensor]| {
         let _off = no_grad();
-        let _evaluating = EvaluationGuard::new();
-        compute(inputs)
+        in_evaluation_mode(|| compute(inputs))
     };
     let options = CaptureOptions { max_recordings: step.limit, ..CaptureOptions::default() };
     Launcher::new(step.options.stream.as_ref(), options, Box::new(evaluate))

@@ -4,8 +4,9 @@ use super::batch::placed;
 use super::options::StepOptions;
 use super::step::StepCore;
 use crate::optim::Optimizer;
+use crate::parameter::first_device;
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{CacheStats, Captured, Device, IntoOutputs, Result, Tensor, unwrap};
+use pellucid_tensor::{CacheStats, Captured, IntoOutputs, Result, Tensor, unwrap};
 use std::sync::Arc;
 
 /// A training step over any inputs: a closure computes the loss and other results, and an optimizer minimizes the loss.
@@ -124,7 +125,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     fn place(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        let device = self.optimizer().parameters().first().map_or(Device::cpu(), |parameter| parameter.device());
+        let device = first_device(self.optimizer().parameters());
         self.inputs.clear();
         inputs.iter().try_for_each(|x| placed("launch", device, x).map(|x| self.inputs.push(x)))
     }

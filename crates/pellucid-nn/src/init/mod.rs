@@ -23,6 +23,7 @@ mod values;
 pub use fan::{Fan, Nonlinearity};
 
 use crate::parameter::Parameter;
+use crate::replaced::with_replaced;
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, no_grad, ops, unwrap};
 use std::cell::{Cell, RefCell};
 
@@ -50,15 +51,8 @@ pub fn default_dtype() -> DType {
 #[doc(alias = "set_default_dtype")]
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
-    struct DTypeGuard(DType);
-    impl Drop for DTypeGuard {
-        fn drop(&mut self) {
-            DTYPE.set(self.0);
-        }
-    }
     assert!(dtype.is_float(), "in_dtype: the dtype of parameters must be a float, got {dtype}");
-    let _before = DTypeGuard(DTYPE.replace(dtype));
-    make()
+    with_replaced(dtype, |dtype| DTYPE.replace(dtype), make)
 }
 
 /// Runs `make` with random initial values from this generator instead of the thread's.
@@ -70,14 +64,7 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// assert_eq!(a.weight.to_vec::<f32>(), b.weight.to_vec::<f32>());
 /// ```
 pub fn from_generator<R>(generator: &Generator, make: impl FnOnce() -> R) -> R {
-    struct GeneratorGuard(Option<Generator>);
-    impl Drop for GeneratorGuard {
-        fn drop(&mut self) {
-            GENERATOR.set(self.0.take());
-        }
-    }
-    let _before = GeneratorGuard(GENERATOR.replace(Some(generator.clone())));
-    make()
+    with_replaced(Some(generator.clone()), |generator| GENERATOR.replace(generator), make)
 }
 
 /// Returns the generator of random initial values.

@@ -57,10 +57,8 @@ pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Resul
 
 pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<Tensor> {
     if !(std.is_finite() && std >= 0.0) {
-        return Err(Error::invalid(
-            "normal",
-            format!("the standard deviation must be finite and at least 0, got {std}"),
-        ));
+        let reason = format!("the standard deviation must be finite and at least 0, got {std}");
+        return Err(Error::invalid("normal", reason));
     }
     let z = ops::randn_with(shape, dtype, &generator())?;
     ops::map(formula!(|z; mean, std| mean + z * std), &[&z], &[mean.into(), std.into()])

@@ -7,6 +7,7 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
+use crate::replaced::with_replaced;
 use crate::visit::ModulePart;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
@@ -186,20 +187,9 @@ thread_local! {
     static PLAIN_AVERAGES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A guard that makes running statistics plain averages over all batches.
-pub(crate) struct PlainAverages {
-    before: bool,
-}
-
-/// Makes the layers that this thread calls behave as [`cumulative`](BatchNorm::cumulative) ones.
-pub(crate) fn plain_averages() -> PlainAverages {
-    PlainAverages { before: PLAIN_AVERAGES.replace(true) }
-}
-
-impl Drop for PlainAverages {
-    fn drop(&mut self) {
-        PLAIN_AVERAGES.set(self.before);
-    }
+/// Calls `f`, in which the layers that this thread calls behave as [`cumulative`](BatchNorm::cumulative) ones.
+pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
+    with_replaced(true, |value| PLAIN_AVERAGES.replace(value), f)
 }
 
 /// Returns mean, variance and count of every batch normalisation of a module that has running statistics.

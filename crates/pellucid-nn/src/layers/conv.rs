@@ -1,7 +1,7 @@
 //! Convolutions and transposed convolutions over one, two or three spatial axes.
 
 use super::pad::pad_last;
-use super::spatial::{DEFAULT_IS_ONE, PerAxis, by_axes, channels, positive};
+use super::spatial::{PerAxis, by_axes, channels, positive};
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
@@ -10,13 +10,8 @@ use crate::module::Module;
 use crate::parameter::Parameter;
 use crate::visit::{ModulePart, Visitor};
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::ops::PaddingMode;
+use pellucid_tensor::ops::{PaddingMode, Spatial};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
-
-/// The names of convolutions over one, two and three axes.
-const CONV: [&str; 3] = ["conv1d", "conv2d", "conv3d"];
-/// The names of transposed convolutions over one, two and three axes.
-const TRANSPOSED: [&str; 3] = ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"];
 
 /// The padding of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,14 +101,6 @@ impl<const N: usize> ConvSettings<N> {
         Ok(ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 })
     }
 
-    fn with_stride(self, layer: &'static str, stride: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
-        Ok(ConvSettings { stride: positive(layer, "stride", stride, DEFAULT_IS_ONE)?, ..self })
-    }
-
-    fn with_dilation(self, layer: &'static str, dilation: impl Into<PerAxis<N>>) -> Result<ConvSettings<N>> {
-        Ok(ConvSettings { dilation: positive(layer, "dilation", dilation, DEFAULT_IS_ONE)?, ..self })
-    }
-
     fn options(&self) -> ops::ConvOptions {
         ops::ConvOptions {
             stride: self.stride.into(),
@@ -123,32 +110,88 @@ impl<const N: usize> ConvSettings<N> {
         }
     }
 
-    /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound. Each number of
-    /// channels has a name for the error text.
+    /// Draws uniform weights `[first, second / groups, taps..]`, where `channels` are first and second, and a bias of
+    /// `bias` values, if it is given. Each number of channels has a kind for the error text.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of groups does not divide both numbers; [`Error::OutOfMemory`].
     #[track_caller]
-    fn weight(
+    fn draw(
         &self,
         layer: &'static str,
-        (first_name, first): (&str, usize),
-        (second_name, second): (&str, usize),
-    ) -> Result<(Parameter, f64)> {
-        if self.groups == 0 || !first.is_multiple_of(self.groups) || !second.is_multiple_of(self.groups) {
+        kinds: [&str; 2],
+        channels: [usize; 2],
+        bias: Option<usize>,
+    ) -> Result<(Parameter, Option<Parameter>)> {
+        let ([first, second], groups) = (channels, self.groups);
+        if groups == 0 || channels.iter().any(|count| !count.is_multiple_of(groups)) {
             let reason = format!(
-                "the number of groups, {}, must divide {first}, the number of {first_name} channels, and {second}, the \
-                 number of {second_name} channels; use groups(1), or other numbers of channels",
-                self.groups
+                "the number of groups, {groups}, must divide {first}, the number of {} channels, and {second}, the \
+                 number of {} channels; use groups(1), or other numbers of channels",
+                kinds[0], kinds[1]
             );
             return Err(Error::invalid(layer, reason));
         }
-        let second = second / self.groups;
+        let second = second / groups;
         let bound = init::uniform_bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
-        Ok((init::of_layer(layer, init::try_uniform(shape, -bound, bound))?, bound))
+        let weight = init::of_layer(layer, init::try_uniform(shape, -bound, bound))?;
+        let bias = bias.map(|count| init::of_layer(layer, init::try_uniform(count, -bound, bound))).transpose()?;
+        Ok((weight, bias))
     }
 }
+
+/// Implements the options that convolutions and transposed convolutions share. `$names` are their names in errors for
+/// one, two and three axes, and `$kinds` the channels on the first two axes of the weight.
+macro_rules! convolution_options {
+    ($layer:ident, $names:expr, $kinds:expr) => {
+        impl<const N: usize> $layer<N> {
+            /// The name of the layer in errors.
+            const NAME: &'static str = by_axes::<_, N>($names);
+
+            /// Sets the stride.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] for a stride of 0.
+            #[panicking_form]
+            pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<$layer<N>> {
+                let stride = positive(Self::NAME, "stride", stride, Spatial::DEFAULT_IS_ONE)?;
+                Ok($layer { sliding: ConvSettings { stride, ..self.sliding }, ..self })
+            }
+
+            /// Sets the dilation, the distance between taps of the kernel.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] for a dilation of 0.
+            #[panicking_form]
+            pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<$layer<N>> {
+                let dilation = positive(Self::NAME, "dilation", dilation, Spatial::DEFAULT_IS_ONE)?;
+                Ok($layer { sliding: ConvSettings { dilation, ..self.sliding }, ..self })
+            }
+
+            /// Splits the channels into groups: the output channels of a group depend on its input channels only.
+            /// Weight and bias are drawn again, since the shape of the weight changes.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels;
+            /// [`Error::OutOfMemory`].
+            #[panicking_form]
+            pub fn try_groups(self, groups: usize) -> Result<$layer<N>> {
+                let channels = [self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups];
+                let sliding = ConvSettings { groups, ..self.sliding };
+                let (weight, bias) = sliding.draw(Self::NAME, $kinds, channels, self.bias.map(|bias| bias.size()))?;
+                Ok($layer { weight, bias, sliding, ..self })
+            }
+
+            /// Removes the bias.
+            pub fn without_bias(self) -> $layer<N> {
+                $layer { bias: None, ..self }
+            }
+        }
+    };
+}
+convolution_options!(Conv, ["conv1d", "conv2d", "conv3d"], ["output", "input"]);
+convolution_options!(ConvTranspose, ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], ["input", "output"]);
 
 impl<const N: usize> Conv<N> {
     /// Creates a layer from `inputs` to `outputs` channels with this kernel size; stride 1, no padding, dilation 1, one
@@ -158,9 +201,8 @@ impl<const N: usize> Conv<N> {
     /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        let sliding = ConvSettings::new(by_axes::<_, N>(CONV), kernel.into().0)?;
-        let (weight, bound) = sliding.weight(by_axes::<_, N>(CONV), ("output", outputs), ("input", inputs))?;
-        let bias = Some(init::of_layer(by_axes::<_, N>(CONV), init::try_uniform(outputs, -bound, bound))?);
+        let sliding = ConvSettings::new(Self::NAME, kernel.into().0)?;
+        let (weight, bias) = sliding.draw(Self::NAME, ["output", "input"], [outputs, inputs], Some(outputs))?;
         Ok(Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None })
     }
 
@@ -171,15 +213,6 @@ impl<const N: usize> Conv<N> {
         Lazy::new(move |input| Conv::try_new(channels::<N>("conv", input)?, outputs, kernel))
     }
 
-    /// Sets the stride.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a stride of 0.
-    #[panicking_form]
-    pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        Ok(Conv { sliding: self.sliding.with_stride(by_axes::<_, N>(CONV), stride)?, ..self })
-    }
-
     /// Sets the padding.
     pub fn padding(self, padding: impl Into<Padding<N>>) -> Conv<N> {
         Conv { padding: padding.into(), ..self }
@@ -188,38 +221,6 @@ impl<const N: usize> Conv<N> {
     /// Sets the values of the padding; zeros by default.
     pub fn padding_mode(self, mode: PaddingMode) -> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
-    }
-
-    /// Sets the dilation, the distance between taps of the kernel.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a dilation of 0.
-    #[panicking_form]
-    pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        Ok(Conv { sliding: self.sliding.with_dilation(by_axes::<_, N>(CONV), dilation)?, ..self })
-    }
-
-    /// Splits the channels into groups: the output channels of a group depend on its input channels only. Weight and
-    /// bias are drawn again, since the shape of the weight changes.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels; [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_groups(self, groups: usize) -> Result<Conv<N>> {
-        let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
-        let sliding = ConvSettings { groups, ..self.sliding };
-        let (weight, bound) = sliding.weight(by_axes::<_, N>(CONV), ("output", outputs), ("input", inputs))?;
-        let bias = self
-            .bias
-            .is_some()
-            .then(|| init::of_layer(by_axes::<_, N>(CONV), init::try_uniform(outputs, -bound, bound)))
-            .transpose()?;
-        Ok(Conv { weight, bias, sliding, ..self })
-    }
-
-    /// Removes the bias.
-    pub fn without_bias(self) -> Conv<N> {
-        Conv { bias: None, ..self }
     }
 
     /// Returns the padding (before, after) of every axis.
@@ -246,7 +247,7 @@ impl<const N: usize> Conv<N> {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
-        check_input_dtype(by_axes::<_, N>(CONV), x, weight)?;
+        check_input_dtype(Self::NAME, x, weight)?;
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
             (None, Padding::Both(both)) => conv(x, weight, bias, ops::ConvOptions { padding: both.into(), ..options }),
@@ -254,7 +255,7 @@ impl<const N: usize> Conv<N> {
                 conv(x, weight, bias, ops::ConvOptions { padding: ops::ConvPadding::Same, ..options })
             }
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
-                Err(Error::invalid(by_axes::<_, N>(CONV), "padding \"same\" requires stride 1"))
+                Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1"))
             }
             (Some(mode), _) => conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, options),
         }
@@ -301,9 +302,8 @@ impl<const N: usize> ConvTranspose<N> {
     /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        let sliding = ConvSettings::new(by_axes::<_, N>(TRANSPOSED), kernel.into().0)?;
-        let (weight, bound) = sliding.weight(by_axes::<_, N>(TRANSPOSED), ("input", inputs), ("output", outputs))?;
-        let bias = Some(init::of_layer(by_axes::<_, N>(TRANSPOSED), init::try_uniform(outputs, -bound, bound))?);
+        let sliding = ConvSettings::new(Self::NAME, kernel.into().0)?;
+        let (weight, bias) = sliding.draw(Self::NAME, ["input", "output"], [inputs, outputs], Some(outputs))?;
         Ok(ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] })
     }
 
@@ -311,15 +311,6 @@ impl<const N: usize> ConvTranspose<N> {
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
         let kernel = kernel.into();
         Lazy::new(move |input| ConvTranspose::try_new(channels::<N>("conv_transpose", input)?, outputs, kernel))
-    }
-
-    /// Sets the stride.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a stride of 0.
-    #[panicking_form]
-    pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        Ok(ConvTranspose { sliding: self.sliding.with_stride(by_axes::<_, N>(TRANSPOSED), stride)?, ..self })
     }
 
     /// Sets the padding, which is cut off at both ends of the output.
@@ -330,37 +321,6 @@ impl<const N: usize> ConvTranspose<N> {
     /// Sets the number of additional outputs at the end of every axis, less than the stride or the dilation.
     pub fn output_padding(self, more: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         ConvTranspose { output_padding: more.into().0, ..self }
-    }
-
-    /// Sets the dilation, the distance between taps of the kernel.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a dilation of 0.
-    #[panicking_form]
-    pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        Ok(ConvTranspose { sliding: self.sliding.with_dilation(by_axes::<_, N>(TRANSPOSED), dilation)?, ..self })
-    }
-
-    /// Splits the channels into groups; see [`Conv::groups`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels; [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_groups(self, groups: usize) -> Result<ConvTranspose<N>> {
-        let (inputs, outputs) = (self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups);
-        let sliding = ConvSettings { groups, ..self.sliding };
-        let (weight, bound) = sliding.weight(by_axes::<_, N>(TRANSPOSED), ("input", inputs), ("output", outputs))?;
-        let bias = self
-            .bias
-            .is_some()
-            .then(|| init::of_layer(by_axes::<_, N>(TRANSPOSED), init::try_uniform(outputs, -bound, bound)))
-            .transpose()?;
-        Ok(ConvTranspose { weight, bias, sliding, ..self })
-    }
-
-    /// Removes the bias.
-    pub fn without_bias(self) -> ConvTranspose<N> {
-        ConvTranspose { bias: None, ..self }
     }
 
     /// Returns the output with these spatial lengths, instead of those from `output_padding`.
@@ -390,7 +350,7 @@ impl<const N: usize> ConvTranspose<N> {
 
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
-        check_input_dtype(by_axes::<_, N>(TRANSPOSED), x, weight)?;
+        check_input_dtype(Self::NAME, x, weight)?;
         let (padding, output_padding) = (self.padding.into(), more.into());
         let options = ops::ConvOptions { padding, output_padding, ..self.sliding.options() };
         conv(x, weight, self.bias.as_deref(), options)

@@ -1,11 +1,12 @@
 //! Fractional max pooling.
 
-use super::spatial::{ONE_ELEMENT, PerAxis, channels, positive};
+use super::spatial::{PerAxis, channels, positive};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
 use crate::visit::Visitor;
 use pellucid_derive::panicking_form;
+use pellucid_tensor::ops::Spatial;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// The name of the layers in errors.
@@ -78,7 +79,7 @@ impl<const N: usize> FractionalMaxPool<N> {
     }
 
     fn with_count(size: impl Into<PerAxis<N>>, count: WindowCount<N>) -> Result<FractionalMaxPool<N>> {
-        Ok(FractionalMaxPool { size: positive(FRACTIONAL, "size", size, ONE_ELEMENT)?, count, samples: None })
+        Ok(FractionalMaxPool { size: positive(FRACTIONAL, "size", size, Spatial::ONE_ELEMENT)?, count, samples: None })
     }
 
     /// Uses the samples `[B, C, N]` in [0, 1) instead of random numbers; see [`ops::fractional_max_pool2d`]. The

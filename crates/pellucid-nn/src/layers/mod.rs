@@ -23,7 +23,7 @@ mod shape;
 mod spatial;
 mod unpool;
 
-pub(crate) use batch_norm::{batch_norms, plain_averages};
+pub(crate) use batch_norm::{batch_norms, with_plain_averages};
 pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
 

@@ -1,9 +1,9 @@
 //! Pooling: the maximum, the mean or the p-norm of windows, given by their size or by their number.
 
-use super::spatial::{DEFAULT_IS_ONE, DEFAULT_IS_SIZE, ONE_ELEMENT, PerAxis, by_axes, positive};
+use super::spatial::{PerAxis, by_axes, positive};
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions};
+use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions, Spatial};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// Defines pooling layers with a window size, and their common options.
@@ -35,7 +35,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`] for a stride of 0.
             #[panicking_form]
             pub fn try_stride(mut self, stride: impl Into<PerAxis<N>>) -> Result<$name<N>> {
-                self.pool.stride = Some(positive(Self::NAME, "stride", stride, DEFAULT_IS_SIZE)?.into());
+                self.pool.stride = Some(positive(Self::NAME, "stride", stride, Spatial::DEFAULT_IS_SIZE)?.into());
                 Ok(self)
             }
 
@@ -70,7 +70,7 @@ windows! {
 
 /// Returns adjacent windows of this size.
 fn windows<const N: usize>(layer: &'static str, size: impl Into<PerAxis<N>>) -> Result<PoolOptions> {
-    Ok(PoolOptions::new(positive(layer, "size", size, ONE_ELEMENT)?))
+    Ok(PoolOptions::new(positive(layer, "size", size, Spatial::ONE_ELEMENT)?))
 }
 
 impl<const N: usize> MaxPool<N> {
@@ -95,7 +95,7 @@ impl<const N: usize> MaxPool<N> {
     /// [`Error::InvalidArgument`] for a dilation of 0.
     #[panicking_form]
     pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<MaxPool<N>> {
-        let dilation = positive(Self::NAME, "dilation", dilation, DEFAULT_IS_ONE)?.into();
+        let dilation = positive(Self::NAME, "dilation", dilation, Spatial::DEFAULT_IS_ONE)?.into();
         Ok(MaxPool { pool: PoolOptions { dilation, ..self.pool } })
     }
 
@@ -141,10 +141,8 @@ impl<const N: usize> AvgPool<N> {
             && (number == 0.0 || !number.is_finite())
         {
             let help = "the default is AvgPoolDivisor::Window, the size of the window";
-            return Err(Error::invalid(
-                Self::NAME,
-                format!("divisor must be finite and nonzero, got {number}; {help}"),
-            ));
+            let reason = format!("divisor must be finite and nonzero, got {number}; {help}");
+            return Err(Error::invalid(Self::NAME, reason));
         }
         Ok(AvgPool { divisor, ..self })
     }

@@ -1,8 +1,9 @@
 //! Layers that rearrange elements, and the identity.
 
-use super::spatial::{DEFAULT_IS_ONE, ONE_ELEMENT, PerAxis, positive};
+use super::spatial::{PerAxis, positive};
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::ops::Spatial;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// The identity: returns x.
@@ -89,7 +90,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a size of 0.
             #[panicking_form]
             pub fn try_new($($field: impl Into<PerAxis<2>>,)* size: impl Into<PerAxis<2>>) -> Result<$name> {
-                let (size, one) = (positive(stringify!($name), "size", size, ONE_ELEMENT)?, [1, 1]);
+                let (size, one) = (positive(stringify!($name), "size", size, Spatial::ONE_ELEMENT)?, [1, 1]);
                 Ok($name { $($field: $field.into().0,)* size, stride: one, padding: [0, 0], dilation: one })
             }
 
@@ -99,7 +100,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a stride of 0.
             #[panicking_form]
             pub fn try_stride(self, stride: impl Into<PerAxis<2>>) -> Result<$name> {
-                Ok($name { stride: positive(stringify!($name), "stride", stride, DEFAULT_IS_ONE)?, ..self })
+                Ok($name { stride: positive(stringify!($name), "stride", stride, Spatial::DEFAULT_IS_ONE)?, ..self })
             }
 
             /// Sets the padding.
@@ -113,7 +114,7 @@ macro_rules! windows {
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a dilation of 0.
             #[panicking_form]
             pub fn try_dilation(self, dilation: impl Into<PerAxis<2>>) -> Result<$name> {
-                Ok($name { dilation: positive(stringify!($name), "dilation", dilation, DEFAULT_IS_ONE)?, ..self })
+                Ok($name { dilation: positive(stringify!($name), "dilation", dilation, Spatial::DEFAULT_IS_ONE)?, ..self })
             }
         }
     )*};

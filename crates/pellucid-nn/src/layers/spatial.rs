@@ -24,13 +24,6 @@ impl<const N: usize> From<[usize; N]> for PerAxis<N> {
     }
 }
 
-/// Remedy for a stride or dilation of 0.
-pub(super) const DEFAULT_IS_ONE: &str = "use 1, the default";
-/// Remedy for a window without elements.
-pub(super) const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
-/// Remedy for a stride of 0 between windows that are adjacent by default.
-pub(super) const DEFAULT_IS_SIZE: &str = "the default is the size of the window";
-
 /// Returns the numbers of an option of a layer, or an error with the remedy `help` if one of them is 0.
 pub(super) fn positive<const N: usize>(
     layer: &'static str,
@@ -39,12 +32,7 @@ pub(super) fn positive<const N: usize>(
     help: &str,
 ) -> Result<[usize; N]> {
     let PerAxis(numbers) = numbers.into();
-    if numbers.contains(&0) {
-        return Err(Error::invalid(
-            layer,
-            format!("{option} must be at least 1 on every axis, got {numbers:?}; {help}"),
-        ));
-    }
+    ops::check_positive(layer, option, &numbers, help)?;
     Ok(numbers)
 }
 

@@ -1,8 +1,9 @@
 //! Max unpooling, the partial inverse of max pooling.
 
-use super::spatial::{DEFAULT_IS_SIZE, ONE_ELEMENT, PerAxis, by_axes, channels, positive};
+use super::spatial::{PerAxis, by_axes, channels, positive};
 use crate::call;
 use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::ops::Spatial;
 use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
 
 /// The partial inverse of a [`MaxPool`](crate::MaxPool) with the same options: maxima at their positions, zeros
@@ -42,7 +43,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// [`Error::InvalidArgument`] for a size of 0.
     #[panicking_form]
     pub fn try_new(size: impl Into<PerAxis<N>>) -> Result<MaxUnpool<N>> {
-        let size = positive(Self::NAME, "size", size, ONE_ELEMENT)?;
+        let size = positive(Self::NAME, "size", size, Spatial::ONE_ELEMENT)?;
         Ok(MaxUnpool { size, stride: size, padding: [0; N] })
     }
 
@@ -52,7 +53,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// [`Error::InvalidArgument`] for a stride of 0.
     #[panicking_form]
     pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<MaxUnpool<N>> {
-        Ok(MaxUnpool { stride: positive(Self::NAME, "stride", stride, DEFAULT_IS_SIZE)?, ..self })
+        Ok(MaxUnpool { stride: positive(Self::NAME, "stride", stride, Spatial::DEFAULT_IS_SIZE)?, ..self })
     }
 
     /// Sets the padding of the pooling.

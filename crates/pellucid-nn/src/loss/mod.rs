@@ -235,20 +235,12 @@ macro_rules! losses {
 macro_rules! loss_pointer {
     ([$($generics:tt)*] $pointer:ty) => {
         impl<$($generics)*> Loss for $pointer {
-            fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
-                (**self).try_forward(logits, y)
-            }
-
-            fn kind(&self) -> Option<crate::loss::LossKind> {
-                (**self).kind()
-            }
-
-            fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
-                (**self).check_targets(logits, y)
-            }
-
-            fn trainable(&self) -> Vec<(String, crate::Parameter)> {
-                (**self).trainable()
+            crate::forward::forward! {
+                [**self]
+                fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
+                fn kind(self: &Self) -> Option<crate::loss::LossKind>;
+                fn check_targets(self: &Self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()>;
+                fn trainable(self: &Self) -> Vec<(String, crate::Parameter)>;
             }
         }
     };

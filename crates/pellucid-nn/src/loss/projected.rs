@@ -56,11 +56,8 @@ impl Loss for LinearCrossEntropyLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         call::call(self, &[x, y], || {
             if x.rank() == 0 || x.rank() > 2 {
-                return Err(Error::shapes(
-                    "linear_cross_entropy",
-                    [x.shape()],
-                    "the features must have shape [N, in] or [in]",
-                ));
+                let help = "the features must have shape [N, in] or [in]";
+                return Err(Error::shapes("linear_cross_entropy", [x.shape()], help));
             }
             let scores = self.linear.try_forward(x)?;
             let shape: Shape = x.shape()[..x.rank() - 1].iter().chain(self.scores.iter()).copied().collect();

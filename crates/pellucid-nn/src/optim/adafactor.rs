@@ -37,7 +37,7 @@ options! {
 impl Rule for AdafactorOptions {
     const NAME: &'static str = "adafactor";
 
-    rule_methods!(lr, maximize, weight_decay);
+    rule_methods!(lr, maximize, weight_decay, step_clock);
 
     fn check(&self) -> Result<()> {
         self.check_ranges(Self::NAME)?;
@@ -54,10 +54,6 @@ impl Rule for AdafactorOptions {
             ops::zeros(dims, like.dtype())
         };
         Ok(vec![("row", without(like.rank() - 1)?), ("column", without(like.rank() - 2)?)])
-    }
-
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {

@@ -30,14 +30,10 @@ options! {
 impl Rule for AdagradOptions {
     const NAME: &'static str = "adagrad";
 
-    rule_methods!(check, lr, maximize, weight_decay);
+    rule_methods!(check, lr, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         Ok(vec![("sum", ops::full_like(like, self.initial_accumulator)?)])
-    }
-
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {

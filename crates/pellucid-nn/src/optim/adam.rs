@@ -54,14 +54,10 @@ pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<RuleState> {
 impl Rule for AdamOptions {
     const NAME: &'static str = "adam";
 
-    rule_methods!(check, lr, betas, maximize, weight_decay);
+    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)
-    }
-
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {

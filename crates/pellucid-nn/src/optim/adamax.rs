@@ -29,14 +29,10 @@ options! {
 impl Rule for AdamaxOptions {
     const NAME: &'static str = "adamax";
 
-    rule_methods!(check, lr, betas, maximize, weight_decay);
+    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["mean", "largest"])
-    }
-
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {

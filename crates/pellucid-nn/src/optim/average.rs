@@ -2,7 +2,7 @@
 
 use super::free::free_buffer;
 use crate::layer::Layer;
-use crate::layers::{batch_norms, plain_averages};
+use crate::layers::{batch_norms, with_plain_averages};
 use crate::module::{Module, walk};
 use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
@@ -118,10 +118,8 @@ impl AveragedModel {
     /// none; [`Error::ReadInCapture`] in a captured step.
     pub fn apply(&mut self) -> Result<()> {
         if self.aside.is_some() {
-            return Err(Error::invalid(
-                "averaged_model",
-                "the model already contains the averages; call restore() before the next apply()",
-            ));
+            let reason = "the model already contains the averages; call restore() before the next apply()";
+            return Err(Error::invalid("averaged_model", reason));
         }
         if self.count.try_item::<f64>()? == 0.0 {
             let reason = "there are no averages before the first update(); call it after a step, or load the averages";
@@ -234,9 +232,8 @@ pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item 
         }
     }
     let _modes = SavedModes::keep(model);
-    let _averages = plain_averages();
     model.train();
-    batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop))
+    with_plain_averages(|| batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop)))
 }
 
 /// A guard that restores the training modes of all layers.

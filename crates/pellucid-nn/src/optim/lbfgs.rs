@@ -6,11 +6,11 @@ use super::optimizer_core::listed_twice;
 use super::options::options;
 use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
-use crate::state::{StateDict, StateLoad};
+use crate::state::{StateDict, StateLoad, StateMismatch};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops, unwrap};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, formula, lock, no_grad, ops, unwrap};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
 
 options! {
     /// Options of [`Lbfgs`].
@@ -225,7 +225,7 @@ impl Drop for TakenProgress<'_> {
 
 impl Lbfgs {
     fn progress(&self) -> MutexGuard<'_, LbfgsProgress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.progress)
     }
 }
 
@@ -344,29 +344,24 @@ impl Optimizer for Lbfgs {
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
-        let mut names: Vec<(String, bool)> = ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), false)).into();
+        let (flat, scalar) = (Shape::from([size]), Shape::scalar());
+        let mut own: Vec<(String, &Shape)> =
+            ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), &scalar)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
         let is_begun = state.contains_key("direction");
         if is_begun {
-            let own = [("direction", true), ("t", false), ("gradient", true), ("diagonal", false)];
-            names.extend(own.map(|(name, is_flat)| (name.to_string(), is_flat)));
+            let memory = [("direction", &flat), ("t", &scalar), ("gradient", &flat), ("diagonal", &scalar)];
+            own.extend(memory.map(|(name, shape)| (name.to_string(), shape)));
             for i in 0..steps {
-                let parts = [("change", true), ("step", true), ("inverse", false)];
-                names.extend(parts.map(|(part, is_flat)| (format!("history.{i}.{part}"), is_flat)));
+                let parts = [("change", &flat), ("step", &flat), ("inverse", &scalar)];
+                own.extend(parts.map(|(part, shape)| (format!("history.{i}.{part}"), shape)));
             }
         }
-        let misfit = |(name, is_flat): &(String, bool)| {
-            let expected = if *is_flat { Shape::from([size]) } else { Shape::scalar() };
-            let found = state.get(name)?.shape().clone();
-            (found != expected).then(|| WrongShape { name: name.clone(), found, expected })
-        };
-        let missing: Vec<String> =
-            names.iter().filter(|(n, _)| !state.contains_key(n)).map(|(n, _)| n.clone()).collect();
-        let wrong_shapes: Vec<WrongShape> = names.iter().filter_map(misfit).collect();
-        let known: HashSet<&str> = names.iter().map(|(n, _)| n.as_str()).collect();
-        let unexpected: Vec<String> = state.keys().filter(|n| !known.contains(n.as_str())).cloned().collect();
-        if !(missing.is_empty() && wrong_shapes.is_empty() && unexpected.is_empty()) {
-            return Err(Error::StateDict { op: "load_state_dict", missing, unexpected, wrong_shapes });
+        let own = own.iter().map(|(name, shape)| (name.as_str(), *shape));
+        let missing = own.clone().filter(|(name, _)| !state.contains_key(*name)).map(|(name, _)| name.into()).collect();
+        let mismatch = StateMismatch::of(own, missing, state);
+        if !mismatch.is_empty() {
+            return Err(mismatch.into_error());
         }
         let number = |name: &str| state[name].try_item::<f64>();
         let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);

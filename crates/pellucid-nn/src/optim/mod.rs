@@ -81,6 +81,7 @@ pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
 
+use crate::forward::forward;
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
@@ -136,10 +137,8 @@ pub trait Optimizer: Send + Sync {
     /// filled; the errors of the constructor. On error nothing is changed.
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         let _ = parameters;
-        Err(Error::invalid(
-            "fill",
-            "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()",
-        ))
+        let reason = "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()";
+        Err(Error::invalid("fill", reason))
     }
 
     /// Undoes [`Optimizer::fill`]; has no effect on an optimizer that was not filled.
@@ -398,51 +397,22 @@ fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
 }
 
 /// Implements the methods that both exclusive and shared pointers to an optimizer forward.
-macro_rules! forwarded {
+macro_rules! forward_shared {
     () => {
-        fn parameters(&self) -> &[Parameter] {
-            (**self).parameters()
-        }
-
-        fn group_count(&self) -> usize {
-            (**self).group_count()
-        }
-
-        fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter {
-            (**self).group_lr_hyperparameter(group)
-        }
-
-        fn group_momentum(&self, group: usize) -> Option<f64> {
-            (**self).group_momentum(group)
-        }
-
-        fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()> {
-            (**self).try_set_group_momentum(group, momentum)
-        }
-
-        fn state(&self) -> Vec<(String, Tensor)> {
-            (**self).state()
-        }
-
-        fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-            (**self).fill(parameters)
-        }
-
-        fn unfill(&self) {
-            (**self).unfill();
-        }
-
-        fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
-            (**self).try_step_scaled(scale, skip)
-        }
-
-        #[track_caller]
-        fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
-            (**self).try_step_with(closure)
-        }
-
-        fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-            (**self).prepare_load(state)
+        forward! {
+            [**self]
+            fn parameters(self: &Self) -> &[Parameter];
+            fn groups(self: &Self) -> usize;
+            fn group_rate(self: &Self, group: usize) -> &Hyperparameter;
+            fn momentum(self: &Self, group: usize) -> Option<f64>;
+            fn try_set_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
+            fn state(self: &Self) -> Vec<(String, Tensor)>;
+            fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+            fn unfill(self: &Self);
+            fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
+            #[track_caller]
+            fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
+            fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
         }
     };
 }
@@ -452,18 +422,12 @@ macro_rules! exclusive {
     ($($(#[$doc:meta])* $pointer:ty;)*) => {$(
         $(#[$doc])*
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
-            forwarded!();
-
-            fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
-                (**self).add_params(parameters)
-            }
-
-            fn ensure_initialized(&mut self) -> Result<()> {
-                (**self).ensure_initialized()
-            }
-
-            fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-                (**self).set_grad_scale(scale)
+            forward_shared!();
+            forward! {
+                [**self]
+                fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
+                fn ensure_initialized(self: &mut Self) -> Result<()>;
+                fn set_grad_scale(self: &mut Self, scale: Option<Tensor>) -> Result<()>;
             }
         }
     )*};
@@ -481,7 +445,7 @@ macro_rules! shared {
         #[doc = concat!($name, " optimizer can step and be filled. `add_params`, `ensure_initialized` and")]
         /// `set_grad_scale` need exclusive access and return an error.
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
-            forwarded!();
+            forward_shared!();
 
             fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
                 Err(needs_exclusive_access("add_params"))

@@ -442,10 +442,8 @@ impl Optimizer for OptimizerCore {
 
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         if !self.parameters().is_empty() {
-            return Err(Error::invalid(
-                self.name(),
-                "the optimizer already has parameters; add other parameters with add_params()",
-            ));
+            let reason = "the optimizer already has parameters; add other parameters with add_params()";
+            return Err(Error::invalid(self.name(), reason));
         }
         let own = self.contents.own();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();

@@ -59,7 +59,7 @@ macro_rules! check_option {
 pub(super) use check_option;
 
 /// Implements the listed methods of [`Rule`](super::Rule) from the options of the same names. `check` checks the ranges
-/// of the table only, and `betas` implements `momentum`, whose value is β₁.
+/// of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that counts the steps.
 macro_rules! rule_methods {
     ($($method:ident),+) => { $($crate::optim::options::rule_methods!(@ $method);)+ };
     (@ check) => {
@@ -85,6 +85,11 @@ macro_rules! rule_methods {
     (@ maximize) => {
         fn maximize(&self) -> bool {
             self.maximize
+        }
+    };
+    (@ step_clock) => {
+        fn clock(&self) -> Vec<(&'static str, f64)> {
+            vec![("step", 0.0)]
         }
     };
     (@ weight_decay) => {

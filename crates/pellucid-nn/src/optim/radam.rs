@@ -34,14 +34,10 @@ options! {
 impl Rule for RAdamOptions {
     const NAME: &'static str = "radam";
 
-    rule_methods!(check, lr, betas, maximize, weight_decay);
+    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)
-    }
-
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {

@@ -29,7 +29,7 @@ options! {
 impl Rule for RpropOptions {
     const NAME: &'static str = "rprop";
 
-    rule_methods!(lr, maximize);
+    rule_methods!(lr, maximize, step_clock);
 
     fn check(&self) -> Result<()> {
         let ((down, up), (least, most)) = (self.etas, self.step_sizes);
@@ -51,10 +51,6 @@ impl Rule for RpropOptions {
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["before", "step_size"])
-    }
-
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        vec![("step", 0.0)]
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {

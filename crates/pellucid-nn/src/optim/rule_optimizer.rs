@@ -4,6 +4,7 @@ use super::Optimizer;
 use super::hyperparameter::Hyperparameter;
 use super::optimizer_core::{OptimizerCore, name_by_position, partition};
 use super::rule::Rule;
+use crate::forward::forward;
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
@@ -190,68 +191,51 @@ impl<R: Rule> RuleOptimizer<R> {
     }
 }
 
-/// Implements the methods of [`Optimizer`] by forwarding to the core, which is compiled once.
-macro_rules! forwarded_to_core {
-    ($(#[$attribute:meta])? fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?; $($rest:tt)*) => {
-        $(#[$attribute])?
-        fn $name(&self $(, $argument: $type)*) $(-> $result)? {
-            self.core.$name($($argument),*)
-        }
-        forwarded_to_core! { $($rest)* }
-    };
-    ($(#[$attribute:meta])? fn $name:ident(&mut self $(, $argument:ident: $type:ty)*) -> $result:ty; $($rest:tt)*) => {
-        $(#[$attribute])?
-        fn $name(&mut self $(, $argument: $type)*) -> $result {
-            self.core.$name($($argument),*)
-        }
-        forwarded_to_core! { $($rest)* }
-    };
-    () => {};
-}
-
+// The core is compiled once for all rules, so no method is inherited from the trait.
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
-    forwarded_to_core! {
-        fn parameters(&self) -> &[Parameter];
-        fn group_count(&self) -> usize;
+    forward! {
+        [self.core]
+        fn parameters(self: &Self) -> &[Parameter];
+        fn groups(self: &Self) -> usize;
         #[track_caller]
-        fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter;
+        fn group_rate(self: &Self, group: usize) -> &Hyperparameter;
         #[track_caller]
-        fn group_momentum(&self, group: usize) -> Option<f64>;
-        fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()>;
-        fn state(&self) -> Vec<(String, Tensor)>;
-        fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
-        fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()>;
-        fn unfill(&self);
-        fn ensure_initialized(&mut self) -> Result<()>;
-        fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
-        fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
-        fn try_step(&self) -> Result<()>;
+        fn momentum(self: &Self, group: usize) -> Option<f64>;
+        fn try_set_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
+        fn state(self: &Self) -> Vec<(String, Tensor)>;
+        fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
+        fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+        fn unfill(self: &Self);
+        fn ensure_initialized(self: &mut Self) -> Result<()>;
+        fn set_grad_scale(self: &mut Self, scale: Option<Tensor>) -> Result<()>;
+        fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
+        fn try_step(self: &Self) -> Result<()>;
         #[track_caller]
-        fn step(&self);
+        fn step(self: &Self);
         #[track_caller]
-        fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
+        fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
         #[track_caller]
-        fn step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> f64;
-        fn zero_grad(&self);
+        fn step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> f64;
+        fn zero_grad(self: &Self);
         #[track_caller]
-        fn zero_grad_with(&self, set_to_none: bool);
-        fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()>;
-        fn lr_tensor(&self) -> &Tensor;
+        fn zero_grad_with(self: &Self, set_to_none: bool);
+        fn rebind_grads(self: &Self, gradients: &[Tensor]) -> Result<()>;
+        fn lr_tensor(self: &Self) -> &Tensor;
         #[track_caller]
-        fn group_lr_tensor(&self, group: usize) -> &Tensor;
+        fn group_lr_tensor(self: &Self, group: usize) -> &Tensor;
         #[track_caller]
-        fn lr(&self) -> f64;
+        fn lr(self: &Self) -> f64;
         #[track_caller]
-        fn group_lr(&self, group: usize) -> f64;
+        fn group_lr(self: &Self, group: usize) -> f64;
         #[track_caller]
-        fn set_lr(&self, lr: f64);
+        fn set_lr(self: &Self, lr: f64);
         #[track_caller]
-        fn set_group_lr(&self, group: usize, lr: f64);
+        fn set_group_lr(self: &Self, group: usize, lr: f64);
         #[track_caller]
-        fn set_group_momentum(&self, group: usize, momentum: f64);
+        fn set_momentum(self: &Self, group: usize, momentum: f64);
         #[track_caller]
-        fn state_dict(&self) -> StateDict;
-        fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>>;
-        fn load_state_dict(&self, state: &StateDict) -> Result<()>;
+        fn state_dict(self: &Self) -> StateDict;
+        fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
+        fn load_state_dict(self: &Self, state: &StateDict) -> Result<()>;
     }
 }

@@ -9,8 +9,8 @@ use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, no_grad, ops, unwrap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, lock, no_grad, ops, unwrap};
+use std::sync::{Mutex, MutexGuard};
 
 /// The name of the operation in errors.
 const OP: &str = "grad_scaler";
@@ -230,7 +230,7 @@ impl GradScaler {
 
     /// Returns the calls since the last update.
     fn calls(&self) -> MutexGuard<'_, ScalerCalls> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = lock(&self.calls);
         calls.captured |= is_capturing();
         calls
     }

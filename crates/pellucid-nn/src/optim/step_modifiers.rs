@@ -2,9 +2,9 @@
 //! added to the formula of any rule.
 
 use pellucid_tensor::formula::Input;
-use pellucid_tensor::{DType, Formula};
+use pellucid_tensor::{DType, Formula, lock};
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 /// The modifiers of an update.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -29,8 +29,8 @@ enum FormulaKey {
 /// Returns the formula of a key; creates it at the first call.
 fn cached_formula(written: FormulaKey, make: impl FnOnce() -> Formula) -> &'static Formula {
     static KNOWN: LazyLock<Mutex<HashMap<FormulaKey, &'static Formula>>> = LazyLock::new(Mutex::default);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.entry(written).or_insert_with(|| Box::leak(Box::new(make().leak())))
+    let mut known = lock(&KNOWN);
+    known.entry(written).or_insert_with(|| Box::leak(Box::new(make().eternal())))
 }
 
 fn address(formula: &'static Formula) -> usize {

@@ -111,7 +111,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
         let (h, c) = call_with_states(self, x, states, || {
-            call::name_layer(self.cell.cell_name(), run_step(self.cell, &self.weights, x, states))
+            call::name_layer(self.cell.names()[1], run_step(self.cell, &self.weights, x, states))
         })?;
         Ok(K::State::from_tensors(h, c))
     }
@@ -119,7 +119,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
 
 impl<K: RecurrentKind> Module for RecurrentCell<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module_as(self, K::CELL_CLASS, None);
+        visitor.module_as(self, K::CELL.classes()[1], None);
         self.weights.visit(visitor, "");
     }
 }
@@ -140,7 +140,7 @@ fn run_step(
         let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
-    weights.check_dtypes(cell.cell_name(), x, states)?;
+    weights.check_dtypes(cell.names()[1], x, states)?;
     if x.rank() == 1 || x.rank() == 2 {
         weights.check_features(cell, cell.classes()[1], x)?;
     }
@@ -153,7 +153,7 @@ fn run_step(
             Ok((ops::squeeze(&h, 0)?, c.map(|c| ops::squeeze(&c, 0)).transpose()?))
         }
         _ => Err(Error::shapes(
-            cell.cell_name(),
+            cell.names()[1],
             [x.shape()],
             "the input of a recurrent cell must have shape [N, I] or [I]",
         )),

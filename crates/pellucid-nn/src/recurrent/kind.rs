@@ -44,32 +44,22 @@ impl RecurrentKind for LongShortTermMemory {
 pub(super) mod sealed {
     use super::*;
 
-    /// The constants of a kind.
+    /// The constant of a kind.
     pub trait KindConstants {
         /// The cell, for an RNN with tanh.
         const CELL: CellKind;
-        /// The class name of the layer.
-        const LAYER_CLASS: &'static str;
-        /// The class name of the cell.
-        const CELL_CLASS: &'static str;
     }
 
     impl KindConstants for Elman {
         const CELL: CellKind = CellKind::Rnn(RnnNonlinearity::Tanh);
-        const LAYER_CLASS: &'static str = "Rnn";
-        const CELL_CLASS: &'static str = "RnnCell";
     }
 
     impl KindConstants for GatedRecurrentUnit {
         const CELL: CellKind = CellKind::Gru;
-        const LAYER_CLASS: &'static str = "Gru";
-        const CELL_CLASS: &'static str = "GruCell";
     }
 
     impl KindConstants for LongShortTermMemory {
         const CELL: CellKind = CellKind::Lstm;
-        const LAYER_CLASS: &'static str = "Lstm";
-        const CELL_CLASS: &'static str = "LstmCell";
     }
 
     /// A state as the tensors h and c.
@@ -120,27 +110,18 @@ impl CellKind {
     /// Returns the class names of the layer and the cell.
     pub(super) fn classes(self) -> [&'static str; 2] {
         match self {
-            CellKind::Rnn(_) => [Elman::LAYER_CLASS, Elman::CELL_CLASS],
-            CellKind::Gru => [GatedRecurrentUnit::LAYER_CLASS, GatedRecurrentUnit::CELL_CLASS],
-            CellKind::Lstm => [LongShortTermMemory::LAYER_CLASS, LongShortTermMemory::CELL_CLASS],
+            CellKind::Rnn(_) => ["Rnn", "RnnCell"],
+            CellKind::Gru => ["Gru", "GruCell"],
+            CellKind::Lstm => ["Lstm", "LstmCell"],
         }
     }
 
-    /// Returns the name of the operation.
-    pub(super) fn name(self) -> &'static str {
+    /// Returns the names of the layer and of the cell in errors.
+    pub(super) fn names(self) -> [&'static str; 2] {
         match self {
-            CellKind::Rnn(_) => "rnn",
-            CellKind::Gru => "gru",
-            CellKind::Lstm => "lstm",
-        }
-    }
-
-    /// Returns the name of the layer of one step in errors.
-    pub(super) fn cell_name(self) -> &'static str {
-        match self {
-            CellKind::Rnn(_) => "rnn_cell",
-            CellKind::Gru => "gru_cell",
-            CellKind::Lstm => "lstm_cell",
+            CellKind::Rnn(_) => ["rnn", "rnn_cell"],
+            CellKind::Gru => ["gru", "gru_cell"],
+            CellKind::Lstm => ["lstm", "lstm_cell"],
         }
     }
 

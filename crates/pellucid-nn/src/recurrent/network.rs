@@ -199,7 +199,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
 
 impl<K: RecurrentKind> Module for RecurrentNetwork<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module_as(self, K::LAYER_CLASS, None);
+        visitor.module_as(self, K::CELL.classes()[0], None);
         self.stack.visit(visitor);
     }
 }

@@ -59,17 +59,17 @@ impl RecurrentStack {
     ) -> Result<RecurrentStack> {
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
-            return Err(Error::invalid(cell.name(), "the number of layers must be at least 1"));
+            return Err(Error::invalid(cell.names()[0], "the number of layers must be at least 1"));
         }
-        OptionRange::PROBABILITY.check(cell.name(), "dropout", dropout, 0.2)?;
+        OptionRange::PROBABILITY.check(cell.names()[0], "dropout", dropout, 0.2)?;
         if projection.is_some() && cell != CellKind::Lstm {
-            return Err(Error::invalid(cell.name(), "projection is supported for Lstm only"));
+            return Err(Error::invalid(cell.names()[0], "projection is supported for Lstm only"));
         }
         let directions = 1 + usize::from(bidirectional);
         let width =
             |layer: usize| if layer == 0 { input } else { projection.unwrap_or(hidden).saturating_mul(directions) };
         let weights = |k: usize| LayerWeights::new(cell, width(k / directions), hidden, bias, projection);
-        let weights = make_layers(cell.name(), layers.saturating_mul(directions), weights)?;
+        let weights = make_layers(cell.names()[0], layers.saturating_mul(directions), weights)?;
         Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(dropout)? })
     }
 
@@ -102,7 +102,7 @@ impl RecurrentStack {
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
         let type_name = self.cell.classes()[0];
-        self.weights[0].check_dtypes(self.cell.name(), x, states)?;
+        self.weights[0].check_dtypes(self.cell.names()[0], x, states)?;
         if x.rank() == 2 || x.rank() == 3 {
             self.weights[0].check_features(self.cell, type_name, x)?;
             self.check_states(x, states)?;
@@ -114,7 +114,7 @@ impl RecurrentStack {
         }
         if x.rank() != 3 {
             let help = "the input must have shape [T, N, I], [N, T, I] with batch_first, or [T, I] without a batch";
-            return Err(Error::shapes(self.cell.name(), [x.shape()], help));
+            return Err(Error::shapes(self.cell.names()[0], [x.shape()], help));
         }
         if !self.options.batch_first {
             return self.run_layers(x, states, lengths);
@@ -133,7 +133,7 @@ impl RecurrentStack {
             if *state.shape() != expected {
                 let axes = if batch.is_some() { "[layers·directions, N, H]" } else { "[layers·directions, H]" };
                 let help = format!("the initial state {name} must have shape {axes} = {expected}");
-                return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
+                return Err(Error::shapes(self.cell.names()[0], [x.shape(), state.shape()], help));
             }
         }
         Ok(())

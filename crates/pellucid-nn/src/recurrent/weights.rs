@@ -29,7 +29,7 @@ impl LayerWeights {
     ) -> Result<LayerWeights> {
         let bound = init::uniform_bound(hidden);
         let (rows, state) = (cell.gates().saturating_mul(hidden), projection.unwrap_or(hidden));
-        let uniform = |shape: &[usize]| init::of_layer(cell.name(), init::try_uniform(shape, -bound, bound));
+        let uniform = |shape: &[usize]| init::of_layer(cell.names()[0], init::try_uniform(shape, -bound, bound));
         Ok(LayerWeights {
             weight_ih: uniform(&[rows, input])?,
             weight_hh: uniform(&[rows, state])?,
@@ -65,7 +65,7 @@ impl LayerWeights {
              {given} input and {} hidden features",
             self.hidden(cell)
         );
-        Err(Error::shapes(cell.name(), [x.shape()], help))
+        Err(Error::shapes(cell.names()[0], [x.shape()], help))
     }
 
     /// Returns the lengths of the last axis of the states h and c.

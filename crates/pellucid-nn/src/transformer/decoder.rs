@@ -1,7 +1,7 @@
 //! Transformer decoders: layers with attention to the memory of an encoder.
 
 use super::TransformerOptions;
-use super::encoder::zip_caches;
+use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
@@ -118,51 +118,9 @@ impl TransformerDecoderLayer {
     }
 }
 
-/// A stack of [`TransformerDecoderLayer`]s with an optional norm at the end.
-#[derive(Clone, Debug, Module)]
-#[module(display)]
-pub struct TransformerDecoder {
-    /// The layers.
-    pub layers: Vec<TransformerDecoderLayer>,
-    /// The norm at the end.
-    pub norm: Option<LayerNorm>,
-    #[module(skip)]
-    options: TransformerOptions,
-    width: usize,
-}
+layer_stack!(TransformerDecoder of TransformerDecoderLayer, "transformer_decoder", "targets");
 
 impl TransformerDecoder {
-    /// Creates layers as [`TransformerDecoderLayer::new`] does, without a norm at the end.
-    ///
-    /// # Errors
-    /// The errors of [`MultiheadAttention::try_with`].
-    #[panicking_form]
-    pub fn try_new(
-        layers: usize,
-        width: usize,
-        heads: usize,
-        hidden: usize,
-        options: TransformerOptions,
-    ) -> Result<TransformerDecoder> {
-        let layer = |_| TransformerDecoderLayer::try_new(width, heads, hidden, options);
-        Ok(TransformerDecoder {
-            layers: make_layers("transformer_decoder", layers, layer)?,
-            norm: None,
-            options,
-            width,
-        })
-    }
-
-    /// Adds a norm at the end, which layers with `norm_first` need.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[panicking_form]
-    #[must_use]
-    pub fn try_with_norm(self) -> Result<TransformerDecoder> {
-        Ok(TransformerDecoder { norm: Some(self.options.norm(self.width)?), ..self })
-    }
-
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Errors
@@ -179,15 +137,6 @@ impl TransformerDecoder {
         call::call(self, &[target, memory], || {
             self.norm.try_forward(&self.layers.iter().try_fold(target.clone(), each)?)
         })
-    }
-
-    /// Creates empty caches for all layers: `batch` targets of at most `capacity` elements.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[panicking_form]
-    pub fn try_caches(&self, batch: usize, capacity: usize) -> Result<Vec<KvCache>> {
-        self.layers.iter().map(|layer| layer.self_attn.try_cache(batch, capacity)).collect()
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see

@@ -1,13 +1,14 @@
 //! Transformer encoders, and with a causal mask the bodies of language models.
 
 use super::TransformerOptions;
+use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear, make_layers};
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Tensor, unwrap};
+use pellucid_tensor::{Result, Tensor, unwrap};
 
 /// An encoder layer: self-attention, and two linear layers with an activation between them. Each sublayer has a
 /// residual connection and a norm.
@@ -95,51 +96,9 @@ impl Layer for TransformerEncoderLayer {
     }
 }
 
-/// A stack of [`TransformerEncoderLayer`]s with an optional norm at the end.
-#[derive(Clone, Debug, Module)]
-#[module(display)]
-pub struct TransformerEncoder {
-    /// The layers.
-    pub layers: Vec<TransformerEncoderLayer>,
-    /// The norm at the end.
-    pub norm: Option<LayerNorm>,
-    #[module(skip)]
-    options: TransformerOptions,
-    width: usize,
-}
+layer_stack!(TransformerEncoder of TransformerEncoderLayer, "transformer_encoder", "sequences");
 
 impl TransformerEncoder {
-    /// Creates layers as [`TransformerEncoderLayer::new`] does, without a norm at the end.
-    ///
-    /// # Errors
-    /// The errors of [`MultiheadAttention::try_with`].
-    #[panicking_form]
-    pub fn try_new(
-        layers: usize,
-        width: usize,
-        heads: usize,
-        hidden: usize,
-        options: TransformerOptions,
-    ) -> Result<TransformerEncoder> {
-        let layer = |_| TransformerEncoderLayer::try_new(width, heads, hidden, options);
-        Ok(TransformerEncoder {
-            layers: make_layers("transformer_encoder", layers, layer)?,
-            norm: None,
-            options,
-            width,
-        })
-    }
-
-    /// Adds a norm at the end, which layers with `norm_first` need.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[panicking_form]
-    #[must_use]
-    pub fn try_with_norm(self) -> Result<TransformerEncoder> {
-        Ok(TransformerEncoder { norm: Some(self.options.norm(self.width)?), ..self })
-    }
-
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with the same masks in every layer.
     ///
     /// # Errors
@@ -150,15 +109,6 @@ impl TransformerEncoder {
             let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
             self.norm.try_forward(&x)
         })
-    }
-
-    /// Creates empty caches for all layers: `batch` sequences of at most `capacity` elements.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_caches(&self, batch: usize, capacity: usize) -> Result<Vec<KvCache>> {
-        self.layers.iter().map(|layer| layer.self_attn.try_cache(batch, capacity)).collect()
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
@@ -188,8 +138,8 @@ impl TransformerEncoder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the number of caches is wrong; the errors of
-    /// [`MultiheadAttention::try_forward_cached`].
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the number of caches is wrong; the errors
+    /// of [`MultiheadAttention::try_forward_cached`].
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
         call::call(self, &[x], || {
@@ -198,20 +148,6 @@ impl TransformerEncoder {
             self.norm.try_forward(&x)
         })
     }
-}
-
-/// Pairs each layer with its cache.
-pub(super) fn zip_caches<'a, L>(
-    op: &'static str,
-    layers: &'a [L],
-    caches: &'a [KvCache],
-) -> Result<Vec<(&'a L, &'a KvCache)>> {
-    if layers.len() != caches.len() {
-        let reason =
-            format!("the list has {} caches for {} layers; create them with caches()", caches.len(), layers.len());
-        return Err(Error::invalid(op, reason));
-    }
-    Ok(layers.iter().zip(caches).collect())
 }
 
 impl Layer for TransformerEncoder {

@@ -5,6 +5,7 @@
 
 mod decoder;
 mod encoder;
+mod stack;
 mod sublayers;
 
 pub use decoder::{TransformerDecoder, TransformerDecoderLayer};

@@ -4,12 +4,12 @@ mod primitives;
 mod thread_pool;
 
 use crate::{allocator, scratch};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use thread_pool::ThreadPool;
 
 thread_local! {
@@ -41,7 +41,7 @@ fn pool_of(n: usize) -> &'static ThreadPool {
     // A larger number is a configuration mistake: the stacks of the threads would exhaust the memory.
     let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
     let create = || ThreadPool::new(n, warm_up);
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(create)
+    lock(&POOLS).entry(n).or_insert_with(create)
 }
 
 /// Returns the pool of this thread.

@@ -116,7 +116,7 @@ impl Primitives for StdPrimitives {
     }
     #[inline(always)]
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        pellucid_ir::lock(mutex)
     }
     fn condvar() -> Condvar {
         Condvar::new()

@@ -104,11 +104,8 @@ fn check_jacobian(
     check: GradCheckOptions,
 ) -> Result<()> {
     if let Some(other) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
-        return Err(Error::dtypes(
-            name,
-            [other.dtype()],
-            "central differences need the precision of f64; use to_dtype()",
-        ));
+        let help = "central differences need the precision of f64; use to_dtype()";
+        return Err(Error::dtypes(name, [other.dtype()], help));
     }
     let _on = enable_grad();
     let fresh: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect();

@@ -13,14 +13,9 @@ impl Derivative for ZeroDerivative {
         "constant"
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let zeros =
-            |i| saved.wants(needed, i).then(|| grads.zeros(saved.meta(i).clone(), saved.input_device(i))).transpose();
+            |i| saved.wants(needs, i).then(|| grads.zeros(saved.meta(i).clone(), saved.input_device(i))).transpose();
         (0..saved.inputs()).map(zeros).collect()
     }
 }

@@ -18,6 +18,7 @@ mod check;
 mod checkpoint;
 mod constant;
 mod in_place;
+pub(crate) mod interface;
 mod jacobian;
 mod node_gradients;
 mod operation;

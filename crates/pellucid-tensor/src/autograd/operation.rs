@@ -66,8 +66,7 @@ pub trait Operation: Send + Sync + 'static {
 
     /// Computes the gradient of every needed input from the gradients of the outputs, in differentiable tensor
     /// operations only. Each gradient has the shape and dtype of its input.
-    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad)
-    -> Result<InputGradients>;
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients>;
 
     /// Returns false if the derivative of a float output exists but is not implemented. The operation then refuses
     /// tracked inputs.
@@ -96,13 +95,8 @@ impl<O: Operation> Derivative for O {
         Operation::name(self)
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
-        let mut gradients = Operation::backward(self, saved, grads, needed)?;
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
+        let mut gradients = Operation::backward(self, saved, grads, needs)?;
         if is_grad_enabled() && gradients.iter().flatten().any(|gradient| !gradient.requires_grad()) {
             mark_lost_derivatives(Operation::name(self), grads, &mut gradients)?;
         }

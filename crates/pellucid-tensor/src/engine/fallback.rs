@@ -6,7 +6,7 @@ use crate::warning::warn;
 use pellucid_ir::backend::{CompiledPlan, LaunchFailure, OperandMeta, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan, SlotView};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ where
 #[cold]
 fn warn_once(device: Device, op: &'static str) {
     static WARNED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut warned = WARNED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut warned = lock(&WARNED);
     if warned.get_or_insert_default().insert(op) {
         warn(format_args!("{device} has no kernel for `{op}`; it runs on the cpu, with copies in both directions"));
     }

@@ -13,12 +13,12 @@ use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
 use crate::idle::release_idle_memory;
 use pellucid_ir::backend::{FAILED, MANY_READERS, NO_READERS, READY, Storage};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// The number of kernels at which a list runs by itself, so that its memory stays bounded.
 const MAX_KERNELS: usize = 2_048;
@@ -90,11 +90,6 @@ fn remove_orphans() {
 fn registry() -> MutexGuard<'static, HashMap<u64, SharedList>> {
     static LISTS: OnceLock<Mutex<HashMap<u64, SharedList>>> = OnceLock::new();
     lock(LISTS.get_or_init(Default::default))
-}
-
-/// Locks a mutex and ignores poisoning: the data is consistent after every statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DeferredList {

@@ -9,8 +9,8 @@ use super::stats;
 use crate::device::Device;
 use pellucid_ir::backend::CompiledPlan;
 use pellucid_ir::plan::{Launch, Passes, Plan};
-use pellucid_ir::{Result, Scalar};
-use std::sync::{Arc, Mutex, PoisonError};
+use pellucid_ir::{Result, Scalar, lock};
+use std::sync::{Arc, Mutex};
 
 /// The maximal number of cached plans of a device.
 const MAX_PLANS: usize = 64;
@@ -38,7 +38,7 @@ static PLANS: Mutex<Vec<(Device, Vec<Arc<CachedPlan>>)>> = Mutex::new(Vec::new()
 
 /// Calls `f` with the plans of a device.
 fn with_plans<R>(device: Device, f: impl FnOnce(&mut Vec<Arc<CachedPlan>>) -> R) -> R {
-    let mut devices = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut devices = lock(&PLANS);
     let at = devices.iter().position(|(of, _)| *of == device).unwrap_or_else(|| {
         devices.push((device, Vec::new()));
         devices.len() - 1
@@ -103,7 +103,7 @@ impl CachedPlan {
 
     /// Returns the compiled plan for these parameters.
     fn compiled_for(&self, device: Device, params: Vec<Scalar>) -> Result<Arc<dyn CompiledPlan>> {
-        let mut last = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.compiled);
         if !last.0.iter().map(bits).eq(params.iter().map(bits)) {
             let compiled = compile_with(device, &self.plan, &params)?;
             *last = (params, compiled);

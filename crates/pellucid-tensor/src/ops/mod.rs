@@ -52,6 +52,8 @@ pub use nn::loss::{
 };
 pub use nn::normalize::{BatchNormOptions, RunningStatistics};
 pub use nn::recurrent::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
+#[doc(hidden)]
+pub use nn::window::check_positive;
 pub use nn::window::{
     AvgPoolDivisor, ConvOptions, ConvPadding, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions,
     Resize, Spatial,

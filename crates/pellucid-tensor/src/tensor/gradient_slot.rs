@@ -6,7 +6,7 @@ use super::{Tensor, TensorInner};
 use crate::device::Device;
 use crate::engine;
 use pellucid_ir::kernel::Meta;
-use pellucid_ir::{DType, Result};
+use pellucid_ir::{DType, Result, lock};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -87,7 +87,7 @@ impl GradientSlot {
 
     /// Returns the device of the tensor after its last move in place, if it has moved.
     pub(crate) fn moved_to(&self) -> Option<Device> {
-        self.moved_to.get().map(|device| *device.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        self.moved_to.get().map(|device| *lock(device))
     }
 
     /// Returns the device of the tensor, where its gradient is.
@@ -98,11 +98,11 @@ impl GradientSlot {
     /// Stores the device of the tensor after a move in place.
     pub(super) fn set_device(&self, device: Device) {
         let moved_to = self.moved_to.get_or_init(|| Mutex::new(device));
-        *moved_to.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = device;
+        *lock(moved_to) = device;
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotGradient> {
-        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.shared)
     }
 
     /// Calls `f` with the gradient that this thread sees. In a captured step, it is the gradient of the step. Otherwise

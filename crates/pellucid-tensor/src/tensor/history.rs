@@ -7,6 +7,7 @@ use super::rewritten::note_history_change;
 use super::view_base::ViewBase;
 use super::{Creator, Tensor, TensorInner};
 use crate::array::Array;
+use pellucid_ir::lock;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -40,11 +41,11 @@ impl TensorDetails {
 
     /// Locks the copies on other devices.
     pub(super) fn device_copies(&self) -> MutexGuard<'_, Vec<DeviceCopy>> {
-        self.device_copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.device_copies)
     }
 
     fn rewritten(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
-        self.rewritten.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.rewritten)
     }
 }
 

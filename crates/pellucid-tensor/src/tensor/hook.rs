@@ -2,6 +2,7 @@
 
 use super::Tensor;
 use crate::engine::HookList;
+use pellucid_ir::lock;
 use std::sync::{Arc, Mutex, Weak};
 
 pub(crate) type GradientHook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
@@ -26,8 +27,8 @@ impl HookHandle {
 }
 
 impl Hooks {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HookList<GradientHook>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> std::sync::MutexGuard<'_, HookList<Hook>> {
+        lock(&self.0)
     }
 
     pub(crate) fn add(self: &Arc<Hooks>, hook: GradientHook) -> HookHandle {

@@ -7,9 +7,9 @@ use crate::engine::{self, eager};
 use crate::idle::{self, is_idle};
 use crate::panic::unwrap;
 use pellucid_derive::panicking_form;
-use pellucid_ir::{DType, Error, Layout, Result};
+use pellucid_ir::{DType, Error, Layout, Result, lock};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The arrays of a tensor after its first one, with one for each device and dtype that the tensor had. References to an
 /// array stay valid after a move, but its elements may be released. An array is used again when the tensor returns to
@@ -44,7 +44,7 @@ impl MovedArrays {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.moving)
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Creator, Tensor, TensorInner};
 use crate::array::Array;
 use crate::device::Device;
 use pellucid_ir::kernel::Meta;
-use pellucid_ir::{DType, Layout, Shape};
+use pellucid_ir::{DType, Layout, Shape, lock};
 use smallvec::{SmallVec, smallvec};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -57,7 +57,7 @@ impl ViewBase {
 
     /// Locks the history of the base value.
     pub(crate) fn lock_edge(&self) -> MutexGuard<'_, Edge> {
-        self.edge.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.edge)
     }
 
     /// Returns true after the first recorded write.
@@ -119,14 +119,14 @@ impl ViewBase {
 
     /// Adds a view that became a leaf that requires a gradient.
     pub(crate) fn add_leaf_view(&self, view: &Tensor) {
-        self.leaf_views.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(view.downgrade());
+        lock(&self.leaf_views).push(view.downgrade());
         self.has_leaf_views.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if a view exists that is a leaf and requires a gradient.
     #[cold]
     fn has_tracked_leaf_view(&self) -> bool {
-        let mut views = self.leaf_views.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut views = lock(&self.leaf_views);
         views.retain(|view| view.strong_count() > 0);
         let views: Vec<Tensor> = views.iter().filter_map(Weak::upgrade).map(Tensor::from_inner).collect();
         views.iter().any(|view| view.is_required_leaf())

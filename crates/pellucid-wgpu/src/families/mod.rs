@@ -20,12 +20,12 @@ mod sort;
 mod tile;
 
 use crate::description::{DescriptionCache, KernelDescription};
-use crate::device::{Gpu, lock};
+use crate::device::Gpu;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::backend::{OperandMeta, Support};
 use pellucid_ir::kernel::{Factorization, Kernel};
-use pellucid_ir::{Error, Result, with_family};
+use pellucid_ir::{Error, Result, lock, with_family};
 use std::sync::Arc;
 
 /// The implementation of a kernel family.

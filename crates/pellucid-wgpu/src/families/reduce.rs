@@ -18,7 +18,7 @@ use crate::shader::program::{
 use crate::shader::workgroup::{InvocationValue, combine_in_workgroup, combine_values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
-use pellucid_ir::kernel::{Reduce, ReduceOp};
+use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
 
 /// The largest number of elements that one invocation reduces without a second dispatch.
@@ -132,13 +132,6 @@ impl GpuFamily for Reduce {
         launch.reduce_inputs(list, operands, &shape, Some((partial, parts)))?;
         launch.reduce_partials(list, (finishing, &operands.outputs), partial, (count, parts))
     }
-}
-
-/// Returns the shape to which all arrays broadcast.
-pub(super) fn common_shape(arrays: &[DeviceArray<'_>]) -> Option<Shape> {
-    let first = arrays.first().map_or(Shape::scalar(), |a| a.shape().clone());
-    let shape = arrays.iter().try_fold(first, |shape, a| shape.broadcast(a.shape()))?;
-    shape.checked_size().map(|_| shape)
 }
 
 /// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.

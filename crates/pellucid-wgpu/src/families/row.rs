@@ -9,7 +9,7 @@
 //! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
-use super::reduce::{axes_space, common_shape};
+use super::reduce::axes_space;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
@@ -19,7 +19,7 @@ use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is
 use crate::shader::workgroup::combine_in_workgroup;
 use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
-use pellucid_ir::kernel::Row;
+use pellucid_ir::kernel::{Row, common_shape};
 use pellucid_ir::{Result, Shape};
 use std::collections::BTreeSet;
 

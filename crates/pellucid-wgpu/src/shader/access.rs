@@ -2,7 +2,7 @@
 
 use super::ShaderBuilder;
 use super::program::convert_text;
-use pellucid_ir::{Compute, DType};
+use pellucid_ir::{Compute, DType, are_one_axis};
 
 /// Returns the bits of the element at position `at` of a buffer as a word, or as a `vec2<u32>` for 8 bytes.
 fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, at: &str) -> String {
@@ -197,33 +197,18 @@ impl MergedAxes {
     /// Creates the space of `dims`, without axes of length 1, and merges neighbouring axes that all operands traverse
     /// with one stride.
     pub(crate) fn new(dims: &[usize], strides: &[Vec<isize>]) -> MergedAxes {
-        let mut space = MergedAxes { dims: Vec::new(), strides: vec![Vec::new(); strides.len()] };
-        for (axis, &len) in dims.iter().enumerate() {
-            if len == 1 {
-                continue;
-            }
-            let merges = !space.dims.is_empty()
-                && strides
-                    .iter()
-                    .zip(&space.strides)
-                    .all(|(own, done)| done.last().copied() == own[axis].checked_mul(len as isize));
+        // Each axis as its length and its index, at which the strides of all operands are.
+        let mut axes: Vec<(usize, usize)> = (0..dims.len()).map(|axis| (dims[axis], axis)).collect();
+        axes.retain(|&(len, _)| len != 1);
+        axes.dedup_by(|&mut (len, inner), outer| {
+            let merges = strides.iter().all(|own| are_one_axis(own[outer.1], own[inner], len));
             if merges {
-                if let Some(last) = space.dims.last_mut() {
-                    *last *= len;
-                }
-                for (own, done) in strides.iter().zip(&mut space.strides) {
-                    if let Some(last) = done.last_mut() {
-                        *last = own[axis];
-                    }
-                }
-            } else {
-                space.dims.push(len);
-                for (own, done) in strides.iter().zip(&mut space.strides) {
-                    done.push(own[axis]);
-                }
+                *outer = (outer.0 * len, inner);
             }
-        }
-        space
+            merges
+        });
+        let strides = strides.iter().map(|own| axes.iter().map(|&(_, axis)| own[axis]).collect()).collect();
+        MergedAxes { dims: axes.iter().map(|&(len, _)| len).collect(), strides }
     }
 
     /// Appends the lengths and strides to the parameters, in the order that [`position_lines`] expects.

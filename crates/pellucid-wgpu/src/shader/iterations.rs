@@ -6,8 +6,9 @@
 
 use super::{called, function_text};
 use crate::shader::ShaderFeatures;
+use pellucid_ir::lock;
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 /// The iterations that an invocation may have, with a margin for short loops that the estimates leave out.
 pub(crate) const MAX_ITERATIONS: usize = 60_000;
@@ -73,7 +74,7 @@ fn length(line: &str) -> usize {
 /// Returns the iterations of a function of the library.
 fn of_function(name: &str) -> usize {
     static KNOWN: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || lock(&KNOWN);
     let series = OF_SERIES.iter().find(|(series, _)| *series == name);
     if let Some(&count) = known().get(name).or(series.map(|(_, count)| count)) {
         return count;

@@ -5,10 +5,10 @@
 
 use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 /// A shader language.
 struct Target {
@@ -54,7 +54,7 @@ pub(crate) fn check_translations(op: &'static str, text: &str) -> Result<()> {
     // The digests of the texts that translate.
     static TRANSLATED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Default::default);
     static HASHER: LazyLock<RandomState> = LazyLock::new(Default::default);
-    let translated = || -> MutexGuard<'_, HashSet<u64>> { TRANSLATED.lock().unwrap_or_else(PoisonError::into_inner) };
+    let translated = || lock(&TRANSLATED);
     let digest = HASHER.hash_one(text);
     if translated().contains(&digest) {
         return Ok(());

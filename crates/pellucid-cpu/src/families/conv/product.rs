@@ -114,7 +114,7 @@ pub(super) unsafe fn compute_output<T: Element>(
     let (cin, cout) = problem.group_channels();
     let [oz, oy, ox] = problem.y.dims;
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
-    let len = [0, 1, 2].map(|a| window.stride[a] * (problem.y.dims[a] - 1) + window.reach(a) + 1);
+    let len = [0, 1, 2].map(|a| window.covered(a, problem.y.dims[a]));
     // If there is a single window along the last axis, splitting its rows into phases has no use.
     let phases = if ox == 1 { 1 } else { window.stride[2] };
     let region = ReadRegion { low, len, phases };

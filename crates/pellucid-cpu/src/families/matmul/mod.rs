@@ -18,7 +18,7 @@ use crate::program::MapEpilogue;
 use crate::strided::IndexSpace;
 use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_simd::Element;
@@ -139,18 +139,15 @@ fn multiply_as<T: Element>(
     let ((m, k, a_strides), (_, n, b_strides)) = (matrix(a), matrix(b));
     let c_strides = c.map_or((n as isize, 1), |c| matrix(c).2);
     let mut gemm = Gemm { m, n, k, a_strides, b_strides, c_strides, accumulate: false };
-    let stride = |o: &Operand<'_>, axis: usize| match (axis + o.shape().rank()).checked_sub(batch_rank + 2) {
-        Some(own) if o.shape()[own] != 1 => o.layout.strides()[own],
-        _ => 0,
-    };
+    let stride = |o: &Operand<'_>, axis: usize| o.layout.broadcast_stride(axis, batch_rank + 2);
     let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.map_or(0, |c| stride(c, axis))];
     let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
     // Products with the same B are one product with more rows. Therefore a batch axis along which B is broadcast is
     // merged into the rows of A and C (folded), if their strides permit it. For m, n > 1 the order of summation depends
     // on k alone, so folding changes no bit.
     while let Some(&(len, [x, y, z])) = batch.last() {
-        let is_foldable =
-            y == 0 && x == a_strides.0 * gemm.m as isize && (c.is_err() || z == c_strides.0 * gemm.m as isize);
+        let extends_rows = |stride: isize, rows: isize| are_one_axis(stride, rows, gemm.m);
+        let is_foldable = y == 0 && extends_rows(x, a_strides.0) && (c.is_err() || extends_rows(z, c_strides.0));
         if len == 1 || m > 1 && n > 1 && is_foldable && epilogue.as_mut().is_none_or(MapEpilogue::fold) {
             gemm.m *= len;
             batch.pop();

@@ -7,10 +7,10 @@
 use crate::operand::Operand;
 use pellucid_gemm::{Gemm, OwnedPanels, PackedPanels, Strided, uses_packed_panels};
 use pellucid_ir::backend::Storage;
-use pellucid_ir::{DType, Layout, Result};
+use pellucid_ir::{DType, Layout, Result, lock};
 use pellucid_simd::{Element, Isa};
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// The largest number of rows of a product whose right factor is packed beforehand. Packing takes less than 1 % of the
 /// time of a product with more rows.
@@ -33,10 +33,6 @@ enum Panels {
 
 /// The packed weights of all plans.
 static PACKED_WEIGHTS: Mutex<Vec<Weak<PackedWeight>>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The packed right factor of a product in a compiled plan, packed at the first launch.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use crate::operand::Operand;
 use crate::program;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Sort;
-use pellucid_ir::{DType, Layout, Result};
+use pellucid_ir::{Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Isa;
@@ -66,17 +66,7 @@ fn sort_transposed(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &
 
 /// Sorts all lines.
 fn sort_lines(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
-    match x.dtype {
-        DType::F16 => sort_lines_as::<F16>(kernel, x, y, positions),
-        DType::BF16 => sort_lines_as::<BF16>(kernel, x, y, positions),
-        DType::F32 => sort_lines_as::<f32>(kernel, x, y, positions),
-        DType::F64 => sort_lines_as::<f64>(kernel, x, y, positions),
-        DType::Bool | DType::U8 => sort_lines_as::<u8>(kernel, x, y, positions),
-        DType::I8 => sort_lines_as::<i8>(kernel, x, y, positions),
-        DType::I16 => sort_lines_as::<i16>(kernel, x, y, positions),
-        DType::I32 => sort_lines_as::<i32>(kernel, x, y, positions),
-        DType::I64 => sort_lines_as::<i64>(kernel, x, y, positions),
-    }
+    with_storage_element!(x.dtype, T => sort_lines_as::<T>(kernel, x, y, positions))
 }
 
 /// An element with an unsigned sort key.

@@ -133,27 +133,12 @@ impl<S: LoopElement + Cast<T>, T: LoopElement + Cast<S>> Function<T> for RoundTh
 /// Evaluates `$body` with `$T` the Rust type of a compute type.
 macro_rules! with_compute {
     ($ty:expr, $T:ident => $body:expr) => {
-        match $ty {
-            Compute::Mask => {
-                type $T = MaskByte;
-                $body
-            }
-            Compute::I32 => {
-                type $T = i32;
-                $body
-            }
-            Compute::I64 => {
-                type $T = i64;
-                $body
-            }
-            Compute::F32 => {
-                type $T = f32;
-                $body
-            }
-            Compute::F64 => {
-                type $T = f64;
-                $body
-            }
+        with_type! { $ty, $T => $body;
+            Compute::Mask => MaskByte;
+            Compute::I32 => i32;
+            Compute::I64 => i64;
+            Compute::F32 => f32;
+            Compute::F64 => f64;
         }
     };
 }
@@ -161,47 +146,17 @@ macro_rules! with_compute {
 /// Evaluates `$body` with `$S` the Rust type of a dtype.
 macro_rules! with_dtype {
     ($dtype:expr, $S:ident => $body:expr) => {
-        match $dtype {
-            DType::Bool => {
-                type $S = MaskByte;
-                $body
-            }
-            DType::U8 => {
-                type $S = u8;
-                $body
-            }
-            DType::I8 => {
-                type $S = i8;
-                $body
-            }
-            DType::I16 => {
-                type $S = i16;
-                $body
-            }
-            DType::I32 => {
-                type $S = i32;
-                $body
-            }
-            DType::I64 => {
-                type $S = i64;
-                $body
-            }
-            DType::F16 => {
-                type $S = F16;
-                $body
-            }
-            DType::BF16 => {
-                type $S = BF16;
-                $body
-            }
-            DType::F32 => {
-                type $S = f32;
-                $body
-            }
-            DType::F64 => {
-                type $S = f64;
-                $body
-            }
+        with_type! { $dtype, $S => $body;
+            DType::Bool => MaskByte;
+            DType::U8 => u8;
+            DType::I8 => i8;
+            DType::I16 => i16;
+            DType::I32 => i32;
+            DType::I64 => i64;
+            DType::F16 => F16;
+            DType::BF16 => BF16;
+            DType::F32 => f32;
+            DType::F64 => f64;
         }
     };
 }

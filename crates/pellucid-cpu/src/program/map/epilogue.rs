@@ -4,8 +4,8 @@ use crate::operand::Operand;
 use crate::program::prepared::PreparedProgram;
 use crate::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
-use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
+use pellucid_ir::{Result, are_one_axis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::vector::prefetch_run;
@@ -59,8 +59,8 @@ impl<'a> MapEpilogue<'a> {
     /// of an operand other than the first input do not allow this. Returns true if there is no batch axis.
     pub(crate) fn fold(&mut self) -> bool {
         let Some(last) = self.batch.last() else { return true };
-        let height = self.rows.len as isize;
-        if !last.strides.iter().zip(&self.rows.strides).skip(1).all(|(stride, row)| *stride == row * height) {
+        let mut strides = last.strides.iter().zip(&self.rows.strides).skip(1);
+        if !strides.all(|(&stride, &row)| are_one_axis(stride, row, self.rows.len)) {
             return false;
         }
         self.rows.len *= last.len;

@@ -14,47 +14,17 @@ use pellucid_simd::Isa;
 /// Evaluates `$body` with `$T` the Rust type of a dtype.
 macro_rules! by_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            DType::Bool => {
-                type $T = bool;
-                $body
-            }
-            DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            DType::F16 => {
-                type $T = f16;
-                $body
-            }
-            DType::BF16 => {
-                type $T = bf16;
-                $body
-            }
-            DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            DType::F64 => {
-                type $T = f64;
-                $body
-            }
+        with_type! { $dtype, $T => $body;
+            DType::Bool => bool;
+            DType::U8 => u8;
+            DType::I8 => i8;
+            DType::I16 => i16;
+            DType::I32 => i32;
+            DType::I64 => i64;
+            DType::F16 => f16;
+            DType::BF16 => bf16;
+            DType::F32 => f32;
+            DType::F64 => f64;
         }
     };
 }

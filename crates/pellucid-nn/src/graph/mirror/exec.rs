@@ -14,7 +14,7 @@ use crate::graph::stream::Stream;
 use crate::graph::trainer_core::check_targets;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
-use crate::parameter::{EvaluationGuard, Parameter};
+use crate::parameter::{Parameter, in_evaluation_mode};
 use pellucid_tensor::{CaptureOptions, Captured, Device, Error, Generator, Result, StorageId, Tensor, no_grad, ops};
 use std::collections::HashMap;
 use std::fmt;
@@ -79,14 +79,12 @@ impl<'f> GraphExec<'f> {
         buffers: (&NamedTensors, &Tensor),
         stream: Option<Stream>,
     ) -> Result<GraphExec<'f>> {
-        let evaluating = EvaluationGuard::new();
-        let forward = Arc::new(ForwardPass::new("record_evaluation", pair, plan, buffers)?);
-        drop(evaluating);
+        let forward = in_evaluation_mode(|| ForwardPass::new("record_evaluation", parts, plan, buffers))?;
+        let forward = Arc::new(forward);
         let pass = forward.clone();
         let evaluate = move |_: &[Tensor]| {
             let _off = no_grad();
-            let _evaluating = EvaluationGuard::new();
-            pass.run().map(|_| Vec::new())
+            in_evaluation_mode(|| pass.run()).map(|_| Vec::new())
         };
         let mut launcher = Launcher::new(stream.as_ref(), CaptureOptions::default(), Box::new(evaluate));
         let _off = no_grad();

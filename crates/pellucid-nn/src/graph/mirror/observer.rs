@@ -3,9 +3,11 @@
 
 use super::plan::{ArenaSlot, Buf, BufferRole, CapturePlan};
 use crate::call::LayerCall;
-use pellucid_tensor::{Captured, Placement, Result, StorageId, Tensor, no_grad, ops, storages_written_since, unwrap};
+use pellucid_tensor::{
+    Captured, Placement, Result, StorageId, Tensor, lock, no_grad, ops, storages_written_since, unwrap,
+};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The pinned buffers of a plan, and the storages of the latest recording, by the role of their buffer.
 #[derive(Clone)]
@@ -27,7 +29,7 @@ impl BufferObserver {
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<BufferRole, Vec<StorageId>>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.seen)
     }
 
     /// Removes the storages of an earlier recording.

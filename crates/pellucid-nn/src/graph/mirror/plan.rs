@@ -1,7 +1,7 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
 use crate::call::{TracedCall, trace_calls};
-use crate::graph::batch::ModelOfInputs;
+use crate::graph::batch::{ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name};
 use crate::graph::trainer_core::{check_target_shape, of_loss};
 use crate::loss::LossKind;
 use crate::module::{DynModule, identity};
@@ -383,15 +383,13 @@ impl CapturePlan {
 
     /// Returns an error if inputs or targets do not match the plan; it names the layer that would read them.
     pub(super) fn check(&self, op: &'static str, x: &NamedTensors, y: &Tensor) -> Result<()> {
-        let mut mismatches = self.inputs.iter().zip(x).filter_map(|(own, (name, x))| input_mismatch(op, own, name, x));
-        let refused = match x.len() == self.inputs.len() {
-            true => mismatches.next(),
-            false => Some(Error::invalid(op, format!("the step has {} inputs, got {}", self.inputs.len(), x.len()))),
-        };
-        if let Some(source) = refused {
+        let mut inputs = self.inputs.iter().zip(x);
+        let checked = check_batch_count(op, self.inputs.len(), x.len())
+            .and_then(|()| inputs.try_for_each(|(own, (name, x))| check_input(op, own, name, x)));
+        checked.map_err(|source| {
             let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
-            return Err(Error::Layer { layer, source: Box::new(source) });
-        }
+            Error::Layer { layer, source: Box::new(source) }
+        })?;
         check_target_shape(op, y, &self.loss.target, self.loss.d_y.shape()).map_err(of_loss)
     }
 
@@ -444,20 +442,15 @@ pub struct Rebound {
     pub not_planned: Vec<usize>,
 }
 
-/// Returns the error if a tensor is not the input that the plan expects.
-fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Option<Error> {
+/// Returns an error unless a tensor is the input that the plan expects.
+fn check_input(op: &'static str, own: &(String, Shape, DType), name: &str, x: &Tensor) -> Result<()> {
     let (expected, shape, dtype) = own;
-    if name != expected {
-        return Some(Error::invalid(op, format!("the input must be `{expected}`, got `{name}`")));
-    }
+    check_batch_name(op, expected, name)?;
     if x.shape() != shape {
         let help = format!("the step expects `{name}` of shape {shape}, got {}; compile it for this shape", x.shape());
-        return Some(Error::shapes(op, [x.shape(), shape], help));
+        return Err(Error::shapes(op, [x.shape(), shape], help));
     }
-    (x.dtype() != *dtype).then(|| {
-        let help = format!("the step expects `{name}` of dtype {dtype}; use to_dtype()");
-        Error::dtypes(op, [x.dtype(), *dtype], help)
-    })
+    check_batch_dtype(op, *dtype, name, x)
 }
 
 impl fmt::Display for CapturePlan {

@@ -2,8 +2,8 @@
 
 use crate::optim::{Hyperparameter, Optimizer};
 use crate::parameter::Parameter;
-use pellucid_tensor::{Error, IntoOutputs, Result, Tensor};
-use std::sync::{Arc, Mutex, PoisonError};
+use pellucid_tensor::{Error, IntoOutputs, Result, Tensor, lock};
+use std::sync::{Arc, Mutex};
 
 /// The update of a recorded training step: an [`Optimizer`], or a closure that changes the parameters in place, such as
 /// `|| optimizer.step()`.
@@ -44,7 +44,7 @@ impl Optimizer for ClosureOptimizer<'_> {
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        (self.run.lock().unwrap_or_else(PoisonError::into_inner))()
+        lock(&self.run)()
     }
 
     fn group_count(&self) -> usize {

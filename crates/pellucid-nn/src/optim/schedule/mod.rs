@@ -26,6 +26,7 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 
+use crate::forward::forward;
 use crate::option_range::OptionRange;
 use pellucid_tensor::Result;
 
@@ -97,28 +98,14 @@ pub trait Schedule: Send + Sync {
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        (**self).next(at)
-    }
-
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        (**self).closed(at)
-    }
-
-    fn begin(&self, at: SchedulePoint) -> f64 {
-        (**self).begin(at)
-    }
-
-    fn base(&self, group: usize, lr: f64) -> f64 {
-        (**self).base(group, lr)
-    }
-
-    fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
-        (**self).momentum(group, epoch)
-    }
-
-    fn check(&self) -> Result<()> {
-        (**self).check()
+    forward! {
+        [**self]
+        fn next(self: &Self, at: SchedulePoint) -> f64;
+        fn closed(self: &Self, at: SchedulePoint) -> Option<f64>;
+        fn begin(self: &Self, at: SchedulePoint) -> f64;
+        fn base(self: &Self, group: usize, lr: f64) -> f64;
+        fn momentum(self: &Self, group: usize, epoch: usize) -> Option<f64>;
+        fn check(self: &Self) -> Result<()>;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Progress of a schedule that a checkpoint restores through a shared reference.
 
+use pellucid_tensor::lock;
 use std::sync::{Mutex, PoisonError};
 
 /// A value that is read and replaced as a whole, even through a shared reference.
@@ -12,11 +13,11 @@ impl<T: Clone> Restorable<T> {
     }
 
     pub(super) fn get(&self) -> T {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     pub(super) fn set(&self, value: T) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
+        *lock(&self.0) = value;
     }
 
     pub(super) fn get_mut(&mut self) -> &mut T {

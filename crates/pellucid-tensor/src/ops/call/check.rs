@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{DType, Error, Result, Shape};
 use std::panic::Location;
 
 /// Sets the operation and the line that an error names.
@@ -44,12 +44,25 @@ pub(in crate::ops) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor
     }
 }
 
-/// Returns an error unless the shapes broadcast. Checks of values follow checks of shapes, whose errors name the cause.
-pub(in crate::ops) fn broadcasts(op: &'static str, operands: &[&Tensor]) -> Result<()> {
-    let shape = operands.iter().try_fold(Shape::default(), |shape, x| shape.broadcast(x.shape()));
-    match shape {
-        Some(_) => Ok(()),
-        None => Err(Error::shapes(op, operands.iter().map(|x| x.shape()), "the shapes must broadcast")),
+/// Returns the shape to which all operands broadcast, or an error with the rule `help`.
+pub(in crate::ops) fn common_shape(op: &'static str, operands: &[&Tensor], help: &str) -> Result<Shape> {
+    let shapes = operands.iter().map(|x| x.shape());
+    Shape::broadcast_all(shapes.clone()).ok_or_else(|| Error::shapes(op, shapes, help))
+}
+
+/// Returns an error unless the mask is a tensor of booleans.
+pub(in crate::ops) fn mask_dtype(op: &'static str, mask: &Tensor) -> Result<()> {
+    match mask.dtype() {
+        DType::Bool => Ok(()),
+        dtype => Err(Error::dtypes(op, [dtype], "the mask must be a bool tensor; compare with ne(0)")),
+    }
+}
+
+/// Returns an error unless the indices are integers.
+pub(in crate::ops) fn index_dtype(op: &'static str, index: &Tensor) -> Result<()> {
+    match index.dtype().is_int() {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)")),
     }
 }
 

@@ -59,10 +59,8 @@ impl IntList {
         }
         let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
         if open == 1 && known == 0 {
-            return Err(Error::invalid(
-                op,
-                format!("the length -1 cannot be inferred beside a length of 0, got {dims:?}"),
-            ));
+            let reason = format!("the length -1 cannot be inferred beside a length of 0, got {dims:?}");
+            return Err(Error::invalid(op, reason));
         }
         let rest = size.checked_div(known).unwrap_or(0);
         if open == 1 && rest.saturating_mul(known) != size {

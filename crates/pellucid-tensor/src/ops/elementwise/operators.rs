@@ -10,84 +10,39 @@ use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result};
 
+/// Implements a binary operator for pairs of operand types.
+macro_rules! binary_operator {
+    ($trait:ident $method:ident $op:path: $($left:ty, $right:ty;)*) => {$(
+        impl std::ops::$trait<$right> for $left {
+            type Output = Tensor;
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: $right) -> Tensor {
+                let _call = note_call_location();
+                panic::unwrap($op(self, other))
+            }
+        }
+    )*};
+}
+
 macro_rules! binary_operators {
     ($($trait:ident $method:ident $op:path;)*) => {$(
-        impl std::ops::$trait<&Tensor> for &Tensor {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
-        }
-        impl std::ops::$trait<Tensor> for &Tensor {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
-        }
-        impl std::ops::$trait<&Tensor> for Tensor {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
-        }
-        impl std::ops::$trait<Tensor> for Tensor {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
+        binary_operator! { $trait $method $op:
+            &Tensor, &Tensor;
+            &Tensor, Tensor;
+            Tensor, &Tensor;
+            Tensor, Tensor;
         }
         // One type for each kind of literal: with two, the type of the literal in `(&x * 2.0).sin()` would be
         // ambiguous.
         binary_operators!(@scalar $trait $method $op, f64 i64 bool);
     )*};
-    (@scalar $trait:ident $method:ident $op:path, $($t:ty)*) => {$(
-        impl std::ops::$trait<$t> for &Tensor {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: $t) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
-        }
-        impl std::ops::$trait<$t> for Tensor {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: $t) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
-        }
-        impl std::ops::$trait<&Tensor> for $t {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
-        }
-        impl std::ops::$trait<Tensor> for $t {
-            type Output = Tensor;
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                let _call = note_call_location();
-                panic::unwrap($op(self, other))
-            }
+    (@scalar $trait:ident $method:ident $op:path, $($number:ty)*) => {$(
+        binary_operator! { $trait $method $op:
+            &Tensor, $number;
+            Tensor, $number;
+            $number, &Tensor;
+            $number, Tensor;
         }
     )*};
 }

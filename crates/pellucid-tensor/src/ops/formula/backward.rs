@@ -45,7 +45,7 @@ impl<'a> FormulaCall<'a> {
         tracked: Variables,
         saved: &SavedTensors,
         grads: &OutputGradients,
-        needed: NeedsInputGrad,
+        needs: NeedsInputGrad,
         into: &mut InputGradients,
     ) -> Result<()> {
         let gradient = part.gradient;
@@ -56,7 +56,7 @@ impl<'a> FormulaCall<'a> {
         let mut computed = 0u64;
         for (k, &i) in part.inputs.iter().enumerate() {
             let i = i as usize;
-            if !needed.contains(i) {
+            if !needs.contains(i) {
                 continue;
             }
             if gradient.is_zero(k) {
@@ -231,20 +231,15 @@ impl Derivative for FormulaDerivative {
         self.formula.name()
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let call = self.call(grads.shape(0));
         if is_unrolled(&self.formula) {
-            return unroll::backward(&call, saved, grads, needed);
+            return unroll::backward(&call, saved, grads, needs);
         }
         let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
         for_each_part(self.tracked, &self.formula, |part| {
-            if part.inputs.iter().any(|&i| needed.contains(i as usize)) {
-                call.differentiate(&part, self.tracked, saved, grads, needed, &mut gradients)?;
+            if part.inputs.iter().any(|&i| needs.contains(i as usize)) {
+                call.differentiate(&part, self.tracked, saved, grads, needs, &mut gradients)?;
             }
             Ok(())
         })?;

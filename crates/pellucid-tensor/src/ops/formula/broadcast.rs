@@ -1,9 +1,6 @@
 //! Broadcasting and its transpose, the sum to a shape.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::check_reduction_rank;
 use crate::ops::call::int_list::IntList;
 use crate::ops::formula::kernel_reduction::identity_formula;
@@ -13,7 +10,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape};
-use smallvec::smallvec;
 
 struct Expand {
     shape: Shape,

@@ -204,10 +204,10 @@ impl ContractionDerivative {
         &self,
         saved: &'a SavedTensors,
         arrived: &[bool],
-        needed: NeedsInputGrad,
+        needs: NeedsInputGrad,
     ) -> Result<Vec<GradientTarget<'a>>> {
         let mut targets = Vec::new();
-        for input in (0..saved.inputs()).filter(|&i| saved.wants(needed, i)) {
+        for input in (0..saved.inputs()).filter(|&i| saved.wants(needs, i)) {
             let mut products = Vec::new();
             for term in self.terms.iter().filter(|t| arrived[t.output as usize]) {
                 let own = term.factors.iter().map(|&f| u16::from(f));
@@ -319,12 +319,7 @@ impl Derivative for ContractionDerivative {
         self.partials.name()
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         // The gradient of a sum is not broadcast to the shape of the summands: its own gradient would have that shape.
         let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(|o| grads.try_get(o).cloned()).collect();
         let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
@@ -335,12 +330,12 @@ impl Derivative for ContractionDerivative {
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
         if !is_grad_enabled() || self.terms.iter().all(|t| t.factors.len() == 1) {
-            match point.contract(self.targets(saved, &arrived, needed)?, &factor, &mut gradients) {
+            match point.contract(self.targets(saved, &arrived, needs)?, &factor, &mut gradients) {
                 Err(Error::InvalidArgument { .. }) => gradients.fill(None),
                 other => return other.map(|()| gradients),
             }
         }
-        let targets = self.targets(saved, &arrived, needed)?;
+        let targets = self.targets(saved, &arrived, needs)?;
         self.multiplied(&point, targets, &factor, &mut gradients)?;
         Ok(gradients)
     }

@@ -1,9 +1,6 @@
 //! Reductions with kernels of their own: max, min, argmax, argmin, any, all.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::engine;
 use crate::ops::call::axes::Axes;
 use crate::ops::formula::apply_rows;
@@ -12,7 +9,6 @@ use crate::tensor::Tensor;
 use pellucid_ir::formula::{Formula, Program, Signature};
 use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
 use pellucid_ir::{DType, Error, Result, formula};
-use smallvec::smallvec;
 use std::sync::Arc;
 
 /// Returns the formula of the elements that a reduction reads.

@@ -20,6 +20,7 @@ use crate::autocast::autocast_dtype;
 use crate::autograd::{Arrays, SaveForBackward, arrays_of, is_recorded, on_one_device, record, untracked_results};
 use crate::engine;
 use crate::ops::call::axes::Axes;
+use crate::ops::call::check;
 use crate::ops::primitive::precision;
 use crate::tensor::{NodeParts, Tensor};
 use pellucid_ir::backend::DenseView;
@@ -76,11 +77,11 @@ fn broadcast_shape<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Op
 }
 
 pub(super) fn broadcast(op: &'static str, inputs: &[&Tensor]) -> Result<Shape> {
-    let shape = inputs.iter().try_fold(Shape::scalar(), |shape, input| shape.broadcast(input.shape()));
-    shape.ok_or_else(|| {
-        let help = "aligned at the last axis, lengths must be equal or 1; use reshape() or unsqueeze()";
-        Error::shapes(op, inputs.iter().map(|t| t.shape()), help)
-    })
+    check::common_shape(
+        op,
+        inputs,
+        "aligned at the last axis, lengths must be equal or 1; use reshape() or unsqueeze()",
+    )
 }
 
 /// Applies a formula to inputs that broadcast, and returns all its outputs.

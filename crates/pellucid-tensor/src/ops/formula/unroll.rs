@@ -18,10 +18,10 @@ pub(super) fn backward(
     call: &FormulaCall,
     saved: &SavedTensors,
     grads: &OutputGradients,
-    needed: NeedsInputGrad,
+    needs: NeedsInputGrad,
 ) -> Result<InputGradients> {
     let operands = saved.inputs_from(0)?;
-    let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needed, i)).collect();
+    let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needs, i)).collect();
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
     let incoming: Vec<&Tensor> = outputs.iter().filter_map(|&j| grads.try_get(j)).collect();
     let inputs: Vec<&Tensor> = wanted.iter().map(|&i| &operands[i]).collect();

@@ -1,10 +1,6 @@
 //! Writes in place, and the operations that their autograd history consists of.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InPlaceWrite, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors,
-    apply_one, on_device_of,
-};
+use crate::autograd::{InPlaceWrite, apply_one, interface::*, on_device_of};
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::ops::call::operation_scope::outermost_operation;
@@ -17,7 +13,7 @@ use crate::tensor::{AsStrided, AsStridedTranspose, Derivative, Tensor, offset_la
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// Returns an error for a target that cannot be written in place: a leaf that requires a gradient or a view of one
 /// (outside of `no_grad`), or a tensor whose elements share memory.
@@ -211,7 +207,7 @@ impl Operation for Overwrite {
         write_array(inputs[1], &region_of(&out, &self.region))?;
         Ok(smallvec![out])
     }
-    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         if let Some(g) = grads.try_get(0)
             && !is_grad_enabled()
             && engine::is_immediate(g.device())
@@ -220,14 +216,14 @@ impl Operation for Overwrite {
         {
             // The gradient has no other owner and is updated in place: a buffer that is filled step by step then costs
             // only its region per step.
-            let source = needed.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
-            if needed.contains(0) {
+            let source = needs.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
+            if needs.contains(0) {
                 clear(g.array(), &self.region)?;
             }
-            return Ok(smallvec![needed.contains(0).then(|| g.clone()), source.map(Tensor::from)]);
+            return Ok(smallvec![needs.contains(0).then(|| g.clone()), source.map(Tensor::from)]);
         }
         let g = grads.get(0)?;
-        let value = match needed.contains(0) {
+        let value = match needs.contains(0) {
             true => {
                 let zeros = fill::zeros(self.region.shape(), g.dtype())?;
                 Some(apply_one(self.clone(), &[&g, &zeros])?)
@@ -235,7 +231,7 @@ impl Operation for Overwrite {
             false => None,
         };
         let strided = || AsStrided { layout: self.region.clone(), shape: self.shape.clone() };
-        let source = needed.contains(1).then(|| apply_one(strided(), &[&g])).transpose()?;
+        let source = needs.contains(1).then(|| apply_one(strided(), &[&g])).transpose()?;
         Ok(smallvec![value, source])
     }
 }
@@ -251,21 +247,16 @@ impl Derivative for OverwriteAt {
     fn name(&self) -> &'static str {
         self.op
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let positions = saved.array(0)?;
         let shape = positions.shape().clone();
         let (g, positions) = (view::ravel(&grads.get(0)?)?, view::ravel(&positions)?);
         let mut gradients: InputGradients = smallvec![None, None, None];
-        if needed.contains(0) {
+        if needs.contains(0) {
             let zeros = fill::zeros(positions.shape(), g.dtype())?;
             gradients[0] = Some(view::reshape_to(&scatter::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
         }
-        if needed.contains(1) {
+        if needs.contains(1) {
             // If positions are equal, only the last source has a gradient. Scattering their numbers finds it.
             let numbers = Tensor::arange(0, positions.size() as i64, 1);
             let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;

@@ -32,12 +32,8 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 #[track_caller]
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let op = "masked_select";
-    if mask.dtype() != DType::Bool {
-        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
-    }
-    let help = "tensor and mask must broadcast";
-    let shape = x.shape().broadcast(mask.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;
+    check::mask_dtype(op, mask)?;
+    let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
     let positions = nonzero::nonzero_as(op, &view::ravel(&broadcast::broadcast_to(mask, &shape)?)?)?;
     gather::index_select(&view::ravel(&broadcast::broadcast_to(x, &shape)?)?, 0, &positions[0])
 }
@@ -51,11 +47,8 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
     if !x.dtype().is_int() {
-        return Err(Error::dtypes(
-            "one_hot",
-            [x.dtype()],
-            "class indices need an integer dtype; use to_dtype(DType::I64)",
-        ));
+        let help = "class indices need an integer dtype; use to_dtype(DType::I64)";
+        return Err(Error::dtypes("one_hot", [x.dtype()], help));
     }
     let shape = check::representable(x.shape().iter().copied().chain([classes]).collect())?;
     let numbers = create::indices(classes).map_err(|error| error.with_shape(&shape))?;

@@ -14,7 +14,7 @@ use crate::ops::reduce::scan;
 use crate::ops::shape::diagonal::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{Error, Result};
 
 /// Writes or adds the values to a copy of x at row-major positions; positions and values have the same shape.
 fn put_at(x: &Tensor, places: &Tensor, values: &Tensor, accumulate: bool) -> Result<Tensor> {
@@ -71,7 +71,7 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {
     check::values_dtype("index_put", x, values)?;
     let places = element_positions(x)?.indexed(index.into_index(), |part| {
-        let fits = values.shape().broadcast(part).as_ref() == Some(part);
+        let fits = values.shape().broadcasts_to(part);
         let help = || format!("the values must broadcast to the indexed shape, {part}");
         if fits { Ok(()) } else { Err(Error::shapes("index_put", [x.shape(), values.shape()], help())) }
     })?;
@@ -89,13 +89,9 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 #[track_caller]
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
     let op = "masked_scatter";
-    if mask.dtype() != DType::Bool {
-        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
-    }
+    check::mask_dtype(op, mask)?;
     check::values_dtype(op, x, source)?;
-    let help = "tensor and mask must broadcast";
-    let shape = x.shape().broadcast(mask.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;
+    let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
     let mask = broadcast::broadcast_to(mask, &shape)?;
     // Where the mask is false, the index is unused. A source without elements has no index for it: one element stands
     // before the first.

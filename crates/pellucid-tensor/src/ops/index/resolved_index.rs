@@ -1,6 +1,7 @@
 //! The resolution of an index against the shape of a tensor.
 
 use crate::autograd::on_device_of;
+use crate::ops::call::check;
 use crate::ops::formula::broadcast;
 use crate::ops::index::index_item::IndexItem;
 use crate::ops::index::nonzero;
@@ -95,13 +96,8 @@ impl ResolvedIndex {
 
     /// Returns the indexed axes, and the index tensors broadcast to a common shape.
     pub(super) fn broadcast_indices(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
-        let mut common = Shape::scalar();
-        for (_, t) in &self.picks {
-            common = common.broadcast(t.shape()).ok_or_else(|| {
-                let help = "the index tensors of an index must broadcast to one shape";
-                Error::shapes(op, self.picks.iter().map(|(_, t)| t.shape()), help)
-            })?;
-        }
+        let picked: Vec<&Tensor> = self.picks.iter().map(|(_, t)| t).collect();
+        let common = check::common_shape(op, &picked, "the index tensors of an index must broadcast to one shape")?;
         let indices = self.picks.iter().map(|(_, t)| broadcast::broadcast_to(t, &common)).collect::<Result<_>>()?;
         Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
     }

@@ -1,9 +1,6 @@
 //! Scatter: writing or adding values at an index along an axis.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::engine;
 use crate::ops::call::check;
 use crate::ops::call::operation_scope::outermost_operation;
@@ -14,7 +11,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result};
-use smallvec::smallvec;
 
 /// Computes x with values written or added at an index along an axis. The inputs are x, the values and the index.
 #[derive(Clone, Copy)]
@@ -37,25 +33,20 @@ impl Operation for ScatterInto {
         engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (g, index) = (grads.get(0)?, saved.input(2)?);
         let of_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
         let mut gradients: InputGradients = smallvec![None, None, None];
         if self.reduction == ScatterReduction::Add {
-            gradients[1] = needed.contains(1).then(|| of_index(&g)).transpose()?;
+            gradients[1] = needs.contains(1).then(|| of_index(&g)).transpose()?;
             gradients[0] = Some(g);
             return Ok(gradients);
         }
-        if needed.contains(0) {
+        if needs.contains(0) {
             let zeros = fill::zeros(index.shape().clone(), g.dtype())?;
             gradients[0] = Some(apply_one(*self, &[&g, &zeros, &index])?);
         }
-        if needed.contains(1) {
+        if needs.contains(1) {
             // If indices are equal, only the last value is stored. Scattering their numbers finds it.
             let numbers = create::indices(index.size())?;
             let numbers = view::reshape(&numbers, index.shape())?;

@@ -1,9 +1,6 @@
 //! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::engine;
 use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::operand::TensorOrScalar;
@@ -20,7 +17,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Scalar};
-use smallvec::smallvec;
 
 /// The reduction of the values that are scattered to one element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

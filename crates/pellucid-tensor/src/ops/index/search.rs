@@ -109,10 +109,8 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
     engine::check_readable(op, help)?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
-        return Err(Error::invalid(
-            op,
-            format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()"),
-        ));
+        let reason = format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()");
+        return Err(Error::invalid(op, reason));
     }
     let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
     match weights {
@@ -275,10 +273,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
             return Ok((edges.detach(), ascend));
         }
         Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
-            return Err(Error::invalid(
-                op,
-                format!("the ends of the bins must be finite and ascending, got {low:?} and {high:?}"),
-            ));
+            let reason = format!("the ends of the bins must be finite and ascending, got {low:?} and {high:?}");
+            return Err(Error::invalid(op, reason));
         }
         Bins::Between(count, low, high) => (count, end(low)?, end(high)?),
         Bins::Count(count) if x.size() == 0 => (count, end(0.0)?, end(1.0)?),

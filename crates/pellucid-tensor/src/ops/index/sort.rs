@@ -1,9 +1,6 @@
 //! Sorting along an axis: sort, argsort, top-k.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-};
+use crate::autograd::{apply, interface::*};
 use crate::engine;
 use crate::ops::primitive::gather::scatter_add_along;
 use crate::ops::primitive::{gather, view};
@@ -11,7 +8,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Error, Result};
-use smallvec::smallvec;
 
 /// The first `k` elements of an axis in sorted order, and their positions.
 struct SortPrefix {
@@ -50,10 +46,8 @@ fn sort_prefix(
     let len = x.shape()[axis];
     let k = k.unwrap_or(len);
     if k > len {
-        return Err(Error::invalid(
-            name,
-            format!("k = {k} exceeds {len}, the length of axis {axis}; use k.min({len})"),
-        ));
+        let reason = format!("k = {k} exceeds {len}, the length of axis {axis}; use k.min({len})");
+        return Err(Error::invalid(name, reason));
     }
     let mut outputs = apply(SortPrefix { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
     let positions = outputs.pop().expect("the kernel must return positions");

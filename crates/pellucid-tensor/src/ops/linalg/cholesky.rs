@@ -2,10 +2,7 @@
 
 use super::triangular::{solve_triangular, triangular};
 use super::{check_info, common_batch, eye, factor, matrix_dims, mt, promote_operands, square_side};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-};
+use crate::autograd::{apply, interface::*};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::products::matmul::matmul;
 use crate::ops::shape::diagonal;
@@ -13,7 +10,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
-use smallvec::smallvec;
 
 /// Computes L with A = L·Lᵀ. The gradient is ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, where Φ keeps the lower
 /// triangle (Murray 2016).

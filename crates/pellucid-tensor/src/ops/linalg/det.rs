@@ -3,10 +3,7 @@
 use super::inv::inverse;
 use super::svd::thin_svd;
 use super::{as_row, block, eye, lu, main_diagonal, mt, scalar_matrix, square_side};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
-};
+use crate::autograd::{apply, apply_one, interface::*};
 use crate::ops::elementwise::{arithmetic, compare, transcendental};
 use crate::ops::primitive::via_definition::via_definition;
 use crate::ops::primitive::{copy, create, fill, view};
@@ -16,7 +13,6 @@ use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
-use smallvec::smallvec;
 
 /// The maximal number of zero singular values for which the derivatives of the determinant are exact.
 const DEFICIENCY: usize = 8;

@@ -1,20 +1,15 @@
 //! Eigenvalues and eigenvectors of symmetric matrices.
 
 use super::lyapunov::{Spectrum, lyapunov, symmetric_part};
-use super::{as_column, as_row, eye, factor, mt, square_side, untracked_tensor};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-    apply_one, is_recorded,
-};
+use super::{WithoutGradient, as_column, as_row, eye, factor, mt, square_side, untracked_tensor};
+use crate::autograd::{apply, apply_one, interface::*, is_recorded};
 use crate::ops::elementwise::{activation, arithmetic};
 use crate::ops::products::matmul::matmul;
 use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::Result;
 use pellucid_ir::kernel::Factorization;
-use pellucid_ir::{Error, Result};
-use smallvec::smallvec;
 
 /// Computes the eigenvalues w and eigenvectors V. With E_ij = w_j − w_i and skew(X) = X − Xᵀ,
 /// ∂A = V·[½·skew(Vᵀ·∂V)/E + diag(∂w)]·Vᵀ, which is symmetric (Giles 2008).
@@ -43,24 +38,6 @@ impl Operation for Eigh {
     }
 }
 
-/// Computes only the eigenvalues, for untracked matrices.
-struct Eigenvalues;
-
-impl Operation for Eigenvalues {
-    fn name(&self) -> &'static str {
-        "eigvalsh"
-    }
-    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        factor(Factorization::Eigh { vectors: false }, inputs)
-    }
-    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Err(Error::NoGradient { op: "eigvalsh" })
-    }
-    fn has_gradient(&self) -> bool {
-        false
-    }
-}
-
 /// Computes eigenvalues w (ascending) and eigenvectors V (columns) of symmetric matrices: A = V·diag(w)·Vᵀ.
 ///
 /// A is `[.., n, n]`; only its lower (`upper`: upper) triangle is read. The signs of the vectors are arbitrary. The
@@ -68,7 +45,7 @@ impl Operation for Eigenvalues {
 /// requires distinct eigenvalues.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[doc(alias = "symeig")]
 #[tensor_method]
 pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
@@ -84,7 +61,7 @@ pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
 /// depends on the vectors and requires distinct eigenvalues.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[tensor_method]
 pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
     square_side("eigvalsh", a)?;
@@ -92,7 +69,7 @@ pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
     if is_recorded(&[&a]) {
         return Ok(apply(Eigh, &[&a])?[0].clone());
     }
-    apply_one(Eigenvalues, &[&a])
+    apply_one(WithoutGradient("eigvalsh", Factorization::Eigh { vectors: false }), &[&a])
 }
 
 /// Computes X = √A by eigenvalues. ∂A solves X·∂A + ∂A·X = sym(g).
@@ -125,7 +102,7 @@ impl Operation for SquareRoot {
 /// are both zero the derivative is infinite; such pairs contribute 0.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
 #[doc(alias = "sqrtm")]
 #[tensor_method]
 pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {

@@ -1,17 +1,13 @@
 //! The matrix exponential.
 
 use super::{block, factor, mt, square_side};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::fill;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Factorization;
-use smallvec::smallvec;
 
 /// Computes exp(A). ∂A is the upper right block of exp([Aᵀ, g; 0, Aᵀ]) (Mathias 1996).
 struct MatrixExp;

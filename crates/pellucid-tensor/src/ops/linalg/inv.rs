@@ -4,10 +4,7 @@ use super::{
     check_invertible, check_precision, common_batch, eye, lu, matrix_dims, mt, promote_operands, square_side,
     untracked_tensor,
 };
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-};
+use crate::autograd::{apply, interface::*};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::{fill, view};
@@ -15,7 +12,6 @@ use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
-use smallvec::smallvec;
 
 /// Computes A⁻¹, and the position of the first zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 struct Inverse;
@@ -62,12 +58,7 @@ impl Operation for Solve {
         saves.array(factors.pivots.array().clone());
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
         let factors = lu::Factors {
             packed: saved.array(0)?,
@@ -78,13 +69,13 @@ impl Operation for Solve {
         let back = Solve { transposed: !self.transposed, factors: Some(factors) };
         let gradient_of_b = apply(back, &[&a, &grads.get(0)?])?[0].clone();
         let mut gradients: InputGradients = smallvec![None, None];
-        if needed.contains(0) {
+        if needs.contains(0) {
             let (left, right) = (&gradient_of_b, &saved.output(0)?);
             let (left, right) = if self.transposed { (right, left) } else { (left, right) };
             let full = arithmetic::neg(&matmul(left, &mt(right)?)?)?;
             gradients[0] = Some(broadcast::sum_to(&full, a.shape())?);
         }
-        if needed.contains(1) {
+        if needs.contains(1) {
             gradients[1] = Some(broadcast::sum_to(&gradient_of_b, &saved.input_shape(1))?);
         }
         Ok(gradients)
@@ -156,10 +147,8 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
     let n = square_side(op, a)?;
     let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
     if vectors && !left {
-        return Err(Error::invalid(
-            op,
-            "a vector B requires left = true; for X·A = B, pass rows [.., 1, n] by unsqueeze(-2)",
-        ));
+        let reason = "a vector B requires left = true; for X·A = B, pass rows [.., 1, n] by unsqueeze(-2)";
+        return Err(Error::invalid(op, reason));
     }
     let right = if vectors { super::as_column(b)? } else { b.clone() };
     let (rows, columns) = matrix_dims(op, &right)?;

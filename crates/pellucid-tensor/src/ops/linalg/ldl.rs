@@ -1,32 +1,13 @@
 //! LDLᵀ factorisation of symmetric indefinite matrices, and solving with it.
 
-use super::{broadcast_batch, check_info, common_batch, factor, matrix_dims, promote_operands, square_side};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-    apply_one, is_recorded,
-};
+use super::{WithoutGradient, broadcast_batch, check_info, common_batch, matrix_dims, promote_operands, square_side};
+use crate::autograd::{apply, apply_one};
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
-
-/// One of two kernels without a gradient: the factorisation or the solution.
-struct Ldl(Factorization);
-
-impl Operation for Ldl {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        factor(self.0, inputs)
-    }
-    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Err(Error::NoGradient { op: self.0.name() })
-    }
-}
 
 /// Computes P·A·Pᵀ = L·D·Lᵀ of symmetric A `[.., n, n]`, by the pivoting of Bunch and Kaufman (1977).
 ///
@@ -62,10 +43,7 @@ pub fn ldl_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 
 fn ldl_with_info(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     square_side(op, a)?;
-    if is_recorded(&[a]) {
-        return Err(Error::NoGradient { op });
-    }
-    let outputs = apply(Ldl(Factorization::Ldl), &[a])?;
+    let outputs = apply(WithoutGradient(op, Factorization::Ldl), &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
@@ -90,11 +68,9 @@ pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor>
     if pivots.shape()[..] != packed.shape()[..packed.rank() - 1] {
         return Err(Error::shapes(op, [packed.shape(), pivots.shape()], "`pivots` must have one element for each row"));
     }
-    if is_recorded(&[packed, b]) {
-        return Err(Error::NoGradient { op });
-    }
     let batch = common_batch(op, packed, b)?;
     let pivots = broadcast::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
     let pivots = copy::to_dtype(&pivots, DType::I32)?;
-    apply_one(Ldl(Factorization::LdlSolve), &[&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?])
+    let operands = [&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?];
+    apply_one(WithoutGradient(op, Factorization::LdlSolve), &operands)
 }

@@ -2,14 +2,10 @@
 
 use super::triangular::triangular;
 use super::{
-    as_column, block, broadcast_batch, check_invertible, common_batch, eye, factor, matrix_dims, mt, promote_operands,
-    untracked_tensor,
+    WithoutGradient, as_column, block, broadcast_batch, check_invertible, common_batch, eye, factor, matrix_dims, mt,
+    promote_operands, untracked_tensor,
 };
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-    apply_one, placed_like,
-};
+use crate::autograd::{apply, apply_one, interface::*, placed_like};
 use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
@@ -22,7 +18,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
-use smallvec::smallvec;
 
 /// Computes P·A = L·U, with L and U in one matrix.
 ///
@@ -68,27 +63,10 @@ impl Operation for LuFactor {
     }
 }
 
-/// The row permutation of a sequence of pivots.
-struct RowOrder {
-    op: &'static str,
-    rows: usize,
-}
-
-impl Operation for RowOrder {
-    fn name(&self) -> &'static str {
-        self.op
-    }
-    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        factor(Factorization::RowOrder { op: self.op, rows: self.rows }, inputs)
-    }
-    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Ok(smallvec![None])
-    }
-}
-
 /// Returns the order for which row i of P·A is row orderᵢ of A, as a part of `op`.
 fn row_order(op: &'static str, pivots: &Tensor, rows: usize) -> Result<Tensor> {
-    apply_one(RowOrder { op: outermost_operation(op), rows }, &[pivots])
+    let op = outermost_operation(op);
+    apply_one(WithoutGradient(op, Factorization::RowOrder { op, rows }), &[pivots])
 }
 
 /// Returns the rows of matrices in the given order, `[.., m]`.

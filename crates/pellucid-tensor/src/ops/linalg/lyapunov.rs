@@ -1,15 +1,11 @@
 //! The equation S·X + X·S = G, which the derivatives of matrix square roots and polar factors solve.
 
 use super::{as_column, as_row, mt, untracked_tensor};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
-use smallvec::smallvec;
 
 /// The eigenvalues `[.., n]` and the eigenvectors (columns) of symmetric matrices, without history.
 #[derive(Clone)]
@@ -60,19 +56,14 @@ impl Operation for Lyapunov {
         let x = matmul(&matmul(v, &inside)?, &mt(v)?)?;
         Ok(smallvec![x.array().clone()])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let p = lyapunov(&saved.input(0)?, &grads.get(0)?, Spectrum::saved(saved)?)?;
         let mut gradients: InputGradients = smallvec![None, None];
-        if needed.contains(0) {
+        if needs.contains(0) {
             let xt = mt(&saved.output(0)?)?;
             gradients[0] = Some(arithmetic::neg(&arithmetic::add(&matmul(&p, &xt)?, &matmul(&xt, &p)?)?)?);
         }
-        if needed.contains(1) {
+        if needs.contains(1) {
             gradients[1] = Some(p);
         }
         Ok(gradients)

@@ -40,8 +40,7 @@ pub use qr::{QrMode, geqrf, householder_product, ormqr, qr};
 pub use svd::{polar, svd, svdvals};
 pub use triangular::solve_triangular;
 
-use crate::array::Array;
-use crate::autograd::Arrays;
+use crate::autograd::interface::*;
 use crate::device::Device;
 use crate::engine;
 use crate::ops::elementwise::compare;
@@ -61,6 +60,24 @@ fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
     let outputs: Arrays = kernel.infer(&metas)?.into_iter().map(new).collect::<Result<_>>()?;
     engine::submit(&kernel, inputs, &outputs.iter().collect::<Vec<_>>())?;
     Ok(outputs)
+}
+
+/// The operation of this name that runs a kernel whose derivative does not exist or is not implemented.
+struct WithoutGradient(&'static str, Factorization);
+
+impl Operation for WithoutGradient {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        factor(self.1, inputs)
+    }
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Err(Error::NoGradient { op: self.0 })
+    }
+    fn has_gradient(&self) -> bool {
+        false
+    }
 }
 
 /// Returns a tensor of an array, without autograd history.
@@ -85,11 +102,8 @@ fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
 fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
     let (m, n) = matrix_dims(op, x)?;
     if m != n {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            "the matrices must be square; pinv(), lstsq(), qr() and svd() take all shapes",
-        ));
+        let help = "the matrices must be square; pinv(), lstsq(), qr() and svd() take all shapes";
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     Ok(n)
 }

@@ -3,10 +3,7 @@
 use super::eigh::eigh;
 use super::svd::{svdvals, thin_svd};
 use super::{as_column, as_row, matrix_dims, mt, square_side, untracked_tensor};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
@@ -16,7 +13,6 @@ use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
-use smallvec::smallvec;
 
 /// The bound max(atol, rtol·the largest) up to which singular values count as zero.
 ///
@@ -124,8 +120,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let [atol, rtol] = cutoff.bounds(a)?;
     // The matrices broadcast with the bounds here, so that their gradient is summed.
     let batch = super::batch(a);
-    let shapes = [batch.clone(), atol.shape().clone(), rtol.shape().clone()];
-    let batch = shapes.iter().try_fold(batch, |all, shape| all.broadcast(shape)).ok_or_else(|| {
+    let batch = Shape::broadcast_all([&batch, atol.shape(), rtol.shape()]).ok_or_else(|| {
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "the two bounds must broadcast to one shape")
     })?;
     let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
@@ -156,11 +151,8 @@ fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usiz
             return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats; use to_dtype()"));
         }
         if bound.shape().broadcast(&batch).is_none() {
-            return Err(Error::shapes(
-                op,
-                [a.shape(), bound.shape()],
-                "a bound must be 0-d, or have one element per matrix",
-            ));
+            let help = "a bound must be 0-d, or have one element per matrix";
+            return Err(Error::shapes(op, [a.shape(), bound.shape()], help));
         }
     }
     Ok((m, n))

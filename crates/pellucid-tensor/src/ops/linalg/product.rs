@@ -153,8 +153,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
 #[tensor_method(autocast = Single)]
 pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "vecdot";
-    let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);
-    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
+    let shape = check::common_shape(op, &[a, b], "the shapes must broadcast")?;
     let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
     check_reduction_rank(op, &shape)?;
     in_single!(op, [a, b] => vecdot(a, b, at));

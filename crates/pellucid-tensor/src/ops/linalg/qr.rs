@@ -1,12 +1,8 @@
 //! QR factorisation, and products of Householder reflections.
 
 use super::triangular::triangular;
-use super::{as_column, block, eye, factor, matrix_dims, mt, promote_operands, untracked_tensor};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-    is_recorded,
-};
+use super::{WithoutGradient, as_column, block, eye, factor, matrix_dims, mt, promote_operands, untracked_tensor};
+use crate::autograd::{apply, interface::*, is_recorded};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::{copy, fill};
@@ -16,7 +12,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
-use smallvec::{SmallVec, smallvec};
 
 /// The factors that [`qr`] computes; k = min(m, n).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,24 +61,6 @@ impl Operation for Qr {
             true => arithmetic::add(&gradient, &divided(&arithmetic::sub(&gq, &matmul(&q, &inside)?)?)?)?,
             false => gradient,
         })])
-    }
-}
-
-/// Computes Q and R in LAPACK's packed form, without a gradient.
-struct Geqrf;
-
-impl Operation for Geqrf {
-    fn name(&self) -> &'static str {
-        "geqrf"
-    }
-    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        factor(Factorization::Qr, inputs)
-    }
-    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Ok(SmallVec::from_elem(None, 1))
-    }
-    fn has_gradient(&self) -> bool {
-        false
     }
 }
 
@@ -143,7 +120,7 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
         if is_recorded(&[a]) {
             return Err(Error::NoGradient { op: "qr" });
         }
-        let outputs = apply(Geqrf, &[a])?;
+        let outputs = apply(WithoutGradient("geqrf", Factorization::Qr), &[a])?;
         let q = Reflections::new(&outputs[0], &outputs[1])?.basis(m)?;
         return Ok((q, diagonal::triu(&outputs[0], 0)?));
     }
@@ -162,7 +139,7 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
 #[tensor_method]
 pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
     matrix_dims("geqrf", a)?;
-    let outputs = apply(Geqrf, &[a])?;
+    let outputs = apply(WithoutGradient("geqrf", Factorization::Qr), &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))
 }
 
@@ -177,11 +154,8 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
     let (v, tau) = &promote_operands("householder_product", v, tau)?;
     let (m, n) = check_reflections("householder_product", v, tau)?;
     if n > m {
-        return Err(Error::shapes(
-            "householder_product",
-            [v.shape(), tau.shape()],
-            "the matrices must have at least as many rows as columns",
-        ));
+        let help = "needs at least as many rows as columns";
+        return Err(Error::shapes("householder_product", [v.shape(), tau.shape()], help));
     }
     Reflections::new(v, tau)?.basis(n)
 }
@@ -201,11 +175,8 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
     let (m, _) = check_reflections(op, v, tau)?;
     let (rows, columns) = matrix_dims(op, c)?;
     if m != if left { rows } else { columns } {
-        return Err(Error::shapes(
-            op,
-            [v.shape(), tau.shape(), c.shape()],
-            format!("Q is {m} × {m}; the shape of C must fit the product"),
-        ));
+        let help = format!("Q is {m} × {m}; the shape of C must fit the product");
+        return Err(Error::shapes(op, [v.shape(), tau.shape(), c.shape()], help));
     }
     super::common_batch(op, v, c)?;
     let q = Reflections::new(v, tau)?;

@@ -1,12 +1,8 @@
 //! Singular value decomposition.
 
 use super::lyapunov::{Spectrum, lyapunov, symmetric_part};
-use super::{as_column, as_row, block, eye, factor, matrix_dims, mt, untracked_tensor};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-    apply_one, is_recorded,
-};
+use super::{WithoutGradient, as_column, as_row, block, eye, factor, matrix_dims, mt, untracked_tensor};
+use crate::autograd::{apply, apply_one, interface::*, is_recorded};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::fill;
 use crate::ops::products::matmul::matmul;
@@ -15,7 +11,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{Error, Result};
-use smallvec::smallvec;
 
 /// Computes U, S and Vᵀ. With E_ij = S_j² − S_i² and skew(X) = X − Xᵀ (Townsend 2016):
 ///
@@ -75,24 +70,6 @@ impl Operation for SingularValueDecomposition {
     }
 }
 
-/// Computes only the singular values, for untracked matrices.
-struct SingularValues;
-
-impl Operation for SingularValues {
-    fn name(&self) -> &'static str {
-        "svdvals"
-    }
-    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        factor(Factorization::Svd(SvdVectors::Without), inputs)
-    }
-    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Err(Error::NoGradient { op: "svdvals" })
-    }
-    fn has_gradient(&self) -> bool {
-        false
-    }
-}
-
 /// Computes U, S and Vᵀ, with as many vectors as singular values.
 pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
     let outputs = apply(SingularValueDecomposition { vectors: SvdVectors::Thin }, &[a])?;
@@ -131,7 +108,7 @@ pub fn svdvals(a: &Tensor) -> Result<Tensor> {
         let [_, s, _] = thin_svd(a)?;
         return Ok(s);
     }
-    apply_one(SingularValues, &[a])
+    apply_one(WithoutGradient("svdvals", Factorization::Svd(SvdVectors::Without)), &[a])
 }
 
 /// Computes Q and H of A = Q·H. With L(H, G), the solution X of H·X + X·H = G, and M = Qᵀ·∂Q − sym(∂H)·H,
@@ -181,11 +158,8 @@ impl Operation for Polar {
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrix_dims("polar", a)?;
     if m < n {
-        return Err(Error::shapes(
-            "polar",
-            [a.shape()],
-            "the matrices must have at least as many rows as columns; transpose() matrices with fewer rows",
-        ));
+        let help = "needs at least as many rows as columns; transpose() matrices with fewer rows";
+        return Err(Error::shapes("polar", [a.shape()], help));
     }
     let outputs = apply(Polar, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone()))

@@ -3,10 +3,7 @@
 use super::{
     broadcast_batch, check_info, common_batch, factor, matrix_dims, mt, promote_operands, square_side, untracked_tensor,
 };
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::copy;
@@ -17,7 +14,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
-use smallvec::smallvec;
 
 /// Computes X with A·X = B for triangular A. ∂B is A⁻ᵀ·g, and ∂A is the triangle of −∂B·Xᵀ (Giles 2008).
 struct SolveTriangular {
@@ -40,22 +36,17 @@ impl Operation for SolveTriangular {
         let kernel = Factorization::TriangularSolve { upper: self.upper, unit: self.unit };
         factor(kernel, &[a.array(), b.array()])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
         let gradient_of_b = triangular(&mt(&a)?, &grads.get(0)?, !self.upper, self.unit)?;
         let mut gradients: InputGradients = smallvec![None, None];
-        if needed.contains(0) {
+        if needs.contains(0) {
             let full = arithmetic::neg(&matmul(&gradient_of_b, &mt(&saved.output(0)?)?)?)?;
             let inside = isize::from(self.unit);
             let triangle = if self.upper { diagonal::triu(&full, inside)? } else { diagonal::tril(&full, -inside)? };
             gradients[0] = Some(broadcast::sum_to(&triangle, a.shape())?);
         }
-        if needed.contains(1) {
+        if needs.contains(1) {
             gradients[1] = Some(broadcast::sum_to(&gradient_of_b, &saved.input_shape(1))?);
         }
         Ok(gradients)

@@ -5,11 +5,8 @@
 //! - `attention_by_scores`: the definition with the whole score matrix, for dropout and for the gradient of a mask;
 //! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
-use crate::array::Array;
 use crate::autocast::autocast_off;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-};
+use crate::autograd::{apply, interface::*};
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::ops::elementwise::arithmetic;
@@ -25,7 +22,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, AttentionPart, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,11 +68,8 @@ pub fn scaled_dot_product_attention(
         return scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
-        return Err(Error::dtypes(
-            op,
-            [q.dtype(), k.dtype(), v.dtype()],
-            "Q, K and V must have one float dtype; use to_dtype()",
-        ));
+        let help = "Q, K and V must have one float dtype; use to_dtype()";
+        return Err(Error::dtypes(op, [q.dtype(), k.dtype(), v.dtype()], help));
     }
     if let Some(mask) = mask.filter(|m| m.dtype() != DType::Bool && m.dtype() != q.dtype()) {
         return Err(Error::dtypes(op, [q.dtype(), mask.dtype()], "a mask must be boolean or have the dtype of Q"));
@@ -144,12 +138,9 @@ impl Heads {
         };
         let result: Shape = lead.iter().copied().chain([l, d]).collect();
         let scores: Shape = lead.iter().copied().chain([l, s]).collect();
-        if let Some(mask) = mask.filter(|m| m.shape().broadcast(&scores).as_ref() != Some(&scores)) {
-            return Err(Error::shapes(
-                op,
-                [&scores, mask.shape()],
-                "a mask must broadcast to the scores, [.., L, S]; unsqueeze() or expand() it",
-            ));
+        if let Some(mask) = mask.filter(|m| !m.shape().broadcasts_to(&scores)) {
+            let help = "a mask must broadcast to the scores, [.., L, S]; unsqueeze() or expand() it";
+            return Err(Error::shapes(op, [&scores, mask.shape()], help));
         }
         Ok(Heads { lead, shared, width: e, result })
     }

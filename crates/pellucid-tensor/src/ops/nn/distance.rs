@@ -1,9 +1,7 @@
 //! Distances between vectors, and normalisation of vectors to a length.
 
-use crate::array::{Array, host_values};
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::array::host_values;
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::{check_reduction_rank, over};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
@@ -15,7 +13,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, formula};
-use smallvec::smallvec;
 
 /// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
 ///
@@ -100,12 +97,7 @@ impl Operation for LargestDifference {
         let largest = formula! { static distance_max(a, b) = (a - b).abs().row_max(); };
         Ok(smallvec![apply_rows(largest, &[&a, &b], &[], self.axis)?.array().clone()])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (a, b, y) = (saved.input(0)?, saved.input(1)?, saved.output(0)?);
         // Equal maxima share the gradient evenly.
         let ties = formula! { static distance_ties(a, b, y) = (a - b).abs().eq(y).to_number(); };
@@ -118,7 +110,7 @@ impl Operation for LargestDifference {
         };
         let full = broadcast("cdist", &[&a, &b])?;
         let of = |k: usize, from: &Tensor, to: &Tensor| -> Result<Option<Tensor>> {
-            if !needed.contains(k) {
+            if !needs.contains(k) {
                 return Ok(None);
             }
             let axes = broadcast::broadcast_axes(from.shape(), &full);
@@ -174,9 +166,7 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 #[tensor_method(autocast = Single)]
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
     check::finite("cosine_similarity", "eps", eps)?;
-    let help = "a and b must broadcast";
-    let shape = a.shape().broadcast(b.shape());
-    let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
+    let shape = check::common_shape("cosine_similarity", &[a, b], "a and b must broadcast")?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let axis = shape.axis("cosine_similarity", axis)?;
     // Vectors are normalised before they are repeated. An axis of length 1 is part of a longer vector.

@@ -39,9 +39,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     if table.rank() != 2 {
         return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
-    if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)"));
-    }
+    check::index_dtype(op, index)?;
     check_norm(op, table, options.max_norm)?;
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;

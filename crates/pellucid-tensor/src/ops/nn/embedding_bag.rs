@@ -66,9 +66,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     if table.rank() != 2 {
         return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
     }
-    if !index.dtype().is_int() {
-        return Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)"));
-    }
+    check::index_dtype(op, index)?;
     if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }
@@ -80,11 +78,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
             return Err(Error::invalid(op, "weights need the mode Sum"));
         }
         if weights.shape() != index.shape() {
-            return Err(Error::shapes(
-                op,
-                [index.shape(), weights.shape()],
-                "weights must have the shape of the indices",
-            ));
+            let help = "weights must have the shape of the indices";
+            return Err(Error::shapes(op, [index.shape(), weights.shape()], help));
         }
     }
     check_norm(op, table, options.max_norm)?;

@@ -1,9 +1,6 @@
 //! Polynomials given by coefficients, and piecewise linear functions: evaluation and least squares fits.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare, numbers, transcendental};
 use crate::ops::formula::over_axes::as_float;
@@ -18,7 +15,6 @@ use crate::ops::shape::{join, rearrange};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, formula};
-use smallvec::smallvec;
 
 /// Evaluates the polynomial with these coefficients, the highest power first, at every element of x (Horner's rule).
 ///
@@ -76,16 +72,11 @@ impl Operation for PolynomialValue {
         Ok(smallvec![y.array().clone()])
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (coefficients, x, g) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
         let count = coefficients.size();
-        let sums = needed.contains(0).then(|| apply_one(PowerSums { count }, &[&g, &x])).transpose()?;
-        let slope = needed.contains(1).then(|| arithmetic::mul(&g, &slope(&coefficients, &x)?)).transpose()?;
+        let sums = needs.contains(0).then(|| apply_one(PowerSums { count }, &[&g, &x])).transpose()?;
+        let slope = needs.contains(1).then(|| arithmetic::mul(&g, &slope(&coefficients, &x)?)).transpose()?;
         Ok(smallvec![sums, slope])
     }
 }
@@ -124,15 +115,10 @@ impl Operation for PowerSums {
         Ok(smallvec![join::stack(&sums, 0)?.array().clone()])
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (g, x, weights) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
-        let value = needed.contains(0).then(|| apply_one(PolynomialValue, &[&weights, &x])).transpose()?;
-        let slope = needed.contains(1).then(|| arithmetic::mul(&g, &slope(&weights, &x)?)).transpose()?;
+        let value = needs.contains(0).then(|| apply_one(PolynomialValue, &[&weights, &x])).transpose()?;
+        let slope = needs.contains(1).then(|| arithmetic::mul(&g, &slope(&weights, &x)?)).transpose()?;
         Ok(smallvec![value, slope])
     }
 }

@@ -3,10 +3,7 @@
 //! Derivatives follow from the derivatives of the recurrences, so that no order of derivative stores the polynomials of
 //! lower degree.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{broadcast, map};
@@ -15,7 +12,6 @@ use crate::ops::primitive::{copy, fill};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, formula};
-use smallvec::smallvec;
 
 /// A family of polynomials: P₀ = 1, P₁ = a·x + b, and a recurrence for P_k from x, P_{k−1} and P_{k−2}.
 struct PolynomialFamily {
@@ -101,9 +97,7 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     let name = family.name;
     check::floats(name, &[x])?;
     in_single!(name, [x] => evaluate(family, x, n));
-    let help = "points and orders must broadcast";
-    let shape = x.shape().broadcast(n.shape());
-    let shape = shape.ok_or_else(|| Error::shapes(name, [x.shape(), n.shape()], help))?;
+    let shape = check::common_shape(name, &[x, n], "points and orders must broadcast")?;
     let orders = copy::to_dtype(&n.detach(), DType::I64)?;
     let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
     if most > MAX_ORDER {
@@ -113,235 +107,50 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     apply_one(operation, &[&broadcast::broadcast_to(x, &shape)?, &broadcast::broadcast_to(&orders, &shape)?])
 }
 
-/// Computes T_n(x), the Chebyshev polynomial of the first kind: T_n(cos θ) = cos nθ. x and the integer orders n
-/// broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "chebyshev_t", slope: 1.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
-        x,
-        n,
-    )
+/// Defines the operations of families, each with its slope, offset and step.
+macro_rules! families {
+    ($($(#[$doc:meta])* $name:ident: $slope:expr, $offset:expr, $step:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// x and the integer orders n broadcast. The first derivative takes about 9 times the memory of the result for
+        /// every n, and each further order 4 times more.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders
+        /// above 10,000; [`Error::ReadInCapture`], since the values of n are read.
+        #[tensor_method]
+        #[track_caller]
+        pub fn $name(x: &Tensor, n: &Tensor) -> Result<Tensor> {
+            static FAMILY: PolynomialFamily =
+                PolynomialFamily { name: stringify!($name), slope: $slope, offset: $offset, step: $step };
+            evaluate(&FAMILY, x, n)
+        }
+    )*};
 }
 
-/// Computes U_n(x), the Chebyshev polynomial of the second kind: U_n(cos θ) = sin (n + 1)θ / sin θ. x and the integer
-/// orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "chebyshev_u", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
-        x,
-        n,
-    )
-}
-
-/// Computes V_n(x), the Chebyshev polynomial of the third kind: V_n(cos θ) = cos (n + ½)θ / cos ½θ. x and the integer
-/// orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "chebyshev_v", slope: 2.0, offset: -1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
-        x,
-        n,
-    )
-}
-
-/// Computes W_n(x), the Chebyshev polynomial of the fourth kind: W_n(cos θ) = sin (n + ½)θ / sin ½θ. x and the integer
-/// orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "chebyshev_w", slope: 2.0, offset: 1.0, step: [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0] },
-        x,
-        n,
-    )
-}
-
-/// Computes T_n(2x − 1), the Chebyshev polynomial of the first kind on [0, 1]. x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn shifted_chebyshev_t(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily {
-            name: "shifted_chebyshev_t",
-            slope: 2.0,
-            offset: -1.0,
-            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
-        },
-        x,
-        n,
-    )
-}
-
-/// Computes U_n(2x − 1), the Chebyshev polynomial of the second kind on [0, 1]. x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn shifted_chebyshev_u(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily {
-            name: "shifted_chebyshev_u",
-            slope: 4.0,
-            offset: -2.0,
-            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
-        },
-        x,
-        n,
-    )
-}
-
-/// Computes V_n(2x − 1), the Chebyshev polynomial of the third kind on [0, 1]. x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn shifted_chebyshev_v(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily {
-            name: "shifted_chebyshev_v",
-            slope: 4.0,
-            offset: -3.0,
-            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
-        },
-        x,
-        n,
-    )
-}
-
-/// Computes W_n(2x − 1), the Chebyshev polynomial of the fourth kind on [0, 1]. x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn shifted_chebyshev_w(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily {
-            name: "shifted_chebyshev_w",
-            slope: 4.0,
-            offset: -1.0,
-            step: [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0],
-        },
-        x,
-        n,
-    )
-}
-
-/// Computes H_n(x), the physicists' Hermite polynomial, with weight e^(−x²). x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn hermite_h(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "hermite_h", slope: 2.0, offset: 0.0, step: [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0] },
-        x,
-        n,
-    )
-}
-
-/// Computes He_n(x), the probabilists' Hermite polynomial, with weight e^(−x²/2). x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn hermite_he(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "hermite_he", slope: 1.0, offset: 0.0, step: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0] },
-        x,
-        n,
-    )
-}
-
-/// Computes L_n(x), the Laguerre polynomial, with weight e^(−x) on x ≥ 0. x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn laguerre_l(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily {
-            name: "laguerre_l",
-            slope: -1.0,
-            offset: 1.0,
-            step: [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0],
-        },
-        x,
-        n,
-    )
-}
-
-/// Computes P_n(x), the Legendre polynomial, orthogonal on [−1, 1]. x and the integer orders n broadcast.
-///
-/// The first derivative takes about 9 times the memory of the result for every n, and each further order 4 times more.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integer points; [`Error::InvalidArgument`] for orders above
-/// 10,000; [`Error::ReadInCapture`], since the values of n are read.
-#[tensor_method]
-#[track_caller]
-pub fn legendre_p(x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    evaluate(
-        &PolynomialFamily { name: "legendre_p", slope: 1.0, offset: 0.0, step: [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0] },
-        x,
-        n,
-    )
+families! {
+    /// Computes T_n(x), the Chebyshev polynomial of the first kind: T_n(cos θ) = cos nθ.
+    chebyshev_t: 1.0, 0.0, [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes U_n(x), the Chebyshev polynomial of the second kind: U_n(cos θ) = sin (n + 1)θ / sin θ.
+    chebyshev_u: 2.0, 0.0, [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes V_n(x), the Chebyshev polynomial of the third kind: V_n(cos θ) = cos (n + ½)θ / cos ½θ.
+    chebyshev_v: 2.0, -1.0, [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes W_n(x), the Chebyshev polynomial of the fourth kind: W_n(cos θ) = sin (n + ½)θ / sin ½θ.
+    chebyshev_w: 2.0, 1.0, [2.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes T_n(2x − 1), the Chebyshev polynomial of the first kind on [0, 1].
+    shifted_chebyshev_t: 2.0, -1.0, [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes U_n(2x − 1), the Chebyshev polynomial of the second kind on [0, 1].
+    shifted_chebyshev_u: 4.0, -2.0, [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes V_n(2x − 1), the Chebyshev polynomial of the third kind on [0, 1].
+    shifted_chebyshev_v: 4.0, -3.0, [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes W_n(2x − 1), the Chebyshev polynomial of the fourth kind on [0, 1].
+    shifted_chebyshev_w: 4.0, -1.0, [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0];
+    /// Computes H_n(x), the physicists' Hermite polynomial, with weight e^(−x²).
+    hermite_h: 2.0, 0.0, [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0];
+    /// Computes He_n(x), the probabilists' Hermite polynomial, with weight e^(−x²/2).
+    hermite_he: 1.0, 0.0, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0];
+    /// Computes L_n(x), the Laguerre polynomial, with weight e^(−x) on x ≥ 0.
+    laguerre_l: -1.0, 1.0, [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0];
+    /// Computes P_n(x), the Legendre polynomial, orthogonal on [−1, 1].
+    legendre_p: 1.0, 0.0, [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0];
 }

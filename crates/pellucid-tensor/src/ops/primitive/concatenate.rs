@@ -1,16 +1,14 @@
 //! Concatenation and its transpose, the split.
 
-use crate::array::{Array, host_values};
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
-};
+use crate::array::host_values;
+use crate::autograd::{apply, apply_one, interface::*};
 use crate::ops::call::check;
 use crate::ops::primitive::copy::write_array;
 use crate::ops::primitive::{copy, view};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{DType, Error, Result, from_integers};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 struct Concatenate {
     axis: usize,
@@ -34,12 +32,12 @@ impl Operation for Concatenate {
         }
         Ok(smallvec![out])
     }
-    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let g = grads.get(0)?;
         let mut start = 0;
         let mut gradients = InputGradients::new();
         for (i, &len) in self.lengths.iter().enumerate() {
-            let part = needed.contains(i).then(|| view::narrow(&g, self.axis as isize, start, len));
+            let part = needs.contains(i).then(|| view::narrow(&g, self.axis as isize, start, len));
             gradients.push(part.transpose()?);
             start += len;
         }

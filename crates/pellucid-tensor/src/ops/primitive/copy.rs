@@ -1,10 +1,6 @@
 //! Copies: dtype conversion and dense layouts.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-    copy_to,
-};
+use crate::autograd::{apply_one, copy_to, interface::*};
 use crate::device::IntoDevice;
 use crate::engine;
 use crate::grad_mode::no_grad;
@@ -13,7 +9,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::{panicking_form, tensor_method};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Error, Result};
-use smallvec::smallvec;
 
 /// Converts `x` and writes it into the elements of `target`, which has the same shape.
 pub(crate) fn write_array(x: &Array, target: &Array) -> Result<()> {

@@ -3,10 +3,7 @@
 //! Gather and scatter-add are the gradients of each other, which gives derivatives of every order. Repeated indices
 //! accumulate in a fixed order.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::engine;
 use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::primitive::{copy, view};
@@ -14,7 +11,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Shape};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// Computes y = x[index]. The inputs are x and the index tensors.
 struct GatherOp {
@@ -81,11 +78,8 @@ impl Operation for ScatterAdd {
 
 pub(in crate::ops) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     if !index.dtype().is_int() {
-        return Err(Error::dtypes(
-            op,
-            [index.dtype()],
-            "index tensors need an integer dtype; use to_dtype(DType::I64)",
-        ));
+        let help = "index tensors need an integer dtype; use to_dtype(DType::I64)";
+        return Err(Error::dtypes(op, [index.dtype()], help));
     }
     copy::to_dtype(index, DType::I64)
 }

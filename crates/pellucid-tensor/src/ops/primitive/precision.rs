@@ -109,6 +109,23 @@ macro_rules! in_single {
 
 pub(crate) use in_single;
 
+/// Returns the result of `$call` with the operands cast by the policy of the operation, if autocast casts them. The
+/// operands after the semicolon are optional and do not decide this.
+macro_rules! in_policy_dtype {
+    ($op:expr, [$($x:ident),+ $(; $($o:ident),+)?] => $call:expr) => {
+        if let Some(dtype) = $crate::ops::primitive::precision::wanted_dtype($op, &[$($x),+]) {
+            $(let $x = &$crate::ops::primitive::precision::cast($x, dtype)?;)+
+            $($(
+                let $o = $crate::ops::primitive::precision::cast_some($o, dtype)?;
+                let $o = $o.as_ref();
+            )+)?
+            return $call;
+        }
+    };
+}
+
+pub(crate) use in_policy_dtype;
+
 /// Returns the dtype in which a kernel computes and stores results of these operands if it differs from theirs: `f32`
 /// for half precision. The result of the operation must be rounded by [`round_to_operands`].
 #[inline]

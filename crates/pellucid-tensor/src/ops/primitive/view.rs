@@ -2,10 +2,7 @@
 //!
 //! The gradient of a view is the inverse view.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::grad_mode::is_grad_enabled;
 use crate::ops::call::axes::Axes;
 use crate::ops::call::int_list::IntList;
@@ -13,7 +10,7 @@ use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Integer, Layout, Result, Scalar, Shape};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// A list of axes.
 type AxisList = SmallVec<[usize; 6]>;

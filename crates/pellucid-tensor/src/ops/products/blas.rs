@@ -39,7 +39,7 @@ fn add_product(
     // Operands that autocast makes narrower are rounded first.
     let cast = |t: &Tensor| to_dtype(&to_dtype(t, dtype)?, single);
     let product = product(&cast(a)?, &cast(b)?)?;
-    if x.shape().broadcast(product.shape()).as_ref() != Some(product.shape()) {
+    if !x.shape().broadcasts_to(product.shape()) {
         let help = format!("the first tensor must broadcast to the shape of the product, {}", product.shape());
         return Err(Error::shapes(op, [x.shape(), a.shape(), b.shape()], &help));
     }

@@ -1,15 +1,13 @@
 //! Matrix products for operands of all ranks.
 
-use crate::array::Array;
 use crate::autocast::autocast_off;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::device::Device;
 use crate::engine;
+use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast::sum_to;
-use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::precision::{in_policy_dtype, in_single};
 use crate::ops::primitive::view::{reshape_to, transpose};
 use crate::ops::primitive::{copy, precision, view};
 use crate::ops::reduce::reductions;
@@ -20,7 +18,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Signature;
 use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{DType, Error, Result, formula};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// Computes C = A·B over the last two axes, or A·B + b; the axes before the last two broadcast.
 ///
@@ -51,24 +49,19 @@ impl Operation for MatrixProduct {
         };
         Ok(smallvec![out])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let g = grads.get(0)?;
         let flip = |x: &Tensor| transpose(x, -1, -2);
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
-        if needed.contains(0) {
+        if needs.contains(0) {
             let b = saved.input(1)?;
             let unreduced = product(&g, &flip(&b)?, None, self.transposed[0])?;
             gradients[0] = Some(sum_to(&unreduced, &saved.input_shape(0))?);
         }
-        if needed.contains(2) {
+        if needs.contains(2) {
             gradients[2] = Some(sum_to(&g, &saved.input_shape(2))?);
         }
-        if needed.contains(1) {
+        if needs.contains(1) {
             let a = saved.input(0)?;
             // If the batch shares the matrix, one product sums over the batch.
             let (a, g) = fold_batch_into_rows(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
@@ -235,10 +228,7 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// addition.
 #[tensor_method(autocast = Half)]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    if let Some(dtype) = precision::wanted_dtype("linear", &[x, weight]) {
-        let bias = precision::cast_some(bias, dtype)?;
-        return linear(&precision::cast(x, dtype)?, &precision::cast(weight, dtype)?, bias.as_ref());
-    }
+    in_policy_dtype!("linear", [x, weight; bias] => linear(x, weight, bias));
     let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {
         (None, _) => mismatch("the input has no axis of features; unsqueeze() it"),
@@ -281,7 +271,7 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes("cross", [a.shape(), b.shape()], help);
-    let shape = a.shape().broadcast(b.shape()).ok_or_else(|| mismatch("the shapes must broadcast"))?;
+    let shape = check::common_shape("cross", &[a, b], "the shapes must broadcast")?;
     let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
     let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;
     if !fits(a) || !fits(b) {

@@ -13,12 +13,12 @@ use crate::ops::primitive::copy;
 use crate::panic::unwrap;
 use crate::tensor::Tensor;
 use pellucid_derive::panicking_form;
-use pellucid_ir::{DType, Error, Result, formula};
+use pellucid_ir::{DType, Error, Result, formula, lock};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
 /// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011), equal on every device and for every number of
@@ -44,7 +44,7 @@ pub(crate) struct StateRecord(Arc<Mutex<DeviceStates>>);
 
 impl StateRecord {
     fn lock(&self) -> MutexGuard<'_, DeviceStates> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Adds a copy of the state of a device, unless the record has one.
@@ -92,7 +92,7 @@ impl Generator {
     }
 
     fn lock(&self) -> MutexGuard<'_, DeviceStates> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.others)
     }
 
     /// Returns the state on the CPU, (key, counter), as an `i64 [2]` tensor.
@@ -377,7 +377,7 @@ impl ThreadStream {
     /// stream if it is necessary.
     #[cold]
     fn started(&self) -> (u64, Generator) {
-        let mut known = self.0.generator.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0.generator);
         let mut generation = self.0.generation.load(Ordering::Acquire);
         if let (Some(generator), true) = (&*known, generation == GENERATION.load(Ordering::Acquire)) {
             return (generation, generator.clone());
@@ -494,7 +494,7 @@ struct ProcessSeed {
 fn lock_process_seed() -> std::sync::MutexGuard<'static, ProcessSeed> {
     static PROCESS: OnceLock<Mutex<ProcessSeed>> = OnceLock::new();
     let first = || Mutex::new(ProcessSeed { seed: 0, generation: 0, unnamed: 0, names: HashMap::new() });
-    PROCESS.get_or_init(first).lock().unwrap_or_else(PoisonError::into_inner)
+    lock(PROCESS.get_or_init(first))
 }
 
 impl ProcessSeed {

@@ -36,10 +36,8 @@ pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
     let (op, dtype) = ("randint_like", x.dtype());
     let lost = [low, high.saturating_sub(1)].into_iter().find(|&end| !dtype.represents(Scalar::Int(end)));
     if let Some(end) = lost.filter(|_| low < high) {
-        return Err(Error::invalid(
-            op,
-            format!("{end} cannot be stored in the tensor's dtype {dtype}; use a wider one"),
-        ));
+        let reason = format!("{end} cannot be stored in the tensor's dtype {dtype}; use a wider one");
+        return Err(Error::invalid(op, reason));
     }
     let numbers = uniform_integers(op, low, high, |dtype| drawn_like(op, x, dtype, Distribution::Uniform))?;
     copy::to_dtype(&numbers, dtype)

@@ -103,10 +103,8 @@ fn uniform_integers(
 ) -> Result<Tensor> {
     let count = i128::from(high) - i128::from(low);
     if !(1..=1 << 53).contains(&count) {
-        return Err(Error::invalid(
-            op,
-            format!("{low}..{high} must contain between 1 and 2^53 integers; low must be below high"),
-        ));
+        let reason = format!("{low}..{high} must contain between 1 and 2^53 integers; low must be below high");
+        return Err(Error::invalid(op, reason));
     }
     let scale = formula! { static randint(u; count) = (u * count).floor(); };
     let u = uniform(DType::F64)?;
@@ -121,9 +119,7 @@ fn uniform_integers(
 /// negative or NaN in eager mode. In lazy and captured steps such an element, and its gradients, are NaN.
 #[tensor_method]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
-    let help = "mean and standard deviation must broadcast";
-    let shape = mean.shape().broadcast(std.shape());
-    let shape = shape.ok_or_else(|| Error::shapes("normal", [mean.shape(), std.shape()], help))?;
+    let shape = check::common_shape("normal", &[mean, std], "mean and standard deviation must broadcast")?;
     let dtype = mean.dtype().promote(std.dtype());
     if !dtype.is_float() {
         return Err(Error::dtypes(

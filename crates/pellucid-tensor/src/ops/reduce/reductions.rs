@@ -3,10 +3,7 @@
 //! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
 //! and on any number of threads.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::kernel_reduction::{accumulator, by_kernel, identity_formula, run_reduction};
@@ -21,7 +18,6 @@ use crate::tensor::Tensor;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{AxisSet, ReduceOp};
 use pellucid_ir::{DType, Result, formula};
-use smallvec::smallvec;
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).";

@@ -1,9 +1,6 @@
 //! Cumulative reductions along an axis.
 
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
-};
+use crate::autograd::{apply, apply_one, interface::*};
 use crate::engine;
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare, transcendental};
@@ -18,7 +15,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, ScanOp};
 use pellucid_ir::{DType, Error, Result};
-use smallvec::smallvec;
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.";

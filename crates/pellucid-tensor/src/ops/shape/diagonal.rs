@@ -1,9 +1,7 @@
 //! Diagonals and triangles of matrices, and identity matrices.
 
-use crate::array::{Array, checked_size};
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use crate::array::checked_size;
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::primitive::view::checked_axes;
@@ -12,7 +10,6 @@ use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{DType, Error, Integer, Layout, Result, Shape};
-use smallvec::smallvec;
 
 /// A diagonal of the matrices that two axes form, `offset` elements above the main diagonal.
 #[derive(Clone, Copy)]

@@ -149,10 +149,8 @@ pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
     let repeated: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     if let Some(k) = (0..rank).find(|&k| count(k).checked_mul(length(k)).is_none_or(|len| len > isize::MAX as usize)) {
         let (len, count) = (length(k), count(k));
-        return Err(Error::invalid(
-            "tile",
-            format!("axis {k} of length {len} is too long when repeated {count} times"),
-        ));
+        let reason = format!("axis {k} of length {len} is too long when repeated {count} times");
+        return Err(Error::invalid("tile", reason));
     }
     let joined: Shape = (0..rank).map(|k| count(k) * length(k)).collect();
     if joined.checked_size().is_none() {

@@ -17,7 +17,7 @@ use crate::ops::statistics::quantile;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
+use pellucid_ir::{Error, Result, Scalar, Shape, formula};
 
 /// Returns x where the mask is true, else `number`.
 fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
@@ -26,10 +26,8 @@ fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Res
 }
 
 fn check_mask(op: &'static str, x: &Tensor, mask: &Tensor) -> Result<()> {
-    if mask.dtype() != DType::Bool {
-        return Err(Error::dtypes(op, [mask.dtype()], "the mask must be a bool tensor; compare with ne(0)"));
-    }
-    if x.shape().broadcast(mask.shape()).as_ref() != Some(x.shape()) {
+    check::mask_dtype(op, mask)?;
+    if !mask.shape().broadcasts_to(x.shape()) {
         return Err(Error::shapes(op, [x.shape(), mask.shape()], "the mask must broadcast to the tensor's shape"));
     }
     Ok(())

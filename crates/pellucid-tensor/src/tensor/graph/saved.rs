@@ -173,13 +173,13 @@ impl SavedTensors<'_> {
     }
 
     /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
-    pub(crate) fn wants(&self, needed: NeedsInputGrad, index: usize) -> bool {
+    pub(crate) fn wants(&self, needs: NeedsInputGrad, index: usize) -> bool {
         let is_live = match &self.node.edges[index] {
             Edge::None => false,
             Edge::Leaf(_) => self.slots[index].is_some(),
             Edge::Node(..) => true,
         };
-        is_live && needed.contains(index)
+        is_live && needs.contains(index)
     }
 
     /// Returns the edge to the producer of input `index`.

@@ -45,8 +45,7 @@ pub(crate) trait Derivative: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// See [`Operation::backward`](crate::Operation::backward).
-    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad)
-    -> Result<InputGradients>;
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients>;
 }
 
 /// A derivative with the values that the operation saved.

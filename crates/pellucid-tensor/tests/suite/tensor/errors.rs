@@ -197,7 +197,7 @@ fn messages_name_the_probable_mistake() {
         (ops::conv2d(&f32s(&[5, 28, 28]), &f32s(&[8, 3, 3, 3]), None, Default::default()), &["one sample [C, ..]"]),
         (
             ops::conv2d(&image, &f32s(&[8, 1, 0, 3]), None, Default::default()),
-            &["conv2d: the kernel size must be at least 1 on every axis, got 0; use 1"],
+            &["conv2d: the kernel size must be at least 1 on every axis, got [0, 3]; use 1"],
         ),
         (
             ops::conv2d(
@@ -208,7 +208,7 @@ fn messages_name_the_probable_mistake() {
             ),
             &["use 1, the default"],
         ),
-        (ops::avg_pool2d(&image, pool(0), Default::default()), &["avg_pool2d: the size must be", "got 0; use 1"]),
+        (ops::avg_pool2d(&image, pool(0), Default::default()), &["avg_pool2d: the size must be", "got [0]; use 1"]),
         (
             ops::max_pool2d(&image, ops::PoolOptions { stride: Some([1, 0].into()), ..pool(2) }).map(|y| y.0),
             &["stride", "the default is the size of the window"],
@@ -292,7 +292,7 @@ fn messages_name_the_accepted_values() {
         (conv(&[1, 5, 5, 3], &[2, 3, 1, 1], Default::default()), &["if it is the channels, use permute([0, 3, 1, 2])"]),
         (
             conv(&[1, 3, 5, 5], &[2, 3, 1, 1], ops::ConvOptions { stride: 0.into(), ..Default::default() }),
-            &["stride must be at least 1 on every axis, got 0; use 1, the default"],
+            &["stride must be at least 1 on every axis, got [0]; use 1, the default"],
         ),
         (
             ops::conv_transpose2d(

@@ -5,7 +5,7 @@ use crate::shader::ShaderBuilder;
 use crate::shader::access;
 use crate::shader::parameters::Parameters;
 use crate::shader::program::type_text;
-use pellucid_ir::Compute;
+use pellucid_ir::{Compute, are_one_axis};
 
 /// One digit of a row, a column or a k index in mixed radix.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,19 +159,15 @@ impl<'a> TiledArray<'a> {
 
 /// Returns the digits without digits of length 1; neighbours that one stride traverses are merged.
 fn merged(digits: &[Digit]) -> Vec<Digit> {
-    let mut result: Vec<Digit> = Vec::new();
-    for &digit in digits.iter().filter(|d| d.len != 1) {
-        match result.last_mut() {
-            Some(outer)
-                if outer.coordinate.is_none()
-                    && digit.coordinate.is_none()
-                    && outer.stride == digit.stride * digit.len as isize =>
-            {
-                *outer = Digit::plain(outer.len * digit.len, digit.stride);
-            }
-            _ => result.push(digit),
+    let mut result: Vec<Digit> = digits.iter().copied().filter(|digit| digit.len != 1).collect();
+    result.dedup_by(|inner, outer| {
+        let is_plain = outer.coordinate.is_none() && inner.coordinate.is_none();
+        let merges = is_plain && are_one_axis(outer.stride, inner.stride, inner.len);
+        if merges {
+            *outer = Digit::plain(outer.len * inner.len, inner.stride);
         }
-    }
+        merges
+    });
     result
 }
 

@@ -22,6 +22,7 @@
 mod operations;
 mod statements;
 
+use pellucid_ir::lock;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -186,7 +187,7 @@ const WITH_TWO_FLOATS: [&str; 8] =
 pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
     type Cache = HashMap<String, Result<String, Untranslatable>>;
     static CACHE: LazyLock<std::sync::Mutex<Cache>> = LazyLock::new(Default::default);
-    let mut cache = CACHE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut cache = lock(&CACHE);
     if let Some(known) = cache.get(name) {
         return known.clone();
     }

@@ -30,7 +30,7 @@ pub fn binary_cross_entropy(
 ) -> Result<Tensor> {
     check::floats("binary_cross_entropy", &[x, target])?;
     let operands: SmallVec<[&Tensor; 3]> = [x, target].into_iter().chain(weight).collect();
-    check::broadcasts("binary_cross_entropy", &operands)?;
+    check::common_shape("binary_cross_entropy", &operands, "the shapes must broadcast")?;
     value_range::in_range("binary_cross_entropy", "probabilities x", x, 0.0..=1.0).map_err(|error| match error {
         Error::InvalidArgument { op, reason } => {
             Error::invalid(op, format!("{reason}; apply sigmoid() first, or use BceWithLogitsLoss"))

@@ -143,17 +143,12 @@ pub fn triplet_margin_with_distance_loss(
 ) -> Result<Tensor> {
     if x.rank() != positive.rank() || x.rank() != negative.rank() {
         let shapes = [x.shape(), positive.shape(), negative.shape()];
-        return Err(Error::shapes(
-            "triplet_margin_with_distance_loss",
-            shapes,
-            "all three tensors must have the same rank",
-        ));
+        let help = "all three tensors must have the same rank";
+        return Err(Error::shapes("triplet_margin_with_distance_loss", shapes, help));
     }
     if margin.is_nan() || margin <= 0.0 {
-        return Err(Error::invalid(
-            "triplet_margin_with_distance_loss",
-            format!("the margin must be positive, got {margin}"),
-        ));
+        let reason = format!("the margin must be positive, got {margin}");
+        return Err(Error::invalid("triplet_margin_with_distance_loss", reason));
     }
     let to_positive = distance(x, positive)?;
     let to_negative = distance(x, negative)?;

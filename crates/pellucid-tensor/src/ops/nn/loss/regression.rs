@@ -241,7 +241,7 @@ pub fn gaussian_nll_loss(
     if eps.is_nan() || eps < 0.0 {
         return Err(Error::invalid(op, format!("eps must be at least 0, got {eps}")));
     }
-    check::broadcasts(op, &[x, target, &variance])?;
+    check::common_shape(op, &[x, target, &variance], "the shapes must broadcast")?;
     value_range::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
     // Derivatives of every order by a variance below eps are those at eps, as in PyTorch.
     let at_least = formula! {

@@ -52,11 +52,7 @@ fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
 fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
     if x.rank() < least {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            format!("the input must be [N, C, ..], with at least {least} axes; unsqueeze() adds one"),
-        ));
+        return Err(Error::shapes(op, [x.shape()], format!("takes [N, C, ..], with at least {least} axes")));
     }
     check::floats(op, &[x])?;
     check_reduction_rank(op, x.shape())?;
@@ -251,11 +247,8 @@ pub fn group_norm(
     check::finite(op, "eps", eps)?;
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            format!("{channels} channels are not divisible into {groups} groups"),
-        ));
+        let help = format!("{channels} channels are not divisible into {groups} groups");
+        return Err(Error::shapes(op, [x.shape()], help));
     }
     let each = channels / groups;
     let inside = x.shape()[2..].iter().product::<usize>();

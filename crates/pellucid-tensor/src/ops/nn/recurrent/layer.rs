@@ -1,10 +1,7 @@
 //! The recurrent layer and its gradient: one matrix product for all inputs, and one kernel for all steps.
 
 use super::definition::{RecurrentLayer, definition};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
-};
+use crate::autograd::{apply, interface::*};
 use crate::engine;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::map;
@@ -16,7 +13,6 @@ use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Kernel, MatMul, Meta, Recurrent, RecurrentPart, RnnMode};
 use pellucid_ir::{Result, Shape, formula};
-use smallvec::smallvec;
 
 impl RecurrentLayer {
     fn kernel(&self, part: RecurrentPart) -> Kernel {
@@ -104,18 +100,13 @@ impl Operation for RecurrentLayer {
         Ok(outputs)
     }
 
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let inputs = saved.inputs_from(0)?;
         let incoming: Vec<Tensor> = (0..self.outputs()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let constants: Vec<Tensor> = (0..self.outputs()).map(|k| saved.array(k)).collect::<Result<_>>()?;
         let operands: Vec<&Tensor> = inputs.iter().chain(&incoming).chain(&constants).collect();
-        let mut found = apply(RecurrentLayerGradient { layer: *self, needed }, &operands)?.into_iter();
-        let of = |i: usize| if i < self.float_inputs() && needed.contains(i) { found.next() } else { None };
+        let mut found = apply(RecurrentLayerGradient { layer: *self, needs }, &operands)?.into_iter();
+        let of = |i: usize| if i < self.float_inputs() && needs.contains(i) { found.next() } else { None };
         Ok((0..inputs.len()).map(of).collect())
     }
 }
@@ -124,13 +115,13 @@ impl Operation for RecurrentLayer {
 /// outputs, and the saved gates, states and c.
 struct RecurrentLayerGradient {
     layer: RecurrentLayer,
-    needed: NeedsInputGrad,
+    needs: NeedsInputGrad,
 }
 
 impl RecurrentLayerGradient {
     fn wanted(&self) -> impl Iterator<Item = usize> {
-        let needed = self.needed;
-        (0..self.layer.float_inputs()).filter(move |&i| needed.contains(i))
+        let needs = self.needs;
+        (0..self.layer.float_inputs()).filter(move |&i| needs.contains(i))
     }
 
     /// Computes Σ gradientsᵀ·states over all steps and sequences, `[G·H, P]`. The last gate of a GRU has a separate

@@ -1,18 +1,15 @@
 //! Convolutions and transposed convolutions.
 
-use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_positive};
-use crate::array::Array;
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
-};
+use super::{Spatial, SpatialImages};
+use crate::autograd::{apply_one, interface::*};
 use crate::engine;
 use crate::ops::formula::map_in;
-use crate::ops::primitive::{copy, fill, precision, view};
+use crate::ops::primitive::precision::in_policy_dtype;
+use crate::ops::primitive::{copy, fill, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
-use smallvec::smallvec;
 
 /// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] with respect to one argument. The inputs
 /// are the two other arguments.
@@ -60,12 +57,7 @@ impl Operation for Convolution {
         engine::submit(&Kernel::Conv(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(
-        &self,
-        saved: &SavedTensors,
-        grads: &OutputGradients,
-        needed: NeedsInputGrad,
-    ) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, one copy serves both.
         let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
@@ -81,7 +73,7 @@ impl Operation for Convolution {
             let first = parts[1 - i].place() < self.part.place();
             apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
         };
-        (0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect()
+        (0..2).map(|i| needs.contains(i).then(|| gradient(i)).transpose()).collect()
     }
 }
 
@@ -160,18 +152,13 @@ impl ConvOperands {
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
-            return Err(Error::dtypes(
-                op,
-                [x.dtype(), w.dtype()],
-                "x and the weight must have the same dtype, other than bool; use to_dtype()",
-            ));
+            let help = "x and the weight must have the same dtype, other than bool; use to_dtype()";
+            return Err(Error::dtypes(op, [x.dtype(), w.dtype()], help));
         }
-        let size = Spatial::from(&w.shape()[2..]).to_three(op, "the weight", spatial, 1)?;
-        let stride = check_positive(op, "stride", DEFAULT_IS_ONE, options.stride.to_three(op, "stride", spatial, 1)?)?;
-        let dilation =
-            check_positive(op, "dilation", DEFAULT_IS_ONE, options.dilation.to_three(op, "dilation", spatial, 1)?)?;
-        let mut window =
-            Window { size: check_positive(op, "the kernel size", USE_ONE, size)?, stride, dilation, before: [0; 3] };
+        let stride = options.stride.to_positive(op, "stride", spatial, Spatial::DEFAULT_IS_ONE)?;
+        let dilation = options.dilation.to_positive(op, "dilation", spatial, Spatial::DEFAULT_IS_ONE)?;
+        let size = Spatial::from(&w.shape()[2..]).to_positive(op, "the kernel size", spatial, Spatial::ONE_ELEMENT)?;
+        let mut window = Window { size, stride, dilation, before: [0; 3] };
         let after = match &options.padding {
             ConvPadding::Both(both) => {
                 window.before = both.to_three(op, "padding", spatial, 0)?;
@@ -189,6 +176,46 @@ impl ConvOperands {
         Ok(ConvOperands { images, w: view::reshape_to(w, &shape)?, window, after })
     }
 
+    /// Returns an error unless the input has as many channels as the weight takes, and the number of groups divides the
+    /// number of the channels `divided`, which has a kind for the error text. `axes` are the axes of the weight.
+    fn check_channels(
+        &self,
+        op: &'static str,
+        [x, w]: [&Tensor; 2],
+        takes: usize,
+        options: &ConvOptions,
+        (divided, kind): (usize, &str),
+        axes: &str,
+    ) -> Result<()> {
+        let (channels, groups) = (self.images.x.shape()[1], options.groups);
+        let help = match (channels == takes, divided.is_multiple_of(groups)) {
+            (true, true) => return Ok(()),
+            (true, false) => format!("the {divided} {kind}channels must be divisible by the {groups} groups"),
+            (false, _) => format!(
+                "the input has {channels} channels, but the weight {axes} needs {takes}{}",
+                channels_remedy(x, self.images.spatial, takes, groups)
+            ),
+        };
+        Err(Error::shapes(op, [x.shape(), w.shape()], help))
+    }
+
+    /// Computes the part of this shape from the images and the weight, and adds the bias, if given.
+    fn compute(
+        &self,
+        op: &'static str,
+        part: ConvPart,
+        shape: [usize; 5],
+        groups: usize,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (x, w) = (&self.images.x, &self.w);
+        let (factors, dtype) = (w.dtype(), self.sum_dtype(bias));
+        let operation = Convolution { window: self.window, groups, part, shape: shape.into(), factors, dtype };
+        // The inputs have the order x, w, y.
+        let inputs = if part == ConvPart::Output { [x, w] } else { [w, x] };
+        self.add_bias(op, &apply_one(operation, &inputs)?, bias)
+    }
+
     /// Restores the number of axes, and adds the bias, if given, to the channels.
     fn add_bias(&self, op: &'static str, y: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let y = self.images.restore_axes(y)?;
@@ -198,11 +225,8 @@ impl ConvOperands {
             return Err(Error::shapes(op, [y.shape(), bias.shape()], "the bias needs one value per output channel"));
         }
         if bias.dtype() != self.w.dtype() {
-            return Err(Error::dtypes(
-                op,
-                [self.w.dtype(), bias.dtype()],
-                "the bias needs the dtype of the input; use to_dtype()",
-            ));
+            let help = "the bias needs the dtype of the input; use to_dtype()";
+            return Err(Error::dtypes(op, [self.w.dtype(), bias.dtype()], help));
         }
         let shape: Shape = std::iter::once(channels).chain(std::iter::repeat_n(1, self.images.spatial)).collect();
         let added = formula! { static add_bias(y, bias) = y + bias; };
@@ -252,49 +276,25 @@ fn conv(
     bias: Option<&Tensor>,
     options: &ConvOptions,
 ) -> Result<Tensor> {
-    if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
-        let bias = precision::cast_some(bias, dtype)?;
-        return conv(op, spatial, &precision::cast(x, dtype)?, &precision::cast(w, dtype)?, bias.as_ref(), options);
-    }
+    in_policy_dtype!(op, [x, w; bias] => conv(op, spatial, x, w, bias, options));
     let start = ConvOperands::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
-    let (channels, outputs) = (images.x.shape()[1], start.w.shape()[0]);
-    if start.w.shape()[1].checked_mul(groups) != Some(channels) || !outputs.is_multiple_of(groups) {
-        let takes = start.w.shape()[1].saturating_mul(groups);
-        let help = match channels == takes {
-            true => format!("the {outputs} output channels must be divisible by the {groups} groups"),
-            false => {
-                format!(
-                    "the input has {channels} channels, but the weight [outputs, channels / groups, ..] needs {takes}{}",
-                    channels_remedy(x, spatial, takes, groups)
-                )
-            }
-        };
-        return Err(Error::shapes(op, [x.shape(), w.shape()], help));
-    }
+    let (outputs, takes) = (start.w.shape()[0], start.w.shape()[1].saturating_mul(groups));
+    start.check_channels(op, [x, w], takes, options, (outputs, "output "), "[outputs, channels / groups, ..]")?;
     let dims = images.dims();
     let mut shape = [images.x.shape()[0], outputs, 0, 0, 0];
     for a in 0..3 {
         let padded = dims[a] + window.before[a] + start.after[a];
-        let Some(free) = padded.checked_sub(window.reach(a) + 1) else {
+        shape[2 + a] = window.outputs(a, padded).ok_or_else(|| {
             let help = format!(
                 "a window of {} does not fit an axis of length {padded} including padding; add padding, or make the \
                  kernel smaller",
-                window.reach(a) + 1
+                window.extent(a)
             );
-            return Err(Error::shapes(op, [x.shape(), w.shape()], help));
-        };
-        shape[2 + a] = free / window.stride[a] + 1;
+            Error::shapes(op, [x.shape(), w.shape()], help)
+        })?;
     }
-    let operation = Convolution {
-        window,
-        groups,
-        part: ConvPart::Output,
-        shape: shape.into(),
-        factors: start.w.dtype(),
-        dtype: start.sum_dtype(bias),
-    };
-    start.add_bias(op, &apply_one(operation, &[&images.x, &start.w])?, bias)
+    start.compute(op, ConvPart::Output, shape, groups, bias)
 }
 
 fn conv_transpose(
@@ -305,33 +305,11 @@ fn conv_transpose(
     bias: Option<&Tensor>,
     options: &ConvOptions,
 ) -> Result<Tensor> {
-    if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
-        let bias = precision::cast_some(bias, dtype)?;
-        return conv_transpose(
-            op,
-            spatial,
-            &precision::cast(x, dtype)?,
-            &precision::cast(w, dtype)?,
-            bias.as_ref(),
-            options,
-        );
-    }
+    in_policy_dtype!(op, [x, w; bias] => conv_transpose(op, spatial, x, w, bias, options));
     let start = ConvOperands::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
-    let channels = images.x.shape()[1];
-    if start.w.shape()[0] != channels || !channels.is_multiple_of(groups) {
-        let takes = start.w.shape()[0];
-        let help = match channels == takes {
-            true => format!("the {channels} channels must be divisible by the {groups} groups"),
-            false => {
-                format!(
-                    "the input has {channels} channels, but the weight [channels, outputs / groups, ..] needs {takes}{}",
-                    channels_remedy(x, spatial, takes, groups)
-                )
-            }
-        };
-        return Err(Error::shapes(op, [x.shape(), w.shape()], help));
-    }
+    let takes = start.w.shape()[0];
+    start.check_channels(op, [x, w], takes, options, (takes, ""), "[channels, outputs / groups, ..]")?;
     let more = options.output_padding.to_three(op, "output_padding", spatial, 0)?;
     let dims = images.dims();
     let mut shape = [images.x.shape()[0], start.w.shape()[1].saturating_mul(groups), 0, 0, 0];
@@ -345,22 +323,14 @@ fn conv_transpose(
             return Err(Error::invalid(op, reason));
         }
         let full = dims[a].saturating_sub(1).checked_mul(window.stride[a]);
-        let full = full.and_then(|f| f.checked_add(window.reach(a))?.checked_add(more[a] + 1));
+        let full = full.and_then(|f| f.checked_add(window.extent(a))?.checked_add(more[a]));
         let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
         match len.filter(|&len| len > 0) {
             Some(len) => shape[2 + a] = len,
             None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the whole output")),
         }
     }
-    let operation = Convolution {
-        window,
-        groups,
-        part: ConvPart::Input,
-        shape: shape.into(),
-        factors: start.w.dtype(),
-        dtype: start.sum_dtype(bias),
-    };
-    start.add_bias(op, &apply_one(operation, &[&start.w, &images.x])?, bias)
+    start.compute(op, ConvPart::Input, shape, groups, bias)
 }
 
 macro_rules! convolutions {

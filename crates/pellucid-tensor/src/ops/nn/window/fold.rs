@@ -1,6 +1,6 @@
 //! im2col and its transpose: windows as columns, and the sum of columns in an image.
 
-use super::{DEFAULT_IS_ONE, Spatial, USE_ONE, check_lengths, check_positive};
+use super::{Spatial, check_lengths};
 use crate::array::host_values;
 use crate::ops::primitive::gather::scatter_add_axis;
 use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
@@ -8,6 +8,7 @@ use crate::ops::primitive::{copy, create, gather, view};
 use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::kernel::Window;
 use pellucid_ir::{Error, Result, Shape};
 
 /// The windows along one axis.
@@ -29,24 +30,29 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
     }
     check_lengths(dims)?;
     let [size, dilation, padding, stride] = options;
-    let size = check_positive(op, "the size", USE_ONE, size.to_three(op, "size", count, 1)?)?;
-    let dilation = check_positive(op, "dilation", DEFAULT_IS_ONE, dilation.to_three(op, "dilation", count, 1)?)?;
-    let stride = check_positive(op, "stride", DEFAULT_IS_ONE, stride.to_three(op, "stride", count, 1)?)?;
-    let padding = padding.to_three(op, "padding", count, 0)?;
+    let window = Window {
+        size: size.to_positive(op, "the size", count, Spatial::ONE_ELEMENT)?,
+        dilation: dilation.to_positive(op, "dilation", count, Spatial::DEFAULT_IS_ONE)?,
+        stride: stride.to_positive(op, "stride", count, Spatial::DEFAULT_IS_ONE)?,
+        before: padding.to_three(op, "padding", count, 0)?,
+    };
     (3 - count..3)
         .zip(dims)
         .map(|(a, &len)| {
-            let padded = len + 2 * padding[a];
-            let reach = dilation[a] * (size[a] - 1) + 1;
-            let Some(free) = padded.checked_sub(reach) else {
-                let reason = format!("a window of {reach} does not fit an axis of length {padded} including padding");
-                return Err(Error::invalid(op, reason));
-            };
-            let outputs = free / stride[a] + 1;
-            let place = |t: usize| (0..outputs).map(move |o| (t * dilation[a] + o * stride[a]) as i64);
-            let places = host_values(size[a].saturating_mul(outputs), (0..size[a]).flat_map(place))?;
-            let places = create::from_host(&places[..], [size[a], outputs])?;
-            Ok(AxisWindows { places, taps: size[a], outputs, padding: padding[a], padded })
+            let (taps, dilation, stride, padding) =
+                (window.size[a], window.dilation[a], window.stride[a], window.before[a]);
+            let padded = len + 2 * padding;
+            let outputs = window.outputs(a, padded).ok_or_else(|| {
+                let extent = window.extent(a);
+                Error::invalid(
+                    op,
+                    format!("a window of {extent} does not fit an axis of length {padded} including padding"),
+                )
+            })?;
+            let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
+            let places = host_values(taps.saturating_mul(outputs), (0..taps).flat_map(place))?;
+            let places = create::from_host(&places[..], [taps, outputs])?;
+            Ok(AxisWindows { places, taps, outputs, padding, padded })
         })
         .collect()
 }

@@ -3,7 +3,7 @@
 //! For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o starts at
 //! ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
 
-use super::{Spatial, SpatialImages, USE_ONE, check_lengths, check_positive};
+use super::{Spatial, SpatialImages, check_lengths};
 use crate::array::host_values;
 use crate::grad_mode::no_grad;
 use crate::ops::elementwise::arithmetic;
@@ -42,13 +42,8 @@ fn fractional_max(
 ) -> Result<(Tensor, Tensor)> {
     let images = SpatialImages::new(op, x, spatial)?;
     let (dims, n, c) = (images.dims(), images.x.shape()[0], images.x.shape()[1]);
-    let size = check_positive(op, "the size", USE_ONE, size.to_three(op, "size", spatial, 1)?)?;
-    let outputs = check_positive(
-        op,
-        "the number of windows",
-        "use 1 for one window",
-        outputs.to_three(op, "the number of windows", spatial, 1)?,
-    )?;
+    let size = size.to_positive(op, "the size", spatial, Spatial::ONE_ELEMENT)?;
+    let outputs = outputs.to_positive(op, "the number of windows", spatial, "use 1 for one window")?;
     check_lengths(&outputs)?;
     if let Some(a) = (0..3).find(|&a| outputs[a] + size[a] > dims[a] + 1) {
         let (windows, size, len) = (outputs[a], size[a], dims[a]);

@@ -51,6 +51,22 @@ impl fmt::Debug for Spatial {
 }
 
 impl Spatial {
+    /// Remedy for a stride or dilation of 0.
+    #[doc(hidden)]
+    pub const DEFAULT_IS_ONE: &str = "use 1, the default";
+    /// Remedy for a stride of 0 between windows that are adjacent by default.
+    #[doc(hidden)]
+    pub const DEFAULT_IS_SIZE: &str = "the default is the size of the window";
+    /// Remedy for a window without elements.
+    #[doc(hidden)]
+    pub const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
+
+    /// Returns three positive numbers: 1 for missing axes, then one for each of `count` axes.
+    fn to_positive(&self, op: &'static str, what: &str, count: usize, help: &str) -> Result<[usize; 3]> {
+        check_positive(op, what, &self.0, help)?;
+        self.to_three(op, what, count, 1)
+    }
+
     /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.
     fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
         if let Some(number) = self.0.iter().find(|&&number| number > MAX_LENGTH) {
@@ -139,18 +155,14 @@ impl SpatialImages {
     }
 }
 
-/// Remedy for a stride or dilation of 0.
-const DEFAULT_IS_ONE: &str = "use 1, the default";
-/// Remedy for a window without elements.
-const USE_ONE: &str = "use 1 for an axis on which the window has one element";
-
-/// Returns an error with the remedy `help` unless all numbers are at least 1.
-fn check_positive(op: &'static str, what: &str, help: &str, numbers: [usize; 3]) -> Result<[usize; 3]> {
+/// Returns an error with the remedy `help` unless all numbers of the option `what` are at least 1.
+#[doc(hidden)]
+pub fn check_positive(op: &'static str, what: &str, numbers: &[usize], help: &str) -> Result<()> {
     if numbers.contains(&0) {
-        Err(Error::invalid(op, format!("{what} must be at least 1 on every axis, got 0; {help}")))
-    } else {
-        Ok(numbers)
+        let reason = format!("{what} must be at least 1 on every axis, got {numbers:?}; {help}");
+        return Err(Error::invalid(op, reason));
     }
+    Ok(())
 }
 
 /// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.

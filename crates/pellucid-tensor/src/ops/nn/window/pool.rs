@@ -2,11 +2,9 @@
 
 use super::conv::window_sums;
 use super::shuffle::concat_dims;
-use super::{DEFAULT_IS_ONE, Spatial, SpatialImages, USE_ONE, check_lengths, check_positive};
-use crate::array::{Array, host_values};
-use crate::autograd::{
-    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
-};
+use super::{Spatial, SpatialImages, check_lengths};
+use crate::array::host_values;
+use crate::autograd::{apply, apply_one, interface::*};
 use crate::engine;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::over_axes::as_float;
@@ -19,7 +17,6 @@ use crate::tensor::{AsStrided, Tensor};
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use smallvec::smallvec;
 
 /// The windows of a pooling operation. By default windows are adjacent.
 ///
@@ -53,34 +50,33 @@ impl PoolOptions {
 
     /// Returns the window, and the number of windows along each axis.
     fn window(&self, op: &'static str, spatial: usize, dims: [usize; 3]) -> Result<(Window, [usize; 3])> {
-        let size = check_positive(op, "the size", USE_ONE, self.size.to_three(op, "size", spatial, 1)?)?;
+        let size = self.size.to_positive(op, "the size", spatial, Spatial::ONE_ELEMENT)?;
         check_lengths(&size)?;
-        let stride = self.stride.as_ref().map_or(Ok(size), |s| s.to_three(op, "stride", spatial, 1))?;
-        let stride = check_positive(op, "stride", "the default is the size of the window", stride)?;
-        let dilation =
-            check_positive(op, "dilation", DEFAULT_IS_ONE, self.dilation.to_three(op, "dilation", spatial, 1)?)?;
+        let stride = self
+            .stride
+            .as_ref()
+            .map_or(Ok(size), |stride| stride.to_positive(op, "stride", spatial, Spatial::DEFAULT_IS_SIZE))?;
+        let dilation = self.dilation.to_positive(op, "dilation", spatial, Spatial::DEFAULT_IS_ONE)?;
         let before = self.padding.to_three(op, "padding", spatial, 0)?;
         let window = Window { size, stride, dilation, before };
         let mut outputs = [0; 3];
         for a in 0..3 {
-            if 2 * before[a] > window.reach(a) + 1 {
-                let reason =
-                    format!("padding {} exceeds half of a window of {}; use pad()", before[a], window.reach(a) + 1);
+            let extent = window.extent(a);
+            if 2 * before[a] > extent {
+                let reason = format!("padding {} exceeds half of a window of {extent}; use pad()", before[a]);
                 return Err(Error::invalid(op, reason));
             }
             let more = if self.ceil { stride[a] - 1 } else { 0 };
-            let free = (dims[a] + 2 * before[a] + more).checked_sub(window.reach(a) + 1);
-            let Some(free) = free.filter(|_| dims[a] > 0) else {
+            let fitting = window.outputs(a, dims[a] + 2 * before[a] + more).filter(|_| dims[a] > 0);
+            outputs[a] = fitting.ok_or_else(|| {
                 let reason = format!(
-                    "a window of {} does not fit axis {} of the spatial shape {:?}; add padding, or make the window \
-                     smaller",
-                    window.reach(a) + 1,
+                    "a window of {extent} does not fit axis {} of the spatial shape {:?}; add padding, or make the \
+                     window smaller",
                     a + spatial - 3,
                     &dims[3 - spatial..]
                 );
-                return Err(Error::invalid(op, reason));
-            };
-            outputs[a] = free / stride[a] + 1;
+                Error::invalid(op, reason)
+            })?;
             // The last window must start inside the input, or in the padding before it.
             if self.ceil && (outputs[a] - 1) * stride[a] >= dims[a] + before[a] {
                 outputs[a] -= 1;

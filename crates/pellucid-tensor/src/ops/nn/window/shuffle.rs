@@ -41,11 +41,8 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     check_factor(op, r)?;
     let square = r.checked_mul(r).filter(|&square| c.is_multiple_of(square));
     let Some(square) = square else {
-        return Err(Error::shapes(
-            op,
-            [x.shape()],
-            format!("{c} channels are not divisible by {r}²; give the input a multiple of {r}² channels"),
-        ));
+        let help = format!("{c} channels are not divisible by {r}²; give the input a multiple of {r}² channels");
+        return Err(Error::shapes(op, [x.shape()], help));
     };
     let split = reshape_to(x, &concat_dims(lead, &[c / square, r, r, h, w]))?;
     let (height, width) = (h.saturating_mul(r), w.saturating_mul(r));

@@ -1,0 +1,15 @@
+//! Values of a thread that are replaced for the time of a call.
+
+/// Calls `f` after `replace(value)`, which returns the value before. That value is restored, even if `f` panics.
+pub(crate) fn with_replaced<V, R>(value: V, replace: fn(V) -> V, f: impl FnOnce() -> R) -> R {
+    struct RestoreValue<V>(Option<V>, fn(V) -> V);
+    impl<V> Drop for RestoreValue<V> {
+        fn drop(&mut self) {
+            if let Some(before) = self.0.take() {
+                (self.1)(before);
+            }
+        }
+    }
+    let _restore = RestoreValue(Some(replace(value)), replace);
+    f()
+}

@@ -1,0 +1,73 @@
+//! Stacks of transformer layers.
+
+use crate::attention::KvCache;
+use pellucid_tensor::{Error, Result};
+
+/// Defines a stack of layers with an optional norm at the end.
+macro_rules! layer_stack {
+    ($stack:ident of $layer:ident, $op:literal, $sequences:literal) => {
+        #[doc = concat!("A stack of [`", stringify!($layer), "`]s with an optional norm at the end.")]
+        #[derive(Clone, Debug, Module)]
+        #[module(display)]
+        pub struct $stack {
+            /// The layers.
+            pub layers: Vec<$layer>,
+            /// The norm at the end.
+            pub norm: Option<LayerNorm>,
+            #[module(skip)]
+            options: TransformerOptions,
+            width: usize,
+        }
+
+        impl $stack {
+            #[doc = concat!("Creates layers as [`", stringify!($layer), "::new`] does, without a norm at the end.")]
+            ///
+            /// # Errors
+            /// The errors of [`MultiheadAttention::try_with`].
+            #[panicking_form]
+            pub fn try_new(
+                layers: usize,
+                width: usize,
+                heads: usize,
+                hidden: usize,
+                options: TransformerOptions,
+            ) -> Result<$stack> {
+                let layers = make_layers($op, layers, |_| $layer::try_new(width, heads, hidden, options))?;
+                Ok($stack { layers, norm: None, options, width })
+            }
+
+            /// Adds a norm at the end, which layers with `norm_first` need.
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+            #[panicking_form]
+            #[must_use]
+            pub fn try_with_norm(self) -> Result<$stack> {
+                Ok($stack { norm: Some(self.options.norm(self.width)?), ..self })
+            }
+
+            #[doc = concat!("Creates empty caches for all layers: `batch` ", $sequences, " of at most `capacity` elements.")]
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+            #[panicking_form]
+            pub fn try_caches(&self, batch: usize, capacity: usize) -> Result<Vec<KvCache>> {
+                self.layers.iter().map(|layer| layer.self_attn.try_cache(batch, capacity)).collect()
+            }
+        }
+    };
+}
+pub(super) use layer_stack;
+
+/// Pairs each layer with its cache.
+pub(super) fn zip_caches<'a, L>(
+    op: &'static str,
+    layers: &'a [L],
+    caches: &'a [KvCache],
+) -> Result<Vec<(&'a L, &'a KvCache)>> {
+    if layers.len() != caches.len() {
+        let reason = format!("got {} caches for {} layers; create them with caches()", caches.len(), layers.len());
+        return Err(Error::invalid(op, reason));
+    }
+    Ok(layers.iter().zip(caches).collect())
+}
