@@ -1,8 +1,8 @@
 //! The position of a loader in its epochs, which a checkpoint contains.
 
 use pellucid_nn::{StateDict, StateLoad};
-use pellucid_tensor::{DType, Error, Result, Tensor};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use pellucid_tensor::{DType, Error, Result, Tensor, lock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The next batch of a loader, as an epoch and an index in the epoch.
 ///
@@ -70,7 +70,7 @@ impl LoaderProgress {
     }
 
     fn lock(&self) -> MutexGuard<'_, ProgressState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub(crate) fn set_seed(&self, seed: u64) {

@@ -3,8 +3,8 @@
 use crate::cloning::CloneScope;
 use crate::hook::{HookGuard, copy_hooks};
 use crate::module::{DynModule, Module, as_dyn, in_value};
-use crate::state::{IncompatibleKeys, StateDict, StateMismatch, names_and_shapes};
-use pellucid_tensor::{Error, Result, Tensor, TensorId, WrongShape};
+use crate::state::{StateDict, StateMismatch, names_and_shapes};
+use pellucid_tensor::{Error, Result, Tensor, TensorId};
 use std::collections::HashMap;
 
 /// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result:
@@ -74,7 +74,7 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
     let missing = absent.map(|(name, _)| name.clone()).collect();
     let mismatch = StateMismatch::of(names_and_shapes(&own), missing, tensors);
     if !mismatch.is_empty() {
-        return Err(Error::invalid(OP, mismatch_text(mismatch)));
+        return Err(mismatch.into_error(OP));
     }
     for (name, own) in &own {
         if let Some(tensor) = given.get(&own.id()) {
@@ -82,21 +82,6 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
         }
     }
     Ok(given)
-}
-
-/// Returns the error text for names or shapes that differ from the model's.
-fn mismatch_text(mismatch: StateMismatch) -> String {
-    let StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes } = mismatch;
-    let mut parts = Vec::new();
-    if !missing.is_empty() {
-        parts.push(format!("the parameters {missing:?} have no tensor"));
-    }
-    if !unexpected.is_empty() {
-        parts.push(format!("the model has no parameters or buffers {unexpected:?}"));
-    }
-    let shape = |WrongShape { name, found, expected }| format!("`{name}` has the shape {found} instead of {expected}");
-    parts.extend(wrong_shapes.into_iter().map(shape));
-    format!("{}; pass tensors with the names and shapes of named_parameters()", parts.join(", "))
 }
 
 /// The name of the operation in errors.

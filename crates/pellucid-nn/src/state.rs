@@ -311,9 +311,10 @@ impl StateMismatch {
         self.wrong_shapes.is_empty() && self.has_same_names()
     }
 
-    pub(crate) fn into_error(self) -> Error {
+    /// Returns the error of the operation `op`.
+    pub(crate) fn into_error(self, op: &'static str) -> Error {
         let StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes } = self;
-        Error::StateDict { missing, unexpected, wrong_shapes }
+        Error::StateDict { op, missing, unexpected, wrong_shapes }
     }
 }
 

@@ -5,10 +5,10 @@ use super::workers::OrderedWorkers;
 use super::{LoaderOptions, OP};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress};
 use crate::random::{EpochSeed, with_batch};
-use pellucid_tensor::{Error, Result, autocast_off, no_grad};
+use pellucid_tensor::{Error, Result, autocast_off, lock, no_grad};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The computation of a batch from the indices of its samples.
 pub(super) type BatchFn<B> = Arc<dyn Fn(&[usize]) -> Result<B> + Send + Sync>;
@@ -167,7 +167,7 @@ impl<B: Send + 'static> EpochIter<B> {
     /// Keeps the workers of a completed epoch for the next one.
     fn keep_workers(&mut self) {
         if let Some(BatchSource::Workers(queue)) = self.source.take() {
-            *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
+            *lock(&self.idle) = Some(queue);
         }
     }
 }

@@ -13,10 +13,10 @@ use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use epoch::{BatchFn, IdleQueue, LoaderPipeline};
 use pellucid_derive::panicking_form;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
-use pellucid_tensor::{Device, Error, Result, Tensor, unwrap};
+use pellucid_tensor::{Device, Error, Result, Tensor, lock, unwrap};
 use plan::BatchOrder;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The options of a [`DataLoader`].
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +242,7 @@ impl<B: Send + 'static> DataLoader<B> {
     #[panicking_form]
     pub fn try_epoch(&mut self) -> Result<EpochIter<B>> {
         check_not_empty(OP, self.sizes())?;
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let idle = lock(&self.idle).take();
         EpochIter::begin(&self.pipeline, &self.progress, &self.idle, idle)
     }
 }

@@ -48,7 +48,7 @@ impl<'f> StepCore<'f> {
             compute,
             optimizer,
             options: StepOptions::default(),
-            limit: CaptureOptions::default().recordings,
+            limit: CaptureOptions::default().max_recordings,
             gradients: GradientBuffers { buffers: Vec::new(), owner: BufferOwner::Step },
             reached: ReachedParameters::default(),
             listener: None,

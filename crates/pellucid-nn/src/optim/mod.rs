@@ -402,10 +402,10 @@ macro_rules! forward_shared {
         forward! {
             [**self]
             fn parameters(self: &Self) -> &[Parameter];
-            fn groups(self: &Self) -> usize;
-            fn group_rate(self: &Self, group: usize) -> &Hyperparameter;
-            fn momentum(self: &Self, group: usize) -> Option<f64>;
-            fn try_set_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
+            fn group_count(self: &Self) -> usize;
+            fn group_lr_hyperparameter(self: &Self, group: usize) -> &Hyperparameter;
+            fn group_momentum(self: &Self, group: usize) -> Option<f64>;
+            fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
             fn state(self: &Self) -> Vec<(String, Tensor)>;
             fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
             fn unfill(self: &Self);

@@ -196,12 +196,12 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     forward! {
         [self.core]
         fn parameters(self: &Self) -> &[Parameter];
-        fn groups(self: &Self) -> usize;
+        fn group_count(self: &Self) -> usize;
         #[track_caller]
-        fn group_rate(self: &Self, group: usize) -> &Hyperparameter;
+        fn group_lr_hyperparameter(self: &Self, group: usize) -> &Hyperparameter;
         #[track_caller]
-        fn momentum(self: &Self, group: usize) -> Option<f64>;
-        fn try_set_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
+        fn group_momentum(self: &Self, group: usize) -> Option<f64>;
+        fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
         fn state(self: &Self) -> Vec<(String, Tensor)>;
         fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
         fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
@@ -232,7 +232,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         #[track_caller]
         fn set_group_lr(self: &Self, group: usize, lr: f64);
         #[track_caller]
-        fn set_momentum(self: &Self, group: usize, momentum: f64);
+        fn set_group_momentum(self: &Self, group: usize, momentum: f64);
         #[track_caller]
         fn state_dict(self: &Self) -> StateDict;
         fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;

@@ -3,7 +3,7 @@
 use super::Tensor;
 use crate::engine::HookList;
 use pellucid_ir::lock;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 pub(crate) type GradientHook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
 
@@ -27,7 +27,7 @@ impl HookHandle {
 }
 
 impl Hooks {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HookList<Hook>> {
+    fn lock(&self) -> MutexGuard<'_, HookList<GradientHook>> {
         lock(&self.0)
     }
 

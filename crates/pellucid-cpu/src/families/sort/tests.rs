@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{self, Choices, TestLayout, numbers};
 use crate::with_threads;
-use pellucid_ir::Shape;
+use pellucid_ir::{DType, Shape};
 use pellucid_ir::kernel::Kernel;
 use std::cmp::Ordering;
 

@@ -79,7 +79,7 @@ impl<'f> GraphExec<'f> {
         buffers: (&NamedTensors, &Tensor),
         stream: Option<Stream>,
     ) -> Result<GraphExec<'f>> {
-        let forward = in_evaluation_mode(|| ForwardPass::new("record_evaluation", parts, plan, buffers))?;
+        let forward = in_evaluation_mode(|| ForwardPass::new("record_evaluation", pair, plan, buffers))?;
         let forward = Arc::new(forward);
         let pass = forward.clone();
         let evaluate = move |_: &[Tensor]| {

@@ -300,8 +300,8 @@ impl Sequential {
         let CompileOptions { loss, optimizer, lt_bytes, stream, allow_untrained_parameters } = options;
         let op = "compile";
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
-        let parts = model_and_loss(self, loss, &inputs)?;
-        let Some(kind) = parts.1.target_kind() else {
+        let pair = model_and_loss(self, loss, &inputs)?;
+        let Some(kind) = pair.1.target_kind() else {
             let reason = "the targets of this loss are unknown; use loss.with_targets(shape, dtype)";
             return Err(Error::invalid(op, reason));
         };
