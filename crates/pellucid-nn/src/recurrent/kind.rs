@@ -2,7 +2,6 @@
 //! [`RecurrentCell`](super::RecurrentCell) are generic over the kind; the code below them is compiled once, for the
 //! value [`CellKind`].
 
-use self::sealed::KindConstants;
 use pellucid_tensor::ops::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{Result, Tensor, ops};
 use std::fmt::Debug;
