@@ -1,5 +1,6 @@
 //! Operands without their memory: checks, and the buffers that a dispatch binds.
 
+use crate::shader::parameters::Parameters;
 use crate::shader::{BindingUse, ShaderBuilder};
 use pellucid_ir::kernel::{Kernel, KernelOperand};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -50,6 +51,14 @@ impl<'a> DeviceArray<'a> {
         };
         (0..shape.rank()).map(stride).collect()
     }
+}
+
+/// Adds the position of the first element of every array to the parameters, and returns their texts.
+pub(crate) fn declare_starts<'a>(
+    parameters: &mut Parameters,
+    arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
+) -> Vec<String> {
+    arrays.into_iter().map(|array| parameters.declare_len(array.layout.offset())).collect()
 }
 
 /// The checked operands of a kernel.
