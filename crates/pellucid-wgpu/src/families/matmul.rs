@@ -1,7 +1,7 @@
 //! `MatMul`: batched matrix products with an epilogue.
 //!
-//! The products are computed in [tiles](super::shared::tile). Half precision is multiplied as `f32` and small integers as
-//! `i32`; the product is rounded or wrapped once.
+//! The products are computed in [tiles](super::shared::tile). Half precision is multiplied as `f32` and small integers
+//! as `i32`; the product is rounded or wrapped once.
 
 use super::GpuFamily;
 use super::shared::tile::{TiledArray, TiledProduct, epilogue_iterations};

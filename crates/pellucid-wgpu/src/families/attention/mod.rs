@@ -1,8 +1,8 @@
 //! `Attention`: scaled dot-product attention and its gradient, without a stored matrix of scores.
 //!
 //! A workgroup computes 32 rows of an output. It loops over blocks of 32 columns: the scores Q·Kᵀ of the block are a
-//! [tiled product](super::shared::tile), the weights are computed from them in registers, and their product with a block of
-//! values is added to the rows. The rows of an output wider than 128 elements (32 for `f64`) are divided.
+//! [tiled product](super::shared::tile), the weights are computed from them in registers, and their product with a
+//! block of values is added to the rows. The rows of an output wider than 128 elements (32 for `f64`) are divided.
 //!
 //! | pass | rows | columns | weights | values |
 //! | --- | --- | --- | --- | --- |

@@ -1,7 +1,7 @@
 //! `Recurrent`: the time steps of a recurrent layer, forward and backward.
 //!
-//! A time step is one dispatch: a [tiled product](super::shared::tile) whose epilogue is the cell. A projected step has a
-//! second product.
+//! A time step is one dispatch: a [tiled product](super::shared::tile) whose epilogue is the cell. A projected step has
+//! a second product.
 //!
 //! - Forward, the product of the previous states and W has neighbouring columns for the gates of one unit, so one
 //!   invocation has all gates of a unit.

@@ -316,9 +316,9 @@ impl WorkgroupTile {
         format!("array<{}, {}>({})", quad_type(self.compute), self.count(), all.join(", "))
     }
 
-    /// Adds a loop over the elements of the sums `name` that are in range. `first` are the first row and the first column
-    /// of the tile, `limits` the numbers of rows and columns. `lines` receives the value of the element at `row` and
-    /// `column`.
+    /// Adds a loop over the elements of the sums `name` that are in range. `first` are the first row and the first
+    /// column of the tile, `limits` the numbers of rows and columns. `lines` receives the value of the element at `row`
+    /// and `column`.
     pub(crate) fn loop_over_elements(
         &self,
         shader: &mut ShaderBuilder,
