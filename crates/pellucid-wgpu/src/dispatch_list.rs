@@ -52,7 +52,7 @@ impl<'a> DispatchList<'a> {
                 format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
             return Err(Error::invalid(op, reason));
         }
-        let shader = self.gpu.compile(op, shader)?;
+        let shader = self.gpu.compiler.compile(&self.gpu.graphics, op, shader, self.features())?;
         let (buffers, groups) = (buffers.to_vec(), [x as u32, y as u32]);
         self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
         Ok(())

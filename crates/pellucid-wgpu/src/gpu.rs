@@ -3,12 +3,12 @@
 //! Dispatches are [recorded](crate::submission) and submitted together. Every transfer and every wait submits the
 //! recorded dispatches first, so all work runs in the order of the calls.
 
-use crate::compiler::{CompiledShader, ShaderCompiler};
+use crate::compiler::ShaderCompiler;
 use crate::description::DescriptionCache;
 use crate::device::{GraphicsDevice, lock};
 use crate::pool::BufferPool;
+use crate::shader::ShaderFeatures;
 use crate::shader::iterations::MAX_ITERATIONS;
-use crate::shader::{ShaderBuilder, ShaderFeatures};
 use crate::status::StatusBuffer;
 use crate::submission::RecordedDispatches;
 use pellucid_ir::Result;
@@ -62,14 +62,6 @@ impl Gpu {
     /// Returns the number of iterations that the loops of an invocation can have together.
     pub(crate) fn max_iterations(&self) -> usize {
         if self.ends_long_loops.get() == Some(&true) { MAX_ITERATIONS } else { usize::MAX }
-    }
-
-    /// Returns the compiled form of a shader.
-    ///
-    /// # Errors
-    /// See [`ShaderCompiler::compile`].
-    pub(crate) fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
-        self.compiler.compile(&self.graphics, op, shader, self.shader_features())
     }
 
     /// Submits all recorded dispatches, without waiting for them.

@@ -98,6 +98,7 @@ pub(crate) struct TiledProduct<'a, 'p> {
 }
 
 /// A shader of a product while it is generated.
+#[derive(Default)]
 pub(crate) struct ProductShader {
     /// The text.
     pub(crate) shader: ShaderBuilder,
@@ -152,21 +153,12 @@ impl TiledProduct<'_, '_> {
         self.combine(list, &plan, partial, count)
     }
 
-    fn begin(&self, items: usize) -> ProductShader {
-        ProductShader {
-            shader: ShaderBuilder::default(),
-            parameters: Parameters::for_items(items),
-            bindings: Bindings::default(),
-            arrays: Vec::new(),
-        }
-    }
-
     /// Adds the dispatch that computes the product, or its parts in `partial`.
     fn multiply(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: Option<BufferRef>) -> Result<()> {
         let [m, n, k] = self.sizes;
         let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
         let groups = self.matrices() * tiles[0] * tiles[1] * plan.parts;
-        let mut text = self.begin(groups);
+        let mut text = ProductShader { parameters: Parameters::for_items(groups), ..Default::default() };
         let [rows, columns, depth, tile_columns, tile_count, parts, part_depth] =
             [m, n, k, tiles[1], tiles[0] * tiles[1], plan.parts, plan.part_depth]
                 .map(|v| text.parameters.declare_len(v));
@@ -210,7 +202,7 @@ impl TiledProduct<'_, '_> {
     /// Adds the dispatch that adds the parts of every element in their order and stores the result.
     fn combine(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: BufferRef, count: usize) -> Result<()> {
         let [m, n, _] = self.sizes;
-        let mut text = self.begin(count);
+        let mut text = ProductShader { parameters: Parameters::for_items(count), ..Default::default() };
         let [rows, columns, parts] = [m, n, plan.parts].map(|v| text.parameters.declare_len(v));
         text.shader.line("if (thread >= params[0]) { return; }");
         text.shader.line(format!("let column = thread % {columns};"));
