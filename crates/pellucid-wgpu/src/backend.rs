@@ -1,12 +1,13 @@
 //! [`Wgpu`], the backend of one device.
 
-use crate::bound::BoundOperands;
-use crate::buffer::WgpuBuffer;
+use crate::buffer::{DeviceMemory, WgpuBuffer};
 use crate::counters::WgpuCounters;
 use crate::description::check_scalars;
-use crate::device::Gpu;
+use crate::device::lock;
+use crate::gpu::Gpu;
+use crate::operand_memory::{BoundOperands, device_buffer};
 use crate::prepared::WgpuPlan;
-use crate::{bound, families, transfer};
+use crate::{families, transfer};
 use pellucid_ir::Result;
 use pellucid_ir::backend::{
     Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Storage, Support,
@@ -60,33 +61,25 @@ impl Wgpu {
 
     /// Returns the counts of work since the device was opened.
     pub fn counters(&self) -> WgpuCounters {
-        self.gpu.counters().snapshot()
+        self.gpu.graphics.counters.snapshot()
     }
 }
 
 impl Backend for Wgpu {
     fn name(&self) -> &str {
-        self.gpu.name()
+        &self.gpu.graphics.name
     }
 
     fn adapter(&self) -> &str {
-        &self.gpu.adapter().name
+        &self.gpu.graphics.adapter.name
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let counters = Wgpu::counters(self);
-        vec![
-            ("dispatches", counters.dispatches),
-            ("bytes", counters.bytes),
-            ("submissions", counters.submissions),
-            ("buffers", counters.buffers),
-            ("bind groups", counters.bind_groups),
-            ("pipelines", counters.pipelines),
-        ]
+        Wgpu::counters(self).named()
     }
 
     fn is_software(&self) -> bool {
-        self.gpu.adapter().device_type == wgpu::DeviceType::Cpu
+        self.gpu.graphics.adapter.device_type == wgpu::DeviceType::Cpu
     }
 
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
@@ -97,12 +90,30 @@ impl Backend for Wgpu {
         families::support(&self.gpu, kernel, inputs, outputs)
     }
 
+    /// Records the dispatches of a kernel. If it has checks, waits for their results.
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
-        let kernel = launch.kernel();
-        let bound = BoundOperands::new(&self.gpu, launch)?;
-        let description = families::describe_kernel(&self.gpu, kernel, &bound.operands)?;
+        let (gpu, kernel) = (&self.gpu, launch.kernel());
+        let bound = BoundOperands::new(gpu, launch)?;
+        let description = families::describe_kernel(gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
-        self.gpu.run(kernel, &description, &bound)
+        let mut memory = bound.memory(kernel)?;
+        // Scratch memory returns to the pool at the end of this function. Later users of it run later.
+        let scratch: Vec<DeviceMemory> =
+            description.scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
+        memory.extend(scratch.iter().map(|memory| memory.raw().clone()));
+        let (graphics, status) = (&gpu.graphics, &gpu.status);
+        let mut recorded = lock(&gpu.recorded);
+        recorded.record(graphics, kernel, &description, &memory)?;
+        if description.checks == 0 {
+            return Ok(());
+        }
+        recorded.submit(graphics)?;
+        let copied = graphics.scoped("status", || {
+            let mut encoder = graphics.device.create_command_encoder(&Default::default());
+            recorded.status.copy(&mut encoder, status);
+            graphics.queue.submit([encoder.finish()])
+        })?;
+        recorded.status.confirm(graphics, status, description.checks as usize, copied).map_err(|failed| failed.error)
     }
 
     /// Compiles a plan whose kernels are all [`Support::Native`].
@@ -124,11 +135,11 @@ impl Backend for Wgpu {
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-        transfer::upload(&self.gpu, bytes, bound::device_buffer("upload", &self.gpu, to)?)
+        transfer::upload(&self.gpu, bytes, device_buffer("upload", &self.gpu, to)?)
     }
 
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-        transfer::download(&self.gpu, bound::device_buffer("download", &self.gpu, from)?, offset, into)
+        transfer::download(&self.gpu, device_buffer("download", &self.gpu, from)?, offset, into)
     }
 
     /// Returns true: a submission costs more than a small kernel.
@@ -141,14 +152,14 @@ impl Backend for Wgpu {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        self.gpu.memory_stats()
+        lock(&self.gpu.pool).stats()
     }
 
     fn set_memory_cap(&self, bytes: usize) {
-        self.gpu.set_memory_cap(bytes);
+        lock(&self.gpu.pool).set_cap(bytes);
     }
 
     fn trim(&self) {
-        self.gpu.trim();
+        lock(&self.gpu.pool).trim();
     }
 }

@@ -1,8 +1,9 @@
 //! [`WgpuBuffer`]: the memory of one storage on a device.
 
-use crate::device::Gpu;
+use crate::device::lock;
+use crate::gpu::Gpu;
 use pellucid_ir::backend::Buffer;
-use pellucid_ir::{Result, lock};
+use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
 
 /// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer
@@ -24,10 +25,23 @@ impl DeviceMemory {
     /// Allocates at least `bytes` bytes.
     ///
     /// # Errors
-    /// [`pellucid_ir::Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
+    /// [`Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
-        let (class, buffer) = gpu.allocate(bytes)?;
-        Ok(DeviceMemory { gpu: gpu.clone(), class, buffer })
+        let (class, cached) = lock(&gpu.pool).reserve(bytes)?;
+        let create = || {
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+            gpu.graphics.create_buffer("memory", class, usage)
+        };
+        match cached.map_or_else(|| gpu.graphics.scoped("allocate", create), Ok) {
+            Ok(buffer) => Ok(DeviceMemory { gpu: gpu.clone(), class, buffer }),
+            Err(error) => {
+                lock(&gpu.pool).cancel(class);
+                Err(match error {
+                    Error::OutOfMemory { .. } => Error::out_of_memory(bytes),
+                    other => other,
+                })
+            }
+        }
     }
 
     /// Returns the buffer of the graphics API.
@@ -38,7 +52,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        self.gpu.free(self.class, self.buffer.clone());
+        lock(&self.gpu.pool).put(self.class, self.buffer.clone());
     }
 }
 

@@ -2,40 +2,52 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts of work since a device was opened, which tests compare.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WgpuCounters {
+/// Defines the counters of a device and their snapshot, from a list of counts with their names in texts.
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $field:ident: $name:literal,)+) => {
+        /// Counts of work since a device was opened, which tests compare.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct WgpuCounters {
+            $($(#[$doc])+ pub $field: u64,)+
+        }
+
+        impl WgpuCounters {
+            /// Returns all counts with their names.
+            pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($name, self.$field)),+]
+            }
+        }
+
+        /// The counters of a device.
+        #[derive(Debug, Default)]
+        pub(crate) struct AtomicCounters {
+            $($(#[$doc])+ pub(crate) $field: Counter,)+
+        }
+
+        impl AtomicCounters {
+            /// Returns the present counts.
+            pub(crate) fn snapshot(&self) -> WgpuCounters {
+                WgpuCounters { $($field: self.$field.0.load(Ordering::Relaxed)),+ }
+            }
+        }
+    };
+}
+
+counters! {
     /// Dispatches of compute shaders.
-    pub dispatches: u64,
+    dispatches: "dispatches",
     /// Bytes that dispatches read and write: for each dispatch, the bytes of the operands and of the scratch memory
     /// that it binds. Elements that a shader reads more than once, such as elements of the factors of a product, count
     /// once.
-    pub bytes: u64,
+    bytes: "bytes",
     /// Submissions of dispatches.
-    pub submissions: u64,
+    submissions: "submissions",
     /// Buffers created: memory of storages, parameters, and one for each download.
-    pub buffers: u64,
+    buffers: "buffers",
     /// Bind groups created.
-    pub bind_groups: u64,
+    bind_groups: "bind groups",
     /// Pipelines compiled.
-    pub pipelines: u64,
-}
-
-/// The counters of a device.
-#[derive(Debug, Default)]
-pub(crate) struct AtomicCounters {
-    /// See [`WgpuCounters::dispatches`].
-    pub(crate) dispatches: Counter,
-    /// See [`WgpuCounters::bytes`].
-    pub(crate) bytes: Counter,
-    /// See [`WgpuCounters::submissions`].
-    pub(crate) submissions: Counter,
-    /// See [`WgpuCounters::buffers`].
-    pub(crate) buffers: Counter,
-    /// See [`WgpuCounters::bind_groups`].
-    pub(crate) bind_groups: Counter,
-    /// See [`WgpuCounters::pipelines`].
-    pub(crate) pipelines: Counter,
+    pipelines: "pipelines",
 }
 
 /// One counter.
@@ -46,23 +58,5 @@ impl Counter {
     /// Adds `n`.
     pub(crate) fn add(&self, n: usize) {
         self.0.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl AtomicCounters {
-    /// Returns the present counts.
-    pub(crate) fn snapshot(&self) -> WgpuCounters {
-        WgpuCounters {
-            dispatches: self.dispatches.get(),
-            bytes: self.bytes.get(),
-            submissions: self.submissions.get(),
-            buffers: self.buffers.get(),
-            bind_groups: self.bind_groups.get(),
-            pipelines: self.pipelines.get(),
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! kernel generates no text of shaders.
 
 use crate::cache::GenerationalCache;
-use crate::compile::CompiledShader;
+use crate::compiler::CompiledShader;
 use crate::operand::{BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::parameters::Parameters;
 use crate::shader::program::program_digest;

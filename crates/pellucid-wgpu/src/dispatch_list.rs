@@ -1,10 +1,11 @@
 //! [`DispatchList`]: the dispatches of a kernel while its family describes it.
 
 use crate::description::{DispatchDescription, KernelDescription};
-use crate::device::{Gpu, PARAMETER_BYTES};
+use crate::gpu::Gpu;
 use crate::operand::{BufferRef, DeviceOperands};
 use crate::shader::parameters::Parameters;
 use crate::shader::{ShaderBuilder, ShaderFeatures};
+use crate::submission::PARAMETER_BYTES;
 use pellucid_ir::{Error, Result};
 
 /// The dispatches of a kernel while a family adds them.
@@ -39,12 +40,11 @@ impl<'a> DispatchList<'a> {
         &mut self,
         op: &'static str,
         shader: ShaderBuilder,
-        parameters: impl Into<Parameters>,
+        parameters: Parameters,
         buffers: &[BufferRef],
         groups: usize,
     ) -> Result<()> {
-        let parameters = parameters.into();
-        let axis = self.gpu.max_groups();
+        let axis = self.gpu.graphics.max_groups();
         let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
         let bytes = parameters.len() * 4;
         if y > axis || bytes > PARAMETER_BYTES {
@@ -52,7 +52,7 @@ impl<'a> DispatchList<'a> {
                 format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
             return Err(Error::invalid(op, reason));
         }
-        let shader = self.gpu.compile(op, shader)?;
+        let shader = self.gpu.compiler.compile(&self.gpu.graphics, op, shader, self.features())?;
         let (buffers, groups) = (buffers.to_vec(), [x as u32, y as u32]);
         self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
         Ok(())
@@ -73,7 +73,7 @@ impl<'a> DispatchList<'a> {
     /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
         self.description.checks += 1;
-        self.gpu.operation_number(op)
+        self.gpu.status.operation_number(op)
     }
 
     /// Counts the bytes that the dispatches read and write. `operands` are the operands of the kernel.

@@ -1,7 +1,8 @@
 //! [`WgpuDriver`]: finds the adapters of this machine and opens devices on them.
 
 use crate::backend::Wgpu;
-use crate::device::{Gpu, block_on};
+use crate::device::block_on;
+use crate::gpu::Gpu;
 use pellucid_ir::backend::{Backend, DeviceKind, Driver};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, OnceLock};

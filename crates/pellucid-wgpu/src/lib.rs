@@ -6,19 +6,20 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `driver` | [`WgpuDriver`]: adapters and the devices on them |
-//! | `device` | `Gpu`: one device with its queue, memory, shaders and errors |
+//! | `device` | `GraphicsDevice`: a device of the graphics API with its queue, limits and errors |
+//! | `gpu` | `Gpu`: a device with its memory, shaders and recorded dispatches |
 //! | `description` | the dispatches of a kernel, described once for all runs; the cache of descriptions |
 //! | `dispatch_list` | the dispatches of a kernel while its family describes it |
-//! | `compile` | compiled shaders and the layouts of their bindings |
+//! | `compiler` | compiled shaders by their text, and their bind groups |
+//! | `submission` | recorded dispatches, which are submitted together |
 //! | `prepared` | plans prepared for repeated launches |
 //! | `profile` | the time of the device for some work |
-//! | `record`, `submission` | recorded dispatches, which are submitted together |
-//! | `status`, `checks` | the status word, which a failed check of indices sets, and its evaluation |
+//! | `status` | the status word, which a failed check of indices sets, and its evaluation by the host |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
 //! | `transfer` | copies between host and device; waits |
-//! | `operand` | checks of operands; the buffers that a dispatch binds |
-//! | `bound` | the memory of operands |
+//! | `operand` | operands without their memory: checks, the buffers that a dispatch binds |
+//! | `operand_memory` | the operands of a kernel and their memory |
 //! | `probe` | properties of an adapter that only a shader can detect |
 //! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
 //! | `families` | one file for each kernel family: shape to parameters, shader, dispatch |
@@ -28,23 +29,22 @@
 #![forbid(unsafe_code)]
 
 mod backend;
-mod bound;
 mod buffer;
 mod cache;
-mod checks;
-mod compile;
+mod compiler;
 mod counters;
 mod description;
 mod device;
 mod dispatch_list;
 mod driver;
 mod families;
+mod gpu;
 mod operand;
+mod operand_memory;
 mod pool;
 mod prepared;
 mod probe;
 mod profile;
-mod record;
 mod shader;
 mod status;
 mod submission;

@@ -1,5 +1,6 @@
 //! Operands without their memory: checks, and the buffers that a dispatch binds.
 
+use crate::shader::parameters::Parameters;
 use crate::shader::{BindingUse, ShaderBuilder};
 use pellucid_ir::kernel::{Kernel, KernelOperand};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -44,6 +45,14 @@ impl<'a> DeviceArray<'a> {
     pub(crate) fn broadcast_strides(&self, shape: &Shape) -> Vec<isize> {
         (0..shape.rank()).map(|axis| self.layout.broadcast_stride(axis, shape.rank())).collect()
     }
+}
+
+/// Adds the position of the first element of every array to the parameters, and returns their texts.
+pub(crate) fn declare_starts<'a>(
+    parameters: &mut Parameters,
+    arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
+) -> Vec<String> {
+    arrays.into_iter().map(|array| parameters.declare_len(array.layout.offset())).collect()
 }
 
 /// The checked operands of a kernel.

@@ -7,18 +7,19 @@
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
 //! host waits for the first one, while the device computes the second one.
 
-use crate::bound::device_buffer;
 use crate::buffer::DeviceMemory;
-use crate::compile::{CompiledShader, HeaderGroups};
+use crate::compiler::{CompiledShader, HeaderGroups, operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
-use crate::device::Gpu;
+use crate::device::{GraphicsDevice, lock};
 use crate::families::describe_kernel;
+use crate::gpu::Gpu;
 use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
-use crate::submission::Recorded;
+use crate::operand_memory::device_buffer;
+use crate::submission::RecordedDispatches;
 use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, Plan, SlotUse};
-use pellucid_ir::{Error, Result, lock};
+use pellucid_ir::plan::{Launch, SlotUse};
+use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
 
 /// The number of bind groups that a plan keeps for each list of its buffers. The pool of a training loop that runs
@@ -65,8 +66,8 @@ struct PlanGroup {
 }
 
 /// A plan under construction.
-struct PlanBuilder<'a> {
-    gpu: &'a Arc<Gpu>,
+#[derive(Default)]
+struct PlanBuilder {
     slots: Vec<SlotUse>,
     dispatches: Vec<PlanDispatch>,
     groups: Vec<PlanGroup>,
@@ -85,25 +86,9 @@ struct PlanBuilder<'a> {
     checked: usize,
 }
 
-impl<'a> PlanBuilder<'a> {
-    fn new(gpu: &'a Arc<Gpu>, plan: &Plan) -> Result<PlanBuilder<'a>> {
-        Ok(PlanBuilder {
-            gpu,
-            slots: SlotUse::of_plan(plan)?,
-            dispatches: Vec::new(),
-            groups: Vec::new(),
-            parameters: Vec::new(),
-            bytes: 0,
-            window: 4,
-            scratch: Vec::new(),
-            launches: 0,
-            checks: Vec::new(),
-            checked: 0,
-        })
-    }
-
+impl PlanBuilder {
     /// Checks the operands of a launch and adds its dispatches.
-    fn add(&mut self, launch: &Launch) -> Result<()> {
+    fn add(&mut self, gpu: &Gpu, launch: &Launch) -> Result<()> {
         let operands = launch.inputs.iter().chain(&launch.outputs);
         let unchecked: Vec<UncheckedOperand<'_, usize>> = operands
             .map(|o| UncheckedOperand {
@@ -114,7 +99,7 @@ impl<'a> PlanBuilder<'a> {
             })
             .collect();
         let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
-        let description = describe_kernel(self.gpu, &launch.kernel, &checked)?;
+        let description = describe_kernel(gpu, &launch.kernel, &checked)?;
         check_scalars(&launch.kernel, &description)?;
         self.checks.extend(std::iter::repeat_n(self.launches, description.checks as usize));
         self.launches += 1;
@@ -124,7 +109,9 @@ impl<'a> PlanBuilder<'a> {
             *size = bytes.max(*size);
         }
         let slot = |operand: usize| unchecked[operand].identity;
-        description.dispatches.iter().try_for_each(|dispatch| self.add_dispatch(&launch.kernel, dispatch, slot))?;
+        for dispatch in &description.dispatches {
+            self.add_dispatch(gpu, &launch.kernel, dispatch, slot)?;
+        }
         if description.checks > 0 {
             self.checked = self.dispatches.len();
         }
@@ -134,12 +121,13 @@ impl<'a> PlanBuilder<'a> {
     /// Adds a dispatch of a kernel. `slot` returns the slot of an operand.
     fn add_dispatch(
         &mut self,
+        gpu: &Gpu,
         kernel: &Kernel,
         dispatch: &DispatchDescription,
         slot: impl Fn(usize) -> usize,
     ) -> Result<()> {
         let DispatchDescription { shader, parameters, buffers, groups } = dispatch;
-        self.parameters.resize(self.parameters.len().next_multiple_of(self.gpu.parameter_alignment()), 0);
+        self.parameters.resize(self.parameters.len().next_multiple_of(gpu.graphics.parameter_alignment()), 0);
         let offset = self.parameters.len();
         parameters.append_bytes(&mut self.parameters, |index| kernel_scalar(kernel, index));
         self.window = self.window.max(self.parameters.len() - offset);
@@ -153,18 +141,25 @@ impl<'a> PlanBuilder<'a> {
             self.groups.push(PlanGroup { layout: shader.operands.clone(), buffers, kept: Vec::new() });
             self.groups.len() - 1
         });
-        let too_many = |_| Error::invalid(kernel.name(), "the plan has too many kernels");
+        let too_many = |_| {
+            Error::invalid(kernel.name(), "the parameters of the plan exceed 4 GiB, because it has too many kernels")
+        };
         let offset = u32::try_from(offset).map_err(too_many)?;
         self.dispatches.push(PlanDispatch { shader: shader.clone(), offset, group, groups: *groups });
         Ok(())
     }
 
     /// Writes the parameters and allocates the scratch memory.
-    fn finish(self) -> Result<WgpuPlan> {
-        let PlanBuilder { gpu, slots, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } = self;
+    fn finish(self, gpu: &Arc<Gpu>) -> Result<WgpuPlan> {
+        let PlanBuilder { slots, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } = self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
-        let headers = gpu.create_headers(&parameters, window)?;
+        let headers = gpu.graphics.scoped("prepare", || {
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+            let buffer = gpu.graphics.create_buffer("parameters", parameters.len(), usage);
+            gpu.graphics.queue.write_buffer(&buffer, 0, &parameters);
+            gpu.compiler.header_groups(&gpu.graphics, (&buffer, window), &gpu.status.buffer)
+        })?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         let (gpu, groups) = (gpu.clone(), Mutex::new(self.groups));
         Ok(WgpuPlan { gpu, slots, dispatches, bytes, headers, scratch, checks, checked, groups })
@@ -177,9 +172,9 @@ impl WgpuPlan {
     /// # Errors
     /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
-        let mut builder = PlanBuilder::new(gpu, &plan)?;
-        plan.launches.iter().try_for_each(|launch| builder.add(launch))?;
-        builder.finish()
+        let mut builder = PlanBuilder { slots: SlotUse::of_plan(&plan)?, window: 4, ..Default::default() };
+        plan.launches.iter().try_for_each(|launch| builder.add(gpu, launch))?;
+        builder.finish(gpu)
     }
 
     /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
@@ -200,32 +195,32 @@ impl WgpuPlan {
     /// Encodes and submits all dispatches. Returns the submission that copies the status, if there are checks.
     fn submit(
         &self,
-        recorded: &Recorded,
+        recorded: &RecordedDispatches,
         groups: &mut [PlanGroup],
         buffers: &[Option<wgpu::Buffer>],
     ) -> Result<Option<wgpu::SubmissionIndex>> {
-        let gpu = &*self.gpu;
+        let graphics = &self.gpu.graphics;
         let (checked, rest) = self.dispatches.split_at(self.checked);
-        let copied = gpu.scoped("launch", || {
+        let copied = graphics.scoped("launch", || {
             let groups: Vec<&wgpu::BindGroup> =
-                groups.iter_mut().map(|group| group.bind(gpu, &self.scratch, buffers)).collect();
+                groups.iter_mut().map(|group| group.bind(graphics, &self.scratch, buffers)).collect();
             let copied = (!checked.is_empty()).then(|| {
-                let mut encoder = gpu.device().create_command_encoder(&Default::default());
+                let mut encoder = graphics.device.create_command_encoder(&Default::default());
                 self.encode(&mut encoder, checked, &groups);
-                gpu.copy_status(&mut encoder, recorded);
-                gpu.counters().submissions.add(1);
-                gpu.queue().submit([encoder.finish()])
+                recorded.status.copy(&mut encoder, &self.gpu.status);
+                graphics.counters.submissions.add(1);
+                graphics.queue.submit([encoder.finish()])
             });
             if !rest.is_empty() {
-                let mut encoder = gpu.device().create_command_encoder(&Default::default());
+                let mut encoder = graphics.device.create_command_encoder(&Default::default());
                 self.encode(&mut encoder, rest, &groups);
-                gpu.counters().submissions.add(1);
-                gpu.queue().submit([encoder.finish()]);
+                graphics.counters.submissions.add(1);
+                graphics.queue.submit([encoder.finish()]);
             }
             copied
         })?;
-        gpu.counters().dispatches.add(self.dispatches.len());
-        gpu.counters().bytes.add(self.bytes);
+        graphics.counters.dispatches.add(self.dispatches.len());
+        graphics.counters.bytes.add(self.bytes);
         Ok(copied)
     }
 
@@ -250,7 +245,12 @@ impl WgpuPlan {
 
 impl PlanGroup {
     /// Returns the bind group for the memory of the buffers, which is created if it is not kept.
-    fn bind(&mut self, gpu: &Gpu, scratch: &[DeviceMemory], slots: &[Option<wgpu::Buffer>]) -> &wgpu::BindGroup {
+    fn bind(
+        &mut self,
+        graphics: &GraphicsDevice,
+        scratch: &[DeviceMemory],
+        slots: &[Option<wgpu::Buffer>],
+    ) -> &wgpu::BindGroup {
         let memory = |buffer: &PlanBuffer| match *buffer {
             PlanBuffer::Slot(slot) => slots[slot].as_ref(),
             PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
@@ -261,7 +261,7 @@ impl PlanGroup {
         let known = kept.iter().position(|(kept, _)| is_bound(kept));
         let at = known.unwrap_or_else(|| {
             let buffers: Vec<wgpu::Buffer> = now().flatten().cloned().collect();
-            let group = gpu.operand_group(layout, &buffers);
+            let group = operand_group(graphics, layout, &buffers);
             if kept.len() == KEPT_GROUPS {
                 kept.remove(0);
             }
@@ -274,14 +274,14 @@ impl PlanGroup {
 
 impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        let before_all = LaunchFailure::before_all;
+        let (before_all, gpu) = (LaunchFailure::before_all, &self.gpu);
         let mut groups = lock(&self.groups);
         let buffers = self.slot_buffers(slots).map_err(before_all)?;
         // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
-        let mut recorded = lock(&self.gpu.recorded);
-        self.gpu.submit(&mut recorded).map_err(before_all)?;
+        let mut recorded = lock(&gpu.recorded);
+        recorded.submit(&gpu.graphics).map_err(before_all)?;
         let Some(copied) = self.submit(&recorded, &mut groups, &buffers).map_err(before_all)? else { return Ok(()) };
-        self.gpu.confirm_checks(&mut recorded, self.checks.len(), copied).map_err(|failed| {
+        recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
             let launch = self.checks.get(failed.passed).copied().unwrap_or(0);
             LaunchFailure { launch, error: failed.error }
         })

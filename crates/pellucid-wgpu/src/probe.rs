@@ -1,9 +1,12 @@
 //! Properties of an adapter that only a shader can detect.
 
 use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::device::lock;
 use crate::dispatch_list::DispatchList;
+use crate::gpu::Gpu;
 use crate::operand::BufferRef;
+use crate::shader::parameters::Parameters;
+use crate::shader::template::values;
 use crate::shader::{BindingUse, ROUND_F16, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result, lock};
@@ -16,26 +19,25 @@ impl Gpu {
     /// # Errors
     /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
     pub(crate) fn probe_loops(self: &Arc<Gpu>) -> Result<()> {
-        const ITERATIONS: u32 = 70_000;
+        const ITERATIONS: usize = 70_000;
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
-        shader.line("if (thread >= params[0]) { return; }");
+        let mut parameters = Parameters::for_items(1);
+        let iterations = parameters.declare_len(ITERATIONS);
         // A compiler cannot replace the loop by a formula.
-        shader.line("var x = params[1];");
-        shader.line("for (var i = 0u; i < params[2]; i = i + 1u) {");
-        shader.line("x = (x ^ (x >> 7u)) * 1664525u + 1013904223u;");
-        shader.line("}");
-        let store = shader.store_word(output, "thread", "x");
-        shader.line(store);
+        let text = "
+            if (thread >= params[0]) { return; }
+            var x = params[1];
+            for (var i = 0u; i < $iterations; i = i + 1u) {
+                x = (x ^ (x >> 7u)) * 1664525u + 1013904223u;
+            }";
+        shader.template(text, values![iterations]);
+        shader.store_word(output, "thread", "x");
         let expected =
             (0..ITERATIONS).fold(0u32, |x, _| (x ^ (x >> 7)).wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
-        let stored = self.run_probe(shader, vec![1, 0, ITERATIONS], 1).map_err(|e| self.unavailable(&e))?;
+        let stored = self.run_probe(shader, parameters, 1).map_err(|error| self.graphics.unavailable(error))?;
         self.ends_long_loops.get_or_init(|| stored != [expected]);
         Ok(())
-    }
-
-    fn unavailable(&self, error: &Error) -> Error {
-        Error::DeviceUnavailable { device: self.name().into(), reason: error.to_string() }
     }
 
     /// Finds the features of the adapter. It must be called before the first kernel is described.
@@ -43,7 +45,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
     pub(crate) fn probe(self: &Arc<Gpu>) -> Result<()> {
-        let unavailable = |e: Error| self.unavailable(&e);
+        let unavailable = |error: Error| self.graphics.unavailable(error);
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
         let subgroups = self.probe_subgroups().map_err(unavailable)?;
         let native_f16 = self.probe_half_conversions().map_err(unavailable)?;
@@ -52,11 +54,12 @@ impl Gpu {
     }
 
     /// Runs a shader with one buffer of `words` words, and returns the words that it stores.
-    fn run_probe(self: &Arc<Gpu>, shader: ShaderBuilder, parameters: Vec<u32>, words: usize) -> Result<Vec<u32>> {
+    fn run_probe(self: &Arc<Gpu>, shader: ShaderBuilder, parameters: Parameters, words: usize) -> Result<Vec<u32>> {
         let mut list = DispatchList::new(self);
         list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
         let memory = DeviceMemory::allocate(self, words * 4)?;
-        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw().clone()])?;
+        let operands = [memory.raw().clone()];
+        lock(&self.recorded).record(&self.graphics, &Kernel::Copy, &list.finish(), &operands)?;
         let mut stored = Vec::new();
         self.read(memory.raw(), 0..words * 4, |bytes| {
             stored.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
@@ -71,11 +74,11 @@ impl Gpu {
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
         shader.line("if (thread >= params[0]) { return; }");
+        // The operands follow the first two words.
         let value = |k: usize| format!("bitcast<f32>(params[3u * thread + {}u])", k + 2);
         shader.line(format!("let y = fma({}, {}, {});", value(0), value(1), value(2)));
-        let store = shader.store_word(output, "thread", "bitcast<u32>(y)");
-        shader.line(store);
-        let mut parameters = vec![cases.len() as u32, 0];
+        shader.store_word(output, "thread", "bitcast<u32>(y)");
+        let mut parameters = Parameters::for_items(cases.len());
         parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
         let expected = cases.map(|[a, b, c]| a.mul_add(b, c).to_bits());
         Ok(self.run_probe(shader, parameters, cases.len())? == expected)
@@ -84,20 +87,22 @@ impl Gpu {
     /// Returns whether the adapter has subgroups whose invocations have consecutive indices in the workgroup. WGSL
     /// leaves the indices to the adapter.
     fn probe_subgroups(self: &Arc<Gpu>) -> Result<bool> {
-        if !self.device().features().contains(wgpu::Features::SUBGROUP) {
+        if !self.graphics.device.features().contains(wgpu::Features::SUBGROUP) {
             return Ok(false);
         }
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
         let size = shader.subgroup_size();
-        shader.line(format!("var is_expected = countOneBits({size}) == 1u;"));
-        shader.line(format!("for (var stride = 1u; stride < min({size}, {WORKGROUP}u); stride = stride << 1u) {{"));
-        shader.line("let other = subgroupShuffleXor(local, stride);");
-        shader.line("is_expected = is_expected && other == (local ^ stride);");
-        shader.line("}");
-        let store = shader.store_word(output, "local", "select(0u, 1u, is_expected)");
-        shader.line(store);
-        let words = self.run_probe(shader, vec![WORKGROUP, 0], WORKGROUP as usize)?;
+        let workgroup = format!("{WORKGROUP}u");
+        let text = "
+            var is_expected = countOneBits($size) == 1u;
+            for (var stride = 1u; stride < min($size, $workgroup); stride = stride << 1u) {
+                let other = subgroupShuffleXor(local, stride);
+                is_expected = is_expected && other == (local ^ stride);
+            }";
+        shader.template(text, values![size, workgroup]);
+        shader.store_word(output, "local", "select(0u, 1u, is_expected)");
+        let words = self.run_probe(shader, Parameters::for_items(WORKGROUP as usize), WORKGROUP as usize)?;
         Ok(words.iter().all(|&is_expected| is_expected == 1))
     }
 
@@ -107,36 +112,37 @@ impl Gpu {
     /// The shader compares all values of `f16`, and the roundings of 8 values of `f32` for each: itself, its neighbour,
     /// and the midpoints to the next normal and subnormal value of `f16` with their neighbours.
     fn probe_half_conversions(self: &Arc<Gpu>) -> Result<bool> {
-        if !self.device().features().contains(wgpu::Features::SHADER_F16) {
+        if !self.graphics.device.features().contains(wgpu::Features::SHADER_F16) {
             return Ok(false);
         }
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
-        shader.line("var is_expected = true;");
-        shader.line(format!("for (var h = local; h < 65536u; h = h + {WORKGROUP}u) {{"));
-        shader.line("let value = h_to_f32_by_bits(h);");
-        shader.line("let loaded = bitcast<u32>(unpack2x16float(h).x);");
-        shader.line("let is_nan = f_is_nan(value) && f_is_nan(bitcast<f32>(loaded));");
-        shader.line("is_expected = is_expected && (is_nan || loaded == bitcast<u32>(value));");
-        // 2.9802322387695312e-8 is 2^-25, half of the distance of subnormal numbers.
-        shader.line("let middle = bitcast<u32>(keep(value + f_copysign(2.9802322387695312e-8, value)));");
-        shader.line("for (var k = 0u; k < 8u; k = k + 1u) {");
-        shader.line("let near = bitcast<u32>(value) + select(k, 0xffdu + k, k > 1u);");
-        shader.line("let x = bitcast<f32>(select(near, middle + k - 6u, k >= 5u));");
-        shader.line(format!("let rounded = {ROUND_F16};"));
-        shader.line("let expected = h_from_f32_by_bits(x);");
-        shader.line("let is_nan = f_is_nan(x) && f_is_nan(rounded);");
-        shader.line("let is_value = bitcast<u32>(rounded) == bitcast<u32>(h_to_f32_by_bits(expected));");
-        shader.line("let stored = pack2x16float(vec2<f32>(rounded, 0.0));");
-        shader.line(
-            "let is_stored = stored == expected || ((stored & 0x7fffu) > 0x7c00u && stored < 0x10000u && is_nan);",
-        );
-        shader.line("is_expected = is_expected && (is_nan || is_value) && is_stored;");
-        shader.line("}");
-        shader.line("}");
-        let store = shader.store_word(output, "local", "select(0u, 1u, is_expected)");
-        shader.line(store);
-        let words = self.run_probe(shader, vec![WORKGROUP, 0], WORKGROUP as usize)?;
+        let (workgroup, round_f16) = (format!("{WORKGROUP}u"), ROUND_F16);
+        let text = "
+            var is_expected = true;
+            for (var h = local; h < 65536u; h = h + $workgroup) {
+                let value = h_to_f32_by_bits(h);
+                let loaded = bitcast<u32>(unpack2x16float(h).x);
+                let is_nan = f_is_nan(value) && f_is_nan(bitcast<f32>(loaded));
+                is_expected = is_expected && (is_nan || loaded == bitcast<u32>(value));
+                // 2.9802322387695312e-8 is 2^-25, half of the distance of subnormal numbers.
+                let middle = bitcast<u32>(keep(value + f_copysign(2.9802322387695312e-8, value)));
+                for (var k = 0u; k < 8u; k = k + 1u) {
+                    let near = bitcast<u32>(value) + select(k, 0xffdu + k, k > 1u);
+                    let x = bitcast<f32>(select(near, middle + k - 6u, k >= 5u));
+                    let rounded = $round_f16;
+                    let expected = h_from_f32_by_bits(x);
+                    let is_nan = f_is_nan(x) && f_is_nan(rounded);
+                    let is_value = bitcast<u32>(rounded) == bitcast<u32>(h_to_f32_by_bits(expected));
+                    let stored = pack2x16float(vec2<f32>(rounded, 0.0));
+                    let is_stored_nan = (stored & 0x7fffu) > 0x7c00u && stored < 0x10000u && is_nan;
+                    let is_stored = stored == expected || is_stored_nan;
+                    is_expected = is_expected && (is_nan || is_value) && is_stored;
+                }
+            }";
+        shader.template(text, values![workgroup, round_f16]);
+        shader.store_word(output, "local", "select(0u, 1u, is_expected)");
+        let words = self.run_probe(shader, Parameters::for_items(WORKGROUP as usize), WORKGROUP as usize)?;
         Ok(words.iter().all(|&is_expected| is_expected == 1))
     }
 }

@@ -1,6 +1,7 @@
 //! The time that a device spends on work, by timestamps of the device.
 
-use crate::device::{Gpu, TIMESTAMPS};
+use crate::device::TIMESTAMPS;
+use crate::gpu::Gpu;
 use pellucid_ir::Result;
 use std::time::Duration;
 
@@ -14,17 +15,17 @@ impl Gpu {
     /// # Errors
     /// The error of `work`, or of the device.
     pub(crate) fn device_time(&self, work: impl FnOnce() -> Result<()>) -> Result<Option<Duration>> {
-        if !self.device().features().contains(TIMESTAMPS) {
+        if !self.graphics.device.features().contains(TIMESTAMPS) {
             return work().map(|()| None);
         }
-        let (queries, values) = self.scoped("device_time", || {
-            let queries = self.device().create_query_set(&wgpu::QuerySetDescriptor {
+        let (queries, values) = self.graphics.scoped("device_time", || {
+            let queries = self.graphics.device.create_query_set(&wgpu::QuerySetDescriptor {
                 label: Some("timestamps"),
                 ty: wgpu::QueryType::Timestamp,
                 count: 2,
             });
             let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-            (queries, self.create_buffer("timestamps", 2 * TIMESTAMP_BYTES, usage))
+            (queries, self.graphics.create_buffer("timestamps", 2 * TIMESTAMP_BYTES, usage))
         })?;
         self.write_timestamp(&queries, 0, None)?;
         work()?;
@@ -35,15 +36,16 @@ impl Gpu {
                 *tick = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
             }
         })?;
-        let nanoseconds = ticks[1].saturating_sub(ticks[0]) as f64 * f64::from(self.queue().get_timestamp_period());
+        let nanoseconds =
+            ticks[1].saturating_sub(ticks[0]) as f64 * f64::from(self.graphics.queue.get_timestamp_period());
         Ok(Some(Duration::from_secs_f64(nanoseconds * 1e-9)))
     }
 
     /// Submits the recorded dispatches and then a timestamp. Copies all timestamps to `values`, if it is given.
     fn write_timestamp(&self, queries: &wgpu::QuerySet, index: u32, values: Option<&wgpu::Buffer>) -> Result<()> {
         self.flush()?;
-        self.scoped("device_time", || {
-            let mut encoder = self.device().create_command_encoder(&Default::default());
+        self.graphics.scoped("device_time", || {
+            let mut encoder = self.graphics.device.create_command_encoder(&Default::default());
             let writes = wgpu::ComputePassTimestampWrites {
                 query_set: queries,
                 beginning_of_pass_write_index: Some(index),
@@ -54,7 +56,7 @@ impl Gpu {
             if let Some(values) = values {
                 encoder.resolve_query_set(queries, 0..2, values, 0);
             }
-            self.queue().submit([encoder.finish()]);
+            self.graphics.queue.submit([encoder.finish()]);
         })
     }
 }

@@ -3,14 +3,19 @@
 //! Every shader first reads the status word and returns if it is not 0. The check of an index array is two dispatches:
 //! the first finds the position of the first index out of bounds, the second one sets the status word, and stores the
 //! index, if there is one. All later kernels then do nothing, until the host reads the status and resets it.
+//!
+//! The host reads the status after every submission with checks, before any other submission. So a failed check skips
+//! only kernels of the same `run` or the same launch of a plan, which returns the error.
 
-use pellucid_ir::Error;
+use crate::device::{GraphicsDevice, lock};
+use pellucid_ir::{Error, Result};
+use std::sync::Mutex;
 
 /// The number of words of the status buffer.
-pub(crate) const STATUS_WORDS: usize = 8;
+const STATUS_WORDS: usize = 8;
 
 /// The size of the status buffer in bytes.
-pub(crate) const STATUS_BYTES: usize = 4 * STATUS_WORDS;
+const STATUS_BYTES: usize = 4 * STATUS_WORDS;
 
 /// The word that is 0 while no check has failed, else the number of the operation that failed.
 pub(crate) const OPERATION: usize = 0;
@@ -28,15 +33,106 @@ pub(crate) const LENGTH: usize = 5;
 pub(crate) const PASSED: usize = 6;
 
 /// The contents of the status buffer after a reset.
-pub(crate) const NO_FAILURE: [u32; STATUS_WORDS] = [0, u32::MAX, 0, 0, 0, 0, 0, 0];
+const NO_FAILURE: [u32; STATUS_WORDS] = [0, u32::MAX, 0, 0, 0, 0, 0, 0];
+
+/// The status buffer of a device, and the operations whose checks can fail.
+pub(crate) struct StatusBuffer {
+    pub(crate) buffer: wgpu::Buffer,
+    operations: Mutex<CheckedOperations>,
+}
+
+impl StatusBuffer {
+    /// Creates the buffer without a failure.
+    pub(crate) fn new(graphics: &GraphicsDevice) -> StatusBuffer {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+        let status = StatusBuffer {
+            buffer: graphics.create_buffer("status", STATUS_BYTES, usage),
+            operations: Mutex::default(),
+        };
+        status.reset(graphics);
+        status
+    }
+
+    /// Returns the number of an operation whose checks can fail.
+    pub(crate) fn operation_number(&self, op: &'static str) -> u32 {
+        lock(&self.operations).number(op)
+    }
+
+    /// Resets the status before the next submission. The graphics API reports errors to the error scopes of the caller.
+    fn reset(&self, graphics: &GraphicsDevice) {
+        graphics.queue.write_buffer(&self.buffer, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat());
+    }
+}
+
+/// Reads the status after submissions with checks.
+pub(crate) struct StatusReader {
+    /// The buffer to which the status is copied.
+    copy: wgpu::Buffer,
+    /// The number of checks that have passed since the last reset of the status, modulo 2³².
+    passed: u32,
+}
+
+/// A failed check of a submission.
+pub(crate) struct CheckFailure {
+    /// The number of checks of the submission that passed before it.
+    pub(crate) passed: usize,
+    pub(crate) error: Error,
+}
+
+impl StatusReader {
+    /// Creates the buffer for copies.
+    pub(crate) fn new(graphics: &GraphicsDevice) -> StatusReader {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        StatusReader { copy: graphics.create_buffer("status copy", STATUS_BYTES, usage), passed: 0 }
+    }
+
+    /// Adds a copy of the status for [`confirm`](StatusReader::confirm), before which no other work is submitted.
+    pub(crate) fn copy(&self, encoder: &mut wgpu::CommandEncoder, status: &StatusBuffer) {
+        encoder.copy_buffer_to_buffer(&status.buffer, 0, &self.copy, 0, STATUS_BYTES as u64);
+    }
+
+    /// Waits for the submission that copies the status, and evaluates it. `checks` is the number of checks since the
+    /// last call.
+    ///
+    /// # Errors
+    /// The error of the first check that failed. The status is then reset: all kernels that were submitted before this
+    /// call are skipped, and later ones run.
+    pub(crate) fn confirm(
+        &mut self,
+        graphics: &GraphicsDevice,
+        status: &StatusBuffer,
+        checks: usize,
+        copied: wgpu::SubmissionIndex,
+    ) -> Result<(), CheckFailure> {
+        let broken = |error| CheckFailure { passed: 0, error };
+        let words = graphics.read_staging(&self.copy, copied, read_words).map_err(broken)?;
+        let Some(error) = lock(&status.operations).error(&words) else {
+            self.passed = self.passed.wrapping_add(checks as u32);
+            return Ok(());
+        };
+        let passed = words[PASSED].wrapping_sub(self.passed) as usize;
+        self.passed = 0;
+        graphics.scoped("reset", || status.reset(graphics)).map_err(broken)?;
+        Err(CheckFailure { passed, error })
+    }
+}
+
+/// Returns the words of a copy of the status.
+fn read_words(bytes: &[u8]) -> [u32; STATUS_WORDS] {
+    let mut words = [0; STATUS_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+    words
+}
 
 /// The names of operations whose checks can fail, by their number minus 1.
 #[derive(Debug, Default)]
-pub(crate) struct CheckedOperations(Vec<&'static str>);
+struct CheckedOperations(Vec<&'static str>);
 
 impl CheckedOperations {
     /// Returns the number of an operation.
-    pub(crate) fn number(&mut self, op: &'static str) -> u32 {
+    fn number(&mut self, op: &'static str) -> u32 {
         let known = self.0.iter().position(|&known| known == op);
         let at = known.unwrap_or_else(|| {
             self.0.push(op);
@@ -46,7 +142,7 @@ impl CheckedOperations {
     }
 
     /// Returns the error that the contents of a status buffer describe, if a check failed.
-    pub(crate) fn error(&self, status: &[u32; STATUS_WORDS]) -> Option<Error> {
+    fn error(&self, status: &[u32; STATUS_WORDS]) -> Option<Error> {
         let number = status[OPERATION].checked_sub(1)?;
         let op = self.0.get(number as usize).copied().unwrap_or_default();
         let index = (u64::from(status[INDEX + 1]) << 32 | u64::from(status[INDEX])) as i64;

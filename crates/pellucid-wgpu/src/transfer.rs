@@ -2,10 +2,9 @@
 //! here.
 
 use crate::buffer::WgpuBuffer;
-use crate::device::Gpu;
+use crate::gpu::Gpu;
 use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
-use std::fmt::Display;
 use std::ops::Range;
 
 /// The size of a word, the unit of device copies.
@@ -55,47 +54,27 @@ impl Gpu {
     /// Writes bytes, a multiple of 4, at `offset` of a buffer, after all recorded dispatches.
     pub(crate) fn write(&self, to: &wgpu::Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
         self.flush()?;
-        self.scoped("upload", || self.queue().write_buffer(to, offset as u64, bytes))
+        self.graphics.scoped("upload", || self.graphics.queue.write_buffer(to, offset as u64, bytes))
     }
 
     /// Reads a range of bytes of a buffer, whose bounds are multiples of 4, after all recorded dispatches. Waits for
     /// the result and passes it to `receive`.
     pub(crate) fn read(&self, from: &wgpu::Buffer, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
         self.flush()?;
-        let (staging, copied) = self.scoped("download", || {
+        let (staging, copied) = self.graphics.scoped("download", || {
             let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-            let staging = self.create_buffer("staging", range.len(), usage);
-            let mut encoder = self.device().create_command_encoder(&Default::default());
+            let staging = self.graphics.create_buffer("staging", range.len(), usage);
+            let mut encoder = self.graphics.device.create_command_encoder(&Default::default());
             encoder.copy_buffer_to_buffer(from, range.start as u64, &staging, 0, range.len() as u64);
-            let copied = self.queue().submit([encoder.finish()]);
+            let copied = self.graphics.queue.submit([encoder.finish()]);
             (staging, copied)
         })?;
-        self.map(&staging, copied, receive)
-    }
-
-    /// Waits for a submission that writes a staging buffer, and passes the contents to `receive`.
-    pub(crate) fn map<T>(
-        &self,
-        staging: &wgpu::Buffer,
-        written: wgpu::SubmissionIndex,
-        receive: impl FnOnce(&[u8]) -> T,
-    ) -> Result<T> {
-        let failed =
-            |reason: &dyn Display| Error::DeviceUnavailable { device: self.name().into(), reason: reason.to_string() };
-        staging.map_async(wgpu::MapMode::Read, .., |_| {});
-        let wait = wgpu::PollType::Wait { submission_index: Some(written), timeout: None };
-        self.device().poll(wait).map_err(|error| failed(&error))?;
-        self.check_failure()?;
-        let received = receive(&staging.get_mapped_range(..).map_err(|error| failed(&error))?);
-        staging.unmap();
-        Ok(received)
+        self.graphics.read_staging(&staging, copied, receive)
     }
 
     /// Submits the recorded dispatches and waits until all work is done.
     pub(crate) fn wait(&self) -> Result<()> {
         self.flush()?;
-        let polled = self.device().poll(wgpu::PollType::wait_indefinitely());
-        polled.map_err(|error| Error::DeviceUnavailable { device: self.name().into(), reason: error.to_string() })?;
-        self.check_failure()
+        self.graphics.wait(wgpu::PollType::wait_indefinitely())
     }
 }

@@ -1,4 +1,4 @@
-//! `Conv`: convolutions and their derivatives, as [tiled products](super::tile) with implicit im2col.
+//! `Conv`: convolutions and their derivatives, as [tiled products](super::shared::tile) with implicit im2col.
 //!
 //! | part | rows | columns | k |
 //! | --- | --- | --- | --- |
@@ -12,7 +12,7 @@
 //! There is one product for each remainder, with these taps only.
 
 use super::GpuFamily;
-use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
+use super::shared::tile::{Coordinate, Digit, TiledArray, TiledProduct};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::Result;
@@ -23,10 +23,6 @@ use pellucid_ir::kernel::{Conv, ConvPart, Window};
 const MAX_COORDINATE: usize = i32::MAX as usize / 2;
 
 impl GpuFamily for Conv {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
         let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());

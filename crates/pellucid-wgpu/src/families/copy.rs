@@ -4,28 +4,15 @@ use super::GpuFamily;
 use super::map::describe_map;
 use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
+use crate::shader::access::same_size_integer;
+use pellucid_ir::Result;
 use pellucid_ir::formula::{InstructionOperand, Load, Program, Store};
 use pellucid_ir::kernel::CopyValues;
-use pellucid_ir::{DType, Result};
 
 impl GpuFamily for CopyValues {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     /// Runs a program without instructions: the load is exact, the store rounds once.
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         copy(list, operands)
-    }
-}
-
-/// Returns an integer dtype whose elements have the size of `dtype`.
-pub(super) fn same_size_integer(dtype: DType) -> DType {
-    match dtype.size() {
-        1 => DType::U8,
-        2 => DType::I16,
-        4 => DType::I32,
-        _ => DType::I64,
     }
 }
 

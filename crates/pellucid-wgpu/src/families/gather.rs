@@ -3,20 +3,16 @@
 //! The first dispatches check the indices. The last one copies one element in each invocation.
 
 use super::GpuFamily;
-use super::copy::same_size_integer;
-use super::index::{check_indices, indexed_position, push_indexed_axes};
+use super::shared::indices::{IndexedAxes, check_indices};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::access::{self, MergedAxes, same_size_integer};
+use crate::shader::parameters::Parameters;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Gather, Index};
 
 impl GpuFamily for Gather {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (x, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
         check_indices(list, self.op, &self.index, self.from_end, x, indices)?;
@@ -57,23 +53,18 @@ fn gather(
     let mut shader = ShaderBuilder::default();
     let inputs: Vec<DeviceArray<'_>> = [*x].into_iter().chain(indices.iter().copied()).collect();
     let bindings = Bindings::new(&mut shader, &inputs, std::slice::from_ref(y));
-    let mut parameters = vec![count as u32, 0];
-    let starts_at = parameters.len();
-    parameters.extend([y, x].into_iter().chain(indices).map(|array| array.layout.offset() as u32));
-    let indexed_at = parameters.len();
-    push_indexed_axes(index, x, &mut parameters);
-    let space_at = parameters.len();
-    space.push_params(&mut parameters);
+    let mut parameters = Parameters::for_items(count);
+    let starts = declare_starts(&mut parameters, [y, x].into_iter().chain(indices));
+    let indexed = IndexedAxes::declare(&mut parameters, index, x);
+    let space = space.declare(&mut parameters);
 
     shader.line("if (thread >= params[0]) { return; }");
-    let starts: Vec<String> = (0..strides.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-    let positions = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &starts);
+    let positions = space.positions(&mut shader, "thread", &starts);
     let selected: Vec<(usize, &str)> =
         (0..indices.len()).map(|k| (bindings.input(k + 1), &*positions[k + 2])).collect();
-    let at = indexed_position(&mut shader, &positions[1], &selected, indexed_at);
+    let at = indexed.position(&mut shader, &positions[1], &selected);
     let dtype = same_size_integer(x.dtype);
-    let text = access::load(&shader, bindings.input(0), dtype, dtype.compute(), &at);
-    let value = shader.define(text);
+    let value = shader.define(access::load(&shader, bindings.input(0), dtype, dtype.compute(), &at));
     access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &value, &positions[0]);
     list.dispatch("gather", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
 }

@@ -6,7 +6,7 @@
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
 use crate::shader::program::{ProgramValues, is_supported, program_iterations};
@@ -57,22 +57,16 @@ pub(super) fn describe_map(
         })
         .collect();
     let space = MergedAxes::new(&dims, &strides);
-    let rank = space.dims.len();
 
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, inputs, outputs);
     let lanes = outputs.iter().map(|o| 4 / o.dtype.size().min(4)).max().unwrap_or(1);
-    // Parameters: the header, the first position of each operand, the space, the uniforms.
-    let mut parameters = Parameters::from([count as u32, 0]);
-    let starts_at = parameters.len();
-    parameters.extend(arrays().map(|array| array.layout.offset() as u32));
-    let space_at = parameters.len();
-    space.push_params(&mut parameters);
-    debug_assert_eq!(parameters.len(), space_at + MergedAxes::words(rank, inputs.len() + outputs.len()));
-    let mut values = ProgramValues::new(program, parameters.len());
-    parameters.push_uniforms(program, 0, 0);
+    let mut parameters = Parameters::for_items(count);
+    let starts = declare_starts(&mut parameters, arrays());
+    let axes = space.declare(&mut parameters);
+    let mut values = ProgramValues::declare(&mut parameters, program, 0, 0);
 
-    let is_dense = |k: usize| space.strides[inputs.len() + k].last().is_none_or(|&s| s == 1) && rank <= 1;
+    let is_dense = |k: usize| space.strides[inputs.len() + k].last().is_none_or(|&s| s == 1) && space.dims.len() <= 1;
     let is_collected = |k: usize, o: &DeviceArray<'_>| {
         o.dtype.size() < 4 && is_dense(k) && (o.layout.offset() * o.dtype.size()).is_multiple_of(4)
     };
@@ -88,8 +82,7 @@ pub(super) fn describe_map(
     } else {
         shader.line("let flat = first;");
     }
-    let starts: Vec<String> = (0..inputs.len() + outputs.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-    let positions = access::position_lines(&mut shader, (rank, space_at), "flat", &starts);
+    let positions = axes.positions(&mut shader, "flat", &starts);
     for (k, load) in program.inputs.iter().enumerate() {
         let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
         values.inputs[k] = shader.define(text);

@@ -1,10 +1,10 @@
 //! `MatMul`: batched matrix products with an epilogue.
 //!
-//! The products are computed in [tiles](super::tile). Half precision is multiplied as `f32` and small integers as
-//! `i32`; the product is rounded or wrapped once.
+//! The products are computed in [tiles](super::shared::tile). Half precision is multiplied as `f32` and small integers
+//! as `i32`; the product is rounded or wrapped once.
 
 use super::GpuFamily;
-use super::tile::{TiledArray, TiledProduct, epilogue_iterations};
+use super::shared::tile::{TiledArray, TiledProduct, epilogue_iterations};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::program::is_supported;

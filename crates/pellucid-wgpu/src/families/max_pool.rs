@@ -2,9 +2,11 @@
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::program::{binary_text, comparison_text, type_text};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::access::{self, MergedAxes};
+use crate::shader::parameters::Parameters;
+use crate::shader::program::{binary_text, precedes_text};
+use crate::shader::types::type_text;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
@@ -12,10 +14,6 @@ use pellucid_ir::kernel::{Pool, PoolPart, Window};
 use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Pool {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([input, ..], [output, ..]) = (inputs, outputs) else { return true };
@@ -43,6 +41,17 @@ impl GpuFamily for Pool {
     }
 }
 
+/// Returns the lengths of the spatial axes.
+fn spatial(array: &DeviceArray<'_>) -> [usize; 3] {
+    [3, 2, 1].map(|back| array.shape()[array.shape().rank() - back])
+}
+
+/// Adds the strides of the spatial axes to the parameters and returns their texts.
+fn spatial_steps(parameters: &mut Parameters, array: &DeviceArray<'_>) -> [String; 3] {
+    let strides = array.layout.strides();
+    [3, 2, 1].map(|back| parameters.declare(strides[strides.len() - back]))
+}
+
 /// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
 fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
@@ -56,49 +65,43 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
     let compute = x.dtype.compute();
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
-    let offsets = [x, values, indices].map(|array| array.layout.offset() as u32);
-    let mut parameters = vec![count as u32, 0, offsets[0], offsets[1], offsets[2]];
-    // For each axis: outputs, length, taps, stride, dilation, padding, stride of x.
-    let axes_at = parameters.len();
-    for a in 0..3 {
-        let own = [shape[lead + a], x.shape()[lead + a], window.size[a], window.stride[a], window.dilation[a]];
-        parameters.extend(own.map(|v| v as u32));
-        parameters.extend([window.before[a] as u32, x.layout.strides()[lead + a] as u32]);
-    }
-    let lead_at = parameters.len();
-    lead_axes.push_params(&mut parameters);
-    let axis = |a: usize, k: usize| format!("params[{}]", axes_at + 7 * a + k);
+    let mut parameters = Parameters::for_items(count);
+    let starts = declare_starts(&mut parameters, [x, values, indices]);
+    let [outputs, lengths, taps] =
+        [spatial(values), spatial(x), window.size].map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let [strides, dilations, paddings] =
+        [window.stride, window.dilation, window.before].map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let steps = spatial_steps(&mut parameters, x);
+    let lead_axes = lead_axes.declare(&mut parameters);
 
     shader.line("if (thread >= params[0]) { return; }");
     let mut rest = String::from("thread");
     for a in (0..3).rev() {
-        shader.line(format!("let window{a} = ({rest} % {}) * {};", axis(a, 0), axis(a, 3)));
-        rest = shader.define(format!("{rest} / {}", axis(a, 0)));
+        shader.line(format!("let window{a} = ({rest} % {}) * {};", outputs[a], strides[a]));
+        rest = shader.define(format!("{rest} / {}", outputs[a]));
     }
-    let start = ["params[2]".into()];
-    let base = position_lines(&mut shader, (lead_axes.dims.len(), lead_at), &rest, &start).remove(0);
+    let base = lead_axes.positions(&mut shader, &rest, &starts[..1]).remove(0);
     shader.line(format!("var best: {};", type_text(compute)));
     shader.line("var best_index = 0xffffffffu;");
     for a in 0..3 {
-        shader.line(format!("for (var tap{a} = 0u; tap{a} < {}; tap{a} = tap{a} + 1u) {{", axis(a, 2)));
+        shader.line(format!("for (var tap{a} = 0u; tap{a} < {}; tap{a} = tap{a} + 1u) {{", taps[a]));
         // Positions before the input wrap to large numbers.
-        shader.line(format!("let at{a} = window{a} + tap{a} * {} - {};", axis(a, 4), axis(a, 5)));
-        shader.line(format!("if (at{a} >= {}) {{ continue; }}", axis(a, 1)));
+        shader.line(format!("let at{a} = window{a} + tap{a} * {} - {};", dilations[a], paddings[a]));
+        shader.line(format!("if (at{a} >= {}) {{ continue; }}", lengths[a]));
     }
-    let at = shader.define(format!("{base} + at0 * {} + at1 * {} + at2 * {}", axis(0, 6), axis(1, 6), axis(2, 6)));
-    let text = access::load(&shader, bindings.input(0), x.dtype, compute, &at);
-    let value = shader.define(text);
-    let is_larger = comparison_text(compute, &value, "best");
+    let at = shader.define(format!("{base} + at0 * {} + at1 * {} + at2 * {}", steps[0], steps[1], steps[2]));
+    let value = shader.define(access::load(&shader, bindings.input(0), x.dtype, compute, &at));
+    let is_larger = precedes_text(compute, true, &value, "best");
     shader.line(format!("if (best_index == 0xffffffffu || {is_larger}) {{"));
     shader.line(format!("    best = {value};"));
-    shader.line(format!("    best_index = (at0 * {} + at1) * {} + at2;", axis(1, 1), axis(2, 1)));
+    shader.line(format!("    best_index = (at0 * {} + at1) * {} + at2;", lengths[1], lengths[2]));
     shader.line("}");
     for _ in 0..3 {
         shader.line("}");
     }
-    let to = shader.define("params[3] + thread");
+    let to = shader.define(format!("{} + thread", starts[1]));
     access::store(&mut shader, bindings.output(0), compute, x.dtype, "best", &to);
-    let to = shader.define("params[4] + thread");
+    let to = shader.define(format!("{} + thread", starts[2]));
     let index = "vec2<u32>(best_index, 0u)";
     access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &to);
     let groups = count.div_ceil(WORKGROUP as usize);
@@ -121,57 +124,48 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, &operands.inputs[..2], &operands.outputs[..1]);
     let plane: usize = shape[lead..].iter().product();
-    let mut parameters = vec![count as u32, 0, plane as u32];
-    parameters.extend([g, indices, out].map(|array| array.layout.offset() as u32));
-    // For each axis: length, windows, stride, padding, distance from the first tap to the last, strides of both inputs.
-    let axes_at = parameters.len();
-    for a in 0..3 {
-        let own = [shape[lead + a], g.shape()[lead + a], window.stride[a], window.before[a], window.reach(a)];
-        parameters.extend(own.map(|v| v as u32));
-        parameters.extend(arrays.map(|array| array.layout.strides()[lead + a] as u32));
-    }
-    let lead_at = parameters.len();
-    lead_axes.push_params(&mut parameters);
-    let axis = |a: usize, k: usize| format!("params[{}]", axes_at + 7 * a + k);
+    let mut parameters = Parameters::for_items(count);
+    let plane = parameters.declare_len(plane);
+    let starts = declare_starts(&mut parameters, [g, indices, out]);
+    let reach = [0, 1, 2].map(|a| window.reach(a));
+    let [lengths, windows, strides, paddings, reaches] =
+        [spatial(out), spatial(g), window.stride, window.before, reach]
+            .map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let steps = arrays.map(|array| spatial_steps(&mut parameters, array));
+    let lead_axes = lead_axes.declare(&mut parameters);
 
     shader.line("if (thread >= params[0]) { return; }");
-    shader.line("let element = thread % params[2];");
+    shader.line(format!("let element = thread % {plane};"));
     let mut rest = String::from("thread");
     for a in (0..3).rev() {
         // The windows that contain the element start at most `reach` elements before it, in the padded axis.
-        shader.line(format!("let at{a} = {rest} % {} + {};", axis(a, 0), axis(a, 3)));
-        shader.line(format!("let end{a} = min(at{a} / {} + 1u, {});", axis(a, 2), axis(a, 1)));
-        rest = shader.define(format!("{rest} / {}", axis(a, 0)));
+        shader.line(format!("let at{a} = {rest} % {} + {};", lengths[a], paddings[a]));
+        shader.line(format!("let end{a} = min(at{a} / {} + 1u, {});", strides[a], windows[a]));
+        rest = shader.define(format!("{rest} / {}", lengths[a]));
     }
-    let starts = ["params[3]".to_string(), "params[4]".to_string()];
-    let bases = position_lines(&mut shader, (lead_axes.dims.len(), lead_at), &rest, &starts);
+    let bases = lead_axes.positions(&mut shader, &rest, &starts[..2]);
     // A variable starts at zero.
     shader.line(format!("var sum: {};", type_text(compute)));
-    for a in 0..3 {
-        let first = format!(
-            "(max(at{a}, {reach}) - {reach} + {stride} - 1u) / {stride}",
-            reach = axis(a, 4),
-            stride = axis(a, 2)
-        );
+    for (a, (reach, stride)) in reaches.iter().zip(&strides).enumerate() {
+        let first = format!("(max(at{a}, {reach}) - {reach} + {stride} - 1u) / {stride}");
         shader.line(format!("for (var window{a} = {first}; window{a} < end{a}; window{a} = window{a} + 1u) {{"));
     }
-    let position = |base: &str, k: usize| {
-        let steps: Vec<String> = (0..3).map(|a| format!("window{a} * {}", axis(a, 5 + k))).collect();
-        format!("{base} + {}", steps.join(" + "))
-    };
-    let at = shader.define(position(&bases[1], 1));
+    let [of_g, of_index] = [0, 1].map(|k| {
+        let steps: Vec<String> = (0..3).map(|a| format!("window{a} * {}", steps[k][a])).collect();
+        format!("{} + {}", bases[k], steps.join(" + "))
+    });
+    let at = shader.define(of_index);
     let index = access::load(&shader, bindings.input(1), DType::I64, Compute::I64, &at);
     shader.line(format!("if (all({index} == vec2<u32>(element, 0u))) {{"));
-    let at = shader.define(position(&bases[0], 0));
-    let text = access::load(&shader, bindings.input(0), g.dtype, compute, &at);
-    let value = shader.define(text);
+    let at = shader.define(of_g);
+    let value = shader.define(access::load(&shader, bindings.input(0), g.dtype, compute, &at));
     let sum = binary_text(Binary::Add, compute, "sum", &value).expect("every number has a sum");
     shader.line(format!("sum = {sum};"));
     shader.line("}");
     for _ in 0..3 {
         shader.line("}");
     }
-    let to = shader.define("params[5] + thread");
+    let to = shader.define(format!("{} + thread", starts[2]));
     access::store(&mut shader, bindings.output(0), compute, out.dtype, "sum", &to);
     list.dispatch("pool", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
 }

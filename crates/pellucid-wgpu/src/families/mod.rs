@@ -1,12 +1,10 @@
-//! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
+//! The kernel families that this backend implements, one file each; `shared` has parts of several families.
+//! All other kernels are [`Support::Fallback`].
 
 mod attention;
-mod bounds;
 mod conv;
 mod copy;
 mod gather;
-mod index;
-mod key_sort;
 mod map;
 mod matmul;
 mod max_pool;
@@ -16,12 +14,13 @@ mod reduce;
 mod row;
 mod scan;
 mod scatter;
+mod shared;
 mod sort;
-mod tile;
 
 use crate::description::{DescriptionCache, KernelDescription};
-use crate::device::Gpu;
+use crate::device::lock;
 use crate::dispatch_list::DispatchList;
+use crate::gpu::Gpu;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::backend::{OperandMeta, Support};
 use pellucid_ir::kernel::{Factorization, Kernel};
@@ -31,7 +30,9 @@ use std::sync::Arc;
 /// The implementation of a kernel family.
 pub(crate) trait GpuFamily {
     /// Returns whether shaders can compute the kernel.
-    fn is_supported(&self) -> bool;
+    fn is_supported(&self) -> bool {
+        true
+    }
 
     /// Returns whether shaders can compute a supported kernel with these operands. Their shapes may be any.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
@@ -72,7 +73,7 @@ fn implementation(kernel: &Kernel) -> &dyn GpuFamily {
 pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
     let info = kernel.info();
     // Two-stage kernels bind one more buffer.
-    let fits = info.inputs + info.outputs < gpu.max_bindings();
+    let fits = info.inputs + info.outputs < gpu.graphics.max_bindings();
     let is_native = |family: &dyn GpuFamily| {
         family.is_supported()
             && family.supports_operands(inputs, outputs)
@@ -91,7 +92,7 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
     };
     let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
     if support(gpu, kernel, &inputs, &outputs) == Support::Fallback {
-        let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
+        let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.graphics.name);
         return Err(Error::invalid(kernel.name(), reason));
     }
     let mut list = DispatchList::new(gpu);

@@ -5,17 +5,14 @@
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::operand::{Bindings, DeviceOperands, declare_starts};
+use crate::shader::access::{self, MergedAxes};
+use crate::shader::parameters::Parameters;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Random {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         draw(list, self.distribution, operands)
     }
@@ -100,20 +97,21 @@ fn draw(list: &mut DispatchList<'_>, distribution: Distribution, operands: &Devi
     let count = values.shape().size();
     let per_draw = if values.dtype.size() == 8 { 2 } else { 4 };
     let draws = count.div_ceil(per_draw);
-    let (key_at, step) = (state.layout.offset() as u32, state.layout.strides()[0] as u32);
+    let (key_at, step) = (state.layout.offset() as isize, state.layout.strides()[0]);
     if count > 0 {
         let space = MergedAxes::new(values.shape(), &[values.broadcast_strides(values.shape())]);
         let mut shader = ShaderBuilder::default();
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
-        let mut parameters = vec![count as u32, 0, key_at, step, values.layout.offset() as u32];
-        let space_at = parameters.len();
-        space.push_params(&mut parameters);
+        let mut parameters = Parameters::for_items(count);
+        let [key_at, step] = [key_at, step].map(|v| parameters.declare(v));
+        let start = declare_starts(&mut parameters, [values]);
+        let space = space.declare(&mut parameters);
         shader.line(format!("let first = thread * {per_draw}u;"));
         shader.line("if (first >= params[0]) { return; }");
         let binding = bindings.input(0);
-        let key = access::load(&shader, binding, DType::I64, Compute::I64, "params[2]");
+        let key = access::load(&shader, binding, DType::I64, Compute::I64, &key_at);
         shader.line(format!("let key = {key};"));
-        shader.line("let counter_at = params[2] + params[3];");
+        shader.line(format!("let counter_at = {key_at} + {step};"));
         let counter = access::load(&shader, binding, DType::I64, Compute::I64, "counter_at");
         shader.line(format!("let counter = l_add({counter}, vec2<u32>(thread, 0u));"));
         shader.line("var words = l_philox(counter, key);");
@@ -121,7 +119,7 @@ fn draw(list: &mut DispatchList<'_>, distribution: Distribution, operands: &Devi
         for (k, element) in elements.iter().enumerate() {
             shader.line(format!("if (first + {k}u < params[0]) {{"));
             let flat = shader.define(format!("first + {k}u"));
-            let at = position_lines(&mut shader, (space.dims.len(), space_at), &flat, &["params[4]".into()]).remove(0);
+            let at = space.positions(&mut shader, &flat, &start).remove(0);
             let value = shader.define(element);
             access::store(&mut shader, bindings.output(0), compute, values.dtype, &value, &at);
             shader.line("}");
@@ -131,10 +129,11 @@ fn draw(list: &mut DispatchList<'_>, distribution: Distribution, operands: &Devi
     }
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(state));
-    let parameters = [1, 0, key_at.wrapping_add(step), draws as u32];
+    let mut parameters = Parameters::for_items(1);
+    let [counter_at, draws] = [key_at + step, draws as isize].map(|v| parameters.declare(v));
     shader.line("if (thread >= params[0]) { return; }");
-    let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, "params[2]");
-    let next = shader.define(format!("l_add({counter}, vec2<u32>(params[3], 0u))"));
-    access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, "params[2]");
+    let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, &counter_at);
+    let next = shader.define(format!("l_add({counter}, vec2<u32>({draws}, 0u))"));
+    access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, &counter_at);
     list.dispatch("random", shader, parameters, &bindings.buffers, 1)
 }

@@ -6,15 +6,16 @@
 //! size of a workgroup, else by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
+use super::shared::axes::{axes_space, common_shape};
 use crate::dispatch_list::DispatchList;
-use crate::operand::BufferRef;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::access::{self, MergedAxes};
 use crate::shader::iterations::{MAX_ITERATIONS, iterations};
 use crate::shader::parameters::{Parameters, words};
 use crate::shader::program::{
-    Accumulator, ProgramValues, binary_text, convert_text, is_supported, program_iterations, type_text,
+    Accumulator, ProgramValues, binary_text, convert_text, is_supported, precedes_text, program_iterations,
 };
+use crate::shader::types::type_text;
 use crate::shader::workgroup::{InvocationValue, combine_in_workgroup, combine_values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
@@ -134,20 +135,6 @@ impl GpuFamily for Reduce {
     }
 }
 
-/// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.
-pub(super) fn axes_space(arrays: &[DeviceArray<'_>], shape: &Shape, keep: impl Fn(usize) -> bool) -> MergedAxes {
-    let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| keep(axis)).collect();
-    let dims: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
-    let strides: Vec<Vec<isize>> = arrays
-        .iter()
-        .map(|array| {
-            let strides = array.broadcast_strides(shape);
-            axes.iter().map(|&axis| strides[axis]).collect()
-        })
-        .collect();
-    MergedAxes::new(&dims, &strides)
-}
-
 /// The variables of a reduction in the text of a shader.
 enum ReductionLines {
     Fold(Accumulator),
@@ -212,18 +199,8 @@ impl GpuReduction {
     /// Returns the condition that the value x with its index is preferred to y. Of equal values, the first is
     /// preferred.
     fn is_preferred(&self, (x, x_index): (&str, &str), (y, y_index): (&str, &str)) -> String {
-        format!("({} || (!{} && {x_index} < {y_index}))", self.precedes(x, y), self.precedes(y, x))
-    }
-
-    /// Returns the condition that x is preferred to y. NaN is preferred to all numbers.
-    fn precedes(&self, x: &str, y: &str) -> String {
-        let (low, high) = if self.finds_largest { (y, x) } else { (x, y) };
-        match self.compute {
-            Compute::F32 => format!("((f_is_nan({x}) && !f_is_nan({y})) || f_lt({low}, {high}))"),
-            Compute::F64 => format!("((d_is_nan({x}) && !d_is_nan({y})) || d_lt({low}, {high}))"),
-            Compute::I64 => format!("l_lt({low}, {high})"),
-            _ => format!("({low} < {high})"),
-        }
+        let precedes = |x, y| precedes_text(self.compute, self.finds_largest, x, y);
+        format!("({} || (!{} && {x_index} < {y_index}))", precedes(x, y), precedes(y, x))
     }
 }
 
@@ -234,19 +211,18 @@ struct ReductionLaunch<'a> {
 }
 
 /// Adds the lines that assign a row, and a part of it, to each invocation. Neighbouring invocations read neighbouring
-/// elements.
-fn assign_parts(shader: &mut ShaderBuilder, kept: &MergedAxes, reduced: &MergedAxes) {
+/// elements. `parts` and `rows` are the numbers of parts of a row, and of rows.
+fn assign_parts(shader: &mut ShaderBuilder, kept: &MergedAxes, reduced: &MergedAxes, parts: &str, rows: &str) {
     let step = |space: &MergedAxes| {
         space.strides.first().and_then(|s| s.iter().filter(|&&s| s != 0).map(|s| s.unsigned_abs()).min())
     };
     let parts_first = step(reduced).unwrap_or(usize::MAX) <= step(kept).unwrap_or(usize::MAX);
-    if parts_first {
-        shader.line("let part = thread % params[2];");
-        shader.line("let row = thread / params[2];");
-    } else {
-        shader.line("let part = thread / params[4];");
-        shader.line("let row = thread % params[4];");
-    }
+    let (part, row) = match parts_first {
+        true => (format!("thread % {parts}"), format!("thread / {parts}")),
+        false => (format!("thread / {rows}"), format!("thread % {rows}")),
+    };
+    shader.line(format!("let part = {part};"));
+    shader.line(format!("let row = {row};"));
 }
 
 impl ReductionLaunch<'_> {
@@ -274,27 +250,20 @@ impl ReductionLaunch<'_> {
             buffers.push(buffer);
             shader.binding(BindingUse::Write)
         });
-        let mut parameters = Parameters::from([(count * parts) as u32, 0, parts as u32, length as u32, count as u32]);
-        let starts_at = parameters.len();
-        parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
-        let kept_at = parameters.len();
-        kept.push_params(&mut parameters);
-        let reduced_at = parameters.len();
-        reduced.push_params(&mut parameters);
-        let mut values = ProgramValues::new(program, parameters.len());
-        parameters.push_uniforms(program, 0, 0);
-        let finish_at = parameters.len();
-        if let Some(finish) = &self.kernel.finish {
-            parameters.push_uniforms(finish, self.kernel.params.len(), 0);
-        }
+        let groups = (count * parts).div_ceil(WORKGROUP as usize);
+        let mut parameters = Parameters::for_items(count * parts);
+        let [parts, length, rows] = [parts, length, count].map(|v| parameters.declare_len(v));
+        let starts = declare_starts(&mut parameters, &arrays);
+        let [kept_text, reduced_text] = [&kept, &reduced].map(|space| space.declare(&mut parameters));
+        let mut values = ProgramValues::declare(&mut parameters, program, 0, 0);
+        let finish = self.declare_finish(&mut parameters);
 
         shader.line("if (thread >= params[0]) { return; }");
-        assign_parts(&mut shader, &kept, &reduced);
-        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-        let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
+        assign_parts(&mut shader, &kept, &reduced, &parts, &rows);
+        let bases = kept_text.positions(&mut shader, "row", &starts);
         let lines = ReductionLines::declare(&mut shader, self.action);
-        shader.line("for (var index = part; index < params[3]; index = index + params[2]) {");
-        let positions = position_lines(&mut shader, (reduced.dims.len(), reduced_at), "index", &bases[..inputs.len()]);
+        shader.line(format!("for (var index = part; index < {length}; index = index + {parts}) {{"));
+        let positions = reduced_text.positions(&mut shader, "index", &bases[..inputs.len()]);
         for (k, load) in program.inputs.iter().enumerate() {
             let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
             values.inputs[k] = shader.define(text);
@@ -307,27 +276,31 @@ impl ReductionLaunch<'_> {
         match partial_binding {
             None => {
                 let result = shader.define(lines.result());
-                self.store_results(&mut shader, &result, finish_at, &bindings, inputs.len(), &bases[inputs.len()..]);
+                self.store_results(&mut shader, &result, finish, &bindings, inputs.len(), &bases[inputs.len()..]);
             }
-            Some(binding) => self.store_partial(&mut shader, binding, &lines),
+            Some(binding) => {
+                shader.line(format!("let slot = (row * {parts} + part) * {}u;", self.action.partial_words()));
+                self.store_partial(&mut shader, binding, &lines);
+            }
         }
-        let groups = (count * parts).div_ceil(WORKGROUP as usize);
         list.dispatch(program.name, shader, parameters, &buffers, groups)
     }
 
-    /// Adds the lines that store the partial result of an invocation.
+    /// Declares the uniforms of the finishing program.
+    fn declare_finish(&self, parameters: &mut Parameters) -> Option<ProgramValues> {
+        let finish = self.kernel.finish.as_ref()?;
+        Some(ProgramValues::declare(parameters, finish, self.kernel.params.len(), 0))
+    }
+
+    /// Adds the lines that store the partial result of an invocation from the word `slot` on.
     fn store_partial(&self, shader: &mut ShaderBuilder, binding: usize, lines: &ReductionLines) {
-        let partial_words = self.action.partial_words();
-        shader.line(format!("let slot = (row * params[2] + part) * {partial_words}u;"));
         let value = match lines {
             ReductionLines::Fold(accumulator) => shader.define(accumulator.result()),
             ReductionLines::Arg(_) => "best".into(),
         };
         access::store_words(shader, binding, self.action.compute, &value, "slot");
         if matches!(lines, ReductionLines::Arg(_)) {
-            let at = format!("slot + {}u", partial_words - 1);
-            let line = shader.store_word(binding, &at, "best_index");
-            shader.line(line);
+            shader.store_word(binding, &format!("slot + {}u", self.action.partial_words() - 1), "best_index");
         }
     }
 
@@ -346,15 +319,11 @@ impl ReductionLaunch<'_> {
         let subgroups = list.features().subgroups;
         let arrays: Vec<DeviceArray<'_>> = finishing.iter().chain(outputs).copied().collect();
         let space = axes_space(&arrays, outputs[0].shape(), |_| true);
-        let mut parameters = Parameters::from([count as u32, 0, parts as u32]);
-        let starts_at = parameters.len();
-        parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
-        let space_at = parameters.len();
-        space.push_params(&mut parameters);
-        let finish_at = parameters.len();
-        if let Some(finish) = &self.kernel.finish {
-            parameters.push_uniforms(finish, self.kernel.params.len(), 0);
-        }
+        let mut parameters = Parameters::for_items(count);
+        let part_count = parameters.declare_len(parts);
+        let starts = declare_starts(&mut parameters, &arrays);
+        let space = space.declare(&mut parameters);
+        let finish = self.declare_finish(&mut parameters);
         // Each invocation of a workgroup has a partial result.
         let in_workgroup = parts >= WORKGROUP as usize;
         let (output, first, step, groups) = match in_workgroup {
@@ -362,11 +331,10 @@ impl ReductionLaunch<'_> {
             false => ("thread", "0u", 1, count.div_ceil(WORKGROUP as usize)),
         };
         shader.line(format!("if ({output} >= params[0]) {{ return; }}"));
-        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-        let positions = position_lines(&mut shader, (space.dims.len(), space_at), output, &starts);
+        let positions = space.positions(&mut shader, output, &starts);
         let lines = ReductionLines::declare(&mut shader, self.action);
-        shader.line(format!("for (var part = {first}; part < params[2]; part = part + {step}u) {{"));
-        shader.line(format!("let slot = ({output} * params[2] + part) * {}u;", self.action.partial_words()));
+        shader.line(format!("for (var part = {first}; part < {part_count}; part = part + {step}u) {{"));
+        shader.line(format!("let slot = ({output} * {part_count} + part) * {}u;", self.action.partial_words()));
         let value = shader.define(access::load_words(&shader, binding, self.action.compute, "slot"));
         let index = shader.define(shader.word(binding, &format!("slot + {}u", self.action.partial_words() - 1)));
         lines.reduce(&mut shader, &value, &index);
@@ -376,7 +344,7 @@ impl ReductionLaunch<'_> {
         if in_workgroup {
             shader.line("if (local > 0u) { return; }");
         }
-        self.store_results(&mut shader, &result, finish_at, &bindings, 0, &positions);
+        self.store_results(&mut shader, &result, finish, &bindings, 0, &positions);
         list.dispatch(self.kernel.program.name, shader, parameters, &buffers, groups)
     }
 
@@ -386,16 +354,15 @@ impl ReductionLaunch<'_> {
         &self,
         shader: &mut ShaderBuilder,
         result: &str,
-        uniforms_at: usize,
+        values: Option<ProgramValues>,
         bindings: &Bindings,
         first: usize,
         positions: &[String],
     ) {
-        let Some(finish) = &self.kernel.finish else {
+        let (Some(finish), Some(mut values)) = (&self.kernel.finish, values) else {
             let (binding, at) = (bindings.output(0), &positions[0]);
             return access::store(shader, binding, self.action.result(), self.kernel.output, result, at);
         };
-        let mut values = ProgramValues::new(finish, uniforms_at);
         values.inputs[0] = shader.define(convert_text(self.action.result(), finish.inputs[0].compute, result));
         let others = finish.inputs.len() - 1;
         for (k, load) in finish.inputs[1..].iter().enumerate() {

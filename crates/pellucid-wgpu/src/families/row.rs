@@ -9,10 +9,10 @@
 //! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
-use super::reduce::axes_space;
+use super::shared::axes::{axes_space, common_shape};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, position_lines};
+use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::access::{self, AxesText};
 use crate::shader::iterations::MAX_ITERATIONS;
 use crate::shader::parameters::{Parameters, words};
 use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, program_iterations};
@@ -151,8 +151,12 @@ struct RowShader<'a> {
     bindings: Bindings,
     /// The position of the row in each operand.
     bases: Vec<String>,
-    /// The rank and the parameter index of the axes of a row.
-    row_space: (usize, usize),
+    /// The axes of a row.
+    row_axes: AxesText,
+    /// The length of a row, the number of its parts, and the length of a part.
+    length: String,
+    parts: String,
+    part_length: String,
     inputs: usize,
     features: ShaderFeatures,
     /// The binding of the partial results, if the row is divided.
@@ -163,13 +167,14 @@ impl RowShader<'_> {
     /// Begins the loop over the elements of the row and adds the lines of the given inputs and steps. Returns the names
     /// of the results and of the positions of all operands.
     fn begin_elements(&mut self, needed: &(BTreeSet<usize>, BTreeSet<usize>)) -> (Vec<String>, Vec<String>) {
+        let RowShader { length, part_length, .. } = self;
         let (first, end) = match self.partial {
-            Some(_) => ("part * params[4] + local", "min((part + 1u) * params[4], params[2])"),
-            None => ("local", "params[2]"),
+            Some(_) => (format!("part * {part_length} + local"), format!("min((part + 1u) * {part_length}, {length})")),
+            None => ("local".into(), length.clone()),
         };
         let begin = format!("for (var element = {first}; element < {end}; element = element + {WORKGROUP}u) {{");
         self.shader.line(begin);
-        let positions = position_lines(&mut self.shader, self.row_space, "element", &self.bases);
+        let positions = self.row_axes.positions(&mut self.shader, "element", &self.bases);
         let program = self.steps.program;
         for &k in &needed.1 {
             let load = program.inputs[k];
@@ -240,7 +245,8 @@ impl RowShader<'_> {
         if accumulators.is_empty() {
             return;
         }
-        self.shader.line(format!("for (var other = local; other < params[3]; other = other + {WORKGROUP}u) {{"));
+        let parts = &self.parts;
+        self.shader.line(format!("for (var other = local; other < {parts}; other = other + {WORKGROUP}u) {{"));
         for (k, accumulator) in &accumulators {
             let at = self.partial_position(*k, "other");
             let value = self.shader.define(access::load_words(&self.shader, binding, accumulator.compute(), &at));
@@ -264,7 +270,8 @@ impl RowShader<'_> {
     /// Defines the first word of the partial result of step `k` of a part of the row.
     fn partial_position(&mut self, k: usize, part: &str) -> String {
         let size = self.steps.partial_word(self.steps.program.steps.len());
-        self.shader.define(format!("(row * params[3] + {part}) * {size}u + {}u", self.steps.partial_word(k)))
+        let (parts, word) = (&self.parts, self.steps.partial_word(k));
+        self.shader.define(format!("(row * {parts} + {part}) * {size}u + {word}u"))
     }
 
     /// Adds the lines that combine the results of the invocations.
@@ -324,7 +331,7 @@ impl RowShader<'_> {
     }
 }
 
-/// What one dispatch of a row program computes.
+/// The work of one dispatch of a row program.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum RowPass {
     /// Everything, for rows that are not divided.
@@ -394,27 +401,22 @@ impl RowLaunch<'_> {
             bindings.buffers.push(buffer);
             shader.binding(if matches!(pass, RowPass::Level(_)) { BindingUse::Write } else { BindingUse::Read })
         });
-        let header = [count * parts, 0, length, self.parts, length.div_ceil(self.parts)];
-        let mut parameters = Parameters::from(header.map(|word| word as u32));
-        let starts_at = parameters.len();
-        parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
-        let kept_at = parameters.len();
-        kept.push_params(&mut parameters);
-        let row_at = parameters.len();
-        row.push_params(&mut parameters);
-        let values = ProgramValues::new(program, parameters.len());
-        parameters.push_uniforms(program, 0, length);
+        let mut parameters = Parameters::for_items(count * parts);
+        let [length_text, parts_text, part_length] =
+            [length, self.parts, length.div_ceil(self.parts)].map(|v| parameters.declare_len(v));
+        let starts = declare_starts(&mut parameters, &arrays);
+        let [kept, row_axes] = [kept, row].map(|axes| axes.declare(&mut parameters));
+        let values = ProgramValues::declare(&mut parameters, program, 0, length);
 
         shader.line("if (group >= params[0]) { return; }");
         match parts {
             1 => shader.line("let row = group;"),
             _ => {
-                shader.line("let row = group / params[3];");
-                shader.line("let part = group % params[3];");
+                shader.line(format!("let row = group / {parts_text};"));
+                shader.line(format!("let part = group % {parts_text};"));
             }
         }
-        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-        let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
+        let bases = kept.positions(&mut shader, "row", &starts);
         let steps = RowSteps::new(program);
         let mut text = RowShader {
             shader,
@@ -423,7 +425,10 @@ impl RowLaunch<'_> {
             row_results: vec![String::new(); program.steps.len()],
             bindings,
             bases,
-            row_space: (row.dims.len(), row_at),
+            row_axes,
+            length: length_text,
+            parts: parts_text,
+            part_length,
             inputs: inputs.len(),
             features: list.features(),
             partial,

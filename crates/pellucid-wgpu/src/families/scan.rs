@@ -5,12 +5,14 @@
 //! combines the results of the chunks before its own, and continues with its own elements.
 
 use super::GpuFamily;
+use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::access;
 use crate::shader::iterations::{MAX_ITERATIONS, iterations};
-use crate::shader::parameters::words;
-use crate::shader::program::{Accumulator, convert_text, float_prefix, type_text};
+use crate::shader::parameters::{Parameters, words};
+use crate::shader::program::{Accumulator, convert_text, precedes_text};
+use crate::shader::types::{FloatText, float_prefix, type_text};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
@@ -27,10 +29,6 @@ fn chunk_length(length: usize, iterations: usize) -> usize {
 }
 
 impl GpuFamily for Scan {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
         let length = inputs[0].layout.shape()[self.axis];
         let of_element = RunningScan::iterations(self.op, inputs[0].dtype.compute());
@@ -58,7 +56,7 @@ impl GpuFamily for Scan {
     }
 }
 
-/// What one dispatch of a scan computes.
+/// The work of one dispatch of a scan.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum ScanPass {
     /// The outputs, of lines that are not divided.
@@ -88,16 +86,7 @@ impl ScanLaunch<'_> {
         let (shape, axis) = (x.shape(), kernel.axis);
         let items = shape.size() / shape[axis] * chunks;
         let arrays: Vec<_> = [x].into_iter().chain(outputs).collect();
-        let others: Vec<usize> = (0..shape.rank()).filter(|&a| a != axis).collect();
-        let dims: Vec<usize> = others.iter().map(|&a| shape[a]).collect();
-        let strides: Vec<Vec<isize>> = arrays
-            .iter()
-            .map(|array| {
-                let own = array.layout.strides();
-                others.iter().map(|&a| own[a]).collect()
-            })
-            .collect();
-        let axes = MergedAxes::new(&dims, &strides);
+        let axes = axes_space(arrays.iter().copied(), shape, |other| other != axis);
         let mut shader = ShaderBuilder::default();
         let mut bindings = Bindings::new(&mut shader, std::slice::from_ref(x), outputs);
         let results = match pass {
@@ -106,35 +95,34 @@ impl ScanLaunch<'_> {
             ScanPass::Outputs(buffer) => Some((buffer, shader.binding(BindingUse::Read))),
         };
         bindings.buffers.extend(results.map(|(buffer, _)| buffer));
-        let mut parameters = [items, 0, shape[axis], chunks, chunk].map(|word| word as u32).to_vec();
-        let arrays_at = parameters.len();
-        for array in &arrays {
-            parameters.extend([array.layout.offset() as u32, array.layout.strides()[axis] as u32]);
-        }
-        let axes_at = parameters.len();
-        axes.push_params(&mut parameters);
-        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", arrays_at + 2 * k)).collect();
+        let mut parameters = Parameters::for_items(items);
+        let [length, chunks, chunk] = [shape[axis], chunks, chunk].map(|v| parameters.declare_len(v));
+        let declare = |array: &&DeviceArray<'_>| {
+            (parameters.declare_len(array.layout.offset()), parameters.declare(array.layout.strides()[axis]))
+        };
+        let (starts, steps): (Vec<String>, Vec<String>) = arrays.iter().map(declare).unzip();
+        let axes = axes.declare(&mut parameters);
 
         shader.line("if (thread >= params[0]) { return; }");
-        shader.line("let line = thread / params[3];");
-        shader.line("let chunk = thread % params[3];");
-        let bases = position_lines(&mut shader, (axes.dims.len(), axes_at), "line", &starts);
+        shader.line(format!("let line = thread / {chunks};"));
+        shader.line(format!("let chunk = thread % {chunks};"));
+        let bases = axes.positions(&mut shader, "line", &starts);
         let compute = x.dtype.compute();
         let running = RunningScan::declare(&mut shader, kernel.op, compute);
         let words = RunningScan::words(kernel.op, compute);
         if let (ScanPass::Outputs(_), Some((_, binding))) = (pass, results) {
             shader.line("for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {");
-            let at = shader.define(format!("(line * params[3] + earlier) * {words}u"));
+            let at = shader.define(format!("(line * {chunks} + earlier) * {words}u"));
             running.combine(&mut shader, binding, &at);
             shader.line("}");
         }
-        shader.line("let end = min((chunk + 1u) * params[4], params[2]);");
-        shader.line("for (var i = chunk * params[4]; i < end; i = i + 1u) {");
-        shader.line(if kernel.reverse { "let index = params[2] - 1u - i;" } else { "let index = i;" });
-        let position = |k: usize| format!("{} + index * params[{}]", bases[k], arrays_at + 1 + 2 * k);
-        let at: Vec<String> = (0..arrays.len()).map(|k| shader.define(position(k))).collect();
-        let text = access::load(&shader, bindings.input(0), x.dtype, compute, &at[0]);
-        let value = shader.define(text);
+        shader.line(format!("let end = min((chunk + 1u) * {chunk}, {length});"));
+        shader.line(format!("for (var i = chunk * {chunk}; i < end; i = i + 1u) {{"));
+        let index = if kernel.reverse { format!("{length} - 1u - i") } else { "i".into() };
+        shader.line(format!("let index = {index};"));
+        let position = |(base, step)| shader.define(format!("{base} + index * {step}"));
+        let at: Vec<String> = bases.iter().zip(&steps).map(position).collect();
+        let value = shader.define(access::load(&shader, bindings.input(0), x.dtype, compute, &at[0]));
         running.accumulate(&mut shader, &value, "index");
         if let [values, indices @ ..] = outputs {
             let result = running.result(&mut shader);
@@ -180,12 +168,8 @@ impl RunningScan {
                 RunningScan::Extremum(op, compute)
             }
             ScanOp::LogSumExp => {
-                let lowest = match compute {
-                    Compute::F64 => "vec2<u32>(0u, 0xfff00000u)",
-                    _ => "bitcast<f32>(0xff800000u ^ zero)",
-                };
-                shader.line(format!("var largest = {lowest};"));
-                shader.line("var sum = vec2<u32>(0u, 0u);");
+                shader.line(format!("var largest = {};", FloatText(compute).negative_infinity()));
+                shader.line(format!("var sum = {};", FloatText(Compute::F64).zero()));
                 RunningScan::LogSumExp(compute)
             }
         }
@@ -217,8 +201,7 @@ impl RunningScan {
             }
             RunningScan::Extremum(_, compute) => {
                 access::store_words(shader, binding, *compute, "extremum", at);
-                let line = shader.store_word(binding, &format!("{at} + {}u", words(*compute)), "extremum_index");
-                shader.line(line);
+                shader.store_word(binding, &format!("{at} + {}u", words(*compute)), "extremum_index");
             }
             RunningScan::LogSumExp(compute) => {
                 access::store_words(shader, binding, *compute, "largest", at);
@@ -258,16 +241,9 @@ impl RunningScan {
                 accumulator.accumulate(shader, &wide);
             }
             RunningScan::Extremum(op, compute) => {
-                // A value replaces an equal one, and NaN replaces every value.
-                let (low, high) = if *op == ScanOp::Max { ("extremum", value) } else { (value, "extremum") };
-                let replaces = match compute {
-                    Compute::Mask => format!("(!{low} || {high})"),
-                    Compute::I32 => format!("({low} <= {high})"),
-                    Compute::I64 => format!("l_le({low}, {high})"),
-                    Compute::F32 => format!("(f_le({low}, {high}) || f_is_nan({value}))"),
-                    Compute::F64 => format!("(d_le({low}, {high}) || d_is_nan({value}))"),
-                };
-                shader.line(format!("if (extremum_index == 0xffffffffu || {replaces}) {{"));
+                // A value replaces an equal one.
+                let precedes = precedes_text(*compute, *op == ScanOp::Max, "extremum", value);
+                shader.line(format!("if (extremum_index == 0xffffffffu || !{precedes}) {{"));
                 shader.line(format!("    extremum = {value};"));
                 shader.line(format!("    extremum_index = {index};"));
                 shader.line("}");
@@ -307,7 +283,7 @@ fn total_compute(compute: Compute) -> Compute {
 
 /// Adds the lines that add `count`·e^`value` to sum·e^largest, where `count` is an `f64`, or 1.
 fn add_exponentials(shader: &mut ShaderBuilder, compute: Compute, value: &str, count: Option<&str>) {
-    let (p, one) = (float_prefix(compute), "vec2<u32>(0u, 0x3ff00000u)");
+    let (p, one) = (float_prefix(compute), FloatText(Compute::F64).one());
     let e = shader.define(format!("{p}_exp({p}_neg({p}_abs({p}_sub({value}, largest))))"));
     let wide = shader.define(convert_text(compute, Compute::F64, &e));
     let wide = shader.define(format!("select({wide}, {one}, {p}_eq({value}, largest))"));

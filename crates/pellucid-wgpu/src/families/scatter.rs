@@ -1,9 +1,9 @@
 //! `Scatter`: elements of an array combined with values in place, with the bits of the CPU.
 //!
 //! An index position refers to a slice of y and a slice of the values; the slices range over the axes that are not
-//! indexed. The positions are sorted by the slice of y (see `key_sort`). For every slice element, the invocation at the
-//! first position of a group of equal slices then combines the values of the group in order of their positions. The
-//! result is thus the sequential one, without atomic additions. n positions with slices of s elements cost
+//! indexed. The positions are sorted by the slice of y (see `shared/key_sort`). For every slice element, the invocation
+//! at the first position of a group of equal slices then combines the values of the group in order of their positions.
+//! The result is thus the sequential one, without atomic additions. n positions with slices of s elements cost
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
 //!
 //! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer
@@ -11,13 +11,13 @@
 //! rounded once for each of them.
 
 use super::GpuFamily;
-use super::copy::same_size_integer;
-use super::index::{check_indices, indexed_position, push_indexed_axes};
-use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text, key_text};
+use super::shared::indices::{IndexedAxes, check_indices};
+use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::access::{self, MergedAxes, same_size_integer};
 use crate::shader::iterations::{MAX_ITERATIONS, iterations};
+use crate::shader::parameters::Parameters;
 use crate::shader::program::binary_text;
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
@@ -28,10 +28,6 @@ use pellucid_ir::{Compute, Error, Result};
 const MAX_POSITIONS: usize = 1 << 15;
 
 impl GpuFamily for Scatter {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (values, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
         check_indices(list, self.op, &self.index, self.from_end, y, indices)?;
@@ -61,18 +57,14 @@ fn sort_positions(
     let space = MergedAxes::new(shape, &strides);
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, indices, &[]);
-    let mut parameters: Vec<u32> = indices.iter().chain([y]).map(|array| array.layout.offset() as u32).collect();
-    let starts: Vec<String> = (0..parameters.len()).map(|k| format!("params[{}]", KEY_PARAMETERS + k)).collect();
-    let axes_at = KEY_PARAMETERS + parameters.len();
-    push_indexed_axes(index, y, &mut parameters);
-    let space_at = KEY_PARAMETERS + parameters.len();
-    space.push_params(&mut parameters);
     let length = shape.size();
     let sort = KeySort { op: "scatter", lines: 1, length, keep: length, key: KeyType::Word };
-    sort.sort(list, shader, &bindings, &parameters, |shader, _, i| {
-        let at = position_lines(shader, (space.dims.len(), space_at), i, &starts);
+    sort.sort(list, shader, &bindings, |shader, parameters| {
+        let starts = declare_starts(parameters, indices.iter().chain([y]));
+        let indexed = IndexedAxes::declare(parameters, index, y);
+        let at = space.declare(parameters).positions(shader, "i", &starts);
         let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k), &*at[k])).collect();
-        indexed_position(shader, &at[indices.len()], &selected, axes_at)
+        indexed.position(shader, &at[indices.len()], &selected)
     })
 }
 
@@ -115,41 +107,37 @@ fn combine(
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(values), std::slice::from_ref(y));
     let from = shader.binding(BindingUse::Read);
-    let mut parameters = vec![work as u32, 0, size as u32, positions as u32, values.layout.offset() as u32];
+    let mut parameters = Parameters::for_items(work);
+    let slice_size = parameters.declare_len(size);
+    let keys = sorted.declare(&mut parameters, from);
+    let value_start = parameters.declare_len(values.layout.offset());
     // The range of positions of the dispatch.
     let range_at = parameters.len();
-    parameters.extend([0, step as u32]);
-    let (begin, end) = (format!("params[{range_at}]"), format!("params[{}]", range_at + 1));
-    let slice_at = parameters.len();
-    slice.push_params(&mut parameters);
-    let space_at = parameters.len();
-    space.push_params(&mut parameters);
+    let [begin, end] = [0, step].map(|v| parameters.declare_len(v));
+    let [slice, space] = [slice, space].map(|axes| axes.declare(&mut parameters));
 
-    let key = |at: &str| key_text(KeyType::Word, from, "params[3]", at);
     shader.line("if (thread >= params[0]) { return; }");
-    shader.line(format!("let first = {begin} + thread / params[2];"));
-    let own_key = shader.define(key("first"));
+    shader.line(format!("let first = {begin} + thread / {slice_size};"));
+    let own_key = shader.define(keys.key("first"));
     // The last of equal positions replaces an element; the first one combines all values.
     let (neighbour, exists) = match is_set {
         true => ("first + 1u", format!("first + 1u < {end}")),
         false => ("first - 1u", format!("first > {begin}")),
     };
-    shader.line(format!("if ({exists}) {{ if ({} == {own_key}) {{ return; }} }}", key(neighbour)));
-    shader.line("let element = thread % params[2];");
-    let starts = [own_key.clone(), "params[4]".into()];
-    let bases = position_lines(&mut shader, (slice.dims.len(), slice_at), "element", &starts);
+    shader.line(format!("if ({exists}) {{ if ({} == {own_key}) {{ return; }} }}", keys.key(neighbour)));
+    shader.line(format!("let element = thread % {slice_size};"));
+    let bases = slice.positions(&mut shader, "element", &[own_key.clone(), value_start]);
     let dtype = if is_set { same_size_integer(y.dtype) } else { y.dtype };
     let load_value = |shader: &mut ShaderBuilder, at: &str| {
-        let position = shader.define(index_text(KeyType::Word, from, "params[3]", at));
-        let at = position_lines(shader, (space.dims.len(), space_at), &position, &[bases[1].clone()]).remove(0);
-        let text = access::load(shader, bindings.input(0), dtype, dtype.compute(), &at);
-        shader.define(text)
+        let position = shader.define(keys.index(at));
+        let at = space.positions(shader, &position, &bases[1..]).remove(0);
+        shader.define(access::load(shader, bindings.input(0), dtype, dtype.compute(), &at))
     };
     let result = match is_set {
         true => load_value(&mut shader, "first"),
         false => {
             let element = access::load(&shader, bindings.output(0), dtype, dtype.compute(), &bases[0]);
-            let is_end = |at: &str| format!("{} != {own_key}", key(at));
+            let is_end = |at: &str| format!("{} != {own_key}", keys.key(at));
             combine_equal(&mut shader, (kernel.reduction, dtype.compute()), &element, &end, is_end, load_value)
         }
     };
@@ -161,7 +149,7 @@ fn combine(
         let end = positions.min(begin + step);
         parameters[0] = ((end - begin) * size) as u32;
         parameters[range_at..range_at + 2].copy_from_slice(&[begin as u32, end as u32]);
-        list.repeat(dispatch, parameters.clone().into());
+        list.repeat(dispatch, parameters.clone());
     }
     Ok(())
 }

@@ -2,23 +2,20 @@
 //!
 //! Every element has an unsigned key with the required order, as on the CPU: a descending key is the complement of the
 //! ascending one, NaN has the largest key, and −0 and 0 have the same key. The keys are sorted with their indices (see
-//! `key_sort`), and a last dispatch copies the elements that the indices select.
+//! `shared/key_sort`), and a last dispatch copies the elements that the indices select.
 
 use super::GpuFamily;
-use super::copy::same_size_integer;
-use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text};
+use super::shared::axes::axes_space;
+use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::access::{self, same_size_integer};
+use crate::shader::parameters::Parameters;
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Sort {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         if operands.outputs[0].shape().size() == 0 {
             return Ok(());
@@ -26,17 +23,6 @@ impl GpuFamily for Sort {
         let sorted = sort_keys(list, self, &operands.inputs[0])?;
         copy_selected(list, self, operands, &sorted)
     }
-}
-
-/// Returns the axes of the lines of the arrays, with the strides of every array.
-fn line_axes(kernel: &Sort, arrays: &[&DeviceArray<'_>]) -> MergedAxes {
-    let others: Vec<usize> = (0..arrays[0].shape().rank()).filter(|&a| a != kernel.axis).collect();
-    let dims: Vec<usize> = others.iter().map(|&a| arrays[0].shape()[a]).collect();
-    let along = |array: &&DeviceArray<'_>| {
-        let own = array.layout.strides();
-        others.iter().map(|&a| own[a]).collect()
-    };
-    MergedAxes::new(&dims, &arrays.iter().map(along).collect::<Vec<_>>())
 }
 
 /// Returns the type of the keys of a dtype.
@@ -62,20 +48,17 @@ fn element_key(dtype: DType, bits: &str) -> String {
 fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<SortedKeys> {
     let length = x.shape()[kernel.axis];
     let lines = x.shape().size() / length;
-    let axes = line_axes(kernel, &[x]);
+    let axes = axes_space([x], x.shape(), |axis| axis != kernel.axis);
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[]);
-    let mut parameters = vec![x.layout.offset() as u32, x.layout.strides()[kernel.axis] as u32];
-    axes.push_params(&mut parameters);
     let sort = KeySort { op: "sort", lines, length, keep: kernel.k, key: key_type(x.dtype) };
-    let [start, stride] = [KEY_PARAMETERS, KEY_PARAMETERS + 1].map(|at| format!("params[{at}]"));
-    sort.sort(list, shader, &bindings, &parameters, |shader, line, i| {
-        let space = (axes.dims.len(), KEY_PARAMETERS + 2);
-        let base = position_lines(shader, space, line, &[start]).remove(0);
-        let at = shader.define(format!("{base} + {i} * {stride}"));
+    sort.sort(list, shader, &bindings, |shader, parameters| {
+        let starts = declare_starts(parameters, [x]);
+        let stride = parameters.declare(x.layout.strides()[kernel.axis]);
+        let base = axes.declare(parameters).positions(shader, "line", &starts).remove(0);
+        let at = shader.define(format!("{base} + i * {stride}"));
         let integer = same_size_integer(x.dtype);
-        let text = access::load(shader, bindings.input(0), integer, integer.compute(), &at);
-        let bits = shader.define(text);
+        let bits = shader.define(access::load(shader, bindings.input(0), integer, integer.compute(), &at));
         let key = element_key(x.dtype, &bits);
         shader.define(if kernel.descending { format!("~{key}") } else { key })
     })
@@ -90,33 +73,27 @@ fn copy_selected(
 ) -> Result<()> {
     let (x, y, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let arrays = [x, y, positions];
-    let axes = line_axes(kernel, &arrays);
+    let axes = axes_space(arrays, x.shape(), |axis| axis != kernel.axis);
     let count = y.shape().size();
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[*y, *positions]);
     let from = shader.binding(BindingUse::Read);
-    let mut parameters = vec![count as u32, 0, kernel.k as u32, x.shape()[kernel.axis] as u32, sorted.total as u32];
-    let arrays_at = parameters.len();
-    for array in arrays {
-        parameters.extend([array.layout.offset() as u32, array.layout.strides()[kernel.axis] as u32]);
-    }
-    let axes_at = parameters.len();
-    axes.push_params(&mut parameters);
+    let mut parameters = Parameters::for_items(count);
+    let [kept, length] = [kernel.k, x.shape()[kernel.axis]].map(|v| parameters.declare_len(v));
+    let keys = sorted.declare(&mut parameters, from);
+    let starts = declare_starts(&mut parameters, arrays);
+    let strides = arrays.map(|array| parameters.declare(array.layout.strides()[kernel.axis]));
+    let axes = axes.declare(&mut parameters);
 
     shader.line("if (thread >= params[0]) { return; }");
-    shader.line("let line = thread / params[2];");
-    shader.line("let i = thread % params[2];");
-    let starts = [0, 1, 2].map(|k| format!("params[{}]", arrays_at + 2 * k));
-    let bases = position_lines(&mut shader, (axes.dims.len(), axes_at), "line", &starts);
-    let index = index_text(key_type(x.dtype), from, "params[4]", "(line * params[3] + i)");
-    shader.line(format!("let index = {index};"));
-    let at = ["index", "i", "i"];
-    let at: Vec<String> = (0..3)
-        .map(|k| shader.define(format!("{} + {} * params[{}]", bases[k], at[k], arrays_at + 2 * k + 1)))
-        .collect();
+    shader.line(format!("let line = thread / {kept};"));
+    shader.line(format!("let i = thread % {kept};"));
+    let bases = axes.positions(&mut shader, "line", &starts);
+    shader.line(format!("let index = {};", keys.index(&format!("(line * {length} + i)"))));
+    let at = [("index", 0), ("i", 1), ("i", 2)]
+        .map(|(index, k)| shader.define(format!("{} + {index} * {}", bases[k], strides[k])));
     let integer = same_size_integer(x.dtype);
-    let text = access::load(&shader, bindings.input(0), integer, integer.compute(), &at[0]);
-    let value = shader.define(text);
+    let value = shader.define(access::load(&shader, bindings.input(0), integer, integer.compute(), &at[0]));
     access::store(&mut shader, bindings.output(0), integer.compute(), integer, &value, &at[1]);
     access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, "vec2<u32>(index, 0u)", &at[2]);
     let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();

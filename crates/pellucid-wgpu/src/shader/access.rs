@@ -1,8 +1,19 @@
 //! Loads and stores of elements in storage buffers, and the positions of elements.
 
 use super::ShaderBuilder;
+use super::parameters::Parameters;
 use super::program::convert_text;
 use pellucid_ir::{Compute, DType, are_one_axis};
+
+/// Returns an integer dtype whose elements have the size of `dtype`.
+pub(crate) fn same_size_integer(dtype: DType) -> DType {
+    match dtype.size() {
+        1 => DType::U8,
+        2 => DType::I16,
+        4 => DType::I32,
+        _ => DType::I64,
+    }
+}
 
 /// Returns the bits of the element at position `at` of a buffer as a word, or as a `vec2<u32>` for 8 bytes.
 fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, at: &str) -> String {
@@ -119,14 +130,10 @@ pub(crate) fn store(
             shader.line(format!("atomicAnd(&b{binding}[{word}], ~({mask} << {shift}));"));
             shader.line(format!("atomicOr(&b{binding}[{word}], {bits} << {shift});"));
         }
-        4 => {
-            let line = shader.store_word(binding, at, &bits);
-            shader.line(line);
-        }
+        4 => shader.store_word(binding, at, &bits),
         _ => {
             for (k, part) in ["x", "y"].iter().enumerate() {
-                let line = shader.store_word(binding, &format!("2u * {at} + {k}u"), &format!("{bits}.{part}"));
-                shader.line(line);
+                shader.store_word(binding, &format!("2u * {at} + {k}u"), &format!("{bits}.{part}"));
             }
         }
     }
@@ -151,8 +158,7 @@ pub(crate) fn store_words(shader: &mut ShaderBuilder, binding: usize, compute: C
         Compute::I64 | Compute::F64 => vec![format!("{value}.x"), format!("{value}.y")],
     };
     for (k, word) in words.iter().enumerate() {
-        let line = shader.store_word(binding, &format!("{at} + {k}u"), word);
-        shader.line(line);
+        shader.store_word(binding, &format!("{at} + {k}u"), word);
     }
 }
 
@@ -211,40 +217,36 @@ impl MergedAxes {
         MergedAxes { dims: axes.iter().map(|&(len, _)| len).collect(), strides }
     }
 
-    /// Appends the lengths and strides to the parameters, in the order that [`position_lines`] expects.
-    pub(crate) fn push_params(&self, to: &mut Vec<u32>) {
-        to.extend(self.dims.iter().map(|&d| d as u32));
-        for strides in &self.strides {
-            // Positions wrap modulo 2³², so negative strides need no sign.
-            to.extend(strides.iter().map(|&s| s as u32));
-        }
-    }
-
-    /// Returns the number of parameter words of a space with `rank` axes and `operands` operands.
-    pub(crate) fn words(rank: usize, operands: usize) -> usize {
-        rank * (1 + operands)
+    /// Adds the lengths and strides to the parameters and returns their text.
+    pub(crate) fn declare(&self, parameters: &mut Parameters) -> AxesText {
+        let dims = self.dims.iter().map(|&len| parameters.declare_len(len)).collect();
+        let mut declare = |strides: &Vec<isize>| strides.iter().map(|&s| parameters.declare(s)).collect();
+        AxesText { dims, strides: self.strides.iter().map(&mut declare).collect() }
     }
 }
 
-/// Adds the lines that compute the position of the element with index `flat` for each operand of a space, and returns
-/// their names. `start[k]` is the position of the first element of operand `k`; `at` is the parameter index of the
-/// space.
-pub(crate) fn position_lines(
-    shader: &mut ShaderBuilder,
-    (rank, at): (usize, usize),
-    flat: &str,
-    start: &[String],
-) -> Vec<String> {
-    let mut rest = flat.to_string();
-    let mut sums: Vec<String> = start.to_vec();
-    for axis in (0..rank).rev() {
-        let index = if axis == 0 { rest.clone() } else { shader.define(format!("{rest} % params[{}]", at + axis)) };
-        if axis > 0 {
-            rest = shader.define(format!("{rest} / params[{}]", at + axis));
+/// The text of [`MergedAxes`] in a shader.
+#[derive(Clone, Debug)]
+pub(crate) struct AxesText {
+    dims: Vec<String>,
+    strides: Vec<Vec<String>>,
+}
+
+impl AxesText {
+    /// Adds the lines that compute the position of the element with index `flat` for the first operands, and returns
+    /// their names. `start[k]` is the position of the first element of operand `k`.
+    pub(crate) fn positions(&self, shader: &mut ShaderBuilder, flat: &str, start: &[String]) -> Vec<String> {
+        let mut rest = flat.to_string();
+        let mut sums: Vec<String> = start.to_vec();
+        for (axis, len) in self.dims.iter().enumerate().rev() {
+            let index = if axis == 0 { rest.clone() } else { shader.define(format!("{rest} % {len}")) };
+            if axis > 0 {
+                rest = shader.define(format!("{rest} / {len}"));
+            }
+            for (sum, strides) in sums.iter_mut().zip(&self.strides) {
+                *sum = format!("{sum} + {index} * {}", strides[axis]);
+            }
         }
-        for (k, sum) in sums.iter_mut().enumerate() {
-            *sum = format!("{sum} + {index} * params[{}]", at + rank * (k + 1) + axis);
-        }
+        sums.into_iter().map(|sum| shader.define(sum)).collect()
     }
-    sums.into_iter().map(|sum| shader.define(sum)).collect()
 }

@@ -1,7 +1,7 @@
 //! Estimates of the iterations of loops.
 //!
 //! An adapter may end the loops of an invocation after a number of iterations in total, without an error
-//! ([`Gpu::max_iterations`](crate::device::Gpu)). Families therefore divide long loops by the iterations of their
+//! ([`Gpu::max_iterations`](crate::gpu::Gpu)). Families therefore divide long loops by the iterations of their
 //! bodies. Functions of the library contribute most of these: a division of 64-bit values is a loop over its bits.
 
 use super::{called, function_text};

@@ -5,22 +5,24 @@
 //! | this file | [`ShaderBuilder`]: bindings, parameters and body of one compute shader; the library of functions |
 //! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
-//! | `float` | the arithmetic of a float type as text |
+//! | `types` | types, constants and the arithmetic of floats as text |
 //! | `access` | loads and stores of packed elements; positions from flat indices |
 //! | `parameters` | the words that a dispatch reads in addition to its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
 //! | `iterations` | estimates of the iterations of loops |
+//! | `template` | templates of lines with named values |
 //! | `workgroup` | reductions over the invocations of a workgroup |
-//! | `targets` | translation to the shader languages of all graphics APIs, for tests |
+//! | `languages` | translation to the shader languages of all graphics APIs, for tests |
 
 pub(crate) mod access;
-pub(crate) mod float;
 pub(crate) mod iterations;
+#[cfg(feature = "check-translations")]
+pub(crate) mod languages;
 pub(crate) mod parameters;
 pub(crate) mod program;
-#[cfg(feature = "check-translations")]
-pub(crate) mod targets;
+pub(crate) mod template;
 pub(crate) mod translate;
+pub(crate) mod types;
 pub(crate) mod workgroup;
 
 #[cfg(test)]
@@ -116,12 +118,12 @@ impl ShaderBuilder {
         }
     }
 
-    /// Returns the statement that writes word `index` of buffer `binding`.
-    pub(crate) fn store_word(&self, binding: usize, index: &str, value: &str) -> String {
-        match self.bindings[binding - 1] {
+    /// Adds the line that writes word `index` of buffer `binding`.
+    pub(crate) fn store_word(&mut self, binding: usize, index: &str, value: &str) {
+        self.line(match self.bindings[binding - 1] {
             BindingUse::Atomic => format!("atomicStore(&b{binding}[{index}], {value});"),
             _ => format!("b{binding}[{index}] = {value};"),
-        }
+        });
     }
 
     /// Returns the expression of the size of a subgroup, which only an adapter with subgroups has.

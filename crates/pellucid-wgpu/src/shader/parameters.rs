@@ -1,6 +1,6 @@
 //! [`Parameters`]: the words that a dispatch reads in addition to its buffers.
 
-use pellucid_ir::formula::{Program, UniformSource};
+use pellucid_ir::formula::{Program, Uniform, UniformSource};
 use pellucid_ir::{Compute, Element, Scalar};
 use std::ops::{Deref, DerefMut};
 
@@ -21,12 +21,6 @@ struct ScalarSlot {
     compute: Compute,
     /// The index of the run-time parameter.
     index: usize,
-}
-
-impl<T: Into<Vec<u32>>> From<T> for Parameters {
-    fn from(words: T) -> Parameters {
-        Parameters { words: words.into(), scalars: Vec::new() }
-    }
 }
 
 impl Deref for Parameters {
@@ -60,7 +54,7 @@ pub(crate) fn words(compute: Compute) -> usize {
 }
 
 /// Returns the expression that reads a value of type `compute` from the parameters at `at`.
-pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
+fn parameter_text(compute: Compute, at: usize) -> String {
     match compute {
         Compute::Mask => format!("(params[{at}] != 0u)"),
         Compute::I32 => format!("bitcast<i32>(params[{at}])"),
@@ -72,7 +66,7 @@ pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
 impl Parameters {
     /// Creates the parameters of a dispatch with `items` work items.
     pub(crate) fn for_items(items: usize) -> Parameters {
-        Parameters::from([items as u32, 0])
+        Parameters { words: vec![items as u32, 0], scalars: Vec::new() }
     }
 
     /// Appends a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no
@@ -87,28 +81,29 @@ impl Parameters {
         self.declare(value as isize)
     }
 
-    /// Appends a number of a float type and returns the text that reads it.
-    pub(crate) fn declare_float(&mut self, compute: Compute, value: f64) -> String {
+    /// Appends a value, rounded to a compute type, and returns the text that reads it.
+    pub(crate) fn declare_scalar(&mut self, compute: Compute, value: Scalar) -> String {
         let at = self.words.len();
-        self.words.extend_from_slice(&scalar_words(compute, Scalar::Float(value))[..words(compute)]);
+        self.words.extend_from_slice(&scalar_words(compute, value)[..words(compute)]);
         parameter_text(compute, at)
     }
 
-    /// Appends the words of every uniform of a program, rounded to its compute type. The run-time parameters of the
-    /// program are the parameters of the kernel from index `first` on.
-    pub(crate) fn push_uniforms(&mut self, program: &Program, first: usize, row_length: usize) {
-        for uniform in &program.uniforms {
-            let compute = uniform.compute;
+    /// Appends every uniform of a program, rounded to its compute type, and returns the texts that read them. The
+    /// run-time parameters of the program are the parameters of the kernel from index `first` on.
+    pub(crate) fn declare_uniforms(&mut self, program: &Program, first: usize, row_length: usize) -> Vec<String> {
+        let mut declare = |uniform: &Uniform| {
             let scalar = match uniform.source {
                 UniformSource::Param(p) => {
-                    self.scalars.push(ScalarSlot { at: self.words.len(), compute, index: first + p as usize });
+                    let (at, index) = (self.words.len(), first + p as usize);
+                    self.scalars.push(ScalarSlot { at, compute: uniform.compute, index });
                     Scalar::Int(0)
                 }
                 UniformSource::Literal(value) => value,
                 UniformSource::RowLength => Scalar::from(row_length),
             };
-            self.words.extend_from_slice(&scalar_words(compute, scalar)[..words(compute)]);
-        }
+            self.declare_scalar(uniform.compute, scalar)
+        };
+        program.uniforms.iter().map(&mut declare).collect()
     }
 
     /// Returns the number of run-time parameters that a kernel must have.
@@ -133,7 +128,6 @@ impl Parameters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pellucid_ir::formula::Uniform;
 
     #[test]
     fn run_time_parameters_are_inserted_with_their_types() {
@@ -145,8 +139,10 @@ mod tests {
             uniform(UniformSource::Param(0), Compute::F32),
         ];
         let program = Program::new("test", vec![], uniforms, vec![], Default::default(), vec![]);
-        let mut parameters = Parameters::from([9, 0]);
-        parameters.push_uniforms(&program, 2, 5);
+        let mut parameters = Parameters::for_items(9);
+        let texts = parameters.declare_uniforms(&program, 2, 5);
+        let words = ["vec2<u32>(params[2], params[3])", "bitcast<i32>(params[4])", "bitcast<i32>(params[5])"];
+        assert_eq!((&texts[..3], &*texts[3]), (&words.map(String::from)[..], "bitcast<f32>(params[6])"));
         assert_eq!(parameters.required_scalars(), 4);
         let scalars = [Scalar::Int(0), Scalar::Int(0), Scalar::Float(1.5), Scalar::Int(-2)];
         let mut bytes = vec![1; 3];

@@ -1,10 +1,8 @@
 //! The instructions of a program as WGSL.
-//!
-//! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
-//! `f64` is the `vec2<u32>` of its bits; its arithmetic uses integers, so every adapter supports it.
 
 use super::iterations::iterations;
-use super::parameters::{parameter_text, words};
+use super::parameters::Parameters;
+use super::types::{FloatText, float_prefix, type_text};
 use super::{ShaderBuilder, has_function};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary};
 use pellucid_ir::{Compute, DType};
@@ -89,39 +87,27 @@ fn is_step_supported(step: &Step) -> bool {
     }
 }
 
-/// Returns the WGSL type of a compute type.
-pub(crate) fn type_text(compute: Compute) -> &'static str {
-    match compute {
-        Compute::Mask => "bool",
-        Compute::I32 => "i32",
-        Compute::I64 | Compute::F64 => "vec2<u32>",
-        Compute::F32 => "f32",
-    }
-}
-
 /// The names of the values of a program while its text is generated.
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramValues {
     /// The value of every input.
     pub(crate) inputs: Vec<String>,
-    /// The value of every uniform.
-    pub(crate) uniforms: Vec<String>,
+    uniforms: Vec<String>,
     registers: Vec<String>,
-    /// The value of every row register.
-    pub(crate) rows: Vec<String>,
+    rows: Vec<String>,
 }
 
 impl ProgramValues {
-    /// Creates the values before the first step. `uniforms_at` is the parameter index of the first uniform.
-    pub(crate) fn new(program: &Program, uniforms_at: usize) -> ProgramValues {
-        let mut at = uniforms_at;
-        let uniform = |compute| {
-            at += words(compute);
-            parameter_text(compute, at - words(compute))
-        };
+    /// Declares the uniforms of a program ([`Parameters::declare_uniforms`]), whose other values are unknown.
+    pub(crate) fn declare(
+        parameters: &mut Parameters,
+        program: &Program,
+        first: usize,
+        row_length: usize,
+    ) -> ProgramValues {
         ProgramValues {
             inputs: vec![String::new(); program.inputs.len()],
-            uniforms: program.uniforms.iter().map(|u| u.compute).map(uniform).collect(),
+            uniforms: parameters.declare_uniforms(program, first, row_length),
             registers: vec![String::new(); program.registers.len()],
             rows: vec![String::new(); program.row_registers.len()],
         }
@@ -217,11 +203,6 @@ pub(crate) fn round_text(dtype: DType, x: &str) -> String {
         DType::I16 => format!("(({x} << 16u) >> 16u)"),
         _ => x.to_string(),
     }
-}
-
-/// Returns the prefix of the library functions of a float type.
-pub(crate) fn float_prefix(compute: Compute) -> &'static str {
-    if compute == Compute::F64 { "d" } else { "f" }
 }
 
 /// Returns the text of a primitive of one operand, or `None` if shaders do not have it for this type.
@@ -333,15 +314,17 @@ pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Opt
     })
 }
 
-/// Returns the condition that x is larger than y. NaN is the largest value.
-pub(crate) fn comparison_text(compute: Compute, x: &str, y: &str) -> String {
+/// Returns the condition that x is larger than y, or smaller if `largest` is false. In both orders NaN precedes all
+/// numbers.
+pub(crate) fn precedes_text(compute: Compute, largest: bool, x: &str, y: &str) -> String {
+    let (low, high) = if largest { (y, x) } else { (x, y) };
     match compute {
-        Compute::Mask => format!("({x} && !{y})"),
-        Compute::I32 => format!("({x} > {y})"),
-        Compute::I64 => format!("l_lt({y}, {x})"),
+        Compute::Mask => format!("(!{low} && {high})"),
+        Compute::I32 => format!("({low} < {high})"),
+        Compute::I64 => format!("l_lt({low}, {high})"),
         Compute::F32 | Compute::F64 => {
             let p = float_prefix(compute);
-            format!("(({p}_is_nan({x}) && !{p}_is_nan({y})) || {p}_lt({y}, {x}))")
+            format!("(({p}_is_nan({x}) && !{p}_is_nan({y})) || {p}_lt({low}, {high}))")
         }
     }
 }
@@ -413,26 +396,22 @@ impl Accumulator {
 
 /// Returns the neutral value of an operation.
 fn neutral_text(op: Binary, compute: Compute) -> &'static str {
-    let largest = op == Binary::Min || op == Binary::And;
+    let is_largest = matches!(op, Binary::Min | Binary::And);
+    let float = FloatText(compute);
     match (op, compute) {
+        (Binary::Mul, Compute::F32 | Compute::F64) => float.one(),
         (Binary::Mul, Compute::I64) => "vec2<u32>(1u, 0u)",
-        (Binary::Mul, Compute::F32) => "1.0",
-        (Binary::Mul, Compute::F64) => "vec2<u32>(0u, 0x3ff00000u)",
         (Binary::Mul, _) => "1",
-        (_, Compute::Mask) => match largest {
-            true => "true",
-            false => "false",
-        },
-        (Binary::Add, Compute::I64 | Compute::F64) => "vec2<u32>(0u, 0u)",
-        (Binary::Add, Compute::F32) => "0.0",
+        (_, Compute::Mask) if is_largest => "true",
+        (_, Compute::Mask) => "false",
+        (Binary::Add, Compute::F32 | Compute::F64) => float.zero(),
+        (Binary::Add, Compute::I64) => "vec2<u32>(0u, 0u)",
         (Binary::Add, _) => "0",
-        (_, Compute::F64) if largest => "vec2<u32>(0u, 0x7ff00000u)",
-        (_, Compute::F64) => "vec2<u32>(0u, 0xfff00000u)",
-        (_, Compute::I64) if largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
+        (_, Compute::F32 | Compute::F64) if is_largest => float.infinity(),
+        (_, Compute::F32 | Compute::F64) => float.negative_infinity(),
+        (_, Compute::I64) if is_largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
         (_, Compute::I64) => "vec2<u32>(0u, 0x80000000u)",
-        (_, Compute::F32) if largest => "bitcast<f32>(0x7f800000u ^ zero)",
-        (_, Compute::F32) => "bitcast<f32>(0xff800000u ^ zero)",
-        (_, Compute::I32) if largest => "2147483647",
+        (_, Compute::I32) if is_largest => "2147483647",
         (_, Compute::I32) => "i32(-2147483648)",
     }
 }

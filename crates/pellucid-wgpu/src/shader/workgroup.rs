@@ -1,6 +1,7 @@
 //! Reductions over the invocations of a workgroup.
 
-use super::program::{Accumulator, type_text};
+use super::program::Accumulator;
+use super::types::type_text;
 use super::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Compute;
 

@@ -1,8 +1,8 @@
 //! `Attention`: scaled dot-product attention and its gradient, without a stored matrix of scores.
 //!
 //! A workgroup computes 32 rows of an output. It loops over blocks of 32 columns: the scores Q·Kᵀ of the block are a
-//! [tiled product](super::tile), the weights are computed from them in registers, and their product with a block of
-//! values is added to the rows. The rows of an output wider than 128 elements (32 for `f64`) are divided.
+//! [tiled product](super::shared::tile), the weights are computed from them in registers, and their product with a
+//! block of values is added to the rows. The rows of an output wider than 128 elements (32 for `f64`) are divided.
 //!
 //! | pass | rows | columns | weights | values |
 //! | --- | --- | --- | --- | --- |
@@ -16,23 +16,20 @@
 //! λ is rounded. The pass of the queries stores the reciprocals of these sums and Σ Ω·O for the other two.
 
 mod pass;
+mod template;
 
 use super::GpuFamily;
-use super::tile::is_narrow;
+use super::shared::tile::is_narrow;
 use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
 use crate::shader::iterations::iterations;
-use crate::shader::program::float_prefix;
+use crate::shader::types::FloatText;
 use pass::{AttentionPass, BLOCK, PassKind};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Attention, AttentionPart, metas};
 use pellucid_ir::{Result, Shape};
 
 impl GpuFamily for Attention {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
         let [queries, keys, values] = [0, 1, 2].map(|k| inputs[k].layout.shape());
         let length = |shape: &Shape, back: usize| shape.rank().checked_sub(back).map_or(1, |axis| shape[axis]);
@@ -45,7 +42,7 @@ impl GpuFamily for Attention {
         let compute = inputs[0].dtype.compute();
         let products = if is_narrow(compute) { 44 + elements } else { 128 + 21 * (elements + BLOCK) };
         // 16 weights and the factors of four rows.
-        let exponentials = 20 * iterations(&format!("{}_exp(x)", float_prefix(compute)));
+        let exponentials = 20 * iterations(&FloatText(compute).call("exp", &["x"]));
         blocks.saturating_mul(products + exponentials)
     }
 

@@ -1,16 +1,17 @@
-//! [`AttentionPass`]: the dispatch of one output.
+//! [`AttentionPass`]: the dispatch of one output. Its text is in [`template`].
 
+use super::template;
 use crate::dispatch_list::DispatchList;
-use crate::families::tile::{
-    ArrayText, FactorLoader, FactorSide, SharedTile, TiledArray, WorkgroupTile, declare_shared, quad_type,
+use crate::families::shared::tile::{
+    ArrayText, FactorLoader, FactorSide, SharedTile, TiledArray, WorkgroupTile, declare_shared, is_narrow, quad_type,
 };
-use crate::operand::BufferRef;
-use crate::operand::{Bindings, DeviceArray};
-use crate::shader::float::FloatText;
+use crate::operand::{Bindings, BufferRef, DeviceArray};
 use crate::shader::parameters::Parameters;
+use crate::shader::template::values;
+use crate::shader::types::{FloatText, type_text};
 use crate::shader::{BindingUse, ShaderBuilder, access};
 use pellucid_ir::kernel::{Attention, AttentionSizes};
-use pellucid_ir::{Compute, DType, Result};
+use pellucid_ir::{Compute, DType, Result, Scalar};
 
 /// The rows and columns of a block of scores. The order of accumulation depends on this number.
 pub(super) const BLOCK: usize = 32;
@@ -99,6 +100,7 @@ struct PassText<'p, 'a, 'o> {
     parameters: Parameters,
     bindings: Bindings,
     float: FloatText,
+    tile: WorkgroupTile,
     /// The numbers of rows and columns.
     limits: [String; 2],
     /// The scale of the scores.
@@ -126,12 +128,6 @@ impl<'a> AttentionPass<'a, '_> {
         let (shape, strides) = (array.shape(), array.layout.strides());
         let column = (shape.get(3).copied().unwrap_or(1), strides.get(3).copied().unwrap_or(0));
         TiledArray::matrix(array, strides[..2].to_vec(), [(shape[2], strides[2]), column])
-    }
-
-    /// Returns the matrices of an operand with rows and columns exchanged.
-    fn transposed(&self, array: DeviceArray<'a>) -> TiledArray<'a> {
-        let TiledArray { array, start, batch, rows, columns, coordinates } = self.matrices(array);
-        TiledArray { array, start, batch, rows: columns, columns: rows, coordinates }
     }
 
     /// Adds the dispatch to a list. `statistics` contains two numbers for each query: the reciprocal of the sum of its
@@ -162,7 +158,7 @@ impl<'a> AttentionPass<'a, '_> {
         let reads = self.reads();
         let bindings = Bindings::with_vectors(&mut shader, &reads, &self.writes(), |k| is_vector(&reads[k]));
         let limits = [rows, columns].map(|v| parameters.declare_len(v));
-        let scale = parameters.declare_float(compute, self.kernel.scale);
+        let scale = parameters.declare_scalar(compute, Scalar::Float(self.kernel.scale));
         let statistics_binding = statistics.map(|_| {
             shader.binding(if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read })
         });
@@ -172,11 +168,12 @@ impl<'a> AttentionPass<'a, '_> {
             parameters,
             bindings,
             float: FloatText(compute),
+            tile,
             limits,
             scale,
             statistics: statistics_binding,
         };
-        text.generate(&tile, (chunks, row_tiles, own_heads, width));
+        text.generate([chunks, row_tiles, own_heads, width]);
         let PassText { shader, parameters, mut bindings, .. } = text;
         bindings.buffers.extend(statistics);
         list.dispatch("attention", shader, parameters, &bindings.buffers, items)
@@ -184,7 +181,20 @@ impl<'a> AttentionPass<'a, '_> {
 }
 
 impl<'a> PassText<'_, 'a, '_> {
-    /// Returns the text of an operand: input `k` of the kernel, for head `head`.
+    /// Adds the lines of a template. All templates have the values of this function.
+    fn template(&mut self, text: &str, values: &[(&str, &str)]) {
+        let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{BLOCK}u"));
+        self.float.template(&mut self.shader, text, &[values, values![rows, columns, scale, block]].concat());
+    }
+
+    /// Returns the lines that `lines` adds, as a value of a template.
+    fn part(&mut self, lines: impl FnOnce(&mut Self)) -> String {
+        let before = std::mem::take(&mut self.shader.body);
+        lines(self);
+        std::mem::replace(&mut self.shader.body, before)
+    }
+
+    /// Returns the text of the matrix of an operand for head `head`.
     fn declare(&mut self, array: &TiledArray<'a>, binding: usize, head: &str) -> ArrayText {
         let [start, sequence, of_head] =
             [array.start, array.batch[0], array.batch[1]].map(|v| self.parameters.declare(v));
@@ -192,373 +202,255 @@ impl<'a> PassText<'_, 'a, '_> {
         array.declare(&mut self.parameters, binding, base)
     }
 
-    /// Returns the matrix of input `k` of the kernel.
+    /// Returns the text of the matrix of input `k` of the kernel.
     fn input(&mut self, k: usize, transposed: bool) -> ArrayText {
         let array = self.pass.inputs[k];
-        let matrices = if transposed { self.pass.transposed(array) } else { self.pass.matrices(array) };
+        let matrices = self.pass.matrices(array);
+        let matrices = if transposed { matrices.transposed() } else { matrices };
         let at = self.pass.kind.inputs().iter().position(|&own| own == k).unwrap_or(0);
         let head = if matches!(k, K | V) { "group_head" } else { "query_head" };
         self.declare(&matrices, self.bindings.input(at), head)
     }
 
-    fn line(&mut self, text: impl AsRef<str>) {
-        self.shader.line(text);
+    /// Adds the lines that declare a variable and assign an element to it. `row` and `column` are indices with their
+    /// limits.
+    fn load(&mut self, array: &ArrayText, [row, column]: [(&str, &str); 2], compute: Compute, name: &str) {
+        let shader = &mut self.shader;
+        let (row, column) = (array.row_part(shader, row.0, row.1), array.column_part(shader, column.0, column.1));
+        shader.line(format!("var {name}: {};", type_text(compute)));
+        array.load_element(shader, (&row, &column), compute, name);
     }
 
-    fn generate(&mut self, tile: &WorkgroupTile, (chunks, row_tiles, heads, width): (usize, usize, usize, usize)) {
+    fn generate(&mut self, [chunks, row_tiles, heads, width]: [usize; 4]) {
         let AttentionSizes { heads: all_heads, groups, width: score_depth, depth, .. } = self.pass.sizes;
-        let (kind, float, compute) = (self.pass.kind, self.float, self.float.0);
         let [chunks, row_tiles, heads, width, shared, score_depth, depth] =
             [chunks, row_tiles, heads, width, all_heads / groups.max(1), score_depth, depth]
                 .map(|v| self.parameters.declare_len(v));
-        let [rows, columns] = self.limits.clone();
-        // 16 KiB of shared memory suffice: the weights, and a memory that factors of scores and values share.
-        let is_narrow = compute == Compute::F32;
-        let score_step = if is_narrow { 16 } else { 8 };
-        let globals = &mut self.shader;
-        declare_shared(globals, "factors", compute, (2 * BLOCK * score_step).max(tile.width() * VALUE_STEP));
-        let row_tile = SharedTile::within("left", ("factors", 0), compute, (BLOCK, score_step));
-        let column_tile = SharedTile::within("right", ("factors", BLOCK * score_step), compute, (BLOCK, score_step));
-        let value_tile = SharedTile::within("values", ("factors", 0), compute, (tile.width(), VALUE_STEP));
-        let weight_tile = SharedTile::declare(globals, "weights", compute, (BLOCK, BLOCK));
-        let partials = format!("array<{}, {}>", float.ty(), BLOCK * 8);
-        globals
-            .globals
-            .push_str(&format!("var<workgroup> maxima: {partials};\nvar<workgroup> partials: {partials};\n"));
-
-        self.begin_group(tile, [&chunks, &row_tiles, &heads, &shared]);
-        // Query i attends to the keys 0..=i, so whole blocks are not visible.
-        let (begin, end): (String, String) = match (self.pass.kernel.causal, kind.has_query_rows()) {
-            (false, _) => ("0u".into(), columns.clone()),
-            (true, true) => ("0u".into(), format!("min({columns}, first_row + {BLOCK}u)")),
-            (true, false) => ("first_row".into(), columns.clone()),
-        };
-        let (row_input, column_input) = if kind.has_query_rows() { (Q, K) } else { (K, Q) };
-        let factors = [self.input(row_input, false), self.input(column_input, true)];
-        let products = kind.has_gradient_weights().then(|| {
-            let (row, column) = if kind.has_query_rows() { (GRADIENT, V) } else { (V, GRADIENT) };
-            [self.input(row, false), self.input(column, true)]
+        let (has_query_rows, tile) = (self.pass.kind.has_query_rows(), self.tile);
+        let declare_tile = self.part(|text| {
+            tile.declare_grid(&mut text.shader);
+            tile.declare(&mut text.shader, "total");
         });
+        let begin_rows = if has_query_rows { self.part(Self::begin_rows) } else { String::new() };
+        let visit_columns = self.part(|text| text.visit_columns(&width, [&score_depth, &depth]));
+        let finish_rows = if has_query_rows { self.part(Self::finish_rows) } else { String::new() };
+        let store = self.part(|text| text.store(&width));
+        let visit_head = if has_query_rows { template::QUERY_HEAD } else { template::KEY_HEAD };
+        let tile_width = format!("{}u", tile.width());
+        let group = values![chunks, row_tiles, heads, shared, tile_width, declare_tile];
+        let rows = values![visit_head, begin_rows, visit_columns, finish_rows, store];
+        self.template(template::PASS, &[&group[..], rows].concat());
+    }
+
+    /// Adds the loop over the columns.
+    fn visit_columns(&mut self, width: &str, [score_depth, depth]: [&str; 2]) {
+        let (kind, compute) = (self.pass.kind, self.float.0);
+        // 16 KiB of shared memory suffice: the weights, and a memory that factors of scores and values share.
+        let score_step = if is_narrow(compute) { 16 } else { 8 };
+        let (shader, width_of_tile) = (&mut self.shader, self.tile.width());
+        declare_shared(shader, "factors", compute, (2 * BLOCK * score_step).max(width_of_tile * VALUE_STEP));
+        let factor_tile =
+            |name, side| SharedTile::within(name, ("factors", side * BLOCK * score_step), compute, (BLOCK, score_step));
+        let tiles = [factor_tile("left", 0), factor_tile("right", 1)];
+        let value_tile = SharedTile::within("values", ("factors", 0), compute, (width_of_tile, VALUE_STEP));
+        let weight_tile = SharedTile::declare(shader, "weights", compute, (BLOCK, BLOCK));
+        for name in ["maxima", "partials"] {
+            let declaration = format!("var<workgroup> {name}: array<{}, {}>;\n", self.float.ty(), BLOCK * 8);
+            shader.globals.push_str(&declaration);
+        }
+        let sides = |query, key| if kind.has_query_rows() { (query, key) } else { (key, query) };
+        let mut factors = |(row, column)| [self.input(row, false), self.input(column, true)];
+        let (scored, products) =
+            (factors(sides(Q, K)), kind.has_gradient_weights().then(|| factors(sides(GRADIENT, V))));
         let values = self.input(kind.values(), false);
-        let query_data = (!kind.has_query_rows()).then(|| self.input(LOG_SUMS, false));
-        self.line(format!("let end_column = {end};"));
-        self.line(format!(
-            "for (var first_column = {begin}; first_column < end_column; \
-                           first_column = first_column + {BLOCK}u) {{"
-        ));
-        // All invocations have read the previous weights.
-        self.line("workgroupBarrier();");
-        let scores = WorkgroupTile { compute, grid: [8, 8], quads: [1, 1] };
-        let tiles = [&row_tile, &column_tile];
-        let place = (["first_row", "first_column"], [&*rows, &*columns]);
-        let shader = &mut self.shader;
-        scores.declare(shader, "score");
-        scores.accumulate(shader, "score", ([&factors[0], &factors[1]], tiles), place, ("0u", &score_depth));
-        self.line(format!("var weight = {};", scores.as_array("score")));
-        if let Some([row, column]) = &products {
-            let shader = &mut self.shader;
-            scores.declare(shader, "product");
-            scores.accumulate(shader, "product", ([row, column], tiles), place, ("0u", &depth));
-            self.line(format!("var slope = {};", scores.as_array("product")));
-        }
-        self.mask_scores();
-        match kind {
-            PassKind::Output => self.update_softmax(tile),
-            _ => self.gradient_weights(query_data.as_ref()),
-        }
-        self.multiply_values(tile, (&weight_tile, &value_tile), &values, &width);
-        self.line("}");
-        if kind.has_query_rows() {
-            self.finish_rows(tile);
-        } else {
-            self.line("}");
-        }
-        self.store(tile, &width);
+        let log_sums = (!kind.has_query_rows()).then(|| self.input(LOG_SUMS, false));
+        let compute_scores = self.part(|text| {
+            text.multiply_factors(&scored, &tiles, score_depth, ("score", "weight"));
+            if let Some(products) = &products {
+                text.multiply_factors(products, &tiles, depth, ("product", "slope"));
+            }
+        });
+        let mask_scores = self.part(Self::mask_scores);
+        let compute_weights = self.part(|text| match kind {
+            PassKind::Output => text.softmax_weights(),
+            _ => text.gradient_weights(log_sums.as_ref()),
+        });
+        let multiply_values = self.part(|text| text.multiply_values((&weight_tile, &value_tile), &values, width));
+        // Query i attends to the keys 0..=i, so whole blocks are not visible.
+        let (first_column, end_column) = match (self.pass.kernel.causal, kind.has_query_rows()) {
+            (false, _) => ("0u", "$columns"),
+            (true, true) => ("0u", "min($columns, first_row + $block)"),
+            (true, false) => ("first_row", "$columns"),
+        };
+        let (quad, shared_weights) = (quad_type(compute), weight_tile.quad("own_column * 4u + j", "own_row"));
+        let range = values![first_column, end_column, quad, shared_weights];
+        let parts = values![compute_scores, mask_scores, compute_weights, multiply_values];
+        self.template(template::COLUMNS, &[&range[..], parts].concat());
     }
 
-    /// Adds the lines that assign a workgroup to its tile, and begin its query head or the loop over its query heads.
-    fn begin_group(&mut self, tile: &WorkgroupTile, [chunks, row_tiles, heads, shared]: [&str; 4]) {
-        self.line("if (group >= params[0]) { return; }");
-        self.line(format!("let first_chunk = group % {chunks} * {}u;", tile.width()));
-        self.line(format!("let first_row = group / {chunks} % {row_tiles} * {BLOCK}u;"));
-        self.line(format!("let head = group / {chunks} / {row_tiles} % {heads};"));
-        self.line(format!("let sequence = group / {chunks} / {row_tiles} / {heads};"));
-        tile.declare_grid(&mut self.shader);
-        tile.declare(&mut self.shader, "total");
-        self.line(format!("var row_sum = array<{}, 4>();", self.float.ty()));
-        if self.pass.kind.has_query_rows() {
-            self.line("let query_head = head;");
-            self.line(format!("let group_head = head / {shared};"));
-            self.begin_rows();
-        } else {
-            self.line("let group_head = head;");
-            self.line(format!("for (var member = 0u; member < {shared}; member = member + 1u) {{"));
-            self.line(format!("let query_head = head * {shared} + member;"));
-        }
-    }
-
-    /// Adds the lines that store the weights of a block in shared memory, and add their product with the values.
-    fn multiply_values(
+    /// Adds the lines that compute the product of two factors for the block, as an array `array`.
+    fn multiply_factors(
         &mut self,
-        tile: &WorkgroupTile,
-        (weight_tile, value_tile): (&SharedTile, &SharedTile),
-        values: &ArrayText,
-        width: &str,
+        factors: &[ArrayText; 2],
+        tiles: &[SharedTile; 2],
+        depth: &str,
+        (sums, array): (&str, &str),
     ) {
-        let (compute, columns) = (self.float.0, self.limits[1].clone());
-        self.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-        let target = weight_tile.quad("own_column * 4u + j", "own_row");
-        let column = [0, 1, 2, 3].map(|i| format!("weight[{i}][j]")).join(", ");
-        self.line(format!("{target} = {}({column});", quad_type(compute)));
-        self.line("}");
-        let limit = ("first_chunk", width);
-        let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, values, value_tile, limit);
-        self.line(format!("for (var part = 0u; part < {BLOCK}u; part = part + {VALUE_STEP}u) {{"));
-        let shader = &mut self.shader;
-        loader.load(shader, "first_column + part", &columns);
-        shader.line("workgroupBarrier();");
-        loader.store(shader);
-        shader.line("workgroupBarrier();");
-        tile.multiply(shader, "total", (weight_tile, "part"), value_tile);
-        self.line("}");
+        let tile = WorkgroupTile { compute: self.float.0, grid: [8, 8], quads: [1, 1] };
+        let place = (["first_row", "first_column"], [&*self.limits[0], &*self.limits[1]]);
+        tile.declare(&mut self.shader, sums);
+        tile.accumulate(&mut self.shader, sums, (factors.each_ref(), tiles.each_ref()), place, ("0u", depth));
+        self.shader.line(format!("var {array} = {};", tile.as_array(sums)));
     }
 
-    /// Adds the lines that assign 0 to the scores of pairs that are out of range, and apply scale and mask to all
-    /// others. `is_visible` states for each score whether it is in range.
+    /// Adds the lines that multiply the weights of a block, which are in shared memory, with the values.
+    fn multiply_values(&mut self, (weights, tile): (&SharedTile, &SharedTile), values: &ArrayText, width: &str) {
+        let (columns, limit) = (self.limits[1].clone(), ("first_chunk", width));
+        let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, values, tile, limit);
+        let load = self.part(|text| loader.load(&mut text.shader, "first_column + part", &columns));
+        let share = self.part(|text| loader.store(&mut text.shader));
+        let multiply = self.part(|text| text.tile.multiply(&mut text.shader, "total", (weights, "part"), tile));
+        let step = format!("{VALUE_STEP}u");
+        self.template(template::MULTIPLY_VALUES, values![step, load, share, multiply]);
+    }
+
+    /// Adds the lines that apply scale and mask to the scores.
     fn mask_scores(&mut self) {
-        let float = self.float;
-        let [rows, columns] = self.limits.clone();
+        let has_query_rows = self.pass.kind.has_query_rows();
         let mask = self.pass.mask.map(|mask| {
-            let array = match self.pass.kind.has_query_rows() {
-                true => self.pass.matrices(mask),
-                false => self.pass.transposed(mask),
-            };
+            let array = self.pass.matrices(mask);
+            let array = if has_query_rows { array } else { array.transposed() };
             let binding = self.bindings.input(self.pass.kind.inputs().len());
             self.declare(&array, binding, "query_head")
         });
-        self.line("var is_visible = array<vec4<bool>, 4>();");
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        self.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-        self.line("let row = first_row + own_row * 4u + i;");
-        self.line("let column = first_column + own_column * 4u + j;");
-        let mut visible = format!("row < {rows} && column < {columns}");
-        if self.pass.kernel.causal {
-            visible += if self.pass.kind.has_query_rows() { " && column <= row" } else { " && row <= column" };
-        }
-        self.line(format!("is_visible[i][j] = {visible};"));
-        self.line(format!("var score = {};", float.mul("weight[i][j]", &self.scale)));
-        if let Some(mask) = &mask {
-            let shader = &mut self.shader;
-            let row = mask.row_part(shader, "row", &rows);
-            let column = mask.column_part(shader, "column", &columns);
-            let is_boolean = mask.dtype == DType::Bool;
-            let (ty, compute, zero) = match is_boolean {
-                true => ("bool", Compute::Mask, "false"),
-                false => (float.ty(), float.0, float.zero()),
-            };
-            shader.line(format!("var masked: {ty} = {zero};"));
-            mask.load_element(shader, (&row, &column), compute, "masked");
-            let score = match is_boolean {
-                true => format!("select({}, score, masked)", float.negative_infinity()),
-                false => float.add("score", "masked"),
-            };
-            shader.line(format!("score = {score};"));
-        }
-        self.line(format!("weight[i][j] = select({}, score, is_visible[i][j]);", float.negative_infinity()));
-        self.line("}");
-        self.line("}");
+        let and_is_visible = match (self.pass.kernel.causal, has_query_rows) {
+            (false, _) => "",
+            (true, true) => " && column <= row",
+            (true, false) => " && row <= column",
+        };
+        let (load_mask, apply_mask) = match &mask {
+            None => Default::default(),
+            Some(mask) => {
+                let [rows, columns] = self.limits.clone();
+                let is_boolean = mask.dtype == DType::Bool;
+                let compute = if is_boolean { Compute::Mask } else { self.float.0 };
+                let load = self.part(|text| text.load(mask, [("row", &rows), ("column", &columns)], compute, "masked"));
+                let apply = match is_boolean {
+                    true => "score = select($negative_infinity, score, masked);",
+                    false => "score = $add(score, masked);",
+                };
+                (load, apply)
+            }
+        };
+        self.template(template::MASK_SCORES, values![and_is_visible, load_mask, apply_mask]);
     }
 
-    /// Adds the lines that combine the values `own[i]` of the eight invocations of each row, in their order, and
-    /// assign the results to `combined[i]`.
-    fn combine_rows(&mut self, memory: &str, function: &str, own: &str, combined: &str) {
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        self.line(format!("{memory}[(own_row * 4u + i) * 8u + own_column] = {own}[i];"));
-        self.line("}");
-        self.line("workgroupBarrier();");
-        self.line(format!("var {combined} = array<{}, 4>();", self.float.ty()));
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        self.line(format!("var result = {memory}[(own_row * 4u + i) * 8u];"));
-        self.line("for (var c = 1u; c < 8u; c = c + 1u) {");
-        let next = format!("{memory}[(own_row * 4u + i) * 8u + c]");
-        self.line(format!("result = {};", self.float.call(function, &["result", &next])));
-        self.line("}");
-        self.line(format!("{combined}[i] = result;"));
-        self.line("}");
+    /// Returns the lines that combine the values `own[i]` of the invocations of each row to `combined[i]`.
+    fn combine_rows(&mut self, memory: &str, combine: &str, own: &str, combined: &str) -> String {
+        self.part(|text| text.template(template::COMBINE_ROWS, values![memory, combine, own, combined]))
     }
 
     /// Adds the lines before the loop over keys: the running maximum, or Σ Ω·O and λ of every row.
     fn begin_rows(&mut self) {
-        let float = self.float;
-        let ty = float.ty();
         if self.pass.kind == PassKind::Output {
-            let lowest = [float.negative_infinity(); 4].join(", ");
-            self.line(format!("var row_max = array<{ty}, 4>({lowest});"));
-            return;
+            return self.template(template::SOFTMAX_ROWS, &[]);
         }
-        let (gradient, result) = (self.input(GRADIENT, false), self.input(RESULT, false));
-        let log_sums = self.input(LOG_SUMS, false);
-        let rows = self.limits[0].clone();
+        let [gradient, result, log_sums] = [GRADIENT, RESULT, LOG_SUMS].map(|k| self.input(k, false));
+        let (rows, compute) = (self.limits[0].clone(), self.float.0);
         let depth = self.parameters.declare_len(self.pass.sizes.depth);
-        self.line(format!("var own_dot = array<{ty}, 4>();"));
-        self.line(format!("var row_log = array<{ty}, 4>();"));
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        self.line("let row = first_row + own_row * 4u + i;");
-        self.line(format!("for (var c = own_column; c < {depth}; c = c + 8u) {{"));
-        for (name, array) in [("g", &gradient), ("o", &result)] {
-            let shader = &mut self.shader;
-            let parts = (array.row_part(shader, "row", &rows), array.column_part(shader, "c", &depth));
-            shader.line(format!("var {name}: {ty};"));
-            array.load_element(shader, (&parts.0, &parts.1), float.0, name);
-        }
-        self.line(format!("own_dot[i] = {};", float.mul_add("g", "o", "own_dot[i]")));
-        self.line("}");
-        let shader = &mut self.shader;
-        let parts = (log_sums.row_part(shader, "row", &rows), log_sums.column_part(shader, "0u", "1u"));
-        shader.line(format!("var log_sum: {ty};"));
-        log_sums.load_element(shader, (&parts.0, &parts.1), float.0, "log_sum");
-        shader.line("row_log[i] = log_sum;");
-        self.line("}");
-        self.combine_rows("maxima", "add", "own_dot", "row_dot");
+        let load_factors = self.part(|text| {
+            text.load(&gradient, [("row", &rows), ("c", &depth)], compute, "g");
+            text.load(&result, [("row", &rows), ("c", &depth)], compute, "o");
+        });
+        let load_log_sum = self.part(|text| text.load(&log_sums, [("row", &rows), ("0u", "1u")], compute, "log_sum"));
+        let combine_dots = self.combine_rows("maxima", "$add", "own_dot", "row_dot");
+        self.template(template::GRADIENT_ROWS, values![depth, load_factors, load_log_sum, combine_dots]);
     }
 
-    /// Adds the lines that replace the scores by exp(score − maximum), and scale the sums if the maximum grows.
-    fn update_softmax(&mut self, tile: &WorkgroupTile) {
-        let float = self.float;
-        let ty = float.ty();
-        self.line(format!("var own_max = array<{ty}, 4>();"));
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        let pairs = ["weight[i][0]", "weight[i][1]", "weight[i][2]", "weight[i][3]"];
-        let [left, right] = [0, 2].map(|k| float.call("max", &[pairs[k], pairs[k + 1]]));
-        self.line(format!("own_max[i] = {};", float.call("max", &[&left, &right])));
-        self.line("}");
-        self.combine_rows("maxima", "max", "own_max", "block_max");
-        self.line(format!("var own_sum = array<{ty}, 4>();"));
-        self.line(format!("var factor = array<{ty}, 4>();"));
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        self.line(format!("let largest = {};", float.call("max", &["row_max[i]", "block_max[i]"])));
-        // Without visible keys the maximum is −∞, which must not be subtracted from itself.
-        let is_empty = float.call("eq", &["largest", float.negative_infinity()]);
-        self.line(format!("let base = select(largest, {}, {is_empty});", float.zero()));
-        self.line(format!("factor[i] = {};", float.call("exp", &[&float.sub("row_max[i]", "base")])));
-        self.line("row_max[i] = largest;");
-        self.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-        self.line(format!("weight[i][j] = {};", float.call("exp", &[&float.sub("weight[i][j]", "base")])));
-        self.line(format!("own_sum[i] = {};", float.add("own_sum[i]", "weight[i][j]")));
-        self.line("}");
-        self.line("}");
-        self.combine_rows("partials", "add", "own_sum", "block_sum");
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        let scaled = float.mul("row_sum[i]", "factor[i]");
-        self.line(format!("row_sum[i] = {};", float.add(&scaled, "block_sum[i]")));
-        self.line("}");
-        tile.scale_rows(&mut self.shader, "total", "factor");
+    /// Adds the lines that replace the scores by the weights of the softmax.
+    fn softmax_weights(&mut self) {
+        let combine_maxima = self.combine_rows("maxima", "$max", "own_max", "block_max");
+        let combine_sums = self.combine_rows("partials", "$add", "own_sum", "block_sum");
+        let scale_total = self.part(|text| text.tile.scale_rows(&mut text.shader, "total", "factor"));
+        self.template(template::SOFTMAX_WEIGHTS, values![combine_maxima, combine_sums, scale_total]);
     }
 
-    /// Adds the lines that replace the scores by the weights P, or by the gradients X of the scores. The weights of
-    /// the pass of the queries are not divided by their sums yet.
+    /// Adds the lines that replace the scores by the weights of a gradient. `log_sums` is λ, if queries are columns.
     fn gradient_weights(&mut self, log_sums: Option<&ArrayText>) {
-        let float = self.float;
-        let (ty, columns) = (float.ty(), self.limits[1].clone());
-        // The data of a query belong to a column.
-        self.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-        if let Some(log_sums) = log_sums {
-            let shader = &mut self.shader;
-            shader.line("let column = first_column + own_column * 4u + j;");
-            let parts = (log_sums.row_part(shader, "column", &columns), log_sums.column_part(shader, "0u", "1u"));
-            shader.line(format!("var log_sum: {ty};"));
-            log_sums.load_element(shader, (&parts.0, &parts.1), float.0, "log_sum");
-            let at = self.statistics_position("column", &columns);
-            self.line(format!("var inverse_sum: {ty};"));
-            self.line(format!("var dot: {ty};"));
-            self.line(format!("if (column < {columns}) {{"));
-            for (name, from) in [("inverse_sum", at.clone()), ("dot", format!("{at} + 1u"))] {
-                let from = self.shader.define(from);
-                let binding = self.statistics.unwrap_or(0);
-                let value = access::load(&self.shader, binding, float.0.storage(), float.0, &from);
-                self.line(format!("{name} = {value};"));
-            }
-            self.line("}");
-        }
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        let by_row = log_sums.is_none();
-        let (log, dot) = if by_row { ("row_log[i]", "row_dot[i]") } else { ("log_sum", "dot") };
-        self.line(format!("var p = {};", float.call("exp", &[&float.sub("weight[i][j]", log)])));
-        match by_row {
-            true => self.line(format!("row_sum[i] = {};", float.add("row_sum[i]", "p"))),
-            false => self.line(format!("p = {};", float.mul("p", "inverse_sum"))),
-        }
-        if self.pass.kind.has_gradient_weights() {
-            let difference = float.sub("slope[i][j]", dot);
-            self.line(format!("p = {};", float.mul(&float.mul("p", &difference), &self.scale)));
-        }
-        self.line(format!("weight[i][j] = select({}, p, is_visible[i][j]);", float.zero()));
-        self.line("}");
-        self.line("}");
+        let load_query = log_sums.map_or(String::new(), |log_sums| self.part(|text| text.load_query(log_sums)));
+        let (log_sum, dot, normalize) = match log_sums {
+            None => ("row_log[i]", "row_dot[i]", "row_sum[i] = $add(row_sum[i], p);"),
+            Some(_) => ("log_sum", "dot", "p = $mul(p, inverse_sum);"),
+        };
+        let multiply_slope = match self.pass.kind.has_gradient_weights() {
+            true => "p = $mul($mul(p, $sub(slope[i][j], $dot)), $scale);",
+            false => "",
+        };
+        self.template(template::GRADIENT_WEIGHTS, values![load_query, log_sum, dot, normalize, multiply_slope]);
     }
 
-    /// Returns the position of the statistics of a query.
-    fn statistics_position(&mut self, query: &str, queries: &str) -> String {
+    /// Adds the lines that load the data of a query, which belong to a column.
+    fn load_query(&mut self, log_sums: &ArrayText) {
+        let (columns, compute) = (self.limits[1].clone(), self.float.0);
+        self.shader.line("let column = first_column + own_column * 4u + j;");
+        self.load(log_sums, [("column", &columns), ("0u", "1u")], compute, "log_sum");
+        let binding = self.statistics.unwrap_or(0);
+        let [inverse_sum, dot] = self
+            .statistics_positions("column", &columns)
+            .map(|at| access::load(&self.shader, binding, compute.storage(), compute, &at));
+        self.template(template::LOAD_STATISTICS, values![inverse_sum, dot]);
+    }
+
+    /// Adds the lines that compute the positions of both statistics of a query.
+    fn statistics_positions(&mut self, query: &str, queries: &str) -> [String; 2] {
         let heads = self.parameters.declare_len(self.pass.sizes.heads);
-        self.shader.define(format!("(((sequence * {heads}) + query_head) * {queries} + {query}) * 2u"))
+        let position = format!("(((sequence * {heads}) + query_head) * {queries} + {query}) * 2u");
+        let first = self.shader.define(position);
+        let second = self.shader.define(format!("{first} + 1u"));
+        [first, second]
     }
 
     /// Adds the lines that divide the rows by their sums and store λ or the statistics.
-    fn finish_rows(&mut self, tile: &WorkgroupTile) {
-        let float = self.float;
-        let rows = self.limits[0].clone();
-        let kind = self.pass.kind;
-        if kind == PassKind::QueryGradient {
-            self.combine_rows("partials", "add", "row_sum", "total_sum");
-            self.line("row_sum = total_sum;");
-        }
-        self.line(format!("var factor_of_sum = array<{}, 4>();", float.ty()));
-        self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-        let is_zero = float.call("eq", &["row_sum[i]", float.zero()]);
-        let inverse = float.call("recip", &["row_sum[i]"]);
-        self.line(format!("factor_of_sum[i] = select({inverse}, {}, {is_zero});", float.zero()));
-        self.line("let row = first_row + own_row * 4u + i;");
-        self.line(format!("if (first_chunk == 0u && own_column == 0u && row < {rows}) {{"));
-        if kind == PassKind::Output {
+    fn finish_rows(&mut self) {
+        let (sums, combine_sums) = match self.pass.kind {
+            PassKind::Output => ("row_sum", String::new()),
+            _ => ("total_sum", self.combine_rows("partials", "$add", "row_sum", "total_sum")),
+        };
+        let store_row = self.part(Self::store_row);
+        let scale_total = self.part(|text| text.tile.scale_rows(&mut text.shader, "total", "factor_of_sum"));
+        self.template(template::FINISH_ROWS, values![sums, combine_sums, store_row, scale_total]);
+    }
+
+    /// Adds the lines that store λ or the statistics of a row.
+    fn store_row(&mut self) {
+        let (rows, float) = (self.limits[0].clone(), self.float);
+        let (compute, storage) = (float.0, float.0.storage());
+        if self.pass.kind == PassKind::Output {
             let array = self.pass.matrices(self.pass.outputs[1]);
             let log_sums = self.declare(&array, self.bindings.output(1), "query_head");
             let shader = &mut self.shader;
-            let parts = (log_sums.row_part(shader, "row", &rows), log_sums.column_part(shader, "0u", "1u"));
-            let at = log_sums.position(shader, &parts.0, &parts.1);
-            let log = float.add("row_max[i]", &float.call("ln", &["row_sum[i]"]));
-            let value = shader.define(format!("select({log}, {}, {is_zero})", float.infinity()));
-            access::store(shader, log_sums.binding, float.0, float.0.storage(), &value, &at);
-        } else {
-            let at = self.statistics_position("row", &rows);
-            for (value, to) in [("factor_of_sum[i]", at.clone()), ("row_dot[i]", format!("{at} + 1u"))] {
-                let to = self.shader.define(to);
-                let binding = self.statistics.unwrap_or(0);
-                access::store(&mut self.shader, binding, float.0, float.0.storage(), value, &to);
-            }
+            let (row, column) = (log_sums.row_part(shader, "row", &rows), log_sums.column_part(shader, "0u", "1u"));
+            let at = log_sums.position(shader, &row, &column);
+            self.template(template::LOG_SUM, &[]);
+            return access::store(&mut self.shader, log_sums.binding, compute, storage, "log_sum", &at);
         }
-        self.line("}");
-        self.line("}");
-        tile.scale_rows(&mut self.shader, "total", "factor_of_sum");
+        let positions = self.statistics_positions("row", &rows);
+        for (value, to) in ["factor_of_sum[i]", "row_dot[i]"].iter().zip(&positions) {
+            access::store(&mut self.shader, self.statistics.unwrap_or(0), compute, storage, value, to);
+        }
     }
 
     /// Adds the lines that store the rows.
-    fn store(&mut self, tile: &WorkgroupTile, width: &str) {
-        let rows = self.limits[0].clone();
+    fn store(&mut self, width: &str) {
+        let (rows, compute) = (self.limits[0].clone(), self.float.0);
         let array = self.pass.matrices(self.pass.outputs[self.pass.kind.output()]);
         let head = if self.pass.kind.has_query_rows() { "query_head" } else { "group_head" };
         let output = self.declare(&array, self.bindings.output(0), head);
-        let float = self.float;
-        tile.loop_over_quads(&mut self.shader, "total", |shader, quad, quad_row, quad_column| {
-            shader.line(format!("let row = first_row + {quad_row};"));
-            shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-            shader.line(format!("let column = first_chunk + {quad_column} + j;"));
-            shader.line(format!("if (row < {rows} && column < {width}) {{"));
+        let place = (["first_row", "first_chunk"], [&*rows, width]);
+        self.tile.loop_over_elements(&mut self.shader, "total", place, |shader, value| {
             let parts = (output.row_part(shader, "row", &rows), output.column_part(shader, "column", width));
             let at = output.position(shader, &parts.0, &parts.1);
-            let value = shader.define(format!("{quad}[j]"));
-            access::store(shader, output.binding, float.0, float.0.storage(), &value, &at);
-            shader.line("}");
-            shader.line("}");
+            access::store(shader, output.binding, compute, compute.storage(), value, &at);
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::step::StepArray;
 use crate::shader::ShaderBuilder;
-use crate::shader::float::FloatText;
+use crate::shader::types::FloatText;
 use pellucid_ir::kernel::RnnMode;
 
 /// The arrays of a cell at one step. Blocks of the gates are `hidden` columns apart.

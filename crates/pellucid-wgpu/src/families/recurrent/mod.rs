@@ -1,7 +1,7 @@
 //! `Recurrent`: the time steps of a recurrent layer, forward and backward.
 //!
-//! A time step is one dispatch: a [tiled product](super::tile) whose epilogue is the cell. A projected step has a
-//! second product.
+//! A time step is one dispatch: a [tiled product](super::shared::tile) whose epilogue is the cell. A projected step has
+//! a second product.
 //!
 //! - Forward, the product of the previous states and W has neighbouring columns for the gates of one unit, so one
 //!   invocation has all gates of a unit.
@@ -18,15 +18,14 @@ mod cell;
 mod step;
 
 use super::GpuFamily;
-use super::bounds::check_lengths;
 use super::copy::copy;
-use super::tile::{Coordinate, Digit, TiledArray, is_narrow};
+use super::shared::indices::check_lengths;
+use super::shared::tile::{Coordinate, Digit, TiledArray, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
-use crate::shader::float::FloatText;
 use crate::shader::iterations::iterations;
-use crate::shader::program::float_prefix;
+use crate::shader::types::FloatText;
 use cell::CellArrays;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode, metas};
@@ -34,10 +33,6 @@ use pellucid_ir::{Layout, Result};
 use step::{StepArray, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
-    fn is_supported(&self) -> bool {
-        true
-    }
-
     fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
         let shapes: Vec<Meta> =
             inputs.iter().map(|o| Meta { shape: o.layout.shape().clone(), dtype: o.dtype }).collect();
@@ -46,7 +41,7 @@ impl GpuFamily for Recurrent {
         // The products of a step are over units, or over the gradients of all gates.
         let of_product: usize = if is_narrow(compute) { 1 } else { 21 };
         // An invocation computes 16 gates, or their gradients.
-        let of_cells = 16 * iterations(&format!("{}_tanh(x)", float_prefix(compute)));
+        let of_cells = 16 * iterations(&FloatText(compute).call("tanh", &["x"]));
         (of_product * 4).saturating_mul(sizes.hidden.max(sizes.state)).saturating_add(of_cells)
     }
 
@@ -245,11 +240,9 @@ impl<'a> RecurrentDispatches<'a, '_> {
     ) -> Result<StepDispatch> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
         let states = &self.outputs[1];
-        let TiledArray { array, start, batch: outer, rows, columns, coordinates } =
-            matrix(projection, [0, 0], [state, hidden]);
         let factors = StepFactors {
             left: (matrix(unprojected, [0, 0], [batch, hidden]), None),
-            right: TiledArray { array, start, batch: outer, rows: columns, columns: rows, coordinates },
+            right: matrix(projection, [0, 0], [state, hidden]).transposed(),
             depth: hidden,
         };
         let reads: Vec<DeviceArray<'_>> = self.lengths.into_iter().collect();

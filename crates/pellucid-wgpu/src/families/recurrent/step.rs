@@ -1,10 +1,10 @@
 //! [`StepShader`]: one dispatch of a time step, a tiled product whose epilogue reads and writes arrays of the step.
 
 use crate::dispatch_list::DispatchList;
-use crate::families::tile::{ArrayText, SharedTile, TiledArray, WorkgroupTile, choose_tile};
+use crate::families::shared::tile::{ArrayText, SharedTile, TiledArray, WorkgroupTile, choose_tile};
 use crate::operand::{Bindings, DeviceArray};
-use crate::shader::float::FloatText;
 use crate::shader::parameters::Parameters;
+use crate::shader::types::FloatText;
 use crate::shader::{ShaderBuilder, access};
 use pellucid_ir::{Compute, Result};
 
@@ -193,24 +193,21 @@ impl StepShader {
         if groups == 0 {
             return Ok(StepDispatch { index: None, parameters });
         }
-        tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
-            shader.line(format!("let row = first_row + {quad_row};"));
-            if is_grouped {
+        if is_grouped {
+            tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
+                shader.line(format!("let row = first_row + {quad_row};"));
                 shader.line(format!("let column = (first_column + {quad_column}) / 4u;"));
                 shader.line(format!("if (row < {rows} && column * 4u < {columns}) {{"));
                 let products: Vec<String> = (0..4).map(|k| format!("{quad}[{k}]")).collect();
                 lines(shader, "row", "column", &products);
                 shader.line("}");
-            } else {
-                shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-                shader.line(format!("let column = first_column + {quad_column} + j;"));
-                shader.line(format!("if (row < {rows} && column < {columns}) {{"));
-                let product = shader.define(format!("{quad}[j]"));
-                lines(shader, "row", "column", &[product]);
-                shader.line("}");
-                shader.line("}");
-            }
-        });
+            });
+        } else {
+            let place = (["first_row", "first_column"], [&*rows, &*columns]);
+            tile.loop_over_elements(&mut shader, "sum", place, |shader, product| {
+                lines(shader, "row", "column", &[product.into()]);
+            });
+        }
         list.dispatch("recurrent", shader, at_times(&parameters, times), &bindings.buffers, groups)?;
         Ok(StepDispatch { index: Some(list.len() - 1), parameters })
     }

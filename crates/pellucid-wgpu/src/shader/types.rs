@@ -1,7 +1,25 @@
-//! [`FloatText`]: the arithmetic of a float type as text.
+//! Types, constants and the arithmetic of floats as text.
+//!
+//! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
+//! `f64` is the `vec2<u32>` of its bits; its arithmetic uses integers, so every adapter supports it.
 
-use super::program::type_text;
+use super::ShaderBuilder;
 use pellucid_ir::Compute;
+
+/// Returns the WGSL type of a compute type.
+pub(crate) fn type_text(compute: Compute) -> &'static str {
+    match compute {
+        Compute::Mask => "bool",
+        Compute::I32 => "i32",
+        Compute::I64 | Compute::F64 => "vec2<u32>",
+        Compute::F32 => "f32",
+    }
+}
+
+/// Returns the prefix of the library functions of a float type.
+pub(crate) fn float_prefix(compute: Compute) -> &'static str {
+    if compute == Compute::F64 { "d" } else { "f" }
+}
 
 /// The operations of `f32` or `f64` as WGSL, with the functions of the library.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,8 +33,7 @@ impl FloatText {
 
     /// Returns the call of a function of the library or of the translated sources.
     pub(crate) fn call(self, name: &str, args: &[&str]) -> String {
-        let prefix = if self.0 == Compute::F64 { "d" } else { "f" };
-        format!("{prefix}_{name}({})", args.join(", "))
+        format!("{}_{name}({})", float_prefix(self.0), args.join(", "))
     }
 
     /// Returns a + b.
@@ -57,5 +74,20 @@ impl FloatText {
     /// Returns −∞.
     pub(crate) fn negative_infinity(self) -> &'static str {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0xfff00000u)" } else { "bitcast<f32>(0xff800000u ^ zero)" }
+    }
+
+    /// Adds the lines of a template. In addition to `values`, it has the constants of the type, and calls of functions:
+    /// `$add($zero, x)`.
+    pub(crate) fn template(self, shader: &mut ShaderBuilder, text: &str, values: &[(&str, &str)]) {
+        shader.fill_template(text, |name| {
+            let known = values.iter().find(|(own, _)| *own == name).map(|(_, value)| value.to_string());
+            Some(known.unwrap_or_else(|| match name {
+                "real" => self.ty().into(),
+                "zero" => self.zero().into(),
+                "infinity" => self.infinity().into(),
+                "negative_infinity" => self.negative_infinity().into(),
+                function => format!("{}_{function}", float_prefix(self.0)),
+            }))
+        });
     }
 }

@@ -316,6 +316,28 @@ impl WorkgroupTile {
         format!("array<{}, {}>({})", quad_type(self.compute), self.count(), all.join(", "))
     }
 
+    /// Adds a loop over the elements of the sums `name` that are in range. `first` are the first row and the first
+    /// column of the tile, `limits` the numbers of rows and columns. `lines` receives the value of the element at `row`
+    /// and `column`.
+    pub(crate) fn loop_over_elements(
+        &self,
+        shader: &mut ShaderBuilder,
+        name: &str,
+        (first, limits): ([&str; 2], [&str; 2]),
+        lines: impl FnOnce(&mut ShaderBuilder, &str),
+    ) {
+        self.loop_over_quads(shader, name, |shader, quad, quad_row, quad_column| {
+            shader.line(format!("let row = {} + {quad_row};", first[0]));
+            shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
+            shader.line(format!("let column = {} + {quad_column} + j;", first[1]));
+            shader.line(format!("if (row < {} && column < {}) {{", limits[0], limits[1]));
+            let value = shader.define(format!("{quad}[j]"));
+            lines(shader, &value);
+            shader.line("}");
+            shader.line("}");
+        });
+    }
+
     /// Adds a loop over the quads of the sums `name` at run time. `lines` receives a quad variable, its row in the tile
     /// and its first column in the tile.
     ///

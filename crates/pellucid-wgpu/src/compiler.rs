@@ -1,12 +1,14 @@
-//! Compiled shaders, and the layouts of their bindings.
+//! [`ShaderCompiler`]: compiled shaders, and their bind groups.
 //!
 //! Group 0 contains the parameters, at a dynamic offset, and the status buffer; it is the same for all dispatches of a
 //! submission. Group 1 contains the buffers of the operands.
 
 use crate::cache::GenerationalCache;
-use crate::shader::BindingUse;
+use crate::device::{GraphicsDevice, lock};
+use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures};
+use pellucid_ir::Result;
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The number of shaders in a generation of the cache.
 const SHADERS: usize = 1024;
@@ -42,8 +44,8 @@ pub(crate) struct ShaderCompiler {
     /// The layouts of group 0 of shaders that read the status buffer, and of shaders that change it.
     headers: [wgpu::BindGroupLayout; 2],
     /// The layouts of group 1, by whether each buffer is only read.
-    operands: GenerationalCache<Vec<bool>, wgpu::BindGroupLayout>,
-    shaders: GenerationalCache<String, Arc<CompiledShader>>,
+    operands: Mutex<GenerationalCache<Vec<bool>, wgpu::BindGroupLayout>>,
+    shaders: Mutex<GenerationalCache<String, Arc<CompiledShader>>>,
 }
 
 fn storage_entry(binding: usize, read_only: bool, has_dynamic_offset: bool) -> wgpu::BindGroupLayoutEntry {
@@ -68,13 +70,14 @@ impl ShaderCompiler {
                 .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some("header"), entries: &entries })
         });
         let (operands, shaders) = (GenerationalCache::new(LAYOUTS), GenerationalCache::new(SHADERS));
-        ShaderCompiler { headers, operands, shaders }
+        ShaderCompiler { headers, operands: Mutex::new(operands), shaders: Mutex::new(shaders) }
     }
 
-    /// Creates group 0 for the parameters in a buffer, which must have `window` bytes after every offset.
+    /// Creates group 0 for the parameters in a buffer, which must have `window` bytes after every offset. The graphics
+    /// API reports errors to the error scopes of the caller.
     pub(crate) fn header_groups(
         &self,
-        device: &wgpu::Device,
+        graphics: &GraphicsDevice,
         (parameters, window): (&wgpu::Buffer, usize),
         status: &wgpu::Buffer,
     ) -> HeaderGroups {
@@ -84,46 +87,75 @@ impl ShaderCompiler {
             wgpu::BindGroupEntry { binding: 1, resource: status.as_entire_binding() },
         ];
         let [reads_status, changes_status] = [0, 1].map(|k| {
-            let layout = &self.headers[k];
-            device.create_bind_group(&wgpu::BindGroupDescriptor { label: Some("header"), layout, entries: &entries })
+            let (label, layout) = (Some("header"), &self.headers[k]);
+            graphics.counters.bind_groups.add(1);
+            graphics.device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries })
         });
         HeaderGroups { reads_status, changes_status }
     }
 
-    /// Returns the shader with this text, if it is cached.
-    pub(crate) fn get(&mut self, text: &str) -> Option<Arc<CompiledShader>> {
-        self.shaders.get(text).cloned()
+    /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
+    ///
+    /// # Errors
+    /// If the graphics API refuses the shader, or with the feature `check-translations` another graphics API would.
+    pub(crate) fn compile(
+        &self,
+        graphics: &GraphicsDevice,
+        op: &'static str,
+        shader: ShaderBuilder,
+        features: ShaderFeatures,
+    ) -> Result<Arc<CompiledShader>> {
+        let (uses, is_check) = (shader.binding_uses(), shader.is_check);
+        let text = shader.finish(features);
+        if let Some(known) = lock(&self.shaders).get(&text) {
+            return Ok(known.clone());
+        }
+        #[cfg(feature = "check-translations")]
+        crate::shader::languages::check_translations(op, &text)?;
+        let compiled = graphics.scoped(op, || {
+            let layouts = [self.headers[usize::from(is_check)].clone(), self.operand_layout(graphics, &uses)];
+            CompiledShader::new(&graphics.device, op, &text, layouts, is_check)
+        })?;
+        graphics.counters.pipelines.add(1);
+        let compiled = Arc::new(compiled);
+        lock(&self.shaders).insert(text, compiled.clone());
+        Ok(compiled)
     }
 
-    /// Adds a shader to the cache.
-    pub(crate) fn insert(&mut self, text: String, shader: Arc<CompiledShader>) {
-        self.shaders.insert(text, shader);
-    }
-
-    /// Returns the layouts of group 0 and group 1 of a shader. Shaders with the same uses of buffers share a layout.
-    pub(crate) fn layouts(
-        &mut self,
-        device: &wgpu::Device,
-        uses: &[BindingUse],
-        is_check: bool,
-    ) -> [wgpu::BindGroupLayout; 2] {
+    /// Returns the layout of group 1 of a shader. Shaders with the same uses of buffers share a layout.
+    fn operand_layout(&self, graphics: &GraphicsDevice, uses: &[BindingUse]) -> wgpu::BindGroupLayout {
         let read_only: Vec<bool> = uses.iter().map(|usage| usage.is_read_only()).collect();
-        let header = self.headers[usize::from(is_check)].clone();
-        if let Some(operands) = self.operands.get(&read_only) {
-            return [header, operands.clone()];
+        let mut known = lock(&self.operands);
+        if let Some(layout) = known.get(&read_only) {
+            return layout.clone();
         }
         let entries: Vec<wgpu::BindGroupLayoutEntry> =
             read_only.iter().enumerate().map(|(k, &read_only)| storage_entry(k, read_only, false)).collect();
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some("operands"), entries: &entries };
-        let operands = device.create_bind_group_layout(&descriptor);
-        self.operands.insert(read_only, operands.clone());
-        [header, operands]
+        let layout = graphics.device.create_bind_group_layout(&descriptor);
+        known.insert(read_only, layout.clone());
+        layout
     }
+}
+
+/// Creates group 1 of a dispatch. The graphics API reports errors to the error scopes of the caller.
+pub(crate) fn operand_group(
+    graphics: &GraphicsDevice,
+    layout: &wgpu::BindGroupLayout,
+    buffers: &[wgpu::Buffer],
+) -> wgpu::BindGroup {
+    graphics.counters.bind_groups.add(1);
+    let entries: Vec<wgpu::BindGroupEntry<'_>> = buffers
+        .iter()
+        .zip(0..)
+        .map(|(buffer, binding)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
+        .collect();
+    graphics.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
 impl CompiledShader {
     /// Compiles a shader. The graphics API reports errors to the error scopes of the caller.
-    pub(crate) fn new(
+    fn new(
         device: &wgpu::Device,
         op: &'static str,
         text: &str,

@@ -4,8 +4,8 @@ use crate::operand::DeviceArray;
 use crate::shader::ShaderBuilder;
 use crate::shader::access;
 use crate::shader::parameters::Parameters;
-use crate::shader::program::type_text;
-use pellucid_ir::{Compute, are_one_axis};
+use crate::shader::types::type_text;
+use pellucid_ir::Compute;
 
 /// One digit of a row, a column or a k index in mixed radix.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +83,11 @@ impl<'a> TiledArray<'a> {
             coordinates: Vec::new(),
         }
         .simplified()
+    }
+
+    /// Returns the array with rows and columns exchanged.
+    pub(crate) fn transposed(self) -> TiledArray<'a> {
+        TiledArray { rows: self.columns, columns: self.rows, ..self }
     }
 
     /// Removes coordinates that are always in range, and merges digits.

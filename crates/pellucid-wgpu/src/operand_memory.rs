@@ -1,7 +1,7 @@
-//! The memory of operands.
+//! [`BoundOperands`]: the operands of a kernel and their memory.
 
 use crate::buffer::WgpuBuffer;
-use crate::device::Gpu;
+use crate::gpu::Gpu;
 use crate::operand::{DeviceOperands, UncheckedOperand};
 use pellucid_ir::backend::{Buffer, CheckedKernel, Storage, View};
 use pellucid_ir::kernel::Kernel;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// [`Error::DeviceMismatch`] if the storage belongs to another device.
 pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a Storage) -> Result<&'a WgpuBuffer> {
     let buffer = storage.buffer().as_any().downcast_ref::<WgpuBuffer>().filter(|buffer| buffer.is_on(gpu));
-    buffer.ok_or_else(|| Error::DeviceMismatch { op, devices: vec![gpu.name().into(), "another device".into()] })
+    buffer
+        .ok_or_else(|| Error::DeviceMismatch { op, devices: vec![gpu.graphics.name.clone(), "another device".into()] })
 }
 
 /// The operands of a kernel and their buffers.
@@ -51,9 +52,9 @@ impl<'a> BoundOperands<'a> {
         let inputs = self.operands.inputs.len();
         let read = inputs + kernel.info().state_outputs;
         // All inputs are checked before an output gets memory.
-        for (array, buffer) in self.operands.all().zip(&self.buffers).take(read) {
+        for (k, (array, buffer)) in self.operands.all().zip(&self.buffers).take(read).enumerate() {
             if !buffer.is_allocated() && array.shape().size() > 0 {
-                let reason = "an operand that the kernel reads has no memory, because it has never been written";
+                let reason = format!("operand {k} of the kernel has no memory, because it has never been written");
                 return Err(Error::invalid(kernel.name(), reason));
             }
         }

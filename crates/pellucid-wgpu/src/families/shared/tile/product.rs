@@ -3,9 +3,8 @@
 use super::array::{ArrayText, TiledArray};
 use super::registers::{SharedTile, WorkgroupTile, is_narrow};
 use crate::dispatch_list::DispatchList;
-use crate::operand::BufferRef;
-use crate::operand::{Bindings, DeviceArray};
-use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::operand::{Bindings, BufferRef, DeviceArray};
+use crate::shader::access::{self, MergedAxes};
 use crate::shader::iterations::MAX_ITERATIONS;
 use crate::shader::parameters::Parameters;
 use crate::shader::program::{Accumulator, ProgramValues, convert_text, program_iterations, round_text};
@@ -99,6 +98,7 @@ pub(crate) struct TiledProduct<'a, 'p> {
 }
 
 /// A shader of a product while it is generated.
+#[derive(Default)]
 pub(crate) struct ProductShader {
     /// The text.
     pub(crate) shader: ShaderBuilder,
@@ -120,9 +120,7 @@ impl ProductShader {
         let strides: Vec<Vec<isize>> = all.iter().map(|a| a.batch.clone()).collect();
         let space = MergedAxes::new(batch, &strides);
         let starts: Vec<String> = all.iter().map(|a| self.parameters.declare(a.start)).collect();
-        let space_at = self.parameters.len();
-        space.push_params(&mut self.parameters);
-        let bases = position_lines(&mut self.shader, (space.dims.len(), space_at), matrix, &starts);
+        let bases = space.declare(&mut self.parameters).positions(&mut self.shader, matrix, &starts);
         for (k, (array, base)) in all.iter().zip(bases).enumerate() {
             let binding =
                 if k < inputs.len() { self.bindings.input(k) } else { self.bindings.output(k - inputs.len()) };
@@ -155,21 +153,12 @@ impl TiledProduct<'_, '_> {
         self.combine(list, &plan, partial, count)
     }
 
-    fn begin(&self, items: usize) -> ProductShader {
-        ProductShader {
-            shader: ShaderBuilder::default(),
-            parameters: Parameters::for_items(items),
-            bindings: Bindings::default(),
-            arrays: Vec::new(),
-        }
-    }
-
     /// Adds the dispatch that computes the product, or its parts in `partial`.
     fn multiply(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: Option<BufferRef>) -> Result<()> {
         let [m, n, k] = self.sizes;
         let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
         let groups = self.matrices() * tiles[0] * tiles[1] * plan.parts;
-        let mut text = self.begin(groups);
+        let mut text = ProductShader { parameters: Parameters::for_items(groups), ..Default::default() };
         let [rows, columns, depth, tile_columns, tile_count, parts, part_depth] =
             [m, n, k, tiles[1], tiles[0] * tiles[1], plan.parts, plan.part_depth]
                 .map(|v| text.parameters.declare_len(v));
@@ -195,28 +184,16 @@ impl TiledProduct<'_, '_> {
         let factors = ([&text.arrays[0], &text.arrays[1]], [&a, &b]);
         plan.tile.accumulate(&mut text.shader, "sum", factors, place, ("first_k", "end_k"));
         let scratch = partial.map(|_| text.shader.binding(BindingUse::Write));
-        let uniforms_at = text.parameters.len();
-        if let (None, Some(program)) = (partial, self.epilogue) {
-            text.parameters.push_uniforms(program, 0, 0);
-        }
+        let values = if partial.is_none() { self.declare_epilogue(&mut text.parameters) } else { None };
         let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
-        plan.tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
-            shader.line(format!("let row = first_row + {quad_row};"));
-            shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-            shader.line(format!("let column = first_column + {quad_column} + j;"));
-            shader.line(format!("if (row < {rows} && column < {columns}) {{"));
-            let value = shader.define(format!("{quad}[j]"));
-            match scratch {
-                Some(binding) => {
-                    let all = shader.define(format!("params[0] / {tile_count} / {parts}"));
-                    let at = format!("((part * {all} + matrix) * {rows} + row) * {columns} + column");
-                    let (at, compute) = (shader.define(at), plan.tile.compute);
-                    access::store(shader, binding, compute, compute.storage(), &value, &at);
-                }
-                None => self.store(shader, &arrays[2..], (&value, uniforms_at), ("row", &rows), ("column", &columns)),
+        plan.tile.loop_over_elements(&mut shader, "sum", place, |shader, value| match scratch {
+            Some(binding) => {
+                let all = shader.define(format!("params[0] / {tile_count} / {parts}"));
+                let at = format!("((part * {all} + matrix) * {rows} + row) * {columns} + column");
+                let (at, compute) = (shader.define(at), plan.tile.compute);
+                access::store(shader, binding, compute, compute.storage(), value, &at);
             }
-            shader.line("}");
-            shader.line("}");
+            None => self.store(shader, &arrays[2..], (value, values), ("row", &rows), ("column", &columns)),
         });
         bindings.buffers.extend(partial);
         list.dispatch(self.op, shader, parameters, &bindings.buffers, groups)
@@ -225,17 +202,14 @@ impl TiledProduct<'_, '_> {
     /// Adds the dispatch that adds the parts of every element in their order and stores the result.
     fn combine(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: BufferRef, count: usize) -> Result<()> {
         let [m, n, _] = self.sizes;
-        let mut text = self.begin(count);
+        let mut text = ProductShader { parameters: Parameters::for_items(count), ..Default::default() };
         let [rows, columns, parts] = [m, n, plan.parts].map(|v| text.parameters.declare_len(v));
         text.shader.line("if (thread >= params[0]) { return; }");
         text.shader.line(format!("let column = thread % {columns};"));
         text.shader.line(format!("let row = thread / {columns} % {rows};"));
         text.shader.line(format!("let matrix = thread / {columns} / {rows};"));
         text.declare_arrays(&self.batch, [&self.inputs[2..], &self.outputs], "matrix");
-        let uniforms_at = text.parameters.len();
-        if let Some(program) = self.epilogue {
-            text.parameters.push_uniforms(program, 0, 0);
-        }
+        let values = self.declare_epilogue(&mut text.parameters);
         let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
         let binding = shader.binding(BindingUse::Read);
         bindings.buffers.push(partial);
@@ -248,8 +222,13 @@ impl TiledProduct<'_, '_> {
         total.accumulate(&mut shader, &value);
         shader.line("}");
         let value = shader.define(total.result());
-        self.store(&mut shader, &arrays, (&value, uniforms_at), ("row", &rows), ("column", &columns));
+        self.store(&mut shader, &arrays, (&value, values), ("row", &rows), ("column", &columns));
         list.dispatch(self.op, shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+    }
+
+    /// Declares the uniforms of the epilogue.
+    fn declare_epilogue(&self, parameters: &mut Parameters) -> Option<ProgramValues> {
+        Some(ProgramValues::declare(parameters, self.epilogue?, 0, 0))
     }
 
     /// Adds the lines that round an element of the product, apply the epilogue and store the results. `arrays` are the
@@ -258,7 +237,7 @@ impl TiledProduct<'_, '_> {
         &self,
         shader: &mut ShaderBuilder,
         arrays: &[ArrayText],
-        (value, uniforms_at): (&str, usize),
+        (value, values): (&str, Option<ProgramValues>),
         row: (&str, &str),
         column: (&str, &str),
     ) {
@@ -272,11 +251,10 @@ impl TiledProduct<'_, '_> {
             })
             .collect();
         let product = shader.define(round_text(self.dtype, value));
-        let Some(program) = self.epilogue else {
+        let (Some(program), Some(mut values)) = (self.epilogue, values) else {
             access::store(shader, arrays[0].binding, compute, self.dtype, &product, &positions[0]);
             return;
         };
-        let mut values = ProgramValues::new(program, uniforms_at);
         values.inputs[0] = shader.define(convert_text(compute, program.inputs[0].compute, &product));
         for (k, load) in program.inputs.iter().enumerate().skip(1) {
             let text = access::load(shader, arrays[k - 1].binding, load.storage, load.compute, &positions[k - 1]);

@@ -1,0 +1,296 @@
+//! Stable sorting of integer keys, for the families `Sort` and `Scatter`.
+//!
+//! Every element has an unsigned key of 32 or 64 bits. The elements of a line are sorted by key and index; the pairs
+//! are distinct, so the order is the stable one. A first dispatch sorts tiles of up to 256 elements in shared memory,
+//! by a bitonic network (Batcher 1968); a workgroup sorts several short lines. Every further dispatch merges pairs of
+//! sorted runs: an invocation finds the beginning of its outputs by binary search (Green, McColl & Bader 2012) and
+//! merges them in order. A line of n elements costs O(n log n) operations in log₂(n / 256) + 1 dispatches. If only the
+//! first k elements are kept, runs are truncated to k elements.
+
+use crate::dispatch_list::DispatchList;
+use crate::operand::{Bindings, BufferRef};
+use crate::shader::parameters::Parameters;
+use crate::shader::template::values;
+use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use pellucid_ir::{Error, Result};
+
+/// The number of elements that a workgroup sorts in shared memory.
+const TILE: usize = 256;
+
+/// The number of elements that an invocation merges.
+const MERGED: usize = 8;
+
+/// Sorts tiles of keys, of a power of two of elements, in shared memory.
+const SORT_TILES: &str = "
+    let first_tile = group * ($slots / $tile);
+    for (var slot = local; slot < $slots; slot = slot + $workgroup) {
+        let tile = first_tile + slot / $tile;
+        let line = tile / $tiles;
+        let i = (tile % $tiles) * $tile + slot % $tile;
+        // The empty slots of a tile follow all elements.
+        var key = $largest;
+        var index = 0xffffffffu;
+        if (tile < params[0] && i < $length) {
+            $compute_key
+            key = $key;
+            index = i;
+        }
+        tile_keys[slot] = key;
+        tile_indices[slot] = index;
+    }
+    for (var size = 2u; size <= $tile; size = size << 1u) {
+        for (var distance = size >> 1u; distance > 0u; distance = distance >> 1u) {
+            workgroupBarrier();
+            for (var pair = local; pair < $pairs; pair = pair + $workgroup) {
+                let low = 2u * pair - (pair & (distance - 1u));
+                let high = low + distance;
+                // In the last phase all sequences ascend.
+                let ascends = ((low & ($tile - 1u)) & size) == 0u;
+                let a = tile_keys[low];
+                let b = tile_keys[high];
+                let a_index = tile_indices[low];
+                let b_index = tile_indices[high];
+                let swaps = $b_less || (!$a_less && b_index < a_index);
+                if (swaps == ascends) {
+                    tile_keys[low] = b;
+                    tile_keys[high] = a;
+                    tile_indices[low] = b_index;
+                    tile_indices[high] = a_index;
+                }
+            }
+        }
+    }
+    workgroupBarrier();
+    for (var slot = local; slot < $slots; slot = slot + $workgroup) {
+        let tile = first_tile + slot / $tile;
+        let offset = slot % $tile;
+        let i = (tile % $tiles) * $tile + offset;
+        if (tile < params[0] && i < $length && offset < $keep) {
+            let at = tile / $tiles * $length + i;
+            $store
+        }
+    }
+";
+
+/// Merges pairs of runs, of a power of two of elements. An invocation computes `$merged` elements.
+const MERGE_RUNS: &str = "
+    if (thread >= params[0]) { return; }
+    let line_at = thread / $blocks * $length;
+    let i = thread % $blocks * $merged;
+    let start = i & ~(2u * $run - 1u);
+    let at = line_at + start;
+    let rest = $length - start;
+    let kept = min($run, $keep);
+    let a_count = min(kept, rest);
+    let b_count = min(kept, max(rest, $run) - $run);
+    let count = min(a_count + b_count, $keep);
+    let first = i - start;
+    if (first >= count) { return; }
+    let b_at = at + $run;
+    // The number of outputs before `first` that are from the first run. An element of the second run precedes an
+    // element of the first run only if its key is smaller.
+    var low = max(first, b_count) - b_count;
+    var high = min(first, a_count);
+    while (low < high) {
+        let middle = (low + high) / 2u;
+        let a = $middle_of_a;
+        let b = $middle_of_b;
+        if ($b_less) { high = middle; } else { low = middle + 1u; }
+    }
+    var a_next = low;
+    var b_next = first - low;
+    for (var k = first; k < min(first + $merged, count); k = k + 1u) {
+        // A run that is exhausted is not compared; its position is valid memory of the line.
+        let a = $next_of_a;
+        var value = a;
+        var source = at + a_next;
+        if (b_next < b_count) {
+            let b = $next_of_b;
+            if (a_next >= a_count || $b_less) {
+                value = b;
+                source = b_at + b_next;
+            }
+        }
+        let index = $index;
+        $store
+        if (source >= b_at) { b_next = b_next + 1u; } else { a_next = a_next + 1u; }
+    }
+";
+
+/// The type of a sort key in a shader.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in crate::families) enum KeyType {
+    /// One word, a `u32`.
+    Word,
+    /// Two words, a `vec2<u32>` whose x is the lower word.
+    Pair,
+}
+
+impl KeyType {
+    /// Returns the number of words.
+    fn words(self) -> usize {
+        if self == KeyType::Word { 1 } else { 2 }
+    }
+
+    fn text(self) -> &'static str {
+        if self == KeyType::Word { "u32" } else { "vec2<u32>" }
+    }
+
+    /// Returns the largest key.
+    fn largest(self) -> &'static str {
+        if self == KeyType::Word { "0xffffffffu" } else { "vec2<u32>(0xffffffffu, 0xffffffffu)" }
+    }
+
+    /// Returns the condition a < b.
+    fn less(self, a: &str, b: &str) -> String {
+        if self == KeyType::Word { format!("({a} < {b})") } else { format!("l_lt_unsigned({a}, {b})") }
+    }
+}
+
+/// Lines of keys that are sorted independently.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::families) struct KeySort {
+    /// The name of the kernel in errors.
+    pub(in crate::families) op: &'static str,
+    /// The number of lines.
+    pub(in crate::families) lines: usize,
+    /// The number of elements of a line.
+    pub(in crate::families) length: usize,
+    /// The number of elements to keep: at least 1 and at most `length`.
+    pub(in crate::families) keep: usize,
+    /// The type of the keys.
+    pub(in crate::families) key: KeyType,
+}
+
+/// Sorted keys and indices in a scratch buffer. The first elements of line i start at i · length.
+pub(in crate::families) struct SortedKeys {
+    /// The buffer, which shaders bind as [`BindingUse::Read`].
+    pub(in crate::families) buffer: BufferRef,
+    key: KeyType,
+    /// The number of elements of all lines.
+    total: usize,
+}
+
+/// The text of [`SortedKeys`] in a shader.
+pub(in crate::families) struct SortedKeysText {
+    key: KeyType,
+    binding: usize,
+    total: String,
+}
+
+impl SortedKeys {
+    /// Adds the number of elements to the parameters and returns the text.
+    pub(in crate::families) fn declare(&self, parameters: &mut Parameters, binding: usize) -> SortedKeysText {
+        SortedKeysText { key: self.key, binding, total: parameters.declare_len(self.total) }
+    }
+}
+
+impl SortedKeysText {
+    /// Returns the expression that reads the index of an element.
+    pub(in crate::families) fn index(&self, at: &str) -> String {
+        format!("b{}[{}u * {} + {at}]", self.binding, self.key.words(), self.total)
+    }
+
+    /// Returns the expression that reads the key of an element.
+    pub(in crate::families) fn key(&self, at: &str) -> String {
+        let SortedKeysText { binding, total, .. } = self;
+        match self.key {
+            KeyType::Word => format!("b{binding}[{at}]"),
+            KeyType::Pair => format!("vec2<u32>(b{binding}[{at}], b{binding}[{total} + {at}])"),
+        }
+    }
+
+    /// Returns the statements that write an element.
+    fn store(&self, at: &str, key: &str, index: &str) -> String {
+        let SortedKeysText { binding, total, .. } = self;
+        let key = match self.key {
+            KeyType::Word => format!("b{binding}[{at}] = {key};"),
+            KeyType::Pair => format!("b{binding}[{at}] = {key}.x; b{binding}[{total} + {at}] = {key}.y;"),
+        };
+        format!("{key} {} = {index};", self.index(at))
+    }
+}
+
+impl KeySort {
+    /// Adds the dispatches that sort all lines. `shader` and `bindings` have the buffers that `key` reads.
+    ///
+    /// `key` declares its parameters, adds the lines that compute the key of element `i` of line `line`, and returns
+    /// the key.
+    ///
+    /// # Errors
+    /// If there are too many elements, or the device fails.
+    pub(in crate::families) fn sort(
+        self,
+        list: &mut DispatchList<'_>,
+        mut shader: ShaderBuilder,
+        bindings: &Bindings,
+        key: impl FnOnce(&mut ShaderBuilder, &mut Parameters) -> String,
+    ) -> Result<SortedKeys> {
+        let total = self.lines.checked_mul(self.length).filter(|&total| total <= u32::MAX as usize / 4);
+        let Some(total) = total else {
+            return Err(Error::invalid(self.op, "the keys have more than 2^30 elements"));
+        };
+        let bytes = total * (self.key.words() + 1) * 4;
+        let mut sorted = SortedKeys { buffer: list.scratch(bytes), key: self.key, total };
+
+        let tile = self.length.next_power_of_two().min(TILE);
+        let tiles = self.length.div_ceil(tile);
+        let count = self.lines * tiles;
+        let to = shader.binding(BindingUse::Write);
+        let mut parameters = Parameters::for_items(count);
+        self.sort_tiles(&mut shader, &mut parameters, (tile, tiles), (&sorted, to), key);
+        let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
+        list.dispatch(self.op, shader, parameters, &buffers, count.div_ceil(TILE / tile))?;
+
+        let mut other = if tile < self.length { list.scratch(bytes) } else { sorted.buffer };
+        let mut run = tile;
+        while run < self.length {
+            let work = self.lines * self.length.div_ceil(MERGED);
+            let (mut shader, mut parameters) = (ShaderBuilder::default(), Parameters::for_items(work));
+            self.merge_runs(&mut shader, &mut parameters, run, &sorted);
+            list.dispatch(self.op, shader, parameters, &[sorted.buffer, other], work.div_ceil(WORKGROUP as usize))?;
+            std::mem::swap(&mut sorted.buffer, &mut other);
+            run *= 2;
+        }
+        Ok(sorted)
+    }
+
+    /// Adds the lines of the dispatch that sorts tiles of `tile` elements.
+    fn sort_tiles(
+        self,
+        shader: &mut ShaderBuilder,
+        parameters: &mut Parameters,
+        (tile, tiles): (usize, usize),
+        (sorted, to): (&SortedKeys, usize),
+        key: impl FnOnce(&mut ShaderBuilder, &mut Parameters) -> String,
+    ) {
+        for (name, ty) in [("tile_keys", self.key.text()), ("tile_indices", "u32")] {
+            shader.globals.push_str(&format!("var<workgroup> {name}: array<{ty}, {TILE}>;\n"));
+        }
+        let [tile, tiles, length, keep] = [tile, tiles, self.length, self.keep].map(|v| parameters.declare_len(v));
+        let store = sorted.declare(parameters, to).store("at", "tile_keys[slot]", "tile_indices[slot]");
+        let (compute_key, key) = shader.part(|shader| key(shader, parameters));
+        let (largest, a_less, b_less) = (self.key.largest(), self.key.less("a", "b"), self.key.less("b", "a"));
+        let [slots, pairs, workgroup] = [TILE, TILE / 2, WORKGROUP as usize].map(|size| format!("{size}u"));
+        let sizes = values![tile, tiles, length, keep, slots, pairs, workgroup];
+        let keys = values![compute_key, key, largest, a_less, b_less, store];
+        shader.template(SORT_TILES, &[&sizes[..], keys].concat());
+    }
+
+    /// Adds the lines of a dispatch that merges pairs of runs of `run` elements.
+    fn merge_runs(self, shader: &mut ShaderBuilder, parameters: &mut Parameters, run: usize, sorted: &SortedKeys) {
+        let [from, to] = [BindingUse::Read, BindingUse::Write].map(|usage| shader.binding(usage));
+        let [run, blocks, length, keep] =
+            [run, self.length.div_ceil(MERGED), self.length, self.keep].map(|v| parameters.declare_len(v));
+        let from = sorted.declare(parameters, from);
+        let to = SortedKeysText { binding: to, total: from.total.clone(), ..from };
+        let positions =
+            ["(at + middle)", "(b_at + first - 1u - middle)", "(at + min(a_next, a_count - 1u))", "(b_at + b_next)"];
+        let [middle_of_a, middle_of_b, next_of_a, next_of_b] = positions.map(|at| from.key(at));
+        let (index, store) = (from.index("source"), to.store("(at + k)", "value", "index"));
+        let (b_less, merged) = (self.key.less("b", "a"), format!("{MERGED}u"));
+        let sizes = values![run, blocks, length, keep, merged];
+        let keys = values![middle_of_a, middle_of_b, next_of_a, next_of_b, b_less, index, store];
+        shader.template(MERGE_RUNS, &[&sizes[..], keys].concat());
+    }
+}

@@ -1,0 +1,71 @@
+//! [`Gpu`]: a device with its memory, its shaders and its recorded dispatches.
+//!
+//! Dispatches are [recorded](crate::submission) and submitted together. Every transfer and every wait submits the
+//! recorded dispatches first, so all work runs in the order of the calls.
+
+use crate::compiler::ShaderCompiler;
+use crate::description::DescriptionCache;
+use crate::device::{GraphicsDevice, lock};
+use crate::pool::BufferPool;
+use crate::shader::ShaderFeatures;
+use crate::shader::iterations::MAX_ITERATIONS;
+use crate::status::StatusBuffer;
+use crate::submission::RecordedDispatches;
+use pellucid_ir::Result;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A device and the state of its kernels.
+pub(crate) struct Gpu {
+    /// The device of the graphics API.
+    pub(crate) graphics: GraphicsDevice,
+    /// The properties of the adapter that change the text of shaders.
+    pub(crate) features: OnceLock<ShaderFeatures>,
+    /// Whether the adapter ends long loops.
+    pub(crate) ends_long_loops: OnceLock<bool>,
+    /// The memory.
+    pub(crate) pool: Mutex<BufferPool>,
+    /// The compiled shaders.
+    pub(crate) compiler: ShaderCompiler,
+    /// The described kernels.
+    pub(crate) descriptions: Mutex<DescriptionCache>,
+    /// The dispatches of the next submission.
+    pub(crate) recorded: Mutex<RecordedDispatches>,
+    /// The result of all checks of indices.
+    pub(crate) status: StatusBuffer,
+}
+
+impl Gpu {
+    /// Opens a device on `adapter`.
+    ///
+    /// # Errors
+    /// [`pellucid_ir::Error::DeviceUnavailable`] if the adapter refuses a device.
+    pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<Arc<Gpu>> {
+        let graphics = GraphicsDevice::open(adapter, name)?;
+        let (compiler, status) = (ShaderCompiler::new(&graphics.device), StatusBuffer::new(&graphics));
+        Ok(Arc::new(Gpu {
+            features: OnceLock::new(),
+            ends_long_loops: OnceLock::new(),
+            pool: Mutex::new(BufferPool::new(graphics.max_buffer_bytes())),
+            descriptions: Mutex::new(DescriptionCache::new()),
+            recorded: Mutex::new(RecordedDispatches::new(&graphics, &compiler, &status)),
+            compiler,
+            status,
+            graphics,
+        }))
+    }
+
+    /// Returns the properties of the adapter that change the text of shaders: none before they are known.
+    pub(crate) fn shader_features(&self) -> ShaderFeatures {
+        self.features.get().copied().unwrap_or_default()
+    }
+
+    /// Returns the number of iterations that the loops of an invocation can have together.
+    pub(crate) fn max_iterations(&self) -> usize {
+        if self.ends_long_loops.get() == Some(&true) { MAX_ITERATIONS } else { usize::MAX }
+    }
+
+    /// Submits all recorded dispatches, without waiting for them.
+    pub(crate) fn flush(&self) -> Result<()> {
+        lock(&self.recorded).submit(&self.graphics)
+    }
+}
