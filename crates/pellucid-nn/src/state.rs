@@ -335,7 +335,7 @@ fn prepare_entries<'a>(
     let missing = absent.map(|value| value.names[0].to_string()).collect();
     let mismatch = StateMismatch::of(names_and_shapes(own), missing, state);
     if !mismatch.wrong_shapes.is_empty() || strict && !mismatch.has_same_names() {
-        return Err(mismatch.into_error());
+        return Err(mismatch.into_error(if strict { "load_state_dict" } else { "load_matching" }));
     }
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.

@@ -3,17 +3,16 @@
 use crate::buffer::{DeviceMemory, WgpuBuffer};
 use crate::counters::WgpuCounters;
 use crate::description::check_scalars;
-use crate::device::lock;
 use crate::gpu::Gpu;
 use crate::operand_memory::{BoundOperands, device_buffer};
 use crate::prepared::WgpuPlan;
 use crate::{families, transfer};
-use pellucid_ir::Result;
 use pellucid_ir::backend::{
     Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Storage, Support,
 };
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotView};
+use pellucid_ir::{Result, lock};
 use std::sync::Arc;
 use std::time::Duration;
 

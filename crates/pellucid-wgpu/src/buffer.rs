@@ -1,9 +1,8 @@
 //! [`WgpuBuffer`]: the memory of one storage on a device.
 
-use crate::device::lock;
 use crate::gpu::Gpu;
 use pellucid_ir::backend::Buffer;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
 /// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer

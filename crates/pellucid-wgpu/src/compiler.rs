@@ -4,9 +4,9 @@
 //! submission. Group 1 contains the buffers of the operands.
 
 use crate::cache::GenerationalCache;
-use crate::device::{GraphicsDevice, lock};
+use crate::device::GraphicsDevice;
 use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures};
-use pellucid_ir::Result;
+use pellucid_ir::{Result, lock};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 

@@ -1,10 +1,10 @@
 //! [`GraphicsDevice`]: a device of the graphics API with its queue, its limits and its errors.
 
 use crate::counters::AtomicCounters;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 /// The feature that timestamps need.
@@ -37,11 +37,6 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => std::thread::yield_now(),
         }
     }
-}
-
-/// Locks a mutex. The data of this crate is valid after every statement, so a panic of another thread does no harm.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GraphicsDevice {

@@ -5,13 +5,13 @@
 
 use crate::compiler::ShaderCompiler;
 use crate::description::DescriptionCache;
-use crate::device::{GraphicsDevice, lock};
+use crate::device::GraphicsDevice;
 use crate::pool::BufferPool;
 use crate::shader::ShaderFeatures;
 use crate::shader::iterations::MAX_ITERATIONS;
 use crate::status::StatusBuffer;
 use crate::submission::RecordedDispatches;
-use pellucid_ir::Result;
+use pellucid_ir::{Result, lock};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A device and the state of its kernels.

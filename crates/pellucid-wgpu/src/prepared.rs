@@ -10,7 +10,7 @@
 use crate::buffer::DeviceMemory;
 use crate::compiler::{CompiledShader, HeaderGroups, operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
-use crate::device::{GraphicsDevice, lock};
+use crate::device::GraphicsDevice;
 use crate::families::describe_kernel;
 use crate::gpu::Gpu;
 use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
@@ -19,7 +19,7 @@ use crate::submission::RecordedDispatches;
 use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotUse};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
 /// The number of bind groups that a plan keeps for each list of its buffers. The pool of a training loop that runs

@@ -1,7 +1,6 @@
 //! Properties of an adapter that only a shader can detect.
 
 use crate::buffer::DeviceMemory;
-use crate::device::lock;
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
 use crate::operand::BufferRef;

@@ -7,8 +7,8 @@
 //! The host reads the status after every submission with checks, before any other submission. So a failed check skips
 //! only kernels of the same `run` or the same launch of a plan, which returns the error.
 
-use crate::device::{GraphicsDevice, lock};
-use pellucid_ir::{Error, Result};
+use crate::device::GraphicsDevice;
+use pellucid_ir::{Error, Result, lock};
 use std::sync::Mutex;
 
 /// The number of words of the status buffer.

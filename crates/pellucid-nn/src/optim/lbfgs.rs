@@ -361,7 +361,7 @@ impl Optimizer for Lbfgs {
         let missing = own.clone().filter(|(name, _)| !state.contains_key(*name)).map(|(name, _)| name.into()).collect();
         let mismatch = StateMismatch::of(own, missing, state);
         if !mismatch.is_empty() {
-            return Err(mismatch.into_error());
+            return Err(mismatch.into_error("load_state_dict"));
         }
         let number = |name: &str| state[name].try_item::<f64>();
         let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);

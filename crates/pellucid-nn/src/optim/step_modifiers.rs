@@ -30,7 +30,7 @@ enum FormulaKey {
 fn cached_formula(written: FormulaKey, make: impl FnOnce() -> Formula) -> &'static Formula {
     static KNOWN: LazyLock<Mutex<HashMap<FormulaKey, &'static Formula>>> = LazyLock::new(Mutex::default);
     let mut known = lock(&KNOWN);
-    known.entry(written).or_insert_with(|| Box::leak(Box::new(make().eternal())))
+    known.entry(written).or_insert_with(|| Box::leak(Box::new(make().leak())))
 }
 
 fn address(formula: &'static Formula) -> usize {

@@ -18,7 +18,6 @@ mod shared;
 mod sort;
 
 use crate::description::{DescriptionCache, KernelDescription};
-use crate::device::lock;
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
 use crate::operand::{DeviceArray, DeviceOperands};

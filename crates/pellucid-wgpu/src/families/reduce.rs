@@ -6,7 +6,7 @@
 //! size of a workgroup, else by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
-use super::shared::axes::{axes_space, common_shape};
+use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes};

@@ -9,7 +9,7 @@
 //! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
-use super::shared::axes::{axes_space, common_shape};
+use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, AxesText};

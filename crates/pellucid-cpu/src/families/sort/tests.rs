@@ -1,8 +1,8 @@
 use super::*;
 use crate::testing::{self, Choices, TestLayout, numbers};
 use crate::with_threads;
-use pellucid_ir::{DType, Shape};
 use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{DType, Shape};
 use std::cmp::Ordering;
 
 /// Sorts an array and returns the values and the positions.

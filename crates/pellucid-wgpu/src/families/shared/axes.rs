@@ -4,13 +4,6 @@ use crate::operand::DeviceArray;
 use crate::shader::access::MergedAxes;
 use pellucid_ir::Shape;
 
-/// Returns the shape to which all arrays broadcast.
-pub(in crate::families) fn common_shape(arrays: &[DeviceArray<'_>]) -> Option<Shape> {
-    let first = arrays.first().map_or(Shape::scalar(), |a| a.shape().clone());
-    let shape = arrays.iter().try_fold(first, |shape, a| shape.broadcast(a.shape()))?;
-    shape.checked_size().map(|_| shape)
-}
-
 /// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.
 pub(in crate::families) fn axes_space<'a>(
     arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,

@@ -5,7 +5,7 @@ use crate::shader::ShaderBuilder;
 use crate::shader::access;
 use crate::shader::parameters::Parameters;
 use crate::shader::types::type_text;
-use pellucid_ir::Compute;
+use pellucid_ir::{Compute, are_one_axis};
 
 /// One digit of a row, a column or a k index in mixed radix.
 #[derive(Clone, Copy, Debug, PartialEq)]
