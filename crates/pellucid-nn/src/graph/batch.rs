@@ -240,7 +240,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
 pub(super) fn check_batch_name(op: &'static str, expected: &str, name: &str) -> Result<()> {
     match name == expected {
         true => Ok(()),
-        false => Err(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`"))),
+        false => Err(Error::invalid(op, format!("the input must be `{expected}`, got `{name}`"))),
     }
 }
 

@@ -154,7 +154,7 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
     let (v, tau) = &promote_operands("householder_product", v, tau)?;
     let (m, n) = check_reflections("householder_product", v, tau)?;
     if n > m {
-        let help = "needs at least as many rows as columns";
+        let help = "the matrices must have at least as many rows as columns";
         return Err(Error::shapes("householder_product", [v.shape(), tau.shape()], help));
     }
     Reflections::new(v, tau)?.basis(n)

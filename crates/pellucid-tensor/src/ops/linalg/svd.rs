@@ -158,7 +158,7 @@ impl Operation for Polar {
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrix_dims("polar", a)?;
     if m < n {
-        let help = "needs at least as many rows as columns; transpose() matrices with fewer rows";
+        let help = "the matrices must have at least as many rows as columns; transpose() matrices with fewer rows";
         return Err(Error::shapes("polar", [a.shape()], help));
     }
     let outputs = apply(Polar, &[a])?;
