@@ -31,6 +31,7 @@
 //! | --- | --- |
 //! | the root, [`ops`] | tensors, operations and gradients |
 //! | [`nn`] | modules, layers, losses, optimizers |
+//! | [`distributions`] | probability distributions: samples with gradients, densities, divergences |
 //! | [`data`] | data sets and batches |
 //! | [`io`] | weights and checkpoints in files |
 //! | [`train`] | progress bars (feature `progress`) |
@@ -42,6 +43,7 @@ pub mod io;
 #[cfg(feature = "progress")]
 pub mod train;
 
+pub use pellucid_distributions as distributions;
 pub use pellucid_nn as nn;
 pub use pellucid_tensor::*;
 
