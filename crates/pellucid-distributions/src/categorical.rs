@@ -292,10 +292,7 @@ impl Distribution for Multinomial {
         let (n, dtype) = (self.total_count as f64, self.classes.probs.dtype());
         let marginal = Binomial::try_new(self.total_count, &ops::unsqueeze(&self.classes.probs, -1)?)?;
         let counts = ops::arange(0, self.total_count as i64 + 1, 1, dtype)?;
-        let expected = ops::mul(
-            &ops::exp(&marginal.try_log_prob(&counts)?)?,
-            &ops::lgamma(&ops::add(&counts, 1.0)?)?,
-        )?;
+        let expected = ops::mul(&ops::exp(&marginal.try_log_prob(&counts)?)?, &ops::lgamma(&ops::add(&counts, 1.0)?)?)?;
         let expected = ops::sum(&expected, [-2, -1])?;
         let orders = ops::lgamma(&ops::full(Shape::scalar(), n + 1.0, dtype)?)?;
         ops::add(&ops::sub(&ops::mul(&self.classes.entropy()?, n)?, &orders)?, &expected)

@@ -38,7 +38,8 @@ impl<D: Distribution> Independent<D> {
     pub fn try_new(base: D, axes: usize) -> Result<Independent<D>> {
         let batch = base.batch_shape();
         if axes > batch.rank() {
-            let reason = format!("`axes` must be at most {}, the rank of the batch shape {batch}, got {axes}", batch.rank());
+            let reason =
+                format!("`axes` must be at most {}, the rank of the batch shape {batch}, got {axes}", batch.rank());
             return Err(Error::invalid("independent", reason));
         }
         Ok(Independent { base, axes })

@@ -180,7 +180,8 @@ impl NegativeBinomial {
         logits: impl Into<TensorOrScalar<'a>>,
     ) -> Result<NegativeBinomial> {
         let count = ("total_count", total_count.into(), Constraint::Positive);
-        let [total_count, logits] = broadcast_parameters("negative_binomial", [count, ("logits", logits.into(), LOGITS)])?;
+        let [total_count, logits] =
+            broadcast_parameters("negative_binomial", [count, ("logits", logits.into(), LOGITS)])?;
         Ok(NegativeBinomial { total_count, success: SuccessProbability::from_logits(&logits)? })
     }
 

@@ -32,10 +32,7 @@ impl Uniform {
     /// [`Error::InvalidArgument`] unless low < high, if values can be read; [`Error::ShapeMismatch`],
     /// [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
-    pub fn try_new<'a>(
-        low: impl Into<TensorOrScalar<'a>>,
-        high: impl Into<TensorOrScalar<'a>>,
-    ) -> Result<Uniform> {
+    pub fn try_new<'a>(low: impl Into<TensorOrScalar<'a>>, high: impl Into<TensorOrScalar<'a>>) -> Result<Uniform> {
         let bounds = [("low", low.into(), Constraint::Real), ("high", high.into(), Constraint::Real)];
         let [low, high] = broadcast_parameters("uniform", bounds)?;
         if low.is_readable() && high.is_readable() {
