@@ -218,16 +218,11 @@ impl Distribution for RelaxedOneHotCategorical {
         let scores = elementwise!(concrete_log_ratio(x = x, l = &self.classes.logs, t = &self.temperature) => {
             l - t * x.ln()
         })?;
-        let classes = self.classes.classes() as f64;
-        let density = formula! {
-            static concrete_log_prob(x, s, total, t; k, orders) = {
-                let scale = orders + (k - 1.0) * t.ln();
-                (s - total - x.ln()).row_sum() + scale
-            };
-        };
         let total = ops::logsumexp(&scores, ops::over(-1).keepdims())?;
+        let sum = formula! { static concrete_log_prob(x, s, total) = (s - total - x.ln()).row_sum(); };
+        let sum = ops::squeeze(&ops::map_rows(sum, &[x, &scores, &total], &[], -1)?, -1)?;
         let log_orders = (1..self.classes.classes()).map(|k| (k as f64).ln()).sum::<f64>();
-        let inputs = [x, &scores, &total, &self.temperature];
-        ops::squeeze(&ops::map_rows(density, &inputs, &[classes.into(), log_orders.into()], -1)?, -1)
+        let scale = ops::mul(&ops::ln(&self.temperature)?, self.classes.classes() as f64 - 1.0)?;
+        ops::add(&sum, &ops::add(&scale, log_orders)?)
     }
 }
