@@ -75,7 +75,7 @@ impl Distribution for Beta {
 
 /// The Dirichlet distribution with density Π xₖ^(αₖ−1) / B(α) for vectors of nonnegative elements with the sum 1.
 ///
-/// A sample is the softmax of the logarithms of gamma samples. Gradients are those of [`Gamma`](crate::Gamma).
+/// A sample is the softmax of the logarithms of gamma samples. Its gradient is computed as that of [`Gamma`](crate::Gamma).
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -70,7 +70,7 @@ fn undefined_properties_are_errors() {
     assert!(matches!(poisson.try_rsample(()), Err(Error::NoGradient { op: "poisson" })));
     assert!(text(poisson.try_entropy()).starts_with("poisson: entropy is not defined"));
     assert!(text(Bernoulli::new(0.5).try_cdf(&Tensor::from(1.0))).starts_with("bernoulli: cdf is not defined"));
-    assert!(poisson.sample([3]).requires_grad() == false);
+    assert!(!poisson.sample([3]).requires_grad());
 }
 
 #[test]

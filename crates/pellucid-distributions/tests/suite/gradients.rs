@@ -67,7 +67,7 @@ const DISCRETE: &[Row] = &[
 ];
 
 /// Checks a function of the parameters of a row and of x, which are the leaves.
-fn check(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option<&Tensor>) -> Result<Tensor>) {
+fn check_gradients(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option<&Tensor>) -> Result<Tensor>) {
     let (family, parameters, x) = row;
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let mut leaves: Vec<Tensor> = parameters.iter().map(|(_, value)| value.tensor().requires_grad_(true)).collect();
@@ -92,11 +92,11 @@ fn check(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option<&Tensor>)
 #[test]
 fn densities_have_gradients_of_two_orders() {
     for row in REPARAMETRIZED {
-        check(row, true, |d, x| d.try_log_prob(x.unwrap()));
+        check_gradients(row, true, |d, x| d.try_log_prob(x.unwrap()));
     }
     for row in DISCRETE {
         let x = row.2.tensor();
-        check(row, false, |d, _| d.try_log_prob(&x));
+        check_gradients(row, false, |d, _| d.try_log_prob(&x));
     }
 }
 
@@ -104,7 +104,7 @@ fn densities_have_gradients_of_two_orders() {
 fn samples_have_gradients_of_two_orders() {
     for row in REPARAMETRIZED {
         assert!(distribution(row.0, &|name| parameter(row, name)).has_rsample());
-        check(row, false, |d, _| {
+        check_gradients(row, false, |d, _| {
             let _seed = Generator::new(5).scope();
             let shape: Shape = [2].into_iter().chain(d.batch_shape().iter().copied()).collect();
             d.try_draw(&shape)

@@ -35,7 +35,7 @@ const ROWS: &[(&str, &[(&str, &[f64])])] = &[
 /// Samples of each family: the standard error of the mean is σ/√n, that of the variance σ²·√(κ/n) with a kurtosis κ of
 /// at most that of the sample.
 #[test]
-fn means_and_variances_of_samples_are_those_of_the_family() {
+fn means_and_variances_of_samples_match_the_family() {
     let n = 4000;
     for (k, (family, parameters)) in ROWS.iter().enumerate() {
         let d = distribution(family, &|name| {
@@ -67,7 +67,7 @@ fn means_and_variances_of_samples_are_those_of_the_family() {
 
 /// Families without a variance, or whose variance is not that of the numbers: medians and quartiles.
 #[test]
-fn quartiles_of_samples_are_those_of_the_family() -> Result<()> {
+fn quartiles_of_samples_match_the_family() -> Result<()> {
     let _seed = Generator::new(3).scope();
     let cauchy = Cauchy::new(1.0, &Tensor::from(2.0));
     let half = HalfCauchy::new(&Tensor::from(2.0));

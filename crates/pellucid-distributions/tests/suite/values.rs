@@ -39,7 +39,7 @@ fn assert_equal(what: &str, actual: Result<Tensor>, expected: &Tensor, tolerance
 }
 
 #[test]
-fn values_are_those_of_pytorch_and_scipy() {
+fn values_match_pytorch_and_scipy() {
     let mut count = 0;
     for case in cases() {
         let Some(family) = case.head.strip_prefix("case ") else { continue };
@@ -71,7 +71,7 @@ fn values_are_those_of_pytorch_and_scipy() {
 }
 
 #[test]
-fn divergences_are_those_of_pytorch() {
+fn divergences_match_pytorch() {
     for case in cases() {
         let Some((p, q)) = case.head.strip_prefix("kl ").and_then(|pair| pair.split_once(' ')) else { continue };
         let side = |side: &'static str| {
