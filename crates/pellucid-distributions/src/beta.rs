@@ -14,8 +14,8 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
 family! {
     /// The beta distribution with density x^(a−1)(1 − x)^(b−1) / B(a, b) for 0 < x < 1.
     ///
-    /// A sample is X/(X + Y) for gamma samples X and Y, computed from their logarithms. Gradients are those of
-    /// [`Gamma`](crate::Gamma).
+    /// A sample is X/(X + Y) for gamma samples X and Y, computed from their logarithms. Gradients are
+    /// computed as for [`Gamma`](crate::Gamma).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -75,7 +75,8 @@ impl Distribution for Beta {
 
 /// The Dirichlet distribution with density Π xₖ^(αₖ−1) / B(α) for vectors of nonnegative elements with the sum 1.
 ///
-/// A sample is the softmax of the logarithms of gamma samples. Its gradient is computed as that of [`Gamma`](crate::Gamma).
+/// A sample is the softmax of the logarithms of gamma samples. Gradients are computed as for
+/// [`Gamma`](crate::Gamma).
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -94,8 +95,8 @@ impl Dirichlet {
     /// Creates the distribution with α `[batch.., K]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `concentration` is above 0, if values can be read; [`Error::ShapeMismatch`] for
-    /// a 0-d tensor; [`Error::DTypeMismatch`] for integers.
+    /// [`Error::InvalidArgument`] unless `concentration` is above 0, if values can be read; [`Error::ShapeMismatch`]
+    /// for a 0-d tensor; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_new<'a>(concentration: impl Into<TensorOrScalar<'a>>) -> Result<Dirichlet> {
         let [concentration] = float_tensors("dirichlet", [("concentration", concentration.into())])?;

@@ -133,7 +133,7 @@ impl Distribution for Geometric {
     }
 }
 
-/// The negative binomial distribution of the number of successes before the r-th failure: Γ(x + r)/(x!·Γ(r))·pˣ(1 − p)ʳ.
+/// The negative binomial distribution Γ(x + r)/(x!·Γ(r))·pˣ(1 − p)ʳ of the number of successes before the r-th failure.
 ///
 /// r need not be an integer. A sample is a Poisson sample whose rate is a gamma sample.
 ///
@@ -245,8 +245,8 @@ family! {
     }
 }
 
-/// Candidates for a Poisson quantile. For rates below 2 they begin at 0, and the last has an upper tail below 1e-17. For
-/// other rates they begin 8 below the approximation of Cornish & Fisher, whose error is at most 8.
+/// Candidates for a Poisson quantile. For rates below 2 they begin at 0, and the last has an upper tail below 1e-17.
+/// For other rates they begin 8 below the approximation of Cornish & Fisher, whose error is at most 8.
 const CANDIDATES: i64 = 24;
 
 /// Draws Poisson samples in `f64`, by inversion of the distribution function Q(k + 1, λ). The quantile is the first

@@ -70,7 +70,7 @@ impl MultivariateNormal {
         MultivariateNormal::with(loc, ops::cholesky(&covariance, false)?, "covariance_matrix")
     }
 
-    /// Creates the distribution from the mean `[batch.., d]` and the lower triangular L `[batch.., d, d]` with Σ = L·Lᵀ.
+    /// Creates the distribution from the mean `[batch.., d]` and the lower triangular L `[batch.., d, d]`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] unless L is lower triangular with a positive diagonal, if

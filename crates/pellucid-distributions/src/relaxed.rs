@@ -11,8 +11,8 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
 
-/// The relaxed Bernoulli distribution of σ((l + L)/τ) for log odds l and a logistic L (Maddison et al. 2017; Jang et al.
-/// 2017), whose samples are differentiable and approach 0 and 1 for small temperatures τ.
+/// The relaxed Bernoulli distribution of σ((l + L)/τ) for log odds l and a logistic L (Maddison et al. 2017; Jang et
+/// al. 2017), whose samples are differentiable and approach 0 and 1 for small temperatures τ.
 ///
 /// ```
 /// use pellucid::Tensor;

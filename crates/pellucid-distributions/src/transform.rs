@@ -234,7 +234,8 @@ impl Transform for PowerTransform {
 /// use pellucid::Tensor;
 /// use pellucid::distributions::{AffineTransform, ComposeTransform, ExpTransform, Transform};
 ///
-/// let f = ComposeTransform::new([ComposeTransform::part(AffineTransform::new(1.0, 2.0)), ComposeTransform::part(ExpTransform)]);
+/// let affine = ComposeTransform::part(AffineTransform::new(1.0, 2.0));
+/// let f = ComposeTransform::new([affine, ComposeTransform::part(ExpTransform)]);
 /// assert_eq!(f.forward(&Tensor::from(-0.5)).item::<f64>(), 1.0);
 /// ```
 #[derive(Clone, Debug)]

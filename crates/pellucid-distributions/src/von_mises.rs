@@ -10,8 +10,8 @@ use std::f64::consts::PI;
 family! {
     /// The von Mises distribution of an angle with density e^(κ cos(x − μ)) / (2π·I₀(κ)) for −π ≤ x < π.
     ///
-    /// Samples have no gradient. They are drawn by 33 rounds of the rejection method of Best & Fisher (1979); all rounds
-    /// fail with a probability below 4e-16.
+    /// Samples have no gradient. They are drawn by 33 rounds of the rejection method of Best & Fisher (1979); all
+    /// rounds fail with a probability below 4e-16.
     ///
     /// ```
     /// use pellucid::Tensor;
