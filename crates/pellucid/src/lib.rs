@@ -32,6 +32,7 @@
 //! | the root, [`ops`] | tensors, operations and gradients |
 //! | [`nn`] | modules, layers, losses, optimizers |
 //! | [`data`] | data sets, samplers and loaders |
+//! | [`distributions`] | probability distributions: samples with gradients, densities, divergences |
 //! | [`io`] | weights and checkpoints in files |
 //! | [`train`] | progress bars (feature `progress`) |
 //! | [`prelude`] | the items that most programs use |
@@ -42,6 +43,7 @@ pub mod io;
 pub mod train;
 
 pub use pellucid_data as data;
+pub use pellucid_distributions as distributions;
 pub use pellucid_nn as nn;
 pub use pellucid_tensor::*;
 

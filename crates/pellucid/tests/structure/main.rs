@@ -24,7 +24,8 @@ use std::fs;
 const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtime", "pellucid-simd"];
 
 /// Crates whose public items users name.
-const LIBRARY_CRATES: [&str; 4] = ["pellucid-tensor", "pellucid-nn", "pellucid-data", "pellucid"];
+const LIBRARY_CRATES: [&str; 5] =
+    ["pellucid-tensor", "pellucid-nn", "pellucid-data", "pellucid-distributions", "pellucid"];
 
 /// Cycles that are intended: the crate, the files, and the reason.
 const INTENDED: [(&str, &[&str], &str); 4] = [

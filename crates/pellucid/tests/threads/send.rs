@@ -158,6 +158,17 @@ fn public_types_are_send_and_sync() {
     both![DataLoader<Tensor>, LoaderOptions];
     // Only the thread that reads the batches has the iterator.
     is_send::<EpochIter<Tensor>>();
+    distributions_are_send_and_sync();
+}
+
+fn distributions_are_send_and_sync() {
+    use pellucid::distributions::*;
+    both![Bernoulli, Beta, Binomial, Categorical, Cauchy, Chi2, ContinuousBernoulli, Dirichlet, Exponential, Gamma];
+    both![Geometric, Gumbel, HalfCauchy, HalfNormal, Independent<Normal>, Kumaraswamy, Laplace, LogNormal, Logistic];
+    both![MixtureSameFamily<Normal>, Multinomial, MultivariateNormal, NegativeBinomial, Normal, OneHotCategorical];
+    both![Pareto, Poisson, RelaxedBernoulli, RelaxedOneHotCategorical, StudentT, Uniform, VonMises, Weibull];
+    both![TransformedDistribution<Normal, ExpTransform>, AffineTransform, ComposeTransform, PowerTransform, Constraint];
+    both![SigmoidTransform, SoftplusTransform, TanhTransform];
 }
 
 /// A call of a step needs exclusive access, so threads share it through a mutex.

@@ -1,0 +1,172 @@
+//! One trial and its continuous form: [`Bernoulli`], [`ContinuousBernoulli`].
+
+use crate::constraint::Constraint;
+use crate::distribution::Distribution;
+use crate::gamma::zero_times;
+use crate::noise::open_uniform;
+use crate::parameters::elementwise;
+use crate::success_probability::{SuccessProbability, trial_properties, trials};
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
+
+trials! {
+    /// The Bernoulli distribution: 1 with probability p, else 0.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Bernoulli, Distribution};
+    ///
+    /// let coin = Bernoulli::new(&Tensor::from([0.25, 0.5]));
+    /// assert_eq!(coin.log_prob(&Tensor::from([1.0, 0.0])).exp().to_vec::<f64>(), [0.25, 0.5]);
+    /// assert_eq!(coin.sample([7]).shape(), [7, 2]);
+    /// assert!(coin.try_rsample([7]).is_err());
+    /// ```
+    Bernoulli("bernoulli", probs: UnitInterval)
+}
+
+impl Bernoulli {
+    pub(crate) fn success(&self) -> &SuccessProbability {
+        &self.success
+    }
+}
+
+impl Distribution for Bernoulli {
+    trial_properties!("bernoulli", rsample: false);
+
+    fn support(&self) -> Constraint {
+        Constraint::Boolean
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        ops::bernoulli(&ops::broadcast_to(&self.success.probs.detach(), shape.clone())?)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(bernoulli_log_prob(x = x, yes = yes, no = no) => {
+            let value = zero_times(x, yes) + zero_times(1.0 - x, no);
+            (x.eq(0.0) | x.eq(1.0)).select(value, f64::NEG_INFINITY)
+        })
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        self.success.entropy()
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        Ok(self.success.probs.clone())
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(bernoulli_variance(p = &self.success.probs) => p * (1.0 - p))
+    }
+}
+
+trials! {
+    /// The continuous Bernoulli distribution with density C(λ)·λˣ(1 − λ)^(1−x) for 0 ≤ x ≤ 1 (Loaiza-Ganem &
+    /// Cunningham 2019).
+    ///
+    /// With l = ln(λ/(1 − λ)), ln C = ln(l / tanh(l/2)).
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{ContinuousBernoulli, Distribution};
+    ///
+    /// let pixel = ContinuousBernoulli::new(&Tensor::from(0.5));
+    /// assert_eq!(pixel.mean().item::<f64>(), 0.5);
+    /// ```
+    ContinuousBernoulli("continuous_bernoulli", probs: OpenUnitInterval)
+}
+
+impl ContinuousBernoulli {
+    pub(crate) fn success(&self) -> &SuccessProbability {
+        &self.success
+    }
+}
+
+/// Below this |l|, functions of the log odds are computed by their series at 0.
+const SMALL_LOGIT: f64 = 1e-2;
+
+/// Returns a function of l that has a removable singularity at 0: `of` elsewhere, and the polynomial in l² near 0.
+fn with_series(l: Expr, of: impl Fn(Expr) -> Expr, coefficients: &[f64]) -> Expr {
+    let is_small = l.abs().lt(SMALL_LOGIT);
+    let small = is_small.select(l, 0.0);
+    let (first, rest) = coefficients.split_last().expect("a series must have a coefficient");
+    let square = small * small;
+    let series = rest.iter().rev().fold(0.0 * square + *first, |sum, &c| sum * square + c);
+    is_small.select(series, of(is_small.select(1.0, l)))
+}
+
+/// Returns ln C(λ).
+pub(crate) fn log_normalizer(l: Expr) -> Expr {
+    let coefficients = [std::f64::consts::LN_2, 1.0 / 12.0, -7.0 / 1440.0, 31.0 / 90720.0];
+    with_series(l, |l| (l / (0.5 * l).tanh()).ln(), &coefficients)
+}
+
+/// Returns the mean of x − ½.
+pub(crate) fn centred_mean(l: Expr) -> Expr {
+    let coefficients = [1.0 / 12.0, -1.0 / 720.0, 1.0 / 30240.0, -1.0 / 1_209_600.0];
+    l * with_series(l, |l| (0.5 / (0.5 * l).tanh() - l.recip()) / l, &coefficients)
+}
+
+/// Returns the variance.
+pub(crate) fn variance(l: Expr) -> Expr {
+    let coefficients = [1.0 / 12.0, -1.0 / 240.0, 1.0 / 6048.0, -1.0 / 172_800.0];
+    let of = |l: Expr| {
+        let s = 2.0 * (0.5 * l).sinh();
+        (l * l).recip() - (s * s).recip()
+    };
+    with_series(l, of, &coefficients)
+}
+
+impl Distribution for ContinuousBernoulli {
+    trial_properties!("continuous_bernoulli", rsample: true);
+
+    fn support(&self) -> Constraint {
+        Constraint::UnitInterval
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        self.try_icdf(&open_uniform(&self.success.probs, shape)?)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(continuous_bernoulli_log_prob(x = x, yes = yes, no = no) => {
+            let value = x * yes + (1.0 - x) * no + log_normalizer(yes - no);
+            (x.ge(0.0) & x.le(1.0)).select(value, f64::NEG_INFINITY)
+        })
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(continuous_bernoulli_cdf(x = x, l = &self.try_logits()?) => {
+            let x = x.clamp(0.0, 1.0);
+            let is_small = l.abs().lt(1e-4);
+            let steep = is_small.select(1.0, l);
+            // The exponents are negative, so that no exponential overflows.
+            let m = -steep.abs();
+            let rising = (m * x).exp_m1() / m.exp_m1();
+            let falling = ((1.0 - x) * m).exp() * rising;
+            let c = x * (x - 1.0);
+            let series = x + c * l * 0.5 + c * (2.0 * x - 1.0) * l * l / 12.0;
+            is_small.select(series, steep.gt(0.0).select(falling, rising))
+        })
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        elementwise!(continuous_bernoulli_icdf(p = p, l = &self.try_logits()?) => {
+            let is_small = l.abs().lt(1e-4);
+            let steep = is_small.select(1.0, l);
+            let m = -steep.abs();
+            let is_positive = steep.gt(0.0);
+            let y = (is_positive.select(1.0 - p, p) * m.exp_m1()).ln_1p() / m;
+            let c = p * (1.0 - p);
+            let series = p + c * l * 0.5 + c * (1.0 - 2.0 * p) * l * l / 6.0;
+            is_small.select(series, is_positive.select(1.0 - y, y))
+        })
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(continuous_bernoulli_entropy(yes = yes, no = no) => {
+            let mean = 0.5 + centred_mean(yes - no);
+            -mean * yes - (1.0 - mean) * no - log_normalizer(yes - no)
+        })
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(continuous_bernoulli_mean(l = &self.try_logits()?) => 0.5 + centred_mean(l))
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(continuous_bernoulli_variance(l = &self.try_logits()?) => variance(l))
+    }
+}

@@ -1,0 +1,307 @@
+//! Distributions over classes: [`Categorical`], [`OneHotCategorical`], [`Multinomial`].
+
+use crate::beta::batch_and_event;
+use crate::constraint::Constraint;
+use crate::count::Binomial;
+use crate::distribution::{Distribution, joined};
+use crate::gamma::zero_times;
+use crate::parameters::{elementwise, float_tensors};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::ops::TensorOrScalar;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap};
+
+/// The probabilities of classes along the last axis, and their logarithms.
+#[derive(Clone, Debug)]
+pub(crate) struct ClassProbabilities {
+    pub(crate) probs: Tensor,
+    pub(crate) logs: Tensor,
+}
+
+impl ClassProbabilities {
+    /// Returns an error of `op` unless the parameter has a last axis of at least one class.
+    fn check_classes(op: &'static str, name: &str, x: &Tensor) -> Result<()> {
+        match x.shape().last() {
+            Some(&classes) if classes > 0 => Ok(()),
+            _ => Err(Error::shapes(op, [x.shape()], format!("`{name}` must be [batch.., K] with at least one class"))),
+        }
+    }
+
+    /// Normalizes nonnegative weights.
+    pub(crate) fn from_probs(op: &'static str, probs: TensorOrScalar<'_>) -> Result<ClassProbabilities> {
+        let [weights] = float_tensors(op, [("probs", probs)])?;
+        ClassProbabilities::check_classes(op, "probs", &weights)?;
+        Constraint::NonNegative.check(op, "probs", &weights)?;
+        if weights.is_readable() && weights.size() > 0 {
+            let least = ops::min(&ops::max(&weights, -1)?, ..)?.try_item::<f64>()?;
+            if least <= 0.0 {
+                return Err(Error::invalid(op, "`probs` must have a sum above 0 along the last axis"));
+            }
+        }
+        let normalized = formula! { static class_probs(p) = p / p.row_sum(); };
+        let probs = ops::map_rows(normalized, &[&weights], &[], -1)?;
+        Ok(ClassProbabilities { logs: ops::ln(&probs)?, probs })
+    }
+
+    /// Computes the softmax of log weights.
+    pub(crate) fn from_logits(op: &'static str, logits: TensorOrScalar<'_>) -> Result<ClassProbabilities> {
+        let [logits] = float_tensors(op, [("logits", logits)])?;
+        ClassProbabilities::check_classes(op, "logits", &logits)?;
+        Constraint::Real.check(op, "logits", &logits)?;
+        Ok(ClassProbabilities { probs: ops::softmax(&logits, -1)?, logs: ops::log_softmax(&logits, -1)? })
+    }
+
+    pub(crate) fn batch_shape(&self) -> Shape {
+        batch_and_event(self.probs.shape()).0
+    }
+
+    pub(crate) fn event_shape(&self) -> Shape {
+        batch_and_event(self.probs.shape()).1
+    }
+
+    pub(crate) fn classes(&self) -> usize {
+        self.event_shape()[0]
+    }
+
+    /// Returns −Σ p·ln p.
+    pub(crate) fn entropy(&self) -> Result<Tensor> {
+        let entropy = formula! { static categorical_entropy(p, l) = (-zero_times(p, l)).row_sum(); };
+        ops::squeeze(&ops::map_rows(entropy, &[&self.probs, &self.logs], &[], -1)?, -1)
+    }
+
+    /// Returns Σ x·ln p over the classes; 0·(−∞) is 0.
+    fn weighted_logs(&self, x: &Tensor) -> Result<Tensor> {
+        let sum = formula! { static weighted_class_logs(x, l) = zero_times(x, l).row_sum(); };
+        ops::squeeze(&ops::map_rows(sum, &[x, &self.logs], &[], -1)?, -1)
+    }
+
+    /// Draws `count` classes (`i64`) for each element of `shape`, along a last axis.
+    fn draw(&self, shape: &Shape, count: usize) -> Result<Tensor> {
+        let probs = ops::broadcast_to(&self.probs.detach(), joined(shape, &[self.classes()]))?;
+        ops::multinomial(&probs, count, true)
+    }
+}
+
+/// Defines the constructors and methods of a distribution over classes.
+macro_rules! class_parameters {
+    ($family:ident($op:literal $(, $extra:ident: $extra_type:ty)?)) => {
+        impl $family {
+            /// Creates the distribution from nonnegative weights `[batch.., K]`, which are normalized.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] for a weight that is negative or not finite and for a sum of 0, if values can
+            /// be read; [`Error::ShapeMismatch`] without a class; [`Error::DTypeMismatch`] for integers.
+            #[panicking_form]
+            pub fn try_new<'a>(
+                $($extra: $extra_type,)?
+                probs: impl Into<TensorOrScalar<'a>>,
+            ) -> Result<$family> {
+                let classes = ClassProbabilities::from_probs($op, probs.into())?;
+                Ok($family { $($extra,)? classes })
+            }
+
+            /// Creates the distribution from the logarithms of weights `[batch.., K]`, such as the outputs of a model.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] for a value that is not finite, if values can be read;
+            /// [`Error::ShapeMismatch`] without a class; [`Error::DTypeMismatch`] for integers.
+            #[panicking_form]
+            pub fn try_from_logits<'a>(
+                $($extra: $extra_type,)?
+                logits: impl Into<TensorOrScalar<'a>>,
+            ) -> Result<$family> {
+                let classes = ClassProbabilities::from_logits($op, logits.into())?;
+                Ok($family { $($extra,)? classes })
+            }
+
+            /// Returns the probabilities, `[batch.., K]`.
+            pub fn probs(&self) -> &Tensor {
+                &self.classes.probs
+            }
+
+            /// Returns the logarithms of the probabilities, `[batch.., K]`.
+            pub fn logits(&self) -> &Tensor {
+                &self.classes.logs
+            }
+
+            #[allow(dead_code)]
+            pub(crate) fn class_probabilities(&self) -> &ClassProbabilities {
+                &self.classes
+            }
+        }
+    };
+}
+
+/// The categorical distribution over the classes 0, .., K − 1. Samples are `i64`.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Categorical, Distribution};
+///
+/// let policy = Categorical::from_logits(&Tensor::from([[0.0, 0.0], [50.0, 0.0]]));
+/// let action = policy.sample(());
+/// assert_eq!((action.shape().dims(), policy.log_prob(&action).shape().dims()), (&[2][..], &[2][..]));
+/// assert_eq!(action.to_vec::<i64>()[1], 0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Categorical {
+    classes: ClassProbabilities,
+}
+
+class_parameters!(Categorical("categorical"));
+
+impl Distribution for Categorical {
+    fn name(&self) -> &'static str {
+        "categorical"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.classes.batch_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        false
+    }
+    fn support(&self) -> Constraint {
+        Constraint::IntegerUpTo(Tensor::from(self.classes.classes() as i64 - 1))
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        ops::squeeze(&self.classes.draw(shape, 1)?, -1)
+    }
+    /// Returns ln p of the classes x, of any dtype.
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let Some(shape) = x.shape().broadcast(&self.batch_shape()) else {
+            let help = "x must broadcast with the batch shape";
+            return Err(Error::shapes("categorical", [x.shape(), &self.batch_shape()], help));
+        };
+        let inside = self.support().try_contains(x)?;
+        let index = ops::where_(&inside, &ops::to_dtype(&x.detach(), DType::I64)?, 0)?;
+        let index = ops::unsqueeze(&ops::broadcast_to(&index, shape.clone())?, -1)?;
+        let logs = ops::broadcast_to(&self.classes.logs, joined(&shape, &[self.classes.classes()]))?;
+        let chosen = ops::squeeze(&ops::take_along_axis(&logs, &index, -1)?, -1)?;
+        ops::where_(&inside, &chosen, f64::NEG_INFINITY)
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        self.classes.entropy()
+    }
+}
+
+/// The categorical distribution whose values are one-hot vectors.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, OneHotCategorical};
+///
+/// let letters = OneHotCategorical::new(&Tensor::from([1.0, 1.0, 2.0]));
+/// assert_eq!(letters.sample([4]).sum(-1).to_vec::<f64>(), [1.0; 4]);
+/// assert_eq!(letters.mean().to_vec::<f64>(), [0.25, 0.25, 0.5]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct OneHotCategorical {
+    classes: ClassProbabilities,
+}
+
+class_parameters!(OneHotCategorical("one_hot_categorical"));
+
+impl Distribution for OneHotCategorical {
+    fn name(&self) -> &'static str {
+        "one_hot_categorical"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.classes.batch_shape()
+    }
+    fn event_shape(&self) -> Shape {
+        self.classes.event_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        false
+    }
+    fn support(&self) -> Constraint {
+        Constraint::OneHot
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let class = ops::squeeze(&self.classes.draw(shape, 1)?, -1)?;
+        ops::to_dtype(&ops::one_hot(&class, self.classes.classes())?, self.classes.probs.dtype())
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let inside = self.support().try_contains(x)?;
+        ops::where_(&inside, &self.classes.weighted_logs(x)?, f64::NEG_INFINITY)
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        self.classes.entropy()
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        Ok(self.classes.probs.clone())
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(one_hot_variance(p = &self.classes.probs) => p * (1.0 - p))
+    }
+}
+
+/// The multinomial distribution of the counts of K classes in n draws: n!·Π pₖ^xₖ/xₖ!.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, Multinomial};
+///
+/// let votes = Multinomial::new(8, &Tensor::from([0.25, 0.75]));
+/// assert_eq!(votes.mean().to_vec::<f64>(), [2.0, 6.0]);
+/// assert_eq!(votes.sample([3]).sum(-1).to_vec::<f64>(), [8.0; 3]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Multinomial {
+    total_count: usize,
+    classes: ClassProbabilities,
+}
+
+class_parameters!(Multinomial("multinomial", total_count: usize));
+
+impl Multinomial {
+    /// Returns n, the number of draws.
+    pub fn total_count(&self) -> usize {
+        self.total_count
+    }
+}
+
+impl Distribution for Multinomial {
+    fn name(&self) -> &'static str {
+        "multinomial"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.classes.batch_shape()
+    }
+    fn event_shape(&self) -> Shape {
+        self.classes.event_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        false
+    }
+    fn support(&self) -> Constraint {
+        Constraint::Counts(self.total_count)
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let drawn = ops::one_hot(&self.classes.draw(shape, self.total_count)?, self.classes.classes())?;
+        ops::sum(&ops::to_dtype(&drawn, self.classes.probs.dtype())?, -2)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let inside = self.support().try_contains(x)?;
+        let ways = ops::sum(&ops::lgamma(&ops::add(&ops::maximum(x, 0.0)?, 1.0)?)?, -1)?;
+        let n = ops::lgamma(&ops::full(Shape::scalar(), self.total_count as f64 + 1.0, self.classes.probs.dtype())?)?;
+        let log = ops::add(&ops::sub(&n, &ways)?, &self.classes.weighted_logs(x)?)?;
+        ops::where_(&inside, &log, f64::NEG_INFINITY)
+    }
+    /// Returns n·H − ln n! + Σₖ E[ln xₖ!], where H is the entropy of one draw.
+    fn try_entropy(&self) -> Result<Tensor> {
+        let (n, dtype) = (self.total_count as f64, self.classes.probs.dtype());
+        let marginal = Binomial::try_new(self.total_count, &ops::unsqueeze(&self.classes.probs, -1)?)?;
+        let counts = ops::arange(0, self.total_count as i64 + 1, 1, dtype)?;
+        let expected = ops::mul(&ops::exp(&marginal.try_log_prob(&counts)?)?, &ops::lgamma(&ops::add(&counts, 1.0)?)?)?;
+        let expected = ops::sum(&expected, [-2, -1])?;
+        let orders = ops::lgamma(&ops::full(Shape::scalar(), n + 1.0, dtype)?)?;
+        ops::add(&ops::sub(&ops::mul(&self.classes.entropy()?, n)?, &orders)?, &expected)
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        ops::mul(&self.classes.probs, self.total_count as f64)
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        let variance = elementwise!(multinomial_variance(p = &self.classes.probs) => p * (1.0 - p))?;
+        ops::mul(&variance, self.total_count as f64)
+    }
+}

@@ -1,0 +1,278 @@
+//! Distributions made of others: [`Independent`], [`MixtureSameFamily`], [`TransformedDistribution`].
+
+use crate::categorical::Categorical;
+use crate::constraint::Constraint;
+use crate::distribution::{Distribution, joined};
+use crate::transform::Transform;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
+
+/// Sums over the last axes.
+fn sum_last(x: &Tensor, axes: usize) -> Result<Tensor> {
+    let axes: Vec<isize> = (1..=axes as isize).map(|k| -k).collect();
+    if axes.is_empty() { Ok(x.clone()) } else { ops::sum(x, &axes[..]) }
+}
+
+/// A distribution whose last batch axes are axes of the event: `log_prob` and `entropy` are summed over them.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, Independent, Normal};
+///
+/// let latent = Independent::new(Normal::new(&Tensor::zeros([8, 3], pellucid::DType::F32), 1.0), 1);
+/// assert_eq!((latent.batch_shape(), latent.event_shape()), ([8].into(), [3].into()));
+/// assert_eq!(latent.log_prob(&latent.sample(())).shape(), [8]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Independent<D> {
+    base: D,
+    axes: usize,
+}
+
+impl<D: Distribution> Independent<D> {
+    /// Makes the last `axes` axes of the batch axes of the event.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more axes than the batch has.
+    #[panicking_form]
+    pub fn try_new(base: D, axes: usize) -> Result<Independent<D>> {
+        let batch = base.batch_shape();
+        if axes > batch.rank() {
+            let reason =
+                format!("`axes` must be at most {}, the rank of the batch shape {batch}, got {axes}", batch.rank());
+            return Err(Error::invalid("independent", reason));
+        }
+        Ok(Independent { base, axes })
+    }
+
+    /// Returns the distribution with the axes in its batch.
+    pub fn base(&self) -> &D {
+        &self.base
+    }
+
+    /// Returns the number of batch axes that belong to the event.
+    pub(crate) fn axes(&self) -> usize {
+        self.axes
+    }
+
+    /// Sums over the axes that belong to the event.
+    pub(crate) fn summed(&self, x: &Tensor) -> Result<Tensor> {
+        sum_last(x, self.axes)
+    }
+
+    fn split(&self) -> (Shape, Shape) {
+        let batch = self.base.batch_shape();
+        let (outer, inner) = batch.split_at(batch.rank() - self.axes);
+        (outer.iter().copied().collect(), joined(inner, &self.base.event_shape()))
+    }
+}
+
+impl<D: Distribution> Distribution for Independent<D> {
+    fn name(&self) -> &'static str {
+        self.base.name()
+    }
+    fn batch_shape(&self) -> Shape {
+        self.split().0
+    }
+    fn event_shape(&self) -> Shape {
+        self.split().1
+    }
+    fn has_rsample(&self) -> bool {
+        self.base.has_rsample()
+    }
+    fn support(&self) -> Constraint {
+        self.base.support()
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let batch = self.base.batch_shape();
+        self.base.try_draw(&joined(shape, &batch[batch.rank() - self.axes..]))
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        self.summed(&self.base.try_log_prob(x)?)
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        self.summed(&self.base.try_entropy()?)
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        self.base.try_mean()
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        self.base.try_variance()
+    }
+}
+
+/// A mixture Σ pₖ·fₖ(x) of components of one family, which are the last batch axis of one distribution.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Categorical, Distribution, MixtureSameFamily, Normal};
+///
+/// let weights = Categorical::new(&Tensor::from([0.5, 0.5]));
+/// let mixture = MixtureSameFamily::new(weights, Normal::new(&Tensor::from([-2.0, 2.0]), 1.0));
+/// assert_eq!((mixture.mean().item::<f64>(), mixture.variance().item::<f64>()), (0.0, 5.0));
+/// ```
+#[derive(Clone, Debug)]
+pub struct MixtureSameFamily<D> {
+    mixture: Categorical,
+    components: D,
+}
+
+impl<D: Distribution> MixtureSameFamily<D> {
+    /// Creates the mixture of K components `[batch.., K]` with weights `[batch.., K]`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] unless the shapes of weights and components agree.
+    #[panicking_form]
+    pub fn try_new(mixture: Categorical, components: D) -> Result<MixtureSameFamily<D>> {
+        let (weights, batch) = (mixture.probs().shape(), components.batch_shape());
+        let last = |shape: &Shape| shape.last().copied();
+        let fits = batch.broadcast(weights).is_some_and(|common| common == batch) && last(weights) == last(&batch);
+        if !fits {
+            let help = "the batch of the components must be [batch.., K] for weights of K components";
+            return Err(Error::shapes("mixture_same_family", [weights, &batch], help));
+        }
+        Ok(MixtureSameFamily { mixture, components })
+    }
+
+    /// Returns the distribution of the component.
+    pub fn mixture(&self) -> &Categorical {
+        &self.mixture
+    }
+
+    /// Returns the components, the last axis of the batch.
+    pub fn components(&self) -> &D {
+        &self.components
+    }
+
+    /// Returns the position from the end of the axis of the components in `[.., K, event..]`.
+    fn axis(&self) -> isize {
+        -1 - self.components.event_shape().rank() as isize
+    }
+
+    /// Returns Σ pₖ·xₖ over the components of x, `[.., K, event..]`.
+    fn average(&self, x: &Tensor) -> Result<Tensor> {
+        let mut probs = self.mixture.probs().clone();
+        for _ in 0..self.components.event_shape().rank() {
+            probs = ops::unsqueeze(&probs, -1)?;
+        }
+        ops::sum(&ops::mul(&probs, x)?, self.axis())
+    }
+}
+
+impl<D: Distribution> Distribution for MixtureSameFamily<D> {
+    fn name(&self) -> &'static str {
+        "mixture_same_family"
+    }
+    fn batch_shape(&self) -> Shape {
+        let batch = self.components.batch_shape();
+        batch[..batch.rank() - 1].iter().copied().collect()
+    }
+    fn event_shape(&self) -> Shape {
+        self.components.event_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        false
+    }
+    fn support(&self) -> Constraint {
+        self.components.support()
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let (event, batch) = (self.event_shape(), self.components.batch_shape());
+        let drawn = self.components.try_draw(&joined(shape, &batch[batch.rank() - 1..]))?;
+        let mut class = ops::unsqueeze(&self.mixture.try_draw(shape)?, -1)?;
+        for _ in 0..event.rank() {
+            class = ops::unsqueeze(&class, -1)?;
+        }
+        let class = ops::broadcast_to(&class, joined(&joined(shape, &[1]), &event))?;
+        ops::squeeze(&ops::take_along_axis(&drawn, &class, self.axis())?, self.axis())
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let of_components = self.components.try_log_prob(&ops::unsqueeze(x, self.axis())?)?;
+        ops::logsumexp(&ops::add(self.mixture.logits(), &of_components)?, -1)
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        let of_components = self.components.try_cdf(&ops::unsqueeze(x, self.axis())?)?;
+        ops::sum(&ops::mul(self.mixture.probs(), &of_components)?, -1)
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        self.average(&self.components.try_mean()?)
+    }
+    /// Returns E[Var] + Var[E] over the components.
+    fn try_variance(&self) -> Result<Tensor> {
+        let means = self.components.try_mean()?;
+        let centred = ops::sub(&means, &ops::unsqueeze(&self.average(&means)?, self.axis())?)?;
+        ops::add(&self.average(&self.components.try_variance()?)?, &self.average(&ops::square(&centred)?)?)
+    }
+}
+
+/// The distribution of y = f(x) for an invertible, differentiable f and x of a base distribution, with the density
+/// p(f⁻¹(y)) / |f'(f⁻¹(y))|.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, Normal, TanhTransform, TransformedDistribution};
+///
+/// let action = TransformedDistribution::new(Normal::new(&Tensor::from(0.0), 1.0), TanhTransform);
+/// let x = action.rsample([10]);
+/// assert!(x.abs().max(..).item::<f64>() < 1.0);
+/// assert_eq!(action.log_prob(&x).shape(), [10]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct TransformedDistribution<D, T> {
+    base: D,
+    transform: T,
+}
+
+impl<D: Distribution, T: Transform> TransformedDistribution<D, T> {
+    /// Creates the distribution of f(x). Several functions are one [`ComposeTransform`](crate::ComposeTransform).
+    pub fn new(base: D, transform: T) -> TransformedDistribution<D, T> {
+        TransformedDistribution { base, transform }
+    }
+
+    /// Returns the distribution of x.
+    pub fn base(&self) -> &D {
+        &self.base
+    }
+
+    /// Returns f.
+    pub fn transform(&self) -> &T {
+        &self.transform
+    }
+}
+
+impl<D: Distribution, T: Transform> Distribution for TransformedDistribution<D, T> {
+    fn name(&self) -> &'static str {
+        "transformed_distribution"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.base.batch_shape()
+    }
+    fn event_shape(&self) -> Shape {
+        self.base.event_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        self.base.has_rsample()
+    }
+    fn support(&self) -> Constraint {
+        self.transform.codomain()
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        self.transform.try_forward(&self.base.try_draw(shape)?)
+    }
+    fn try_log_prob(&self, y: &Tensor) -> Result<Tensor> {
+        let x = self.transform.try_inverse(y)?;
+        let volume = self.transform.try_log_abs_det_jacobian(&x, y)?;
+        let volume = sum_last(&volume, self.base.event_shape().rank())?;
+        ops::sub(&self.base.try_log_prob(&x)?, &volume)
+    }
+    fn try_cdf(&self, y: &Tensor) -> Result<Tensor> {
+        let p = self.base.try_cdf(&self.transform.try_inverse(y)?)?;
+        let rises = self.transform.try_is_increasing()?;
+        ops::where_(&ops::to_dtype(&rises, DType::Bool)?, &p, &ops::sub(1.0, &p)?)
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        let rises = self.transform.try_is_increasing()?;
+        let p = ops::where_(&ops::to_dtype(&rises, DType::Bool)?, p, &ops::sub(1.0, p)?)?;
+        self.transform.try_forward(&self.base.try_icdf(&p)?)
+    }
+}

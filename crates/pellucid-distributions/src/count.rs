@@ -1,0 +1,299 @@
+//! Distributions of counts: [`Binomial`], [`Geometric`], [`NegativeBinomial`], [`Poisson`].
+
+use crate::constraint::Constraint;
+use crate::distribution::{Distribution, joined};
+use crate::gamma::zero_times;
+use crate::gamma_quantile::sample_log_gamma;
+use crate::noise::{open_uniform_f64, properties};
+use crate::parameters::{broadcast_parameters, elementwise, family};
+use crate::success_probability::{LOGITS, SuccessProbability, trial_properties, trials};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::ops::TensorOrScalar;
+use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
+
+/// Returns a mask of the integers of at least 0.
+fn is_count(x: Expr) -> Expr {
+    x.ge(0.0) & x.eq(x.floor())
+}
+
+trials! {
+    /// The binomial distribution of the number of successes in n trials: C(n, x)·pˣ(1 − p)^(n−x).
+    ///
+    /// A sample counts n draws, so it needs memory for n numbers.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Binomial, Distribution};
+    ///
+    /// let heads = Binomial::new(10, &Tensor::from(0.5));
+    /// assert_eq!((heads.mean().item::<f64>(), heads.variance().item::<f64>()), (5.0, 2.5));
+    /// ```
+    Binomial("binomial", probs: UnitInterval) {
+        /// Returns n.
+        total_count: usize
+    }
+}
+
+impl Binomial {
+    pub(crate) fn success(&self) -> &SuccessProbability {
+        &self.success
+    }
+}
+
+impl Distribution for Binomial {
+    trial_properties!("binomial", rsample: false);
+
+    fn support(&self) -> Constraint {
+        Constraint::IntegerUpTo(Tensor::scalar(self.total_count as f64, self.success.probs.dtype()))
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let probs = ops::unsqueeze(&self.success.probs.detach(), -1)?;
+        let trials = ops::bernoulli(&ops::broadcast_to(&probs, joined(shape, &[self.total_count]))?)?;
+        ops::sum(&trials, -1)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.probs.dtype())?;
+        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(binomial_log_prob(x = x, n = n, yes = yes, no = no) => {
+            let inside = is_count(x) & x.le(n);
+            let x = inside.select(x, 0.0);
+            let choices = (n + 1.0).lgamma() - (x + 1.0).lgamma() - (n - x + 1.0).lgamma();
+            inside.select(choices + zero_times(x, yes) + zero_times(n - x, no), f64::NEG_INFINITY)
+        })
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        let dtype = self.success.probs.dtype();
+        let counts = ops::arange(0, self.total_count as i64 + 1, 1, dtype)?;
+        let column = Binomial {
+            total_count: self.total_count,
+            success: SuccessProbability {
+                probs: ops::unsqueeze(&self.success.probs, -1)?,
+                log_success: ops::unsqueeze(&self.success.log_success, -1)?,
+                log_failure: ops::unsqueeze(&self.success.log_failure, -1)?,
+            },
+        };
+        let log_prob = column.try_log_prob(&counts)?;
+        ops::sum(&elementwise!(binomial_entropy(l = &log_prob) => -zero_times(l.exp(), l))?, -1)
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        ops::mul(&self.success.probs, self.total_count as f64)
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        let variance = elementwise!(binomial_variance(p = &self.success.probs) => p * (1.0 - p))?;
+        ops::mul(&variance, self.total_count as f64)
+    }
+}
+
+trials! {
+    /// The geometric distribution of the number of failures before the first success: p(1 − p)ˣ for x = 0, 1, 2, ..
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Distribution, Geometric};
+    ///
+    /// let failures = Geometric::new(&Tensor::from(0.25));
+    /// assert_eq!(failures.mean().item::<f64>(), 3.0);
+    /// ```
+    Geometric("geometric", probs: PositiveProbability)
+}
+
+impl Geometric {
+    pub(crate) fn success(&self) -> &SuccessProbability {
+        &self.success
+    }
+}
+
+impl Distribution for Geometric {
+    trial_properties!("geometric", rsample: false);
+
+    fn support(&self) -> Constraint {
+        Constraint::NonNegativeInteger
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let u = open_uniform_f64(&self.success.probs, shape)?;
+        let no = &self.success.log_failure.detach();
+        let x = elementwise!(geometric_sample(u = &u, no = no) => (u.ln() / no).floor())?;
+        ops::to_dtype(&x, no.dtype())
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(geometric_log_prob(x = x, yes = yes, no = no) => {
+            is_count(x).select(yes + zero_times(x, no), f64::NEG_INFINITY)
+        })
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        ops::div(&self.success.entropy()?, &self.success.probs)
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(geometric_mean(p = &self.success.probs) => (1.0 - p) / p)
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(geometric_variance(p = &self.success.probs) => (1.0 - p) / (p * p))
+    }
+}
+
+/// The negative binomial distribution Γ(x + r)/(x!·Γ(r))·pˣ(1 − p)ʳ of the number of successes before the r-th failure.
+///
+/// r need not be an integer. A sample is a Poisson sample whose rate is a gamma sample.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, NegativeBinomial};
+///
+/// let successes = NegativeBinomial::new(3.0, &Tensor::from(0.5));
+/// assert_eq!((successes.mean().item::<f64>(), successes.variance().item::<f64>()), (3.0, 6.0));
+/// ```
+#[derive(Clone, Debug)]
+pub struct NegativeBinomial {
+    total_count: Tensor,
+    success: SuccessProbability,
+}
+
+impl NegativeBinomial {
+    /// Creates the distribution from the number of failures r and the probability of success, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `total_count` is above 0 and `probs`
+    /// in [0, 1), if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
+    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(
+        total_count: impl Into<TensorOrScalar<'a>>,
+        probs: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<NegativeBinomial> {
+        let count = ("total_count", total_count.into(), Constraint::Positive);
+        let probs = ("probs", probs.into(), Constraint::ProbabilityBelowOne);
+        let [total_count, probs] = broadcast_parameters("negative_binomial", [count, probs])?;
+        Ok(NegativeBinomial { total_count, success: SuccessProbability::from_probs(probs)? })
+    }
+
+    /// Creates the distribution from the number of failures r and the log odds of success, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `total_count` is above 0 and `logits`
+    /// finite, if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
+    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
+    #[panicking_form]
+    pub fn try_from_logits<'a>(
+        total_count: impl Into<TensorOrScalar<'a>>,
+        logits: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<NegativeBinomial> {
+        let count = ("total_count", total_count.into(), Constraint::Positive);
+        let [total_count, logits] =
+            broadcast_parameters("negative_binomial", [count, ("logits", logits.into(), LOGITS)])?;
+        Ok(NegativeBinomial { total_count, success: SuccessProbability::from_logits(&logits)? })
+    }
+
+    /// Returns r, the number of failures.
+    pub fn total_count(&self) -> &Tensor {
+        &self.total_count
+    }
+
+    /// Returns the probability of success.
+    pub fn probs(&self) -> &Tensor {
+        &self.success.probs
+    }
+}
+
+impl Distribution for NegativeBinomial {
+    trial_properties!("negative_binomial", rsample: false);
+
+    fn support(&self) -> Constraint {
+        Constraint::NonNegativeInteger
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let log = sample_log_gamma(&self.total_count.detach(), shape)?;
+        let odds = &self.success.logits()?.detach();
+        let rate = elementwise!(negative_binomial_rate(y = &log, l = odds) => (y + l).exp())?;
+        ops::to_dtype(&draw_poisson(&rate, shape)?, odds.dtype())
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let (r, yes, no) = (&self.total_count, &self.success.log_success, &self.success.log_failure);
+        elementwise!(negative_binomial_log_prob(x = x, r = r, yes = yes, no = no) => {
+            let inside = is_count(x);
+            let x = inside.select(x, 0.0);
+            let choices = (r + x).lgamma() - (x + 1.0).lgamma() - r.lgamma();
+            inside.select(choices + r * no + zero_times(x, yes), f64::NEG_INFINITY)
+        })
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(negative_binomial_mean(r = &self.total_count, p = &self.success.probs) => r * p / (1.0 - p))
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(negative_binomial_variance(r = &self.total_count, p = &self.success.probs) => {
+            let q = 1.0 - p;
+            r * p / (q * q)
+        })
+    }
+}
+
+family! {
+    /// The Poisson distribution λˣe^(−λ)/x! of counts x = 0, 1, 2, ..
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Distribution, Poisson};
+    ///
+    /// let calls = Poisson::new(&Tensor::from(4.0));
+    /// assert_eq!(calls.mean().item::<f64>(), 4.0);
+    /// assert_eq!(calls.log_prob(&Tensor::from(0.0)).item::<f64>(), -4.0);
+    /// ```
+    Poisson("poisson") {
+        /// Returns λ, the mean.
+        rate: NonNegative,
+    }
+}
+
+/// Candidates for a Poisson quantile. For rates below 2 they begin at 0, and the last has an upper tail below 1e-17.
+/// For other rates they begin 8 below the approximation of Cornish & Fisher, whose error is at most 8.
+const CANDIDATES: i64 = 24;
+
+/// Draws Poisson samples in `f64`, by inversion of the distribution function Q(k + 1, λ). The quantile is the first
+/// candidate plus the number of candidates at which the function is below u.
+fn draw_poisson(rate: &Tensor, shape: &Shape) -> Result<Tensor> {
+    let rate = ops::to_dtype(&rate.detach(), DType::F64)?;
+    let u = open_uniform_f64(&rate, shape)?;
+    let first = elementwise!(poisson_guess(u = &u, rate = &rate) => {
+        let z = u.ndtri();
+        let root = rate.max(2.0).sqrt();
+        let guess = rate + z * root + (z * z - 1.0) / 6.0 + (z - z * z * z) / (72.0 * root);
+        rate.lt(2.0).select(0.0, (guess - 8.0).floor().max(0.0))
+    })?;
+    let column = |x: &Tensor| ops::unsqueeze(x, -1);
+    let candidates = ops::add(&column(&first)?, &ops::arange(0, CANDIDATES, 1, DType::F64)?)?;
+    let rates = column(&rate)?;
+    let below = elementwise!(poisson_below(k = &candidates, u = &column(&u)?, rate = &rates) => {
+        rate.igamma(k + 1.0).1.lt(u).select(1.0, 0.0)
+    })?;
+    ops::add(&first, &ops::sum(&below, -1)?)
+}
+
+impl Distribution for Poisson {
+    properties!("poisson", batch: rate, rsample: false);
+
+    fn support(&self) -> Constraint {
+        Constraint::NonNegativeInteger
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        ops::to_dtype(&draw_poisson(&self.rate, shape)?, self.rate.dtype())
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(poisson_log_prob(x = x, rate = &self.rate) => {
+            let inside = is_count(x);
+            let x = inside.select(x, 0.0);
+            inside.select(zero_times(x, rate.ln()) - rate - (x + 1.0).lgamma(), f64::NEG_INFINITY)
+        })
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(poisson_cdf(x = x, rate = &self.rate) => {
+            x.ge(0.0).select(rate.igamma(x.max(0.0).floor() + 1.0).1, 0.0)
+        })
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        Ok(self.rate.clone())
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        Ok(self.rate.clone())
+    }
+}

@@ -1,0 +1,220 @@
+//! The gamma distribution and its relatives: [`Gamma`], [`Chi2`], [`StudentT`].
+
+use crate::constraint::Constraint;
+use crate::distribution::Distribution;
+use crate::gamma_quantile::{log_gamma_quantile, sample_log_gamma};
+use crate::noise::{properties, standard_normal};
+use crate::parameters::{elementwise, family};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::ops::TensorOrScalar;
+use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
+use std::f64::consts::PI;
+
+family! {
+    /// The gamma distribution with density bᵃx^(a−1)e^(−bx) / Γ(a) for x > 0.
+    ///
+    /// Samples are quantiles of uniform numbers. Their gradients are exact (implicit reparametrisation; Figurnov et al.
+    /// 2018) with a relative error of about 1e-12. `cdf` has no gradient with respect to the concentration.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Distribution, Gamma};
+    ///
+    /// let gamma = Gamma::new(&Tensor::from([1.0, 4.0]), 2.0);
+    /// assert_eq!(gamma.mean().to_vec::<f64>(), [0.5, 2.0]);
+    /// assert_eq!(gamma.rsample([5]).shape(), [5, 2]);
+    /// ```
+    Gamma("gamma") {
+        /// Returns a, the shape.
+        concentration: Positive,
+        /// Returns b, the inverse of the scale.
+        rate: Positive,
+    }
+}
+
+/// Returns a·b, and 0 where a is 0, also for an infinite b.
+pub(crate) fn zero_times(a: Expr, b: Expr) -> Expr {
+    a.eq(0.0).select(0.0, a * b)
+}
+
+/// Converts ln x to x/rate in the dtype of the rate, at least the smallest normal number.
+fn gamma_of_log(log: &Tensor, rate: &Tensor) -> Result<Tensor> {
+    let x = elementwise!(gamma_of_log(y = log, rate = rate) => y.exp() / rate)?;
+    let least = rate.dtype().min_positive().unwrap_or(f64::MIN_POSITIVE);
+    ops::maximum(&ops::to_dtype(&x, rate.dtype())?, least)
+}
+
+impl Distribution for Gamma {
+    properties!("gamma", batch: rate, rsample: true);
+
+    fn support(&self) -> Constraint {
+        Constraint::NonNegative
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        gamma_of_log(&sample_log_gamma(&self.concentration, shape)?, &self.rate)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(gamma_log_prob(x = x, a = &self.concentration, b = &self.rate) => {
+            let inside = x.ge(0.0);
+            let x = inside.select(x, 1.0);
+            inside.select(a * b.ln() + zero_times(a - 1.0, x.ln()) - b * x - a.lgamma(), f64::NEG_INFINITY)
+        })
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        let z = elementwise!(gamma_standardized(x = x, b = &self.rate) => (b * x).max(0.0))?;
+        ops::igamma(&self.concentration, &z)
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        gamma_of_log(&log_gamma_quantile(&self.concentration, p)?, &self.rate)
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        elementwise!(gamma_entropy(a = &self.concentration, b = &self.rate) => {
+            a - b.ln() + a.lgamma() + (1.0 - a) * a.digamma()
+        })
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(gamma_mean(a = &self.concentration, b = &self.rate) => a / b)
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(gamma_variance(a = &self.concentration, b = &self.rate) => a / (b * b))
+    }
+}
+
+/// The χ² distribution of the sum of ν squares of standard normal numbers: [`Gamma`] with a = ν/2 and b = ½.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Chi2, Distribution};
+///
+/// let chi2 = Chi2::new(&Tensor::from(3.0));
+/// assert_eq!((chi2.mean().item::<f64>(), chi2.variance().item::<f64>()), (3.0, 6.0));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Chi2 {
+    gamma: Gamma,
+}
+
+impl Chi2 {
+    /// Creates the distribution with these degrees of freedom, a tensor or a number.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `df` is above 0, if values can be
+    /// read; [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(df: impl Into<TensorOrScalar<'a>>) -> Result<Chi2> {
+        let [df] = crate::parameters::broadcast_parameters("chi2", [("df", df.into(), Constraint::Positive)])?;
+        Ok(Chi2 { gamma: Gamma::try_new(ops::mul(&df, 0.5)?, 0.5)? })
+    }
+
+    /// Returns the degrees of freedom.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_df(&self) -> Result<Tensor> {
+        ops::mul(&self.gamma.concentration, 2.0)
+    }
+
+    /// Returns the distribution as a gamma distribution.
+    pub fn as_gamma(&self) -> &Gamma {
+        &self.gamma
+    }
+}
+
+impl Distribution for Chi2 {
+    fn name(&self) -> &'static str {
+        "chi2"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.gamma.batch_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        true
+    }
+    fn support(&self) -> Constraint {
+        self.gamma.support()
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        self.gamma.try_draw(shape)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        self.gamma.try_log_prob(x)
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        self.gamma.try_cdf(x)
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        self.gamma.try_icdf(p)
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        self.gamma.try_entropy()
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        self.gamma.try_mean()
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        self.gamma.try_variance()
+    }
+}
+
+family! {
+    /// Student's t distribution with density (1 + z²/ν)^(−(ν+1)/2) / (σ√ν·B(½, ν/2)), where z = (x − μ)/σ.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Distribution, StudentT};
+    ///
+    /// let t = StudentT::new(&Tensor::from([4.0, 2.0]), 1.0, 1.0);
+    /// assert_eq!(t.variance().to_vec::<f64>(), [2.0, f64::INFINITY]);
+    /// ```
+    StudentT("student_t") {
+        /// Returns ν, the degrees of freedom.
+        df: Positive,
+        /// Returns μ, the median.
+        loc: Real,
+        /// Returns σ.
+        scale: Positive,
+    }
+}
+
+impl Distribution for StudentT {
+    properties!("student_t", batch: loc, rsample: true);
+
+    fn support(&self) -> Constraint {
+        Constraint::Real
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let z = standard_normal(&self.loc, shape)?;
+        let half_df = ops::mul(&ops::to_dtype(&self.df, DType::F64)?, 0.5)?;
+        let y = sample_log_gamma(&half_df, shape)?;
+        let x = elementwise!(student_t_sample(z = &z, y = &y, a = &half_df, loc = &self.loc, scale = &self.scale) => {
+            loc + scale * z * (0.5 * (a.ln() - y)).exp()
+        })?;
+        ops::to_dtype(&x, self.loc.dtype())
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(student_t_log_prob(x = x, df = &self.df, loc = &self.loc, scale = &self.scale) => {
+            let z = (x - loc) / scale;
+            let norm = 0.5 * (df * PI).ln() + (0.5 * df).lgamma() - (0.5 * (df + 1.0)).lgamma();
+            -0.5 * (df + 1.0) * (z * z / df).ln_1p() - norm - scale.ln()
+        })
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        elementwise!(student_t_entropy(df = &self.df, scale = &self.scale) => {
+            let (half, next) = (0.5 * df, 0.5 * (df + 1.0));
+            let log_beta = 0.5 * PI.ln() + half.lgamma() - next.lgamma();
+            scale.ln() + next * (next.digamma() - half.digamma()) + 0.5 * df.ln() + log_beta
+        })
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(student_t_mean(df = &self.df, loc = &self.loc) => df.gt(1.0).select(loc, f64::NAN))
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(student_t_variance(df = &self.df, scale = &self.scale) => {
+            let exists = df.gt(2.0);
+            let n = exists.select(df, 3.0);
+            exists.select(scale * scale * n / (n - 2.0), df.gt(1.0).select(f64::INFINITY, f64::NAN))
+        })
+    }
+}

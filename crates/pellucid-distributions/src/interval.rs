@@ -1,0 +1,165 @@
+//! Distributions on an interval: [`Uniform`], [`Kumaraswamy`].
+
+use crate::constraint::Constraint;
+use crate::distribution::Distribution;
+use crate::location_scale::EULER_GAMMA;
+use crate::noise::{open_uniform, properties};
+use crate::parameters::{broadcast_parameters, elementwise, family};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::ops::TensorOrScalar;
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
+
+/// The uniform distribution with density 1 / (high − low) for low ≤ x ≤ high.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, Uniform};
+///
+/// let angle = Uniform::new(-1.0, &Tensor::from(3.0));
+/// assert_eq!(angle.cdf(&Tensor::from([-2.0, 0.0, 5.0])).to_vec::<f64>(), [0.0, 0.25, 1.0]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Uniform {
+    low: Tensor,
+    high: Tensor,
+}
+
+impl Uniform {
+    /// Creates the distribution from tensors or numbers, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless low < high, if values can be read; [`Error::ShapeMismatch`],
+    /// [`Error::DTypeMismatch`] for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(low: impl Into<TensorOrScalar<'a>>, high: impl Into<TensorOrScalar<'a>>) -> Result<Uniform> {
+        let bounds = [("low", low.into(), Constraint::Real), ("high", high.into(), Constraint::Real)];
+        let [low, high] = broadcast_parameters("uniform", bounds)?;
+        if low.is_readable() && high.is_readable() {
+            let (lows, highs) = (low.try_to_vec::<f64>()?, high.try_to_vec::<f64>()?);
+            if let Some((low, high)) = lows.iter().zip(&highs).find(|(low, high)| low >= high) {
+                let reason = format!("`low` must be below `high`, got {low:?} and {high:?}");
+                return Err(Error::invalid("uniform", reason));
+            }
+        }
+        Ok(Uniform { low, high })
+    }
+
+    /// Returns the lower bound.
+    pub fn low(&self) -> &Tensor {
+        &self.low
+    }
+
+    /// Returns the upper bound.
+    pub fn high(&self) -> &Tensor {
+        &self.high
+    }
+}
+
+impl Distribution for Uniform {
+    properties!("uniform", batch: low, rsample: true);
+
+    fn support(&self) -> Constraint {
+        Constraint::Interval(self.low.clone(), self.high.clone())
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        self.try_icdf(&ops::rand_like(&ops::broadcast_to(&self.low.detach(), shape.clone())?)?)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(uniform_log_prob(x = x, low = &self.low, high = &self.high) => {
+            (x.ge(low) & x.le(high)).select(-(high - low).ln(), f64::NEG_INFINITY)
+        })
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(uniform_cdf(x = x, low = &self.low, high = &self.high) => {
+            ((x - low) / (high - low)).clamp(0.0, 1.0)
+        })
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        elementwise!(uniform_icdf(p = p, low = &self.low, high = &self.high) => low + p * (high - low))
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        elementwise!(uniform_entropy(low = &self.low, high = &self.high) => (high - low).ln())
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(uniform_mean(low = &self.low, high = &self.high) => 0.5 * (low + high))
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(uniform_variance(low = &self.low, high = &self.high) => (high - low) * (high - low) / 12.0)
+    }
+}
+
+family! {
+    /// The Kumaraswamy distribution with density abx^(a−1)(1 − xᵃ)^(b−1) for 0 < x < 1.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::distributions::{Distribution, Kumaraswamy};
+    ///
+    /// let share = Kumaraswamy::new(1.0, &Tensor::from(1.0));
+    /// assert_eq!(share.cdf(&Tensor::from(0.25)).item::<f64>(), 0.25);
+    /// ```
+    Kumaraswamy("kumaraswamy") {
+        /// Returns a.
+        concentration1: Positive,
+        /// Returns b.
+        concentration0: Positive,
+    }
+}
+
+/// Returns ln(1 − xᵃ) for 0 < x < 1.
+fn log_1m_power(x: Expr, a: Expr) -> Expr {
+    (-(a * x.ln()).exp_m1()).ln()
+}
+
+/// Returns E[xⁿ] = b·B(1 + n/a, b).
+fn moment(n: f64, a: Expr, b: Expr) -> Expr {
+    let c = 1.0 + n / a;
+    (c.lgamma() + (b + 1.0).lgamma() - (c + b).lgamma()).exp()
+}
+
+impl Distribution for Kumaraswamy {
+    properties!("kumaraswamy", batch: concentration1, rsample: true);
+
+    fn support(&self) -> Constraint {
+        Constraint::OpenUnitInterval
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        self.try_icdf(&open_uniform(&self.concentration1, shape)?)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(kumaraswamy_log_prob(x = x, a = &self.concentration1, b = &self.concentration0) => {
+            let inside = x.gt(0.0) & x.lt(1.0);
+            let x = inside.select(x, 0.5);
+            let value = a.ln() + b.ln() + (a - 1.0) * x.ln() + (b - 1.0) * log_1m_power(x, a);
+            inside.select(value, f64::NEG_INFINITY)
+        })
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(kumaraswamy_cdf(x = x, a = &self.concentration1, b = &self.concentration0) => {
+            let inside = x.gt(0.0) & x.lt(1.0);
+            let value = -(b * log_1m_power(inside.select(x, 0.5), a)).exp_m1();
+            inside.select(value, x.ge(1.0).select(1.0, 0.0))
+        })
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        elementwise!(kumaraswamy_icdf(p = p, a = &self.concentration1, b = &self.concentration0) => {
+            ((-((-p).ln_1p() / b).exp_m1()).ln() / a).exp()
+        })
+    }
+    fn try_entropy(&self) -> Result<Tensor> {
+        elementwise!(kumaraswamy_entropy(a = &self.concentration1, b = &self.concentration0) => {
+            let harmonic = (b + 1.0).digamma() + EULER_GAMMA;
+            1.0 - b.recip() + (1.0 - a.recip()) * harmonic - a.ln() - b.ln()
+        })
+    }
+    fn try_mean(&self) -> Result<Tensor> {
+        elementwise!(kumaraswamy_mean(a = &self.concentration1, b = &self.concentration0) => moment(1.0, a, b))
+    }
+    fn try_variance(&self) -> Result<Tensor> {
+        elementwise!(kumaraswamy_variance(a = &self.concentration1, b = &self.concentration0) => {
+            let mean = moment(1.0, a, b);
+            moment(2.0, a, b) - mean * mean
+        })
+    }
+}

@@ -1,0 +1,399 @@
+//! The Kullback-Leibler divergence KL(p ‖ q) = E[ln p(x) − ln q(x)] over x of p, in closed form for pairs of families.
+
+use crate::bernoulli::{centred_mean, log_normalizer, variance};
+use crate::beta::log_beta;
+use crate::composed::{Independent, TransformedDistribution};
+use crate::distribution::Distribution;
+use crate::gamma::zero_times;
+use crate::location_scale::EULER_GAMMA;
+use crate::parameters::elementwise;
+use crate::{
+    Bernoulli, Beta, Binomial, Categorical, Cauchy, Chi2, ContinuousBernoulli, Dirichlet, Exponential, Gamma,
+    Geometric, Gumbel, HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal, OneHotCategorical, Pareto, Poisson,
+    Transform, Uniform,
+};
+use pellucid_tensor::formula::Expr;
+use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
+use std::f64::consts::PI;
+
+/// A family with a divergence from itself to the family `Q` in closed form. A pair without this trait is a compile
+/// error.
+pub trait KlDivergence<Q> {
+    /// Returns KL(self ‖ q), of the broadcast batch shape.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if the batch shapes do not broadcast.
+    fn try_kl_divergence(&self, q: &Q) -> Result<Tensor>;
+
+    /// Returns KL(self ‖ q), of the broadcast batch shape.
+    ///
+    /// # Panics
+    /// Panics if [`try_kl_divergence`](Self::try_kl_divergence) returns an error.
+    #[track_caller]
+    fn kl_divergence(&self, q: &Q) -> Tensor {
+        unwrap(self.try_kl_divergence(q))
+    }
+}
+
+/// Returns KL(p ‖ q), of the broadcast batch shape.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Normal, kl_divergence};
+///
+/// let p = Normal::new(&Tensor::from([0.0, 1.0]), 1.0);
+/// assert_eq!(kl_divergence(&p, &Normal::new(0.0, 1.0))?.to_vec::<f64>(), [0.0, 0.5]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the batch shapes do not broadcast.
+pub fn kl_divergence<P: KlDivergence<Q>, Q>(p: &P, q: &Q) -> Result<Tensor> {
+    p.try_kl_divergence(q)
+}
+
+/// Implements the divergences of pairs by formulas of the parameters of p and q.
+macro_rules! divergences {
+    ($($name:ident: $p:ident => $q:ident, |$($x:ident = $side:ident.$parameter:ident),+| $body:expr;)*) => {$(
+        impl KlDivergence<$q> for $p {
+            fn try_kl_divergence(&self, q: &$q) -> Result<Tensor> {
+                let p = self;
+                elementwise!($name($($x = divergences!(@tensor p, q, $side.$parameter)),+) => $body)
+            }
+        }
+    )*};
+    (@tensor $p:ident, $q:ident, p.$parameter:ident) => { $p.$parameter() };
+    (@tensor $p:ident, $q:ident, q.$parameter:ident) => { $q.$parameter() };
+}
+
+/// Implements infinite divergences: the support of p is not a part of the support of q.
+macro_rules! infinite {
+    ($($p:ident => $($q:ident),+;)*) => {$($(
+        impl KlDivergence<$q> for $p {
+            fn try_kl_divergence(&self, q: &$q) -> Result<Tensor> {
+                infinite_divergence(self, q)
+            }
+        }
+    )+)*};
+}
+
+fn infinite_divergence(p: &impl Distribution, q: &impl Distribution) -> Result<Tensor> {
+    let (a, b) = (p.batch_shape(), q.batch_shape());
+    let Some(shape) = a.broadcast(&b) else {
+        return Err(Error::shapes("kl_divergence", [&a, &b], "the batch shapes must broadcast"));
+    };
+    ops::full(shape, f64::INFINITY, p.try_mean()?.dtype())
+}
+
+infinite! {
+    Exponential => Beta, ContinuousBernoulli, Pareto, Uniform;
+    Gamma => Beta, ContinuousBernoulli, Pareto, Uniform;
+    Normal => Beta, ContinuousBernoulli, Exponential, Gamma, Pareto, Uniform;
+    Laplace => Beta, ContinuousBernoulli, Exponential, Gamma, Pareto, Uniform;
+    Gumbel => Beta, ContinuousBernoulli, Exponential, Gamma, Pareto, Uniform;
+    Pareto => Beta, ContinuousBernoulli, Uniform;
+    Beta => Pareto;
+    ContinuousBernoulli => Pareto;
+    Poisson => Bernoulli, Binomial;
+}
+
+/// ½·ln 2π.
+const HALF_LN_2PI: f64 = 0.918_938_533_204_672_7;
+
+/// Returns −E[ln q(x)] for a normal q, from the mean and the variance of x.
+fn cross_entropy_with_normal(mean: Expr, variance: Expr, loc: Expr, scale: Expr) -> Expr {
+    let z = (mean - loc) / scale;
+    scale.ln() + HALF_LN_2PI + 0.5 * (variance / (scale * scale) + z * z)
+}
+
+/// Returns a·ln(a/b), which is 0 for a = 0 and ∞ for a > 0 and b = 0.
+fn relative(a: Expr, log_a: Expr, log_b: Expr) -> Expr {
+    a.eq(0.0).select(0.0, a * (a.eq(0.0).select(0.0, log_a) - log_b))
+}
+
+divergences! {
+    kl_normal_normal: Normal => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let (ratio, z) = (s / t, (m - n) / t);
+        0.5 * (ratio * ratio + z * z - 1.0) - ratio.ln()
+    };
+    kl_log_normal: LogNormal => LogNormal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let (ratio, z) = (s / t, (m - n) / t);
+        0.5 * (ratio * ratio + z * z - 1.0) - ratio.ln()
+    };
+    kl_half_normal: HalfNormal => HalfNormal, |s = p.scale, t = q.scale| {
+        let ratio = s / t;
+        0.5 * (ratio * ratio - 1.0) - ratio.ln()
+    };
+    kl_normal_gumbel: Normal => Gumbel, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let (z, ratio) = ((m - n) / t, s / t);
+        z + (0.5 * ratio * ratio - z).exp() - ratio.ln() - (0.5 + HALF_LN_2PI)
+    };
+    kl_normal_laplace: Normal => Laplace, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let z = (m - n) / s;
+        // E|x − n| for a normal x.
+        let distance = s * ((2.0 / PI).sqrt() * (-0.5 * z * z).exp() + z * (z * 0.5f64.sqrt()).erf());
+        distance / t + (2.0 * t / s).ln() - (0.5 + HALF_LN_2PI)
+    };
+    kl_cauchy_cauchy: Cauchy => Cauchy, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let (sum, d) = (s + t, m - n);
+        (sum * sum + d * d).ln() - (4.0 * s * t).ln()
+    };
+    kl_laplace_laplace: Laplace => Laplace, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let d = (m - n).abs();
+        (t / s).ln() + d / t + s / t * (-d / s).exp() - 1.0
+    };
+    kl_laplace_normal: Laplace => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        cross_entropy_with_normal(m, 2.0 * s * s, n, t) - (2.0 * s).ln() - 1.0
+    };
+    kl_gumbel_gumbel: Gumbel => Gumbel, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        let (ratio, z) = (s / t, (m - n) / t);
+        -ratio.ln() + EULER_GAMMA * (ratio - 1.0) + z + ((1.0 + ratio).lgamma() - z).exp() - 1.0
+    };
+    kl_gumbel_normal: Gumbel => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
+        cross_entropy_with_normal(m + s * EULER_GAMMA, s * s * (PI * PI / 6.0), n, t) - s.ln() - (1.0 + EULER_GAMMA)
+    };
+    kl_uniform_uniform: Uniform => Uniform, |a = p.low, b = p.high, c = q.low, d = q.high| {
+        (c.le(a) & b.le(d)).select(((d - c) / (b - a)).ln(), f64::INFINITY)
+    };
+    kl_uniform_normal: Uniform => Normal, |a = p.low, b = p.high, n = q.loc, t = q.scale| {
+        let width = b - a;
+        cross_entropy_with_normal(0.5 * (a + b), width * width / 12.0, n, t) - width.ln()
+    };
+    kl_uniform_exponential: Uniform => Exponential, |a = p.low, b = p.high, r = q.rate| {
+        a.ge(0.0).select(0.5 * r * (a + b) - ((b - a) * r).ln(), f64::INFINITY)
+    };
+    kl_uniform_gumbel: Uniform => Gumbel, |a = p.low, b = p.high, n = q.loc, t = q.scale| {
+        let (low, high) = ((a - n) / t, (b - n) / t);
+        let width = high - low;
+        0.5 * (low + high) - ((-high).exp() - (-low).exp()) / width - width.ln()
+    };
+    kl_exponential_exponential: Exponential => Exponential, |r = p.rate, s = q.rate| {
+        let ratio = s / r;
+        ratio - 1.0 - ratio.ln()
+    };
+    kl_exponential_gamma: Exponential => Gamma, |r = p.rate, a = q.concentration, b = q.rate| {
+        let ratio = b / r;
+        -a * ratio.ln() + ratio + a.lgamma() + a * EULER_GAMMA - (1.0 + EULER_GAMMA)
+    };
+    kl_exponential_gumbel: Exponential => Gumbel, |r = p.rate, n = q.loc, t = q.scale| {
+        let s = r * t;
+        s.ln() - 1.0 + (1.0 / s) - n / t + (n / t).exp() * s / (s + 1.0)
+    };
+    kl_exponential_normal: Exponential => Normal, |r = p.rate, n = q.loc, t = q.scale| {
+        let mean = r.recip();
+        cross_entropy_with_normal(mean, mean * mean, n, t) + r.ln() - 1.0
+    };
+    kl_gamma_gamma: Gamma => Gamma, |a = p.concentration, b = p.rate, c = q.concentration, d = q.rate| {
+        c * (b / d).ln() + c.lgamma() - a.lgamma() + (a - c) * a.digamma() + a * (d / b - 1.0)
+    };
+    kl_gamma_exponential: Gamma => Exponential, |a = p.concentration, b = p.rate, r = q.rate| {
+        -a + (b / r).ln() + r * a / b - a.lgamma() + (a - 1.0) * a.digamma()
+    };
+    kl_gamma_gumbel: Gamma => Gumbel, |a = p.concentration, b = p.rate, n = q.loc, t = q.scale| {
+        let s = b * t;
+        (a - 1.0) * a.digamma() - a.lgamma() - a + s.ln() + a / s - n / t + (n / t - a * s.recip().ln_1p()).exp()
+    };
+    kl_gamma_normal: Gamma => Normal, |a = p.concentration, b = p.rate, n = q.loc, t = q.scale| {
+        let entropy = a - b.ln() + a.lgamma() + (1.0 - a) * a.digamma();
+        cross_entropy_with_normal(a / b, a / (b * b), n, t) - entropy
+    };
+    kl_pareto_pareto: Pareto => Pareto, |s = p.scale, a = p.alpha, t = q.scale, c = q.alpha| {
+        let value = c * (s / t).ln() - (c / a).ln() + c / a - 1.0;
+        s.ge(t).select(value, f64::INFINITY)
+    };
+    kl_pareto_exponential: Pareto => Exponential, |s = p.scale, a = p.alpha, r = q.rate| {
+        let exists = a.gt(1.0);
+        let b = exists.select(a, 2.0);
+        exists.select((b / (s * r)).ln() + r * s * b / (b - 1.0) - (1.0 + b) / b, f64::INFINITY)
+    };
+    kl_pareto_normal: Pareto => Normal, |s = p.scale, a = p.alpha, n = q.loc, t = q.scale| {
+        let exists = a.gt(2.0);
+        let b = exists.select(a, 3.0);
+        let mean = s * b / (b - 1.0);
+        let variance = s * s * b / ((b - 1.0) * (b - 1.0) * (b - 2.0));
+        exists.select(cross_entropy_with_normal(mean, variance, n, t) + (b / s).ln() - 1.0 - b.recip(), f64::INFINITY)
+    };
+    kl_beta_beta: Beta => Beta,
+        |a = p.concentration1, b = p.concentration0, c = q.concentration1, d = q.concentration0|
+    {
+        log_beta(c, d) - log_beta(a, b)
+            + (a - c) * a.digamma() + (b - d) * b.digamma() + (c + d - a - b) * (a + b).digamma()
+    };
+    kl_beta_normal: Beta => Normal, |a = p.concentration1, b = p.concentration0, n = q.loc, t = q.scale| {
+        let sum = a + b;
+        cross_entropy_with_normal(a / sum, a * b / (sum * sum * (sum + 1.0)), n, t) - beta_entropy(a, b)
+    };
+    kl_beta_exponential: Beta => Exponential, |a = p.concentration1, b = p.concentration0, r = q.rate| {
+        -beta_entropy(a, b) - r.ln() + r * a / (a + b)
+    };
+    kl_beta_gamma: Beta => Gamma,
+        |a = p.concentration1, b = p.concentration0, c = q.concentration, d = q.rate|
+    {
+        let log_mean = a.digamma() - (a + b).digamma();
+        -beta_entropy(a, b) + c.lgamma() - c * d.ln() - (c - 1.0) * log_mean + d * a / (a + b)
+    };
+    kl_beta_uniform: Beta => Uniform, |a = p.concentration1, b = p.concentration0, c = q.low, d = q.high| {
+        (c.le(0.0) & d.ge(1.0)).select((d - c).ln() - beta_entropy(a, b), f64::INFINITY)
+    };
+    kl_poisson_poisson: Poisson => Poisson, |a = p.rate, b = q.rate| relative(a, a.ln(), b.ln()) - (a - b);
+}
+
+fn beta_entropy(a: Expr, b: Expr) -> Expr {
+    log_beta(a, b) - (a - 1.0) * a.digamma() - (b - 1.0) * b.digamma() + (a + b - 2.0) * (a + b).digamma()
+}
+
+impl KlDivergence<Chi2> for Chi2 {
+    fn try_kl_divergence(&self, q: &Chi2) -> Result<Tensor> {
+        self.as_gamma().try_kl_divergence(q.as_gamma())
+    }
+}
+
+impl KlDivergence<Bernoulli> for Bernoulli {
+    fn try_kl_divergence(&self, q: &Bernoulli) -> Result<Tensor> {
+        let (p, q) = (self.success(), q.success());
+        elementwise!(kl_bernoulli_bernoulli(
+            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
+        ) => relative(p, yes, other) + relative(1.0 - p, no, rest))
+    }
+}
+
+impl KlDivergence<Poisson> for Bernoulli {
+    fn try_kl_divergence(&self, q: &Poisson) -> Result<Tensor> {
+        let (entropy, p) = (self.try_entropy()?, self.probs());
+        elementwise!(kl_bernoulli_poisson(h = &entropy, p = p, r = q.rate()) => r - h - zero_times(p, r.ln()))
+    }
+}
+
+impl KlDivergence<Binomial> for Binomial {
+    /// Returns ∞ if p has more trials than q.
+    fn try_kl_divergence(&self, q: &Binomial) -> Result<Tensor> {
+        if self.total_count() > q.total_count() {
+            return infinite_divergence(self, q);
+        }
+        if self.total_count() < q.total_count() {
+            let reason = format!(
+                "kl_divergence needs equal numbers of trials, got {} and {}; estimate it from sample()",
+                self.total_count(),
+                q.total_count()
+            );
+            return Err(Error::invalid("binomial", reason));
+        }
+        let (p, q) = (self.success(), q.success());
+        let one = elementwise!(kl_binomial_binomial(
+            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
+        ) => relative(p, yes, other) + relative(1.0 - p, no, rest))?;
+        ops::mul(&one, self.total_count() as f64)
+    }
+}
+
+impl KlDivergence<Geometric> for Geometric {
+    fn try_kl_divergence(&self, q: &Geometric) -> Result<Tensor> {
+        let (p, q) = (self.success(), q.success());
+        elementwise!(kl_geometric_geometric(
+            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
+        ) => (relative(p, yes, other) + relative(1.0 - p, no, rest)) / p)
+    }
+}
+
+impl KlDivergence<ContinuousBernoulli> for ContinuousBernoulli {
+    fn try_kl_divergence(&self, q: &ContinuousBernoulli) -> Result<Tensor> {
+        let (p, q) = (self.success(), q.success());
+        elementwise!(kl_continuous_bernoulli(
+            yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
+        ) => {
+            let (l, m) = (yes - no, other - rest);
+            let mean = 0.5 + centred_mean(l);
+            mean * (l - m) + no - rest + log_normalizer(l) - log_normalizer(m)
+        })
+    }
+}
+
+impl KlDivergence<Normal> for ContinuousBernoulli {
+    fn try_kl_divergence(&self, q: &Normal) -> Result<Tensor> {
+        let (entropy, l) = (self.try_entropy()?, self.try_logits()?);
+        elementwise!(kl_continuous_bernoulli_normal(h = &entropy, l = &l, n = q.loc(), t = q.scale()) => {
+            cross_entropy_with_normal(0.5 + centred_mean(l), variance(l), n, t) - h
+        })
+    }
+}
+
+impl KlDivergence<Exponential> for ContinuousBernoulli {
+    fn try_kl_divergence(&self, q: &Exponential) -> Result<Tensor> {
+        let (entropy, mean) = (self.try_entropy()?, self.try_mean()?);
+        elementwise!(kl_continuous_bernoulli_exponential(h = &entropy, m = &mean, r = q.rate()) => {
+            r * m - r.ln() - h
+        })
+    }
+}
+
+impl KlDivergence<Uniform> for ContinuousBernoulli {
+    fn try_kl_divergence(&self, q: &Uniform) -> Result<Tensor> {
+        let entropy = self.try_entropy()?;
+        elementwise!(kl_continuous_bernoulli_uniform(h = &entropy, c = q.low(), d = q.high()) => {
+            (c.le(0.0) & d.ge(1.0)).select((d - c).ln() - h, f64::INFINITY)
+        })
+    }
+}
+
+/// Returns Σ p·(ln p − ln q) over the classes.
+fn divergence_of_classes(p: (&Tensor, &Tensor), q: &Tensor) -> Result<Tensor> {
+    let sum = formula! { static kl_categorical(p, a, b) = relative(p, a, b).row_sum(); };
+    ops::squeeze(&ops::map_rows(sum, &[p.0, p.1, q], &[], -1)?, -1)
+}
+
+impl KlDivergence<Categorical> for Categorical {
+    fn try_kl_divergence(&self, q: &Categorical) -> Result<Tensor> {
+        divergence_of_classes((self.probs(), self.logits()), q.logits())
+    }
+}
+
+impl KlDivergence<OneHotCategorical> for OneHotCategorical {
+    fn try_kl_divergence(&self, q: &OneHotCategorical) -> Result<Tensor> {
+        divergence_of_classes((self.probs(), self.logits()), q.logits())
+    }
+}
+
+impl KlDivergence<Dirichlet> for Dirichlet {
+    fn try_kl_divergence(&self, q: &Dirichlet) -> Result<Tensor> {
+        let divergence = formula! {
+            static kl_dirichlet_dirichlet(a, b) = {
+                let (sum, other) = (a.row_sum(), b.row_sum());
+                let terms = b.lgamma() - a.lgamma() + (a - b) * (a.digamma() - sum.digamma());
+                terms.row_sum() + sum.lgamma() - other.lgamma()
+            };
+        };
+        let inputs = [self.concentration(), q.concentration()];
+        ops::squeeze(&ops::map_rows(divergence, &inputs, &[], -1)?, -1)
+    }
+}
+
+impl KlDivergence<MultivariateNormal> for MultivariateNormal {
+    /// Returns ½(‖L_q⁻¹L_p‖² + ‖L_q⁻¹(μ_p − μ_q)‖² − d) + ln det L_q − ln det L_p.
+    fn try_kl_divergence(&self, q: &MultivariateNormal) -> Result<Tensor> {
+        let ratio = ops::solve_triangular(q.scale_tril(), self.scale_tril(), false, true, false)?;
+        let offset = q.whitened(&ops::sub(self.loc(), q.loc())?)?;
+        let squares = ops::add(&ops::sum(&ops::square(&ratio)?, [-2, -1])?, &ops::sum(&ops::square(&offset)?, -1)?)?;
+        let volumes = ops::sub(&q.half_log_det()?, &self.half_log_det()?)?;
+        ops::add(&ops::mul(&ops::sub(&squares, self.dimension())?, 0.5)?, &volumes)
+    }
+}
+
+impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independent<Q>> for Independent<P> {
+    fn try_kl_divergence(&self, q: &Independent<Q>) -> Result<Tensor> {
+        if self.axes() != q.axes() {
+            let reason = format!("kl_divergence needs equal numbers of axes, got {} and {}", self.axes(), q.axes());
+            return Err(Error::invalid("independent", reason));
+        }
+        self.summed(&self.base().try_kl_divergence(q.base())?)
+    }
+}
+
+/// The divergence of the bases: an invertible function of both variables does not change it. The functions must be
+/// equal, which is not checked.
+impl<Q: Distribution, P: Distribution + KlDivergence<Q>, T: Transform> KlDivergence<TransformedDistribution<Q, T>>
+    for TransformedDistribution<P, T>
+{
+    fn try_kl_divergence(&self, q: &TransformedDistribution<Q, T>) -> Result<Tensor> {
+        self.base().try_kl_divergence(q.base())
+    }
+}

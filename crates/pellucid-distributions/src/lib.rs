@@ -1,0 +1,86 @@
+//! Probability distributions: samples with gradients, densities, entropies, divergences.
+//!
+//! ```
+//! use pellucid::Tensor;
+//! use pellucid::distributions::{Distribution, Normal, kl_divergence};
+//!
+//! let mean = Tensor::from([0.5, -1.0]).requires_grad_(true);
+//! let posterior = Normal::new(&mean, 0.5);
+//! let z = posterior.rsample([16]);
+//! let loss = (&z * &z).mean(..) + kl_divergence(&posterior, &Normal::new(0.0, 1.0))?.sum(..);
+//! loss.backward();
+//! assert_eq!(mean.grad().unwrap().shape(), [2]);
+//! # Ok::<(), pellucid::Error>(())
+//! ```
+//!
+//! Names and parameters are PyTorch's. Parameters are tensors or numbers, and broadcast. Their values are checked where
+//! they can be read without waiting: not in captured steps and on devices that defer their kernels. `log_prob` is −∞
+//! outside of the support, where PyTorch raises an error.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `constraint` | [`Constraint`]: ranges of parameters, supports |
+//! | `distribution` | the trait [`Distribution`] |
+//! | `parameters` | conversion and checks of parameters; macros that define families |
+//! | `noise` | random numbers of the shapes of samples |
+//! | `gamma_quantile` | quantiles of the gamma distribution, with their derivatives |
+//! | `success_probability` | the probability of success of one trial |
+//! | `normal` | [`Normal`], [`LogNormal`], [`HalfNormal`] |
+//! | `location_scale` | [`Laplace`], [`Logistic`], [`Gumbel`], [`Cauchy`], [`HalfCauchy`] |
+//! | `exponential` | [`Exponential`], [`Weibull`], [`Pareto`] |
+//! | `interval` | [`Uniform`], [`Kumaraswamy`] |
+//! | `gamma` | [`Gamma`], [`Chi2`], [`StudentT`] |
+//! | `beta` | [`Beta`], [`Dirichlet`] |
+//! | `von_mises` | [`VonMises`] |
+//! | `multivariate_normal` | [`MultivariateNormal`] |
+//! | `bernoulli` | [`Bernoulli`], [`ContinuousBernoulli`] |
+//! | `count` | [`Binomial`], [`Geometric`], [`NegativeBinomial`], [`Poisson`] |
+//! | `categorical` | [`Categorical`], [`OneHotCategorical`], [`Multinomial`] |
+//! | `relaxed` | [`RelaxedBernoulli`], [`RelaxedOneHotCategorical`] |
+//! | `composed` | [`Independent`], [`MixtureSameFamily`], [`TransformedDistribution`] |
+//! | `transform` | the trait [`Transform`] and its functions |
+//! | `kl` | [`kl_divergence`]: the Kullback-Leibler divergence of two distributions |
+#![forbid(unsafe_code)]
+
+mod bernoulli;
+mod beta;
+mod categorical;
+mod composed;
+mod constraint;
+mod count;
+mod distribution;
+mod exponential;
+mod gamma;
+mod gamma_quantile;
+mod interval;
+mod kl;
+mod location_scale;
+mod multivariate_normal;
+mod noise;
+mod normal;
+mod parameters;
+mod relaxed;
+mod success_probability;
+mod transform;
+mod von_mises;
+
+pub use bernoulli::{Bernoulli, ContinuousBernoulli};
+pub use beta::{Beta, Dirichlet};
+pub use categorical::{Categorical, Multinomial, OneHotCategorical};
+pub use composed::{Independent, MixtureSameFamily, TransformedDistribution};
+pub use constraint::Constraint;
+pub use count::{Binomial, Geometric, NegativeBinomial, Poisson};
+pub use distribution::Distribution;
+pub use exponential::{Exponential, Pareto, Weibull};
+pub use gamma::{Chi2, Gamma, StudentT};
+pub use interval::{Kumaraswamy, Uniform};
+pub use kl::{KlDivergence, kl_divergence};
+pub use location_scale::{Cauchy, Gumbel, HalfCauchy, Laplace, Logistic};
+pub use multivariate_normal::MultivariateNormal;
+pub use normal::{HalfNormal, LogNormal, Normal};
+pub use relaxed::{RelaxedBernoulli, RelaxedOneHotCategorical};
+pub use transform::{
+    AffineTransform, ComposeTransform, ExpTransform, PowerTransform, SigmoidTransform, SoftplusTransform,
+    TanhTransform, Transform,
+};
+pub use von_mises::VonMises;

@@ -1,0 +1,228 @@
+//! Differentiable relaxations of discrete distributions: [`RelaxedBernoulli`], [`RelaxedOneHotCategorical`].
+
+use crate::categorical::ClassProbabilities;
+use crate::constraint::Constraint;
+use crate::distribution::{Distribution, joined};
+use crate::location_scale::log_logistic_density;
+use crate::noise::open_uniform;
+use crate::parameters::{elementwise, float_tensors};
+use crate::success_probability::{LOGITS, SuccessProbability};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::ops::TensorOrScalar;
+use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
+
+/// The relaxed Bernoulli distribution of σ((l + L)/τ) for log odds l and a logistic L (Maddison et al. 2017; Jang et
+/// al. 2017), whose samples are differentiable and approach 0 and 1 for small temperatures τ.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, RelaxedBernoulli};
+///
+/// let gate = RelaxedBernoulli::new(&Tensor::from(0.5), 0.3);
+/// assert!((0.0..=1.0).contains(&gate.rsample(()).item::<f64>()));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RelaxedBernoulli {
+    temperature: Tensor,
+    logits: Tensor,
+}
+
+impl RelaxedBernoulli {
+    fn with(temperature: TensorOrScalar<'_>, parameter: (&'static str, TensorOrScalar<'_>)) -> Result<Self> {
+        let op = "relaxed_bernoulli";
+        let (name, value) = parameter;
+        let [temperature, value] = float_tensors(op, [("temperature", temperature), (name, value)])?;
+        Constraint::Positive.check(op, "temperature", &temperature)?;
+        let logits = match name {
+            "probs" => {
+                Constraint::OpenUnitInterval.check(op, name, &value)?;
+                SuccessProbability::from_probs(value)?.logits()?
+            }
+            _ => {
+                LOGITS.check(op, name, &value)?;
+                value
+            }
+        };
+        let Some(shape) = temperature.shape().broadcast(logits.shape()) else {
+            let help = format!("`temperature` and `{name}` must broadcast");
+            return Err(Error::shapes(op, [temperature.shape(), logits.shape()], help));
+        };
+        let expand = |x: &Tensor| ops::broadcast_to(x, shape.clone());
+        Ok(RelaxedBernoulli { temperature: expand(&temperature)?, logits: expand(&logits)? })
+    }
+
+    /// Creates the distribution from the temperature and the probability of success, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `temperature` is above 0 and `probs` in (0, 1), if values can be read;
+    /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(
+        temperature: impl Into<TensorOrScalar<'a>>,
+        probs: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<RelaxedBernoulli> {
+        RelaxedBernoulli::with(temperature.into(), ("probs", probs.into()))
+    }
+
+    /// Creates the distribution from the temperature and the log odds, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `temperature` is above 0 and `logits` is finite, if values can be read;
+    /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
+    #[panicking_form]
+    pub fn try_from_logits<'a>(
+        temperature: impl Into<TensorOrScalar<'a>>,
+        logits: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<RelaxedBernoulli> {
+        RelaxedBernoulli::with(temperature.into(), ("logits", logits.into()))
+    }
+
+    /// Returns τ.
+    pub fn temperature(&self) -> &Tensor {
+        &self.temperature
+    }
+
+    /// Returns the log odds.
+    pub fn logits(&self) -> &Tensor {
+        &self.logits
+    }
+}
+
+impl Distribution for RelaxedBernoulli {
+    fn name(&self) -> &'static str {
+        "relaxed_bernoulli"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.logits.shape().clone()
+    }
+    fn has_rsample(&self) -> bool {
+        true
+    }
+    fn support(&self) -> Constraint {
+        Constraint::UnitInterval
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let noise = ops::logit(&open_uniform(&self.logits, shape)?)?;
+        elementwise!(relaxed_bernoulli_sample(noise = &noise, t = &self.temperature, l = &self.logits) => {
+            ((l + noise) / t).sigmoid()
+        })
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        // y = logit x has the density of (l + L)/τ, and dx/dy is x(1 − x).
+        let inside = Constraint::OpenUnitInterval.try_contains(x)?;
+        let x = &ops::where_(&inside, x, 0.5)?;
+        let y = &ops::logit(x)?;
+        let (t, l) = (&self.temperature, &self.logits);
+        let density = elementwise!(relaxed_bernoulli_log_prob(x = x, y = y, t = t, l = l) => {
+            log_logistic_density(l - y * t) + t.ln() - x.ln() - (-x).ln_1p()
+        })?;
+        ops::where_(&inside, &density, f64::NEG_INFINITY)
+    }
+}
+
+/// The concrete distribution of softmax((l + G)/τ) for log weights l and Gumbel G (Maddison et al. 2017; Jang et al.
+/// 2017), whose samples are differentiable and approach one-hot vectors for small temperatures τ.
+///
+/// The density is (K − 1)!·τ^(K−1)·Π pₖxₖ^(−τ−1) / (Σ pₖxₖ^(−τ))ᴷ for positive elements xₖ with the sum 1.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{Distribution, RelaxedOneHotCategorical};
+///
+/// let choice = RelaxedOneHotCategorical::new(0.5, &Tensor::from([0.2, 0.8]));
+/// let total = choice.rsample(()).sum(..).item::<f64>();
+/// assert!((total - 1.0).abs() < 1e-12);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RelaxedOneHotCategorical {
+    /// τ, of the shape of the logarithms with one class, or 0-d.
+    temperature: Tensor,
+    classes: ClassProbabilities,
+}
+
+impl RelaxedOneHotCategorical {
+    fn with(temperature: TensorOrScalar<'_>, classes: ClassProbabilities) -> Result<Self> {
+        let op = "relaxed_one_hot_categorical";
+        let logs = TensorOrScalar::from(&classes.logs);
+        let [temperature, _] = float_tensors(op, [("temperature", temperature), ("probs", logs)])?;
+        Constraint::Positive.check(op, "temperature", &temperature)?;
+        if temperature.rank() > 0 {
+            let help = "`temperature` must be a number or a 0-d tensor";
+            return Err(Error::shapes(op, [temperature.shape()], help));
+        }
+        Ok(RelaxedOneHotCategorical { temperature, classes })
+    }
+
+    /// Creates the distribution from the temperature and nonnegative weights `[batch.., K]`, which are normalized.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `temperature` is above 0, and for weights that are negative, not finite or
+    /// without a positive sum, if values can be read; [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(
+        temperature: impl Into<TensorOrScalar<'a>>,
+        probs: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<RelaxedOneHotCategorical> {
+        let classes = ClassProbabilities::from_probs("relaxed_one_hot_categorical", probs.into())?;
+        RelaxedOneHotCategorical::with(temperature.into(), classes)
+    }
+
+    /// Creates the distribution from the temperature and the logarithms of weights `[batch.., K]`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `temperature` is above 0 and `logits` finite, if values can be read;
+    /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
+    #[panicking_form]
+    pub fn try_from_logits<'a>(
+        temperature: impl Into<TensorOrScalar<'a>>,
+        logits: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<RelaxedOneHotCategorical> {
+        let classes = ClassProbabilities::from_logits("relaxed_one_hot_categorical", logits.into())?;
+        RelaxedOneHotCategorical::with(temperature.into(), classes)
+    }
+
+    /// Returns τ.
+    pub fn temperature(&self) -> &Tensor {
+        &self.temperature
+    }
+
+    /// Returns the probabilities, `[batch.., K]`.
+    pub fn probs(&self) -> &Tensor {
+        &self.classes.probs
+    }
+}
+
+impl Distribution for RelaxedOneHotCategorical {
+    fn name(&self) -> &'static str {
+        "relaxed_one_hot_categorical"
+    }
+    fn batch_shape(&self) -> Shape {
+        self.classes.batch_shape()
+    }
+    fn event_shape(&self) -> Shape {
+        self.classes.event_shape()
+    }
+    fn has_rsample(&self) -> bool {
+        true
+    }
+    fn support(&self) -> Constraint {
+        Constraint::Simplex
+    }
+    fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
+        let u = open_uniform(&self.classes.logs, &joined(shape, &self.event_shape()))?;
+        let (l, t) = (&self.classes.logs, &self.temperature);
+        let scores = elementwise!(concrete_scores(u = &u, l = l, t = t) => (l - (-u.ln()).ln()) / t)?;
+        ops::softmax(&scores, -1)
+    }
+    fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        let scores = elementwise!(concrete_log_ratio(x = x, l = &self.classes.logs, t = &self.temperature) => {
+            l - t * x.ln()
+        })?;
+        let total = ops::logsumexp(&scores, ops::over(-1).keepdims())?;
+        let sum = formula! { static concrete_log_prob(x, s, total) = (s - total - x.ln()).row_sum(); };
+        let sum = ops::squeeze(&ops::map_rows(sum, &[x, &scores, &total], &[], -1)?, -1)?;
+        let log_orders = (1..self.classes.classes()).map(|k| (k as f64).ln()).sum::<f64>();
+        let scale = ops::mul(&ops::ln(&self.temperature)?, self.classes.classes() as f64 - 1.0)?;
+        ops::add(&sum, &ops::add(&scale, log_orders)?)
+    }
+}

@@ -1,0 +1,282 @@
+//! Invertible functions of one number, for [`TransformedDistribution`](crate::TransformedDistribution).
+
+use crate::constraint::Constraint;
+use crate::parameters::{elementwise, float_tensors};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::ops::TensorOrScalar;
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use std::fmt;
+use std::sync::Arc;
+
+/// An invertible, differentiable function y = f(x), applied to every element.
+pub trait Transform: fmt::Debug + Send + Sync {
+    /// Returns f(x).
+    ///
+    /// # Panics
+    /// Panics if [`try_forward`](Self::try_forward) returns an error.
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        unwrap(self.try_forward(x))
+    }
+
+    /// Returns f(x), or the error.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// Returns f⁻¹(y).
+    ///
+    /// # Panics
+    /// Panics if [`try_inverse`](Self::try_inverse) returns an error.
+    #[track_caller]
+    fn inverse(&self, y: &Tensor) -> Tensor {
+        unwrap(self.try_inverse(y))
+    }
+
+    /// Returns f⁻¹(y), or the error.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if y does not broadcast with the parameters.
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor>;
+
+    /// Returns ln |f'(x)|, where y is f(x).
+    ///
+    /// # Panics
+    /// Panics if [`try_log_abs_det_jacobian`](Self::try_log_abs_det_jacobian) returns an error.
+    #[track_caller]
+    fn log_abs_det_jacobian(&self, x: &Tensor, y: &Tensor) -> Tensor {
+        unwrap(self.try_log_abs_det_jacobian(x, y))
+    }
+
+    /// Returns ln |f'(x)|, where y is f(x), or the error.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, y: &Tensor) -> Result<Tensor>;
+
+    /// Returns a mask of the parameters with which f is increasing.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    fn try_is_increasing(&self) -> Result<Tensor> {
+        Tensor::try_from_nested(true)
+    }
+
+    /// Returns the set of the values of f.
+    fn codomain(&self) -> Constraint {
+        Constraint::Real
+    }
+}
+
+/// y = a + b·x.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{AffineTransform, Transform};
+///
+/// let fahrenheit = AffineTransform::new(32.0, &Tensor::from(1.8));
+/// assert_eq!(fahrenheit.forward(&Tensor::from(100.0)).item::<f64>(), 212.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct AffineTransform {
+    loc: Tensor,
+    scale: Tensor,
+}
+
+impl AffineTransform {
+    /// Creates the function from a and b, tensors or numbers, which broadcast with x.
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(
+        loc: impl Into<TensorOrScalar<'a>>,
+        scale: impl Into<TensorOrScalar<'a>>,
+    ) -> Result<AffineTransform> {
+        let [loc, scale] = float_tensors("affine_transform", [("loc", loc.into()), ("scale", scale.into())])?;
+        Ok(AffineTransform { loc, scale })
+    }
+}
+
+impl Transform for AffineTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(affine(x = x, loc = &self.loc, scale = &self.scale) => loc + scale * x)
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        elementwise!(affine_inverse(y = y, loc = &self.loc, scale = &self.scale) => (y - loc) / scale)
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        elementwise!(affine_jacobian(x = x, scale = &self.scale) => 0.0 * x + scale.abs().ln())
+    }
+    fn try_is_increasing(&self) -> Result<Tensor> {
+        ops::gt(&self.scale.detach(), 0)
+    }
+}
+
+/// y = eˣ.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExpTransform;
+
+impl Transform for ExpTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::exp(x)
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        ops::ln(y)
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        Ok(x.clone())
+    }
+    fn codomain(&self) -> Constraint {
+        Constraint::Positive
+    }
+}
+
+/// y = 1/(1 + e⁻ˣ).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SigmoidTransform;
+
+impl Transform for SigmoidTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::sigmoid(x)
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        ops::logit(y)
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        elementwise!(sigmoid_jacobian(x = x) => crate::location_scale::log_logistic_density(x))
+    }
+    fn codomain(&self) -> Constraint {
+        Constraint::OpenUnitInterval
+    }
+}
+
+/// y = tanh x.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TanhTransform;
+
+impl Transform for TanhTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::tanh(x)
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        ops::atanh(y)
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        // tanh'(x) is 4·σ'(2x).
+        elementwise!(tanh_jacobian(x = x) => crate::location_scale::log_logistic_density(2.0 * x) + 4f64.ln())
+    }
+    fn codomain(&self) -> Constraint {
+        Constraint::Interval(Tensor::from(-1f32), Tensor::from(1f32))
+    }
+}
+
+/// y = ln(1 + eˣ).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftplusTransform;
+
+impl Transform for SoftplusTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::softplus(x)
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        elementwise!(softplus_inverse(y = y) => y + (-(-y).exp_m1()).ln())
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        ops::logsigmoid(x)
+    }
+    fn codomain(&self) -> Constraint {
+        Constraint::Positive
+    }
+}
+
+/// y = xᵖ for x > 0 and p ≠ 0.
+#[derive(Clone, Debug)]
+pub struct PowerTransform {
+    exponent: Tensor,
+}
+
+impl PowerTransform {
+    /// Creates the function from p, a tensor or a number, which broadcasts with x.
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
+    #[panicking_form]
+    pub fn try_new<'a>(exponent: impl Into<TensorOrScalar<'a>>) -> Result<PowerTransform> {
+        let [exponent] = float_tensors("power_transform", [("exponent", exponent.into())])?;
+        Ok(PowerTransform { exponent })
+    }
+}
+
+impl Transform for PowerTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::pow(x, &self.exponent)
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        ops::pow(y, &ops::div(1.0, &self.exponent)?)
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        elementwise!(power_jacobian(x = x, p = &self.exponent) => p.abs().ln() + (p - 1.0) * x.ln())
+    }
+    fn try_is_increasing(&self) -> Result<Tensor> {
+        ops::gt(&self.exponent.detach(), 0)
+    }
+    fn codomain(&self) -> Constraint {
+        Constraint::Positive
+    }
+}
+
+/// Several functions, applied from first to last.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::distributions::{AffineTransform, ComposeTransform, ExpTransform, Transform};
+///
+/// let affine = ComposeTransform::part(AffineTransform::new(1.0, 2.0));
+/// let f = ComposeTransform::new([affine, ComposeTransform::part(ExpTransform)]);
+/// assert_eq!(f.forward(&Tensor::from(-0.5)).item::<f64>(), 1.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ComposeTransform {
+    parts: Vec<Arc<dyn Transform>>,
+}
+
+impl ComposeTransform {
+    /// Creates the composition, in which the first function is applied first.
+    pub fn new(parts: impl IntoIterator<Item = Arc<dyn Transform>>) -> ComposeTransform {
+        ComposeTransform { parts: parts.into_iter().collect() }
+    }
+
+    /// Returns a function as a part of a composition.
+    pub fn part(transform: impl Transform + 'static) -> Arc<dyn Transform> {
+        Arc::new(transform)
+    }
+}
+
+impl Transform for ComposeTransform {
+    fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.parts.iter().try_fold(x.clone(), |x, part| part.try_forward(&x))
+    }
+    fn try_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        self.parts.iter().rev().try_fold(y.clone(), |y, part| part.try_inverse(&y))
+    }
+    fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
+        let (mut x, mut sum) = (x.clone(), ops::zeros_like(x)?);
+        for part in &self.parts {
+            let y = part.try_forward(&x)?;
+            sum = ops::add(&sum, &part.try_log_abs_det_jacobian(&x, &y)?)?;
+            x = y;
+        }
+        Ok(sum)
+    }
+    fn try_is_increasing(&self) -> Result<Tensor> {
+        // A composition rises if an even number of its parts falls.
+        let rises = Tensor::try_from_nested(true)?;
+        self.parts.iter().try_fold(rises, |rises, part| ops::eq(&rises, &part.try_is_increasing()?))
+    }
+    fn codomain(&self) -> Constraint {
+        self.parts.last().map_or(Constraint::Real, |part| part.codomain())
+    }
+}

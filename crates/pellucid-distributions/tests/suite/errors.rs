@@ -1,0 +1,85 @@
+//! Refused parameters and properties that are not defined.
+
+use pellucid::distributions::*;
+use pellucid::{DType, Error, Tensor};
+
+fn text<T: std::fmt::Debug>(result: pellucid::Result<T>) -> String {
+    result.expect_err("the call must be refused").to_string()
+}
+
+#[test]
+fn parameters_outside_of_their_range_are_named() {
+    let one = || Tensor::from([1.0, -1.0]);
+    let texts = [
+        text(Normal::try_new(0.0, &one())),
+        text(Normal::try_new(&Tensor::from(f64::NAN), 1.0)),
+        text(Gamma::try_new(0.0, 1.0)),
+        text(Bernoulli::try_new(1.5)),
+        text(Geometric::try_new(0.0)),
+        text(NegativeBinomial::try_new(1.0, 1.0)),
+        text(Uniform::try_new(1.0, 1.0)),
+        text(Dirichlet::try_new(&one())),
+        text(Categorical::try_new(&one())),
+        text(Categorical::try_new(&Tensor::from([0.0, 0.0]))),
+        text(Categorical::try_from_logits(&Tensor::from([0.0, f64::INFINITY]))),
+        text(MultivariateNormal::try_from_scale_tril(&one(), &Tensor::from([[1.0, 2.0], [0.0, 1.0]]))),
+        text(RelaxedBernoulli::try_new(0.0, 0.5)),
+        text(Normal::try_new(&Tensor::from([1, 2]), 1.0)),
+    ];
+    let expected = [
+        "normal: `scale` must be finite and above 0, got -1.0",
+        "normal: `loc` must be finite, got NaN",
+        "gamma: `concentration` must be finite and above 0, got 0.0",
+        "bernoulli: `probs` must be in [0, 1], got 1.5",
+        "geometric: `probs` must be in (0, 1], got 0.0",
+        "negative_binomial: `probs` must be in [0, 1), got 1.0",
+        "uniform: `low` must be below `high`, got 1.0 and 1.0",
+        "dirichlet: `concentration` must be finite and above 0, got -1.0",
+        "categorical: `probs` must be finite and at least 0, got -1.0",
+        "categorical: `probs` must have a sum above 0 along the last axis",
+        "categorical: `logits` must be finite, got inf",
+        "multivariate_normal: `scale_tril` must be lower triangular with a positive diagonal",
+        "relaxed_bernoulli: `temperature` must be finite and above 0, got 0.0",
+    ];
+    for (text, expected) in texts.iter().zip(expected) {
+        assert!(text.starts_with(expected), "{text}");
+    }
+    assert!(texts[13].contains("`loc` must be a float"), "{}", texts[13]);
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let (a, b) = (Tensor::zeros([2], DType::F64), Tensor::ones([3], DType::F64));
+    assert!(matches!(Normal::try_new(&a, &b), Err(Error::ShapeMismatch { op: "normal", .. })));
+    assert!(matches!(Dirichlet::try_new(1.0), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(Categorical::try_new(1.0), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(
+        MultivariateNormal::try_from_scale_tril(&a, &Tensor::eye(3, DType::F64)),
+        Err(Error::ShapeMismatch { .. })
+    ));
+    assert!(matches!(Independent::try_new(Normal::new(&a, 1.0), 2), Err(Error::InvalidArgument { .. })));
+    let normal = Normal::new(&a, 1.0);
+    assert!(matches!(normal.try_log_prob(&b), Err(Error::ShapeMismatch { .. })));
+    let mixture = MixtureSameFamily::try_new(Categorical::new(&b), normal);
+    assert!(matches!(mixture, Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn undefined_properties_are_errors() {
+    let poisson = Poisson::new(2.0);
+    assert!(matches!(poisson.try_rsample(()), Err(Error::NoGradient { op: "poisson" })));
+    assert!(text(poisson.try_entropy()).starts_with("poisson: entropy is not defined"));
+    assert!(text(Bernoulli::new(0.5).try_cdf(&Tensor::from(1.0))).starts_with("bernoulli: cdf is not defined"));
+    assert!(!poisson.sample([3]).requires_grad());
+}
+
+#[test]
+fn constraints_contain_their_values() {
+    let contains = |constraint: &Constraint, x: Tensor| constraint.contains(&x).to_vec::<bool>();
+    assert_eq!(contains(&Constraint::Simplex, Tensor::from([[0.5, 0.5], [0.5, 0.6]])), [true, false]);
+    assert_eq!(contains(&Constraint::OneHot, Tensor::from([[0.0, 1.0], [1.0, 1.0]])), [true, false]);
+    assert_eq!(contains(&Constraint::NonNegativeInteger, Tensor::from([0.0, 0.5, -1.0])), [true, false, false]);
+    let between = Constraint::Interval(Tensor::from(0.0), Tensor::from(2.0));
+    assert_eq!(contains(&between, Tensor::from([0.0, 2.5, f64::NAN])), [true, false, false]);
+    assert_eq!(Constraint::Positive.to_string(), "finite and above 0");
+}

@@ -1,0 +1,143 @@
+//! Gradients of densities and samples: central differences of first and second order.
+
+use crate::families::distribution;
+use pellucid::distributions::*;
+use pellucid::{Generator, GradCheckOptions, Result, Shape, Tensor, gradcheck, gradgradcheck};
+use std::collections::BTreeMap;
+
+/// A family, its parameters, and a value of its support.
+type Row = (&'static str, &'static [(&'static str, Value)], Value);
+
+/// A tensor of a row: a scalar, a vector or a matrix.
+#[derive(Clone, Copy)]
+enum Value {
+    Vector(&'static [f64]),
+    Matrix(&'static [f64], usize),
+}
+
+impl Value {
+    fn tensor(self) -> Tensor {
+        match self {
+            Value::Vector(values) => Tensor::new(values.to_vec(), [values.len()]),
+            Value::Matrix(values, columns) => Tensor::new(values.to_vec(), [values.len() / columns, columns]),
+        }
+    }
+}
+
+use Value::{Matrix as M, Vector as V};
+
+/// Families whose samples are differentiable.
+const REPARAMETRIZED: &[Row] = &[
+    ("normal", &[("loc", V(&[0.3, -1.0])), ("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("log_normal", &[("loc", V(&[0.3, -1.0])), ("scale", V(&[0.7, 0.5]))], V(&[0.5, 1.5])),
+    ("half_normal", &[("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("laplace", &[("loc", V(&[0.3, -1.0])), ("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("logistic", &[("loc", V(&[0.3, -1.0])), ("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("gumbel", &[("loc", V(&[0.3, -1.0])), ("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("cauchy", &[("loc", V(&[0.3, -1.0])), ("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("half_cauchy", &[("scale", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("exponential", &[("rate", V(&[0.7, 2.0]))], V(&[0.5, 1.5])),
+    ("weibull", &[("scale", V(&[0.7, 2.0])), ("concentration", V(&[1.7, 0.9]))], V(&[0.5, 1.5])),
+    ("pareto", &[("scale", V(&[0.7, 0.5])), ("alpha", V(&[1.7, 3.0]))], V(&[0.9, 1.5])),
+    ("uniform", &[("low", V(&[-0.7, 0.5])), ("high", V(&[1.7, 3.0]))], V(&[0.9, 1.5])),
+    ("kumaraswamy", &[("concentration1", V(&[0.7, 2.0])), ("concentration0", V(&[1.7, 0.9]))], V(&[0.2, 0.6])),
+    ("gamma", &[("concentration", V(&[0.3, 7.0])), ("rate", V(&[1.7, 0.9]))], V(&[0.5, 1.5])),
+    ("chi2", &[("df", V(&[0.9, 4.0]))], V(&[0.5, 1.5])),
+    ("student_t", &[("df", V(&[2.5])), ("loc", V(&[0.3])), ("scale", V(&[0.7]))], V(&[0.5])),
+    ("beta", &[("concentration1", V(&[0.7, 4.0])), ("concentration0", V(&[1.7, 0.9]))], V(&[0.2, 0.6])),
+    ("dirichlet", &[("concentration", V(&[0.7, 4.0, 1.2]))], V(&[0.2, 0.5, 0.3])),
+    ("continuous_bernoulli", &[("probs", V(&[0.2, 0.501, 0.9]))], V(&[0.2, 0.6, 0.5])),
+    ("relaxed_bernoulli", &[("temperature", V(&[0.7])), ("probs", V(&[0.2]))], V(&[0.6])),
+    (
+        "multivariate_normal",
+        &[("loc", V(&[0.3, -1.0])), ("covariance_matrix", M(&[2.0, 0.4, 0.4, 1.0], 2))],
+        V(&[0.5, 1.5]),
+    ),
+];
+
+/// Families whose samples have no gradient.
+const DISCRETE: &[Row] = &[
+    ("bernoulli", &[("probs", V(&[0.2, 0.7]))], V(&[0.0, 1.0])),
+    ("geometric", &[("probs", V(&[0.2, 0.7]))], V(&[0.0, 3.0])),
+    ("negative_binomial", &[("total_count", V(&[2.5, 0.7])), ("probs", V(&[0.2, 0.7]))], V(&[0.0, 3.0])),
+    ("poisson", &[("rate", V(&[0.2, 5.0]))], V(&[0.0, 3.0])),
+    ("categorical", &[("probs", V(&[0.2, 0.3, 0.5]))], V(&[2.0])),
+    ("one_hot_categorical", &[("probs", V(&[0.2, 0.3, 0.5]))], V(&[0.0, 1.0, 0.0])),
+    ("von_mises", &[("loc", V(&[0.2, -1.0])), ("concentration", V(&[0.7, 9.0]))], V(&[0.0, 1.0])),
+];
+
+/// Checks a function of the parameters of a row and of x, which are the leaves.
+fn check_gradients(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option<&Tensor>) -> Result<Tensor>) {
+    let (family, parameters, x) = row;
+    let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
+    let mut leaves: Vec<Tensor> = parameters.iter().map(|(_, value)| value.tensor().requires_grad_(true)).collect();
+    if with_x {
+        leaves.push(x.tensor().requires_grad_(true));
+    }
+    let leaves: Vec<&Tensor> = leaves.iter().collect();
+    let of_leaves = |tensors: &[Tensor]| {
+        let by_name: BTreeMap<&str, &Tensor> = names.iter().copied().zip(tensors).collect();
+        let symmetric = |x: &Tensor| (x + x.transpose(-1, -2)) * 0.5;
+        let d = distribution(family, &|name| match name {
+            "covariance_matrix" => symmetric(by_name[name]),
+            _ => by_name[name].clone(),
+        });
+        Ok(vec![f(d.as_ref(), tensors.get(names.len()))?])
+    };
+    let tight = GradCheckOptions { eps: 1e-6, atol: 1e-6, rtol: 1e-5 };
+    gradcheck(of_leaves, &leaves, tight).unwrap_or_else(|error| panic!("{family}: {error}"));
+    gradgradcheck(of_leaves, &leaves, tight).unwrap_or_else(|error| panic!("{family}: {error}"));
+}
+
+#[test]
+fn densities_have_gradients_of_two_orders() {
+    for row in REPARAMETRIZED {
+        check_gradients(row, true, |d, x| d.try_log_prob(x.unwrap()));
+    }
+    for row in DISCRETE {
+        let x = row.2.tensor();
+        check_gradients(row, false, |d, _| d.try_log_prob(&x));
+    }
+}
+
+#[test]
+fn samples_have_gradients_of_two_orders() {
+    for row in REPARAMETRIZED {
+        assert!(distribution(row.0, &|name| parameter(row, name)).has_rsample());
+        check_gradients(row, false, |d, _| {
+            let _seed = Generator::new(5).scope();
+            let shape: Shape = [2].into_iter().chain(d.batch_shape().iter().copied()).collect();
+            d.try_draw(&shape)
+        });
+    }
+    for row in DISCRETE {
+        assert!(!distribution(row.0, &|name| parameter(row, name)).has_rsample());
+    }
+}
+
+fn parameter(row: &Row, name: &str) -> Tensor {
+    row.1.iter().find(|(of, _)| *of == name).expect("the row has the parameter").1.tensor()
+}
+
+/// The slope of ln x in the concentration, against central differences of the quantile over the whole range.
+#[test]
+fn gamma_samples_have_accurate_gradients_for_all_concentrations() {
+    for a in [1e-3, 0.05, 0.4, 1.0, 1.7, 6.0, 40.0, 1e3, 1e5] {
+        let p = Tensor::from([1e-6, 0.01, 0.3, 0.5, 0.9, 0.999, 1.0 - 1e-9]);
+        let log = |a: f64| Gamma::new(&Tensor::from(a), 1.0).icdf(&p).log();
+        let concentration = Tensor::from(a).requires_grad_(true);
+        let x = Gamma::new(&concentration, 1.0).icdf(&p);
+        let h = 1e-5 * a;
+        let difference = (log(a + h) - log(a - h)) / (2.0 * h);
+        for (k, expected) in difference.to_vec::<f64>().into_iter().enumerate() {
+            concentration.zero_grad();
+            if x.to_vec::<f64>()[k] < 1e-290 {
+                continue;
+            }
+            let again = Gamma::new(&concentration, 1.0).icdf(&p);
+            again.log().select(0, k as isize).backward();
+            let slope = concentration.grad().unwrap().item::<f64>();
+            assert!((slope - expected).abs() < 2e-6 * expected.abs() + 1e-9, "a = {a}, {k}: {slope}, not {expected}");
+        }
+    }
+}
