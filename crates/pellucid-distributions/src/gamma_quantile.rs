@@ -103,7 +103,7 @@ fn halley_step(y: &Tensor, a: &Tensor, p: &Tensor) -> Result<Tensor> {
 fn slope(a: &Tensor, y: &Tensor) -> Result<Tensor> {
     let near = elementwise!(gamma_slope_series(a = a, y = y) => slope_near_0(a, y.min(SERIES_END)))?;
     let distant = slope_by_quadrature(a, &ops::maximum(y, SERIES_END)?)?;
-    let is_near = ops::le(&y.detach(), SERIES_END)?;
+    let is_near = ops::le(y.detach(), SERIES_END)?;
     ops::where_(&is_near, &near, &distant)
 }
 

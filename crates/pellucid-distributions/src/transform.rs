@@ -111,7 +111,7 @@ impl Transform for AffineTransform {
         elementwise!(affine_jacobian(x = x, scale = &self.scale) => 0.0 * x + scale.abs().ln())
     }
     fn try_is_increasing(&self) -> Result<Tensor> {
-        ops::gt(&self.scale.detach(), 0)
+        ops::gt(self.scale.detach(), 0)
     }
 }
 
@@ -221,7 +221,7 @@ impl Transform for PowerTransform {
         elementwise!(power_jacobian(x = x, p = &self.exponent) => p.abs().ln() + (p - 1.0) * x.ln())
     }
     fn try_is_increasing(&self) -> Result<Tensor> {
-        ops::gt(&self.exponent.detach(), 0)
+        ops::gt(self.exponent.detach(), 0)
     }
     fn codomain(&self) -> Constraint {
         Constraint::Positive

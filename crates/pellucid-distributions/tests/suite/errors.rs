@@ -11,20 +11,20 @@ fn text<T: std::fmt::Debug>(result: pellucid::Result<T>) -> String {
 fn parameters_outside_of_their_range_are_named() {
     let one = || Tensor::from([1.0, -1.0]);
     let texts = [
-        text(Normal::try_new(0.0, &one())),
-        text(Normal::try_new(&Tensor::from(f64::NAN), 1.0)),
+        text(Normal::try_new(0.0, one())),
+        text(Normal::try_new(Tensor::from(f64::NAN), 1.0)),
         text(Gamma::try_new(0.0, 1.0)),
         text(Bernoulli::try_new(1.5)),
         text(Geometric::try_new(0.0)),
         text(NegativeBinomial::try_new(1.0, 1.0)),
         text(Uniform::try_new(1.0, 1.0)),
-        text(Dirichlet::try_new(&one())),
-        text(Categorical::try_new(&one())),
-        text(Categorical::try_new(&Tensor::from([0.0, 0.0]))),
-        text(Categorical::try_from_logits(&Tensor::from([0.0, f64::INFINITY]))),
-        text(MultivariateNormal::try_from_scale_tril(&one(), &Tensor::from([[1.0, 2.0], [0.0, 1.0]]))),
+        text(Dirichlet::try_new(one())),
+        text(Categorical::try_new(one())),
+        text(Categorical::try_new(Tensor::from([0.0, 0.0]))),
+        text(Categorical::try_from_logits(Tensor::from([0.0, f64::INFINITY]))),
+        text(MultivariateNormal::try_from_scale_tril(one(), Tensor::from([[1.0, 2.0], [0.0, 1.0]]))),
         text(RelaxedBernoulli::try_new(0.0, 0.5)),
-        text(Normal::try_new(&Tensor::from([1, 2]), 1.0)),
+        text(Normal::try_new(Tensor::from([1, 2]), 1.0)),
     ];
     let expected = [
         "normal: `scale` must be finite and above 0, got -1.0",
@@ -54,7 +54,7 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(matches!(Dirichlet::try_new(1.0), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(Categorical::try_new(1.0), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(
-        MultivariateNormal::try_from_scale_tril(&a, &Tensor::eye(3, DType::F64)),
+        MultivariateNormal::try_from_scale_tril(&a, Tensor::eye(3, DType::F64)),
         Err(Error::ShapeMismatch { .. })
     ));
     assert!(matches!(Independent::try_new(Normal::new(&a, 1.0), 2), Err(Error::InvalidArgument { .. })));

@@ -124,7 +124,7 @@ fn parameter(row: &Row, name: &str) -> Tensor {
 fn gamma_samples_have_accurate_gradients_for_all_concentrations() {
     for a in [1e-3, 0.05, 0.4, 1.0, 1.7, 6.0, 40.0, 1e3, 1e5] {
         let p = Tensor::from([1e-6, 0.01, 0.3, 0.5, 0.9, 0.999, 1.0 - 1e-9]);
-        let log = |a: f64| Gamma::new(&Tensor::from(a), 1.0).icdf(&p).log();
+        let log = |a: f64| Gamma::new(Tensor::from(a), 1.0).icdf(&p).log();
         let concentration = Tensor::from(a).requires_grad_(true);
         let x = Gamma::new(&concentration, 1.0).icdf(&p);
         let h = 1e-5 * a;

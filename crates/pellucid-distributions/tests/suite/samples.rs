@@ -69,8 +69,8 @@ fn means_and_variances_of_samples_match_the_family() {
 #[test]
 fn quartiles_of_samples_match_the_family() -> Result<()> {
     let _seed = Generator::new(3).scope();
-    let cauchy = Cauchy::new(1.0, &Tensor::from(2.0));
-    let half = HalfCauchy::new(&Tensor::from(2.0));
+    let cauchy = Cauchy::new(1.0, Tensor::from(2.0));
+    let half = HalfCauchy::new(Tensor::from(2.0));
     let quarter = |x: &Tensor, bound: f64| x.lt(bound).to_dtype(pellucid::DType::F64).mean(..).item::<f64>();
     let n = 10_000;
     for p in [0.25, 0.5, 0.75] {
@@ -80,19 +80,19 @@ fn quartiles_of_samples_match_the_family() -> Result<()> {
         }
     }
     for kappa in [1e-7, 0.3, 4.0, 1e3] {
-        let angles = VonMises::new(&Tensor::from(2.5), kappa);
+        let angles = VonMises::new(Tensor::from(2.5), kappa);
         let x = angles.sample([n]);
         assert!(x.abs().max(..).item::<f64>() <= std::f64::consts::PI);
         let mean_cosine = (&x - 2.5).cos().mean(..).item::<f64>();
         let expected = 1.0 - angles.variance().item::<f64>();
         assert!((mean_cosine - expected).abs() < 0.04, "κ = {kappa}: {mean_cosine}, not {expected}");
     }
-    let classes = Categorical::new(&Tensor::from([[0.1, 0.9], [1.0, 0.0]])).sample([n]);
+    let classes = Categorical::new(Tensor::from([[0.1, 0.9], [1.0, 0.0]])).sample([n]);
     let means = classes.to_dtype(pellucid::DType::F64).mean(0).to_vec::<f64>();
     assert!((means[0] - 0.9).abs() < 0.015 && means[1] == 0.0);
-    let relaxed = RelaxedBernoulli::new(0.1, &Tensor::from(0.3)).sample([n]);
+    let relaxed = RelaxedBernoulli::new(0.1, Tensor::from(0.3)).sample([n]);
     assert!((quarter(&relaxed, 0.5) - 0.7).abs() < 0.025);
-    let relaxed = RelaxedOneHotCategorical::new(0.5, &Tensor::from([0.2, 0.3, 0.5])).sample([n]);
+    let relaxed = RelaxedOneHotCategorical::new(0.5, Tensor::from([0.2, 0.3, 0.5])).sample([n]);
     let winners = relaxed.argmax(-1);
     assert!((quarter(&winners.to_dtype(pellucid::DType::F64), 0.5) - 0.2).abs() < 0.02);
     Ok(())
@@ -103,7 +103,7 @@ fn quartiles_of_samples_match_the_family() -> Result<()> {
 fn multivariate_samples_have_the_covariance() {
     let _seed = Generator::new(8).scope();
     let covariance = Tensor::from([[2.0, 0.9], [0.9, 1.0]]);
-    let d = MultivariateNormal::new(&Tensor::from([1.0, -1.0]), &covariance);
+    let d = MultivariateNormal::new(Tensor::from([1.0, -1.0]), &covariance);
     let x = d.sample([20_000]);
     let z = &x - &d.mean();
     let found = z.transpose(0, 1).matmul(&z) / 20_000.0;
@@ -112,7 +112,7 @@ fn multivariate_samples_have_the_covariance() {
 
 #[test]
 fn shapes_are_sample_batch_event() -> Result<()> {
-    let normal = Normal::new(&Tensor::zeros([4, 1], pellucid::DType::F32), &Tensor::ones([3], pellucid::DType::F32));
+    let normal = Normal::new(Tensor::zeros([4, 1], pellucid::DType::F32), Tensor::ones([3], pellucid::DType::F32));
     assert_eq!((normal.batch_shape(), normal.event_shape()), ([4, 3].into(), ().into()));
     assert_eq!(normal.sample([2, 5]).shape(), [2, 5, 4, 3]);
     assert_eq!(normal.sample(()).shape(), [4, 3]);
@@ -125,13 +125,13 @@ fn shapes_are_sample_batch_event() -> Result<()> {
     assert_eq!(rows.entropy().shape(), [4]);
     assert_eq!(kl_divergence(&rows, &rows)?.to_vec::<f32>(), [0.0; 4]);
 
-    let votes = Multinomial::new(6, &Tensor::ones([2, 3], pellucid::DType::F32));
+    let votes = Multinomial::new(6, Tensor::ones([2, 3], pellucid::DType::F32));
     assert_eq!((votes.batch_shape(), votes.event_shape()), ([2].into(), [3].into()));
     assert_eq!(votes.sample([5]).shape(), [5, 2, 3]);
     assert_eq!(votes.log_prob(&votes.sample([5])).shape(), [5, 2]);
 
-    let components = Independent::new(Normal::new(&Tensor::zeros([2, 5, 3], pellucid::DType::F32), 1.0), 1);
-    let mixture = MixtureSameFamily::new(Categorical::new(&Tensor::ones([5], pellucid::DType::F32)), components);
+    let components = Independent::new(Normal::new(Tensor::zeros([2, 5, 3], pellucid::DType::F32), 1.0), 1);
+    let mixture = MixtureSameFamily::new(Categorical::new(Tensor::ones([5], pellucid::DType::F32)), components);
     assert_eq!((mixture.batch_shape(), mixture.event_shape()), ([2].into(), [3].into()));
     assert_eq!(mixture.sample([7]).shape(), [7, 2, 3]);
     assert_eq!(mixture.log_prob(&mixture.sample([7])).shape(), [7, 2]);
@@ -145,26 +145,26 @@ fn shapes_are_sample_batch_event() -> Result<()> {
 fn composed_distributions_are_equal_to_simple_ones() {
     let close = |a: &Tensor, b: &Tensor| assert!((a - b).abs().max(..).item::<f64>() < 1e-12, "{a}\n{b}");
     let x = Tensor::from([0.1, 0.5, 0.93]);
-    let normal = || Normal::new(&Tensor::from(0.3), 0.8);
-    let log_normal = LogNormal::new(&Tensor::from(0.3), 0.8);
+    let normal = || Normal::new(Tensor::from(0.3), 0.8);
+    let log_normal = LogNormal::new(Tensor::from(0.3), 0.8);
     let by_exp = TransformedDistribution::new(normal(), ExpTransform);
     close(&by_exp.log_prob(&x), &log_normal.log_prob(&x));
     close(&by_exp.cdf(&x), &log_normal.cdf(&x));
     close(&by_exp.icdf(&x), &log_normal.icdf(&x));
-    let affine = || AffineTransform::new(1.0, &Tensor::from(-2.0));
+    let affine = || AffineTransform::new(1.0, Tensor::from(-2.0));
     let scaled = TransformedDistribution::new(normal(), affine());
-    let expected = Normal::new(&Tensor::from(0.4), 1.6);
+    let expected = Normal::new(Tensor::from(0.4), 1.6);
     close(&scaled.log_prob(&x), &expected.log_prob(&x));
     close(&scaled.cdf(&x), &expected.cdf(&x));
     close(&scaled.icdf(&x), &expected.icdf(&x));
     let parts = [ComposeTransform::part(affine()), ComposeTransform::part(ExpTransform)];
     let composed = TransformedDistribution::new(normal(), ComposeTransform::new(parts));
-    close(&composed.log_prob(&x), &LogNormal::new(&Tensor::from(0.4), 1.6).log_prob(&x));
-    close(&composed.cdf(&x), &LogNormal::new(&Tensor::from(0.4), 1.6).cdf(&x));
-    let uniform = || Uniform::new(&Tensor::from(0.0), 1.0);
-    let power = TransformedDistribution::new(uniform(), PowerTransform::new(&Tensor::from(2.0)));
-    close(&power.log_prob(&x), &Beta::new(&Tensor::from(0.5), 1.0).log_prob(&x));
-    let logistic = Logistic::new(&Tensor::from(0.0), 1.0);
+    close(&composed.log_prob(&x), &LogNormal::new(Tensor::from(0.4), 1.6).log_prob(&x));
+    close(&composed.cdf(&x), &LogNormal::new(Tensor::from(0.4), 1.6).cdf(&x));
+    let uniform = || Uniform::new(Tensor::from(0.0), 1.0);
+    let power = TransformedDistribution::new(uniform(), PowerTransform::new(Tensor::from(2.0)));
+    close(&power.log_prob(&x), &Beta::new(Tensor::from(0.5), 1.0).log_prob(&x));
+    let logistic = Logistic::new(Tensor::from(0.0), 1.0);
     let squashed = TransformedDistribution::new(logistic, SigmoidTransform);
     close(&squashed.log_prob(&x), &Tensor::from([0.0, 0.0, 0.0]));
     for transform in [ComposeTransform::part(TanhTransform), ComposeTransform::part(SoftplusTransform)] {
@@ -173,8 +173,8 @@ fn composed_distributions_are_equal_to_simple_ones() {
         let slope = (transform.forward(&(&x + h)) - transform.forward(&(&x - h))) / (2.0 * h);
         assert!((slope.log() - transform.log_abs_det_jacobian(&x, &y)).abs().max(..).item::<f64>() < 1e-8);
     }
-    let weights = Categorical::new(&Tensor::from([1.0, 1.0]));
-    let mixture = MixtureSameFamily::new(weights, Normal::new(&Tensor::from([0.3, 0.3]), 0.8));
+    let weights = Categorical::new(Tensor::from([1.0, 1.0]));
+    let mixture = MixtureSameFamily::new(weights, Normal::new(Tensor::from([0.3, 0.3]), 0.8));
     close(&mixture.log_prob(&x), &normal().log_prob(&x));
     close(&mixture.cdf(&x), &normal().cdf(&x));
 }

@@ -122,7 +122,7 @@ named! {
 
 impl Named for Binomial {
     fn named(parameter: &dyn Fn(&str) -> Tensor) -> Self {
-        Binomial::new(parameter("total_count").item::<usize>(), &parameter("probs"))
+        Binomial::new(parameter("total_count").item::<usize>(), parameter("probs"))
     }
 }
 
@@ -165,21 +165,21 @@ fn densities_are_minus_infinity_outside_of_the_support() {
         assert_eq!(d.log_prob(&Tensor::from(x)).item::<f64>(), f64::NEG_INFINITY, "{} at {x}", d.name());
     };
     for x in [-1.0, f64::NEG_INFINITY] {
-        outside(&HalfNormal::new(&one()), x);
-        outside(&LogNormal::new(&one(), 1.0), x);
-        outside(&Exponential::new(&one()), x);
-        outside(&Weibull::new(&one(), 1.0), x);
-        outside(&Pareto::new(&one(), 1.0), x);
-        outside(&Gamma::new(&one(), 1.0), x);
-        outside(&Beta::new(&one(), 1.0), x);
-        outside(&Kumaraswamy::new(&one(), 1.0), x);
-        outside(&Uniform::new(&Tensor::from(0.0), 1.0), x);
-        outside(&Poisson::new(&one()), x);
-        outside(&Categorical::new(&Tensor::from([0.5, 0.5])), x);
+        outside(&HalfNormal::new(one()), x);
+        outside(&LogNormal::new(one(), 1.0), x);
+        outside(&Exponential::new(one()), x);
+        outside(&Weibull::new(one(), 1.0), x);
+        outside(&Pareto::new(one(), 1.0), x);
+        outside(&Gamma::new(one(), 1.0), x);
+        outside(&Beta::new(one(), 1.0), x);
+        outside(&Kumaraswamy::new(one(), 1.0), x);
+        outside(&Uniform::new(Tensor::from(0.0), 1.0), x);
+        outside(&Poisson::new(one()), x);
+        outside(&Categorical::new(Tensor::from([0.5, 0.5])), x);
     }
-    outside(&Bernoulli::new(&Tensor::from(0.5)), 0.3);
-    outside(&Binomial::new(3, &Tensor::from(0.5)), 4.0);
-    outside(&Categorical::new(&Tensor::from([0.5, 0.5])), 2.0);
+    outside(&Bernoulli::new(Tensor::from(0.5)), 0.3);
+    outside(&Binomial::new(3, Tensor::from(0.5)), 4.0);
+    outside(&Categorical::new(Tensor::from([0.5, 0.5])), 2.0);
 }
 
 #[test]

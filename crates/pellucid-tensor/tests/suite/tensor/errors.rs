@@ -243,7 +243,7 @@ fn messages_write_settings_as_programs_do() {
         (ops::interpolate(&f32s(&[5, 5]), ops::Resize::To(vec![2]), linear), "unsqueeze() adds missing axes"),
         (ops::interpolate(&image, ops::Resize::To(vec![2]), linear), "2 spatial axes, got lengths [2]; pass 2 numbers"),
         (ops::interpolate(&image, ops::Resize::By(vec![0.5]), linear), "got factors [0.5]"),
-        (ops::interpolate(&image, ops::Resize::To(vec![0, 2]), linear), "cannot resize [1, 1, 4, 4] by lengths [0, 2]"),
+        (ops::interpolate(&image, ops::Resize::To(vec![0, 2]), linear), "cannot be resized to lengths [0, 2]"),
         (ops::einsum("ij,jk-ik", &[&f32s(&[2, 2]), &f32s(&[2, 2])]), "`-` is not a letter (the factors are separated"),
     ];
     for (result, part) in refusals {
