@@ -184,8 +184,8 @@ fn log_1p_square(z: Expr) -> Expr {
 }
 
 family! {
-    /// The Cauchy distribution with density 1 / (πγ(1 + z²)), where z = (x − x₀)/γ. The mean does not exist, and the variance
-    /// is infinite.
+    /// The Cauchy distribution with density 1 / (πγ(1 + z²)), where z = (x − x₀)/γ. The mean does not exist, and the
+    /// variance is infinite.
     ///
     /// ```
     /// use pellucid::Tensor;
