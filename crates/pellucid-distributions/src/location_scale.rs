@@ -184,7 +184,8 @@ fn log_1p_square(z: Expr) -> Expr {
 }
 
 family! {
-    /// The Cauchy distribution with density 1 / (πγ(1 + z²)), where z = (x − x₀)/γ. Mean and variance do not exist.
+    /// The Cauchy distribution with density 1 / (πγ(1 + z²)), where z = (x − x₀)/γ. The mean does not exist, and the
+    /// variance is infinite.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -230,7 +231,7 @@ impl Distribution for Cauchy {
         ops::full_like(&self.loc, f64::NAN)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        ops::full_like(&self.loc, f64::NAN)
+        ops::full_like(&self.loc, f64::INFINITY)
     }
 }
 
