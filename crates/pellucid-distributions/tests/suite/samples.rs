@@ -4,8 +4,11 @@ use crate::families::distribution;
 use pellucid::distributions::*;
 use pellucid::{Generator, Result, Tensor};
 
-/// Families with a finite variance: their parameters, as scalars or vectors.
-const ROWS: &[(&str, &[(&str, &[f64])])] = &[
+/// A family and its parameters, as scalars or vectors.
+type Row = (&'static str, &'static [(&'static str, &'static [f64])]);
+
+/// Families with a finite variance.
+const ROWS: &[Row] = &[
     ("normal", &[("loc", &[0.3]), ("scale", &[2.0])]),
     ("log_normal", &[("loc", &[0.3]), ("scale", &[0.4])]),
     ("half_normal", &[("scale", &[2.0])]),
