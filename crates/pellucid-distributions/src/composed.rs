@@ -197,7 +197,7 @@ impl<D: Distribution> Distribution for MixtureSameFamily<D> {
     fn try_mean(&self) -> Result<Tensor> {
         self.average(&self.components.try_mean()?)
     }
-    /// Returns E[Var] + Var[E] over the components.
+    /// Returns the mean of the variances plus the variance of the means of the components.
     fn try_variance(&self) -> Result<Tensor> {
         let means = self.components.try_mean()?;
         let centred = ops::sub(&means, &ops::unsqueeze(&self.average(&means)?, self.axis())?)?;
