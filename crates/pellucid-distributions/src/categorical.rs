@@ -7,6 +7,7 @@ use crate::distribution::{Distribution, joined};
 use crate::gamma::zero_times;
 use crate::parameters::{elementwise, float_tensors};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap};
 
@@ -15,6 +16,11 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap}
 pub(crate) struct ClassProbabilities {
     pub(crate) probs: Tensor,
     pub(crate) logs: Tensor,
+}
+
+/// Returns x, and 0 for a class whose logarithm of the probability is −∞.
+fn unmasked(log: Expr, x: Expr) -> Expr {
+    log.gt(f64::NEG_INFINITY).select(x, 0.0)
 }
 
 impl ClassProbabilities {
@@ -46,7 +52,8 @@ impl ClassProbabilities {
     pub(crate) fn from_logits(op: &'static str, logits: TensorOrScalar<'_>) -> Result<ClassProbabilities> {
         let [logits] = float_tensors(op, [("logits", logits)])?;
         ClassProbabilities::check_classes(op, "logits", &logits)?;
-        Constraint::Real.check(op, "logits", &logits)?;
+        // −∞ masks a class. The maximum is finite if another class has a finite logit, and none is ∞ or NaN.
+        Constraint::Real.check(op, "logits", &ops::max(&logits, -1)?)?;
         Ok(ClassProbabilities { probs: ops::softmax(&logits, -1)?, logs: ops::log_softmax(&logits, -1)? })
     }
 
@@ -62,10 +69,18 @@ impl ClassProbabilities {
         self.event_shape()[0]
     }
 
-    /// Returns −Σ p·ln p.
+    /// Returns −Σ p·ln p, a function of the logarithms alone: the derivative by a probability of 0 is infinite.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
-        let entropy = formula! { static categorical_entropy(p, l) = (-zero_times(p, l)).row_sum(); };
-        ops::squeeze(&ops::map_rows(entropy, &[&self.probs, &self.logs], &[], -1)?, -1)
+        let entropy = formula! { static categorical_entropy(l) = (-(l.exp() * unmasked(l, l))).row_sum(); };
+        ops::squeeze(&ops::map_rows(entropy, &[&self.logs], &[], -1)?, -1)
+    }
+
+    /// Returns Σ p·(ln p − ln q).
+    pub(crate) fn divergence(&self, q: &ClassProbabilities) -> Result<Tensor> {
+        let sum = formula! {
+            static kl_categorical(a, b) = (a.exp() * (unmasked(a, a) - unmasked(a, b))).row_sum();
+        };
+        ops::squeeze(&ops::map_rows(sum, &[&self.logs, &q.logs], &[], -1)?, -1)
     }
 
     /// Returns Σ x·ln p over the classes; 0·(−∞) is 0.
@@ -99,10 +114,11 @@ macro_rules! class_parameters {
                 Ok($family { $($extra,)? classes })
             }
 
-            /// Creates the distribution from the logarithms of weights `[batch.., K]`, such as the outputs of a model.
+            /// Creates the distribution from the logarithms of weights `[batch.., K]`, such as the outputs of a model. A
+            /// class of logit −∞ has probability 0.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] for a value that is not finite, if values can be read;
+            /// [`Error::InvalidArgument`] for ∞, NaN, and a row of −∞ only, if values can be read;
             /// [`Error::ShapeMismatch`] without a class; [`Error::DTypeMismatch`] for integers.
             #[panicking_form]
             pub fn try_from_logits<'a>(

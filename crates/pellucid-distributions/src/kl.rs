@@ -335,21 +335,15 @@ impl KlDivergence<Uniform> for ContinuousBernoulli {
     }
 }
 
-/// Returns Σ p·(ln p − ln q) over the classes.
-fn divergence_of_classes(p: (&Tensor, &Tensor), q: &Tensor) -> Result<Tensor> {
-    let sum = formula! { static kl_categorical(p, a, b) = relative(p, a, b).row_sum(); };
-    ops::squeeze(&ops::map_rows(sum, &[p.0, p.1, q], &[], -1)?, -1)
-}
-
 impl KlDivergence<Categorical> for Categorical {
     fn try_kl_divergence(&self, q: &Categorical) -> Result<Tensor> {
-        divergence_of_classes((self.probs(), self.logits()), q.logits())
+        self.class_probabilities().divergence(q.class_probabilities())
     }
 }
 
 impl KlDivergence<OneHotCategorical> for OneHotCategorical {
     fn try_kl_divergence(&self, q: &OneHotCategorical) -> Result<Tensor> {
-        divergence_of_classes((self.probs(), self.logits()), q.logits())
+        self.class_probabilities().divergence(q.class_probabilities())
     }
 }
 

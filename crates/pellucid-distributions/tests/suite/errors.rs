@@ -47,6 +47,29 @@ fn parameters_outside_of_their_range_are_named() {
     assert!(texts[13].contains("`loc` must be a float"), "{}", texts[13]);
 }
 
+/// A class of logit −∞ is masked: values and gradients are those without it.
+#[test]
+fn classes_can_be_masked() {
+    let free = Tensor::from([0.5, -1.0, 2.0]).requires_grad_(true);
+    let masked = Tensor::from([0.5, -1.0, f64::NEG_INFINITY, 2.0]).requires_grad_(true);
+    let at = |logits: &Tensor, class: i64| {
+        let policy = Categorical::from_logits(logits);
+        let old = Categorical::from_logits(logits.detach() * 0.5);
+        let regular = kl_divergence(&policy, &old).unwrap() - policy.entropy() * 0.5;
+        let loss = policy.log_prob(&Tensor::from(class)) + regular;
+        loss.backward();
+        let close = |x: f64| (x * 1e12).round() / 1e12;
+        (close(loss.item()), logits.grad().unwrap().to_vec::<f64>().into_iter().map(close).collect::<Vec<f64>>())
+    };
+    let ((loss, expected), (with_mask, mut gradient)) = (at(&free, 2), at(&masked, 3));
+    assert_eq!((gradient.remove(2), with_mask), (0.0, loss));
+    assert_eq!(gradient, expected);
+    let samples = Categorical::from_logits(&masked).sample([200]).to_vec::<i64>();
+    assert!(!samples.contains(&2));
+    let all = Tensor::from([f64::NEG_INFINITY; 2]);
+    assert!(text(Categorical::try_from_logits(&all)).contains("must be finite, got -inf"));
+}
+
 #[test]
 fn shapes_that_do_not_fit_are_refused() {
     let (a, b) = (Tensor::zeros([2], DType::F64), Tensor::ones([3], DType::F64));
