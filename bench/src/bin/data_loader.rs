@@ -1,6 +1,7 @@
 //! The cost of a sample in a data loader: tensors in memory, batches of 64 samples of 16 numbers.
 //!
-//! `cargo run --release -p pellucid-bench --bin data_loader` prints nanoseconds for each sample: the least of ten epochs.
+//! `cargo run --release -p pellucid-bench --bin data_loader` prints nanoseconds for each sample, the least of ten
+//! epochs.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::{Batches, DataLoader, LoaderOptions, TensorDataset, from_fn};

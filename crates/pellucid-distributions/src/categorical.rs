@@ -114,8 +114,8 @@ macro_rules! class_parameters {
                 Ok($family { $($extra,)? classes })
             }
 
-            /// Creates the distribution from the logarithms of weights `[batch.., K]`, such as the outputs of a model. A
-            /// class of logit −∞ has probability 0.
+            /// Creates the distribution from the logarithms of weights `[batch.., K]`, such as the outputs of a model.
+            /// A class of logit −∞ has probability 0.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`] for ∞, NaN, and a row of −∞ only, if values can be read;
