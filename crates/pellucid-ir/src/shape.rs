@@ -108,7 +108,9 @@ impl Shape {
 
     /// Returns the shape to which all `shapes` broadcast, or `None`.
     pub fn broadcast_all<'a>(shapes: impl IntoIterator<Item = &'a Shape>) -> Option<Shape> {
-        shapes.into_iter().try_fold(Shape::scalar(), |all, shape| all.broadcast(shape))
+        let mut shapes = shapes.into_iter();
+        let first = shapes.next().cloned().unwrap_or_else(Shape::scalar);
+        shapes.try_fold(first, |all, shape| all.broadcast(shape))
     }
 
     /// Returns true if this shape broadcasts to `target` by NumPy's rule.
