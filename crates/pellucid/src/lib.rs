@@ -32,20 +32,20 @@
 //! | the root, [`ops`] | tensors, operations and gradients |
 //! | [`nn`] | modules, layers, losses, optimizers |
 //! | [`data`] | data sets, samplers and loaders |
-//! | [`distributions`] | probability distributions: samples with gradients, densities, divergences |
+//! | `distributions` | probability distributions: samples with gradients, densities, divergences (feature `distributions`) |
 //! | [`io`] | weights and checkpoints in files |
-//! | [`train`] | progress bars (feature `progress`) |
+//! | `train` | the training loop: trainer, metrics, logs (feature `train`) |
 //! | [`prelude`] | the items that most programs use |
 #![forbid(unsafe_code)]
 
-pub mod io;
-#[cfg(feature = "progress")]
-pub mod train;
-
 pub use pellucid_data as data;
+#[cfg(feature = "distributions")]
 pub use pellucid_distributions as distributions;
+pub use pellucid_io as io;
 pub use pellucid_nn as nn;
 pub use pellucid_tensor::*;
+#[cfg(feature = "train")]
+pub use pellucid_train as train;
 
 /// The items that most programs use: `use pellucid::prelude::*;`.
 pub mod prelude {

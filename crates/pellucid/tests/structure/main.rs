@@ -24,8 +24,15 @@ use std::fs;
 const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtime", "pellucid-simd"];
 
 /// Crates whose public items users name.
-const LIBRARY_CRATES: [&str; 5] =
-    ["pellucid-tensor", "pellucid-nn", "pellucid-data", "pellucid-distributions", "pellucid"];
+const LIBRARY_CRATES: [&str; 7] = [
+    "pellucid-tensor",
+    "pellucid-nn",
+    "pellucid-io",
+    "pellucid-data",
+    "pellucid-train",
+    "pellucid-distributions",
+    "pellucid",
+];
 
 /// Cycles that are intended: the crate, the files, and the reason.
 const INTENDED: [(&str, &[&str], &str); 4] = [

@@ -3,13 +3,15 @@
 //! A file consists of a JSON header (names, dtypes, shapes, offsets) and the elements in little-endian order. Loading
 //! executes no code. Saved and loaded tensors are equal bit for bit, for every dtype.
 
+#![forbid(unsafe_code)]
+
 mod checkpoint;
 mod recognize;
 mod replace;
 
 pub use checkpoint::{load_checkpoint, save_checkpoint};
 
-use crate::nn::StateDict;
+use pellucid_nn::StateDict;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
@@ -105,7 +107,7 @@ fn serialize(
 /// Reads all tensors of a safetensors file.
 ///
 /// For a model in several files, load each one and [extend](Extend::extend) one dictionary by the others.
-/// [`rename_keys`](crate::nn::rename_keys) and [`concatenate_entries`](crate::nn::concatenate_entries) adapt the names
+/// [`rename_keys`](pellucid_nn::rename_keys) and [`concatenate_entries`](pellucid_nn::concatenate_entries) adapt the names
 /// and tensors of files of other frameworks.
 ///
 /// # Errors

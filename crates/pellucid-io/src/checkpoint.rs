@@ -1,7 +1,7 @@
 //! Checkpoints of training runs in files.
 
-use super::{Description, read, write};
-use crate::nn::Checkpoint;
+use crate::{Description, read, write};
+use pellucid_nn::Checkpoint;
 use pellucid_tensor::Result;
 use std::borrow::Borrow;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 const MARK: &str = "pellucid_checkpoint";
 const VERSION: &str = "1";
 
-/// Writes a checkpoint to one safetensors file, atomically, as [`save`](super::save) does. An existing file is
+/// Writes a checkpoint to one safetensors file, atomically, as [`save`](crate::save) does. An existing file is
 /// replaced.
 ///
 /// Save after a step, not between `backward` and the step: gradients are not part of a checkpoint. The checkpoint may
@@ -54,11 +54,11 @@ const VERSION: &str = "1";
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Every value is a tensor with the name of its part, so [`load`](super::load) reads the file, too: the weights are the
+/// Every value is a tensor with the name of its part, so [`load`](crate::load) reads the file, too: the weights are the
 /// tensors whose names start with `model.`.
 ///
 /// # Errors
-/// The errors of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
+/// The errors of [`save`](crate::save) and [`Checkpoint::state`]. On error the old file is kept.
 pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
     write("save_checkpoint", path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
 }
@@ -67,7 +67,7 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// Training then continues bit for bit as if it had not been stopped.
 ///
 /// # Errors
-/// [`Error::File`](crate::Error::File) for a file that is not a checkpoint, or that [`load`](super::load) refuses; the
+/// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load) refuses; the
 /// errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
 /// changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
