@@ -385,7 +385,7 @@ fn end_first<'w, A: Atomics + 'w>(words: impl Words<'w, A>, mut count: usize) {
 }
 
 /// Acquires all words, or none if a waiting kernel has priority.
-#[inline]
+#[inline(always)]
 fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     match A::waited() {
         0 if try_all(words) => true,
@@ -394,7 +394,7 @@ fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
 }
 
 /// Acquires all words. Kernels that wait are served in turn.
-#[inline]
+#[inline(always)]
 fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
     if !try_next(words) {
         waiting::wait(words);

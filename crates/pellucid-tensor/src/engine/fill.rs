@@ -13,8 +13,12 @@ impl Array {
         // A scalar is created without a kernel, because every backward pass starts with the scalar 1.
         if eager && !device.is_deferred() && shape.checked_size() == Some(1) {
             match dtype {
-                DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
-                DType::F64 => return Array::from_slice(device, &[f64::from_scalar(value)], shape),
+                DType::F32 => {
+                    return Array::from_bytes(device, dtype, bytemuck::bytes_of(&f32::from_scalar(value)), shape);
+                }
+                DType::F64 => {
+                    return Array::from_bytes(device, dtype, bytemuck::bytes_of(&f64::from_scalar(value)), shape);
+                }
                 _ => {}
             }
         }

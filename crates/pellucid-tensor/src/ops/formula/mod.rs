@@ -356,7 +356,7 @@ impl<'a> FormulaCall<'a> {
     }
 
     /// Saves the values that the gradients of the tracked inputs read.
-    #[inline]
+    #[inline(always)]
     fn save(&self, tracked: Variables, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<()> {
         if is_unrolled(self.formula) {
             (0..inputs.len()).for_each(|i| saves.input(i));
@@ -377,7 +377,7 @@ impl<'a> FormulaCall<'a> {
     }
 
     /// Returns the derivative that the graph node stores.
-    #[inline]
+    #[inline(always)]
     fn derivative(&self, tracked: Variables, results: &[Array]) -> FormulaDerivative {
         let FormulaCall { formula, params, shape, rows, sum, number } = *self;
         let shape = (results[0].shape() != shape).then(|| Box::new(shape.clone()));

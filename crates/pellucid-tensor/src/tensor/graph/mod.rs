@@ -230,7 +230,7 @@ pub(crate) struct NodeParts<'a> {
 impl NodeParts<'_> {
     /// Creates the node. For up to two saved values, the node stores an array of the exact length, so it is small
     /// and is one allocation.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
         let NodeParts { edges, output, requests, inputs, outputs } = self;
         if !requests.iter().all(|request| request.exists(inputs, outputs)) {
