@@ -151,6 +151,20 @@ impl<const K: usize> Batches<K> {
         self.progress.position()
     }
 
+    /// Returns the indices of the samples of a batch.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an epoch has no such batch; [`Error::OutOfMemory`] for the order of the samples.
+    pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+        position.check(OP, self.sizes())?;
+        let BatchPosition { epoch, batch } = position;
+        let range = batch * self.size..self.samples.min((batch + 1) * self.size);
+        Ok(match self.progress.seed() {
+            Some(seed) => EpochSeed { seed, epoch }.permutation(self.samples)?[range].to_vec(),
+            None => range.collect(),
+        })
+    }
+
     /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the samples are shuffled, and the
     /// `samples` and batch `size` that a loader of the snapshot must have.
     ///

@@ -16,6 +16,17 @@ pub struct BatchPosition {
     pub batch: usize,
 }
 
+impl BatchPosition {
+    /// Returns an error if an epoch has no such batch.
+    pub(crate) fn check(self, op: &'static str, sizes: LoaderSizes) -> Result<()> {
+        if self.batch < sizes.batches {
+            return Ok(());
+        }
+        let reason = format!("batch {} does not exist; an epoch has {} batches", self.batch, sizes.batches);
+        Err(Error::invalid(op, reason))
+    }
+}
+
 /// The sizes of a loader, which a snapshot and the loader that continues it share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoaderSizes {

@@ -294,6 +294,21 @@ pub enum Error {
         /// The error of the sample.
         source: Box<Error>,
     },
+    /// A step of training failed. Parameters and optimizer are as before the step, unless the error of the step says
+    /// otherwise.
+    #[error("step {step} (batch {batch} of epoch {epoch}, {samples} samples): {source}")]
+    Step {
+        /// The number of the step, from 1.
+        step: u64,
+        /// The number of the epoch, from 1.
+        epoch: u64,
+        /// The number of the batch in the epoch, from 1.
+        batch: usize,
+        /// The number of samples of the batch.
+        samples: usize,
+        /// The error of the step.
+        source: Box<Error>,
+    },
     /// An error in a layer of a model.
     #[error("{layer}: {source}")]
     Layer {
@@ -396,9 +411,10 @@ impl Error {
     /// ```
     pub fn root(&self) -> &Error {
         match self {
-            Error::Layer { source, .. } | Error::Checkpoint { source, .. } | Error::Sample { source, .. } => {
-                source.root()
-            }
+            Error::Layer { source, .. }
+            | Error::Checkpoint { source, .. }
+            | Error::Sample { source, .. }
+            | Error::Step { source, .. } => source.root(),
             other => other,
         }
     }

@@ -104,7 +104,7 @@ pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
 pub use module::Module;
-pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode};
+pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode, in_evaluation_mode};
 pub use pellucid_derive::Module;
 pub use pellucid_tensor::ops::RnnNonlinearity;
 pub use sequential::{BoxedLayer, DynLayer, ModuleDict, ModuleList, Sequential};

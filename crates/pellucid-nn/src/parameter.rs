@@ -304,7 +304,15 @@ thread_local! {
 
 /// Calls `f` with all modules in evaluation mode on this thread. Their own modes stay, because another thread may be
 /// training the same model.
-pub(crate) fn in_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
+///
+/// ```
+/// use pellucid::nn::{Dropout, Layer, in_evaluation_mode};
+/// use pellucid::{DType, Tensor};
+/// let dropout = Dropout::new(0.5);
+/// let y = in_evaluation_mode(|| dropout.forward(&Tensor::ones([4], DType::F32)));
+/// assert_eq!(y.to_vec::<f32>(), [1.0; 4]);
+/// ```
+pub fn in_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
     with_replaced(true, |value| EVALUATES.replace(value), f)
 }
 

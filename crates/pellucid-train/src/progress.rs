@@ -21,12 +21,19 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates a bar of `steps` steps, labelled `name`.
+    /// Creates a bar of `steps` steps, labelled `name`. It shows the time left.
     pub fn new(name: impl Into<String>, steps: usize) -> Progress {
-        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}");
+        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg} ({per_sec}, {eta} left)");
         let style = style.expect("the template of the progress bar must be valid").progress_chars("=> ");
         let bar = ProgressBar::new(steps as u64).with_style(style).with_prefix(name.into());
         Progress { bar, start: Instant::now() }
+    }
+
+    /// Returns this bar after `steps` of its steps, for an epoch that is continued.
+    pub fn at(self, steps: usize) -> Progress {
+        self.bar.set_position(steps as u64);
+        self.bar.reset_eta();
+        self
     }
 
     /// Advances the bar by one step and shows a message after it.

@@ -9,6 +9,7 @@ pub use epoch::EpochIter;
 use crate::collate::{BatchToDevice, Collate};
 use crate::dataset::Dataset;
 use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty};
+use crate::random::EpochSeed;
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use epoch::{BatchFn, IdleQueue, LoaderPipeline};
 use pellucid_derive::panicking_form;
@@ -211,6 +212,17 @@ impl<B> DataLoader<B> {
     /// Returns the position of the next batch.
     pub fn position(&self) -> BatchPosition {
         self.progress.position()
+    }
+
+    /// Returns the indices of the samples of a batch.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an epoch has no such batch; the errors of the sampler.
+    pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+        position.check(OP, self.sizes())?;
+        let seed = EpochSeed { seed: self.progress.seed().unwrap_or(0), epoch: position.epoch };
+        let plan = self.pipeline.order.plan(seed, self.pipeline.samples)?;
+        Ok(plan.batch(position.batch).1.to_vec())
     }
 
     /// Returns a snapshot of the position and the seed in `i64`: `epoch`, `batch`, `seed`, and the `samples` and batch

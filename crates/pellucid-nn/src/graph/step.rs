@@ -36,7 +36,7 @@ pub(super) struct StepCore<'f> {
     pub(super) pass: Option<Launcher<'f>>,
     /// The separate update of a step that accumulates gradients. It has no inputs, so it has one recording.
     update: Option<Launcher<'f>>,
-    /// The number of launches since the first one with the present options.
+    /// The number of launches since the last update.
     passes: u64,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
@@ -162,7 +162,7 @@ impl<'f> StepCore<'f> {
 
     /// Adds the gradients of a batch. The last launch of a cycle updates the parameters.
     fn accumulate(&mut self, inputs: &[Tensor]) -> Result<()> {
-        let is_last = (self.passes + 1).is_multiple_of(self.options.accumulate);
+        let is_last = self.passes + 1 >= self.options.accumulate;
         if is_last {
             // If one of both cannot be recorded, the gradients so far stay as they are.
             self.launcher()?.prepare(inputs)?;
@@ -172,17 +172,30 @@ impl<'f> StepCore<'f> {
         self.passes += 1;
         let now = self.reached_now()?;
         self.reached.holding = either(&self.reached.holding, &now);
-        if is_last {
-            let reached = std::mem::take(&mut self.reached.holding);
-            let updated = self.with_update(&reached, |update| update.launch(&[]).map(drop));
-            // A failed update does not zero the gradients.
-            updated.inspect_err(|_| self.begin_accumulation())?;
-            // The update zeroes the gradients of the parameters that it has updated.
-            let parameters = self.optimizer.clone();
-            let parameters = parameters.parameters();
-            self.zero_buffers(|at| is_set(&reached, at) && !parameters[at].requires_grad())?;
-        }
+        if is_last { self.update_accumulated() } else { Ok(()) }
+    }
+
+    /// Updates the parameters with the gradients that were accumulated, and zeroes these.
+    fn update_accumulated(&mut self) -> Result<()> {
+        let reached = std::mem::take(&mut self.reached.holding);
+        let updated = self.with_update(&reached, |update| update.launch(&[]).map(drop));
+        // A failed update does not zero the gradients.
+        updated.inspect_err(|_| self.begin_accumulation())?;
+        // The update zeroes the gradients of the parameters that it has updated.
+        let parameters = self.optimizer.clone();
+        let parameters = parameters.parameters();
+        self.zero_buffers(|at| is_set(&reached, at) && !parameters[at].requires_grad())?;
+        self.passes = 0;
         Ok(())
+    }
+
+    /// Updates the parameters with the gradients of fewer launches than `accumulate`, if there are some. Returns true
+    /// if it did.
+    pub(super) fn update_early(&mut self) -> Result<bool> {
+        if self.options.accumulate <= 1 || self.passes == 0 {
+            return Ok(false);
+        }
+        self.with_gradients(Self::update_accumulated).map(|()| true)
     }
 
     /// Zeroes the buffers of the parameters of these indices.

@@ -222,7 +222,7 @@ where
     /// The errors of [`step`](GraphTrainer::step).
     pub fn step_and_evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         self.step(x, y)?;
-        self.core.evaluate_again()
+        self.core.evaluate_again()?[0].try_item()
     }
 
     /// Launches the step of this batch twice, and returns whether the loss falls and the update opposes the gradient.
@@ -254,8 +254,43 @@ where
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; errors of
     /// [`capture`](pellucid_tensor::capture()) and of [`Captured::launch`].
     pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
+        self.evaluate_with_logits(x, y)?.0.try_item()
+    }
+
+    /// Evaluates a batch as [`evaluate`](GraphTrainer::evaluate) does, and returns its loss, a 0-d tensor, and the
+    /// logits `[B, C]`. They are on the device, and the next evaluation of these shapes overwrites them.
+    ///
+    /// # Errors
+    /// The errors of [`evaluate`](GraphTrainer::evaluate).
+    pub fn evaluate_with_logits(&mut self, x: &X, y: &Tensor) -> Result<(&Tensor, &Tensor)> {
         self.set_structure(x)?;
-        self.core.evaluate(x, y)
+        let results = self.core.evaluate(x, y)?;
+        Ok((&results[0], &results[1]))
+    }
+
+    /// Updates the parameters with the gradients that were accumulated since the last update, although they are of
+    /// fewer launches than [`accumulate`](StepOptions::accumulate), for example after the last batch of an epoch. The
+    /// next step begins without gradients. Returns false if there are none.
+    ///
+    /// ```
+    /// use pellucid::nn::graph::{GraphTrainer, StepOptions};
+    /// use pellucid::nn::{Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}};
+    /// use pellucid::{DType, Tensor};
+    /// let model = Linear::new(3, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
+    /// let options = StepOptions { accumulate: 4, ..Default::default() };
+    /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), sgd).with_options(options);
+    /// trainer.step(&Tensor::randn([8, 3], DType::F32), &Tensor::zeros([8, 1], DType::F32))?;
+    /// assert!(trainer.update_early()?);
+    /// assert!(!trainer.update_early()?);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update, after
+    /// which the accumulated gradients are not used.
+    pub fn update_early(&mut self) -> Result<bool> {
+        self.core.update_early()
     }
 
     fn set_structure(&self, x: &X) -> Result<()> {

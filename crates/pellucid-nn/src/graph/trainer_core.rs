@@ -158,8 +158,14 @@ impl<'f> TrainerCore<'f> {
         }
     }
 
-    /// Returns the loss of a batch in evaluation mode.
-    pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<f32> {
+    /// Updates the parameters with the gradients of fewer launches than `accumulate`.
+    pub(super) fn update_early(&mut self) -> Result<bool> {
+        self.check_state()?;
+        self.step.update_early()
+    }
+
+    /// Returns loss and logits of a batch in evaluation mode.
+    pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<&[Tensor]> {
         self.set_inputs(x, Some(y))?;
         self.check_state()?;
         match self.evaluation.output_shape(&self.inputs, 1) {
@@ -172,15 +178,15 @@ impl<'f> TrainerCore<'f> {
         self.evaluate_again()
     }
 
-    /// Returns the loss of the last batch in evaluation mode.
-    pub(super) fn evaluate_again(&mut self) -> Result<f32> {
+    /// Returns loss and logits of the last batch in evaluation mode.
+    pub(super) fn evaluate_again(&mut self) -> Result<&[Tensor]> {
         let random = self.step.random();
         let _random = random.enter();
         let _off = no_grad();
         let before = self.evaluation.cache_stats();
-        let loss = self.evaluation.launch(&self.inputs)?[0].try_item();
+        self.evaluation.launch(&self.inputs)?;
         log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.limit);
-        loss
+        Ok(self.evaluation.outputs())
     }
 
     /// Places the inputs and the targets of a launch on the device of the model.

@@ -1,0 +1,87 @@
+//! The files of a run: the state after the last epoch, and the weights of the best one.
+
+use super::event::TrainingEvent;
+use super::loader::EpochLoader;
+use super::{Trainer, TrainingTask};
+use pellucid_nn::Checkpoint;
+use pellucid_tensor::{Error, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LAST: &str = "last.safetensors";
+const BEST: &str = "best.safetensors";
+
+/// Where a run reads and writes its state.
+#[derive(Default)]
+pub(super) struct RunFiles {
+    pub(super) folder: Option<PathBuf>,
+    /// The number of steps between two files within an epoch.
+    pub(super) every: Option<u64>,
+    /// The file or folder that the next run continues from, and whether it must exist.
+    pub(super) resume: Option<(PathBuf, bool)>,
+}
+
+impl RunFiles {
+    /// Returns the file from which the run continues, once.
+    pub(super) fn take_resumed(&mut self) -> Option<PathBuf> {
+        let (path, must_exist) = self.resume.take()?;
+        let file = if path.is_dir() { path.join(LAST) } else { path };
+        (must_exist || file.exists()).then_some(file)
+    }
+}
+
+impl<'f, T: TrainingTask> Trainer<'f, T> {
+    /// Returns the parts of the run.
+    pub(super) fn whole_checkpoint<'a>(
+        &'a self,
+        train: &'a dyn EpochLoader<T::Batch>,
+        validation: Option<&'a dyn EpochLoader<T::Batch>>,
+        schedule_names: &'a [String],
+    ) -> Checkpoint<'a> {
+        let mut checkpoint = self.task.checkpoint().batches(train.as_stateful()).part("run", &self.state);
+        checkpoint = checkpoint.part("history", &self.history);
+        if let Some(validation) = validation {
+            checkpoint = checkpoint.part("validation_batches", validation.as_stateful());
+        }
+        for (name, schedule) in schedule_names.iter().zip(&self.schedules) {
+            if let Some(scheduler) = &schedule.scheduler {
+                checkpoint = checkpoint.part(name, scheduler);
+            }
+        }
+        checkpoint.step(self.step())
+    }
+
+    pub(super) fn schedule_names(&self) -> Vec<String> {
+        (0..self.schedules.len()).map(|index| format!("schedule_{index}")).collect()
+    }
+
+    /// Writes the state of the run.
+    pub(super) fn save_last(
+        &mut self,
+        train: &dyn EpochLoader<T::Batch>,
+        validation: Option<&dyn EpochLoader<T::Batch>>,
+    ) -> Result<()> {
+        let Some(folder) = &self.files.folder else { return Ok(()) };
+        let path = created(folder)?.join(LAST);
+        let names = self.schedule_names();
+        pellucid_io::save_checkpoint(&path, self.whole_checkpoint(train, validation, &names))?;
+        self.emit(TrainingEvent::Saved { path: &path }).map(drop)
+    }
+
+    /// Writes the weights of the best epoch.
+    pub(super) fn save_best(&mut self) -> Result<()> {
+        let Some(folder) = &self.files.folder else { return Ok(()) };
+        let path = created(folder)?.join(BEST);
+        self.task.apply_averages()?;
+        let saved = self.task.weights().and_then(|weights| pellucid_io::save(&path, &weights));
+        self.task.restore_weights()?;
+        saved?;
+        self.emit(TrainingEvent::Saved { path: &path }).map(drop)
+    }
+}
+
+/// Creates a folder.
+fn created(folder: &Path) -> Result<&Path> {
+    fs::create_dir_all(folder).map_err(|error| Error::unwritable_file("fit", folder, &error))?;
+    Ok(folder)
+}

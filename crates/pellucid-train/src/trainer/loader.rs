@@ -1,0 +1,159 @@
+//! [`EpochLoader`]: the batches that a trainer reads.
+
+use pellucid_data::{BatchPosition, Batches, DataLoader};
+use pellucid_nn::Stateful;
+use pellucid_tensor::{Result, Tensor};
+
+/// The batches of an epoch, each of which may be an error.
+pub type EpochBatchIter<B> = Box<dyn Iterator<Item = Result<B>>>;
+
+/// A loader whose batches a [`Trainer`](super::Trainer) reads, epoch by epoch. [`Batches`] and [`DataLoader`] are
+/// such loaders if [`IntoBatch`] is implemented for their batches.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a loader of batches `{B}`",
+    note = "a trainer of a model and a loss reads `Batches` of two tensors, or a `DataLoader` of pairs (inputs, targets)",
+    note = "implement `IntoBatch<{B}>` for the batches of your loader, or map its samples to pairs"
+)]
+pub trait EpochLoader<B> {
+    /// Returns the number of batches of an epoch.
+    fn batch_count(&self) -> usize;
+
+    /// Returns the position of the next batch.
+    fn position(&self) -> BatchPosition;
+
+    /// Begins the next epoch, or the rest of an epoch after its state was loaded. The iterator advances the position.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an epoch without batches.
+    fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>>;
+
+    /// Returns the indices of the samples of a batch.
+    ///
+    /// # Errors
+    /// The errors of the sampler.
+    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
+
+    /// Returns the position as a part of a checkpoint.
+    fn as_stateful(&self) -> &dyn Stateful;
+}
+
+/// A batch of a loader that converts to a batch `B` of a training task.
+///
+/// | batch of a loader | batch of a task |
+/// | --- | --- |
+/// | `[Tensor; 2]`, `(X, Tensor)` | `(X, Tensor)`: inputs and targets |
+/// | `[Tensor; 3]`, `(Tensor, Tensor, Tensor)` | `((Tensor, Tensor), Tensor)`: two inputs and targets |
+/// | `Tensor`, `[Tensor; K]` | itself |
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::Collate;
+/// use pellucid::train::IntoBatch;
+///
+/// #[derive(Collate)]
+/// struct Digit {
+///     image: Tensor,
+///     class: i64,
+/// }
+///
+/// impl IntoBatch<(Tensor, Tensor)> for DigitBatch {
+///     fn into_batch(self) -> (Tensor, Tensor) {
+///         (self.image, self.class)
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a batch `{Self}` of the loader does not convert to the batch `{B}` of the trainer",
+    note = "implement `IntoBatch<{B}>` for it, or map the samples of the data set to pairs (inputs, targets)"
+)]
+pub trait IntoBatch<B> {
+    /// Returns the batch of the task.
+    fn into_batch(self) -> B;
+}
+
+impl<X, Y> IntoBatch<(X, Y)> for (X, Y) {
+    fn into_batch(self) -> (X, Y) {
+        self
+    }
+}
+
+impl IntoBatch<(Tensor, Tensor)> for [Tensor; 2] {
+    fn into_batch(self) -> (Tensor, Tensor) {
+        self.into()
+    }
+}
+
+impl IntoBatch<((Tensor, Tensor), Tensor)> for [Tensor; 3] {
+    fn into_batch(self) -> ((Tensor, Tensor), Tensor) {
+        let [a, b, y] = self;
+        ((a, b), y)
+    }
+}
+
+impl IntoBatch<((Tensor, Tensor), Tensor)> for (Tensor, Tensor, Tensor) {
+    fn into_batch(self) -> ((Tensor, Tensor), Tensor) {
+        let (a, b, y) = self;
+        ((a, b), y)
+    }
+}
+
+impl IntoBatch<Tensor> for Tensor {
+    fn into_batch(self) -> Tensor {
+        self
+    }
+}
+
+impl<const K: usize> IntoBatch<[Tensor; K]> for [Tensor; K] {
+    fn into_batch(self) -> [Tensor; K] {
+        self
+    }
+}
+
+impl<const K: usize, B> EpochLoader<B> for Batches<K>
+where
+    [Tensor; K]: IntoBatch<B>,
+{
+    fn batch_count(&self) -> usize {
+        self.len()
+    }
+
+    fn position(&self) -> BatchPosition {
+        Batches::position(self)
+    }
+
+    fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>> {
+        let batches = self.try_epoch()?;
+        Ok(Box::new(batches.map(|batch| Ok(batch.into_batch()))))
+    }
+
+    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+        Batches::sample_indices(self, position)
+    }
+
+    fn as_stateful(&self) -> &dyn Stateful {
+        self
+    }
+}
+
+impl<T: IntoBatch<B> + Send + 'static, B> EpochLoader<B> for DataLoader<T> {
+    fn batch_count(&self) -> usize {
+        self.len()
+    }
+
+    fn position(&self) -> BatchPosition {
+        DataLoader::position(self)
+    }
+
+    fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>> {
+        let batches = self.try_epoch()?;
+        Ok(Box::new(batches.map(|batch| batch.map(IntoBatch::into_batch))))
+    }
+
+    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+        DataLoader::sample_indices(self, position)
+    }
+
+    fn as_stateful(&self) -> &dyn Stateful {
+        self
+    }
+}

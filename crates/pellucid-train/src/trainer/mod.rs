@@ -1,0 +1,435 @@
+//! [`Trainer`]: a training run with validation, checkpoints and early stopping.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `task` | [`TrainingTask`]: what a batch trains |
+//! | `supervised` | [`Supervised`]: the task of a model and a loss |
+//! | `loader` | [`EpochLoader`]: the batches |
+//! | `run` | the loop over epochs and steps |
+//! | `files` | the files of the best and the last epoch |
+//! | `event` | [`Callback`]s and their events |
+//! | `schedules` | learning rates by step or epoch |
+//! | `state` | the progress, which a checkpoint contains |
+//! | `meter` | means of losses over an epoch |
+//! | `scores` | [`Scores`]: named values |
+//! | `finite` | losses that are not finite |
+//! | `signals` | Ctrl-C |
+//! | `report` | what is shown on the terminal |
+
+mod event;
+mod files;
+mod finite;
+mod loader;
+mod meter;
+mod report;
+mod run;
+mod schedules;
+mod scores;
+mod signals;
+mod state;
+mod supervised;
+mod task;
+
+pub use event::{Callback, FitControl, StopReason, TrainingEvent};
+pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
+pub use scores::Scores;
+pub use supervised::Supervised;
+pub use task::{BatchScores, NamedScalars, TrainingTask};
+
+use crate::log::{History, Logger};
+use crate::metrics::{Goal, Metric};
+use files::RunFiles;
+use pellucid_derive::panicking_form;
+use pellucid_nn::graph::{Batch, Model};
+use pellucid_nn::loss::Loss;
+use pellucid_nn::optim::schedule::Schedule;
+use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
+use pellucid_nn::{Layer, Parameter};
+use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
+use schedules::{RunSchedule, ScheduleUnit};
+use state::RunState;
+use std::path::Path;
+use std::sync::Arc;
+
+/// When a run ends early: after `patience` epochs in which the monitored value has not improved by more than
+/// `min_delta`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EarlyStopping {
+    /// The number of epochs without improvement, after which the run ends. Default: 3.
+    pub patience: u64,
+    /// The smallest change that counts as an improvement. Default: 0.
+    pub min_delta: f64,
+}
+
+impl Default for EarlyStopping {
+    fn default() -> EarlyStopping {
+        EarlyStopping { patience: 3, min_delta: 0.0 }
+    }
+}
+
+/// A training run: epochs of steps and validations, with metrics, schedules, checkpoints and early stopping.
+///
+/// ```
+/// use pellucid::data::TensorDataset;
+/// use pellucid::nn::loss::CrossEntropyLoss;
+/// use pellucid::prelude::*;
+/// use pellucid::train::Trainer;
+/// # let folder = std::env::temp_dir().join(format!("pellucid-doc-trainer-{}", std::process::id()));
+///
+/// // Points are labelled by the side of a line on which they are.
+/// manual_seed(0);
+/// let x = Tensor::randn([400, 2], DType::F32);
+/// let y = x.sum(1).gt(0.0).to_dtype(DType::I64);
+/// let mut train = Batches::new(&[&x.narrow(0, 0, 300), &y.narrow(0, 0, 300)], 20).shuffled(0);
+/// let mut validation = Batches::new(&[&x.narrow(0, 300, 100), &y.narrow(0, 300, 100)], 50);
+///
+/// let model = sequential![Linear::new(2, 8), Relu, Linear::new(8, 2)];
+/// let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+/// let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), optimizer).epochs(5).checkpoints(&folder);
+/// let history = trainer.fit(&mut train, Some(&mut validation))?;
+/// assert!(history.column("validation_loss").unwrap()[4] < 0.2);
+///
+/// // The folder contains the weights of the best epoch, and the state from which a run continues.
+/// model.load_state_dict(&io::load(folder.join("best.safetensors"))?)?;
+/// let scores = trainer.evaluate(&mut validation)?;
+/// assert!(scores["loss"] < 0.2);
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// A trainer of a model and a loss runs captured steps. If the model cannot be captured, for example because it reads
+/// values of tensors, the steps run eagerly, and a line on standard error says why.
+///
+/// # Values
+/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `epoch`, `step`, `train_loss`, and with
+/// validation `validation_loss` and the metrics, `validation_accuracy` for example; `lr`, and `seconds`. Losses are
+/// means over samples, so they do not depend on the sizes of batches. The training loss of an epoch is the mean over
+/// its steps, each before its update.
+///
+/// # Resuming
+/// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
+/// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, with the bits
+/// of a run that was not stopped. The program creates model, optimizer, loaders and trainer as before.
+///
+/// # Errors of a step
+/// An error is an [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or infinite
+/// stops the run before the update; the error lists the samples of the batch and names the first tensor that is not
+/// finite. On the CPU this is checked in every step, on other devices when the loss is logged.
+#[doc(alias = "Learner")]
+#[doc(alias = "fit")]
+pub struct Trainer<'f, T> {
+    task: T,
+    epochs: Option<u64>,
+    max_steps: Option<u64>,
+    metrics: Vec<Box<dyn Metric + 'f>>,
+    callbacks: Vec<Box<dyn Callback + 'f>>,
+    loggers: Vec<Box<dyn Logger + 'f>>,
+    schedules: Vec<RunSchedule<'f>>,
+    early_stopping: Option<EarlyStopping>,
+    /// The name of the value that decides which epoch is the best, and its direction.
+    monitor: Option<(String, Goal)>,
+    files: RunFiles,
+    log_every: u64,
+    is_quiet: bool,
+    state: RunState,
+    history: History,
+    stop_reason: Option<StopReason>,
+}
+
+impl<'f, M, L, O> Trainer<'f, Supervised<'f, M, L, O>>
+where
+    M: Layer + 'f,
+    L: Loss + 'f,
+    O: Optimizer + 'f,
+{
+    /// Creates a trainer of a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
+    /// The batches are pairs (inputs, targets).
+    pub fn new(model: M, loss: L, optimizer: O) -> Self {
+        Trainer::of_task(Supervised::new(model, loss, optimizer))
+    }
+}
+
+impl<'f, M, L, O, X> Trainer<'f, Supervised<'f, M, L, O, X>>
+where
+    M: Model<X> + 'f,
+    L: Loss + 'f,
+    O: Optimizer + 'f,
+    X: Batch + 'static,
+{
+    /// Creates a trainer of a model of several inputs X: `Trainer::with_inputs::<(Tensor, Tensor)>` is written as the
+    /// type of the trainer. The batches are pairs (X, targets).
+    ///
+    /// ```
+    /// use pellucid::nn::{graph::Model, loss::MseLoss};
+    /// use pellucid::prelude::*;
+    /// use pellucid::train::Trainer;
+    ///
+    /// #[derive(Module)]
+    /// struct Bilinear(Linear, Linear);
+    ///
+    /// impl Model<(Tensor, Tensor)> for Bilinear {
+    ///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+    ///         ops::mul(&self.0.try_forward(a)?, &self.1.try_forward(b)?)
+    ///     }
+    /// }
+    ///
+    /// let model = Bilinear(Linear::new(2, 1), Linear::new(3, 1));
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    /// let tensors = [2, 3, 1].map(|n| Tensor::randn([16, n], DType::F32));
+    /// let mut trainer = Trainer::with_inputs(model, MseLoss::default(), sgd).epochs(1).quiet();
+    /// trainer.fit(&mut Batches::<3>::new(&tensors, 4), None)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn with_inputs(model: M, loss: L, optimizer: O) -> Self {
+        Trainer::of_task(Supervised::new(model, loss, optimizer))
+    }
+
+    fn with_settings(self, change: impl FnOnce(&mut supervised::StepSettings<'f>)) -> Self {
+        Trainer { task: self.task.with_settings(change), ..self }
+    }
+
+    /// Updates the parameters once in k steps, with the mean of k gradients. The last update of an epoch may be of
+    /// fewer steps.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `steps` is 0.
+    #[panicking_form]
+    pub fn try_accumulate(self, steps: u64) -> Result<Self> {
+        if steps == 0 {
+            return Err(Error::invalid("accumulate", "`steps` must be at least 1, got 0"));
+        }
+        Ok(self.with_settings(|settings| settings.accumulate = steps))
+    }
+
+    /// Scales the gradients before each update so that their norm, over all parameters, is at most `max_norm`.
+    pub fn clip_grad_norm(self, max_norm: f64) -> Self {
+        self.with_settings(|settings| settings.max_norm = Some(max_norm))
+    }
+
+    /// Limits the elements of gradients before each update to \[−`max_value`, `max_value`\].
+    pub fn clip_grad_value(self, max_value: f64) -> Self {
+        self.with_settings(|settings| settings.max_value = Some(max_value))
+    }
+
+    /// Sets a function that changes the gradients before each update. Clipping follows it.
+    pub fn before_update(self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
+        self.with_settings(|settings| settings.before_update = Some(Arc::new(f)))
+    }
+
+    /// Computes forward passes in half precision where it is safe ([`autocast`](pellucid_tensor::autocast)). With
+    /// `f16`, losses are scaled by a [`GradScaler`], so that small gradients are not rounded to 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `half` is neither `bf16` nor `f16`.
+    #[panicking_form]
+    pub fn try_mixed_precision(self, half: DType) -> Result<Self> {
+        if !matches!(half, DType::F16 | DType::BF16) {
+            return Err(Error::invalid("mixed_precision", format!("`half` must be bf16 or f16, got {half}")));
+        }
+        let scaler = match half {
+            DType::F16 => Some(Arc::new(GradScaler::try_new(GradScalerOptions::default())?)),
+            _ => None,
+        };
+        Ok(self.with_settings(|settings| (settings.half, settings.scaler) = (Some(half), scaler)))
+    }
+
+    /// Runs all steps eagerly, operation by operation, for example to debug a model.
+    pub fn eager(self) -> Self {
+        self.with_settings(|settings| settings.eager = true)
+    }
+
+    /// Averages the weights over the steps, exponentially with this decay, and evaluates and saves the averages as the
+    /// weights of the best epoch. Running statistics of normalisations are not averaged.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a decay outside of [0, 1]; an error for a model whose parameters do not exist
+    /// yet.
+    #[panicking_form]
+    pub fn try_ema(mut self, decay: f64) -> Result<Self> {
+        let averages = AveragedModel::try_new(self.task.model(), Average::Exponential(decay))?;
+        self.task.set_averages(averages);
+        Ok(self)
+    }
+
+    /// Returns the model.
+    pub fn model(&self) -> &M {
+        self.task.model()
+    }
+
+    /// Returns the optimizer.
+    pub fn optimizer(&self) -> &O {
+        self.task.optimizer()
+    }
+
+    /// Returns the outputs of the model for inputs, in evaluation mode.
+    ///
+    /// # Errors
+    /// The errors of the model.
+    pub fn predict(&self, x: &X) -> Result<Tensor> {
+        self.task.predict(x)
+    }
+}
+
+impl<'f, T: TrainingTask> Trainer<'f, T> {
+    /// Creates a trainer of a [task](TrainingTask) of your own.
+    pub fn of_task(task: T) -> Self {
+        Trainer {
+            task,
+            epochs: None,
+            max_steps: None,
+            metrics: Vec::new(),
+            callbacks: Vec::new(),
+            loggers: Vec::new(),
+            schedules: Vec::new(),
+            early_stopping: None,
+            monitor: None,
+            files: RunFiles::default(),
+            log_every: 50,
+            is_quiet: false,
+            state: RunState::default(),
+            history: History::default(),
+            stop_reason: None,
+        }
+    }
+
+    /// Sets the number of epochs; without this and [`steps`](Trainer::steps), a run has one.
+    pub fn epochs(self, epochs: u64) -> Self {
+        Trainer { epochs: Some(epochs), ..self }
+    }
+
+    /// Sets the largest number of steps. The last epoch may end after a part of its batches.
+    pub fn steps(self, steps: u64) -> Self {
+        Trainer { max_steps: Some(steps), ..self }
+    }
+
+    /// Adds a metric, which is computed in every validation.
+    pub fn metric(mut self, metric: impl Metric + 'f) -> Self {
+        self.metrics.push(Box::new(metric));
+        self
+    }
+
+    /// Adds a callback, which observes the run and may end it.
+    pub fn callback(mut self, callback: impl Callback + 'f) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Adds a logger, which receives losses and learning rates of steps and the values of epochs.
+    pub fn logger(mut self, logger: impl Logger + 'f) -> Self {
+        self.loggers.push(Box::new(logger));
+        self
+    }
+
+    /// Sets the number of steps after which the loss is logged; default 50.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `steps` is 0.
+    #[panicking_form]
+    pub fn try_log_every(self, steps: u64) -> Result<Self> {
+        if steps == 0 {
+            return Err(Error::invalid("log_every", "`steps` must be at least 1, got 0"));
+        }
+        Ok(Trainer { log_every: steps, ..self })
+    }
+
+    /// Sets the learning rate of each epoch by a schedule.
+    pub fn schedule_epochs(self, schedule: impl Schedule + 'f) -> Self {
+        self.with_schedule(RunSchedule::new(None, ScheduleUnit::Epoch, schedule))
+    }
+
+    /// Sets the learning rate of each step by a schedule, whose epochs are the steps.
+    pub fn schedule_steps(self, schedule: impl Schedule + 'f) -> Self {
+        self.with_schedule(RunSchedule::new(None, ScheduleUnit::Step, schedule))
+    }
+
+    /// Sets the learning rate of each epoch of one of several [optimizers](TrainingTask::optimizers).
+    pub fn schedule_epochs_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
+        self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Epoch, schedule))
+    }
+
+    /// Sets the learning rate of each step of one of several [optimizers](TrainingTask::optimizers).
+    pub fn schedule_steps_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
+        self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Step, schedule))
+    }
+
+    fn with_schedule(mut self, schedule: RunSchedule<'f>) -> Self {
+        self.schedules.push(schedule);
+        self
+    }
+
+    /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`,
+    /// or `train_loss` without validation, which are minimised.
+    pub fn monitor(self, name: &str, goal: Goal) -> Self {
+        Trainer { monitor: Some((name.to_string(), goal)), ..self }
+    }
+
+    /// Ends the run when the [monitored](Trainer::monitor) value no longer improves.
+    pub fn early_stopping(self, options: EarlyStopping) -> Self {
+        Trainer { early_stopping: Some(options), ..self }
+    }
+
+    /// Writes files into a folder, which is created: after each epoch `last.safetensors`, the state of the run, and
+    /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced as
+    /// a whole: a run that is killed at any moment leaves the old or the new one.
+    pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
+        self.files.folder = Some(folder.as_ref().to_path_buf());
+        self
+    }
+
+    /// Also writes `last.safetensors` after this number of steps, again and again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `steps` is 0.
+    #[panicking_form]
+    pub fn try_checkpoint_every(mut self, steps: u64) -> Result<Self> {
+        if steps == 0 {
+            return Err(Error::invalid("checkpoint_every", "`steps` must be at least 1, got 0"));
+        }
+        self.files.every = Some(steps);
+        Ok(self)
+    }
+
+    /// Continues a run from its file `last.safetensors`, or from the folder of the files. [`fit`](Trainer::fit) loads
+    /// it, and returns the errors of a file that is missing or does not fit.
+    pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
+        self.files.resume = Some((path.as_ref().to_path_buf(), true));
+        self
+    }
+
+    /// Continues a run as [`resume`](Trainer::resume) does, or begins one if the file does not exist. A program with
+    /// this line may be killed and started again at any time.
+    pub fn resume_if_exists(mut self, path: impl AsRef<Path>) -> Self {
+        self.files.resume = Some((path.as_ref().to_path_buf(), false));
+        self
+    }
+
+    /// Shows nothing on standard error.
+    pub fn quiet(self) -> Self {
+        Trainer { is_quiet: true, ..self }
+    }
+
+    /// Returns the task.
+    pub fn task(&self) -> &T {
+        &self.task
+    }
+
+    /// Returns the values of all epochs so far.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Returns why the last run ended; `None` before a run, and after an error.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stop_reason
+    }
+
+    /// Returns the number of steps so far.
+    pub fn step(&self) -> u64 {
+        self.state.0.borrow().step
+    }
+
+    /// Returns the number of completed epochs.
+    pub fn epoch(&self) -> u64 {
+        self.state.0.borrow().epoch
+    }
+}

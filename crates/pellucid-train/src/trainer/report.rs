@@ -1,0 +1,61 @@
+//! The lines and the progress bar that show a run on standard error.
+
+use super::scores::Scores;
+
+/// Shows a run: a progress bar where standard error is a terminal, and a line for each epoch.
+pub(super) struct RunReport {
+    is_quiet: bool,
+    #[cfg(feature = "progress")]
+    bar: Option<crate::Progress>,
+}
+
+impl RunReport {
+    pub(super) fn new(is_quiet: bool) -> RunReport {
+        RunReport {
+            is_quiet,
+            #[cfg(feature = "progress")]
+            bar: None,
+        }
+    }
+
+    /// Prints a line.
+    pub(super) fn line(&self, text: std::fmt::Arguments<'_>) {
+        if !self.is_quiet {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Begins an epoch, of which `done` steps were done before.
+    pub(super) fn begin_epoch(&mut self, epoch: u64, steps: usize, done: usize) {
+        #[cfg(feature = "progress")]
+        if !self.is_quiet {
+            self.bar = Some(crate::Progress::new(format!("epoch {epoch}"), steps).at(done));
+        }
+        let _ = (epoch, steps, done);
+    }
+
+    /// Shows a step.
+    pub(super) fn step(&self, scalars: &[(&'static str, f64)]) {
+        #[cfg(feature = "progress")]
+        if let Some(bar) = &self.bar {
+            bar.advance(super::scores::ShortList(scalars));
+        }
+        let _ = scalars;
+    }
+
+    /// Removes the bar of the epoch.
+    pub(super) fn end_steps(&mut self) {
+        #[cfg(feature = "progress")]
+        if let Some(bar) = self.bar.take() {
+            bar.finish();
+        }
+    }
+
+    /// Prints the values of an epoch.
+    pub(super) fn end_epoch(&self, epoch: u64, epochs: Option<u64>, scores: &Scores) {
+        match epochs {
+            Some(epochs) => self.line(format_args!("epoch {epoch}/{epochs}: {scores}")),
+            None => self.line(format_args!("epoch {epoch}: {scores}")),
+        }
+    }
+}

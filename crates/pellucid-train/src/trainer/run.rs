@@ -1,0 +1,403 @@
+//! The loop of a run over epochs and steps.
+
+use super::event::{FitControl, StopReason, TrainingEvent};
+use super::finite::is_refusal;
+use super::loader::{EpochBatchIter, EpochLoader};
+use super::meter::LossMeter;
+use super::report::RunReport;
+use super::schedules::ScheduleUnit;
+use super::scores::Scores;
+use super::signals::TerminationSignals;
+use super::state::RunProgress;
+use super::{Trainer, TrainingTask};
+use crate::log::History;
+use crate::metrics::Goal;
+use pellucid_data::BatchPosition;
+use pellucid_nn::optim::Optimizer;
+use pellucid_tensor::{Error, Result};
+use std::time::Instant;
+
+/// The loaders of a run.
+struct RunLoaders<'t, 'v, B> {
+    train: &'t mut dyn EpochLoader<B>,
+    validation: Option<&'v mut dyn EpochLoader<B>>,
+}
+
+/// The number of successive losses that are not finite, after which a run with a scaler ends.
+const MAX_SKIPPED: u64 = 100;
+
+/// The largest number of samples that an error lists.
+const LISTED_SAMPLES: usize = 64;
+
+impl<'f, T: TrainingTask> Trainer<'f, T> {
+    /// Trains over all epochs, and validates after each one. Returns the values of the epochs.
+    ///
+    /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the rest.
+    ///
+    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the present step: its state is
+    /// saved, and `fit` returns with the [reason](Trainer::stop_reason) `Interrupted`. A second signal ends the process
+    /// at once.
+    ///
+    /// # Errors
+    /// [`Error::Step`] for an error of a batch, a step or a validation; [`Error::File`] for files that cannot be read
+    /// or written; [`Error::Checkpoint`] for a resumed state that does not fit; the errors of callbacks and loggers. If
+    /// the monitored value does not exist, [`Error::InvalidArgument`] with the names of all values.
+    pub fn fit(
+        &mut self,
+        train: &mut dyn EpochLoader<T::Batch>,
+        validation: Option<&mut dyn EpochLoader<T::Batch>>,
+    ) -> Result<History> {
+        self.stop_reason = None;
+        let signals = TerminationSignals::watch()?;
+        let mut report = RunReport::new(self.is_quiet);
+        let mut loaders = RunLoaders { train, validation };
+        self.begin(&mut loaders, &report)?;
+        let reason = loop {
+            if self.is_complete() {
+                break StopReason::Completed;
+            }
+            if let Some(reason) = self.run_epoch(&mut loaders, &signals, &mut report)? {
+                break reason;
+            }
+        };
+        self.emit(TrainingEvent::FitEnded { reason })?;
+        self.loggers.iter_mut().try_for_each(|logger| logger.flush())?;
+        self.stop_reason = Some(reason);
+        Ok(self.history.clone())
+    }
+
+    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and `accuracy` for example.
+    ///
+    /// # Errors
+    /// [`Error::Step`] for an error of a batch.
+    pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
+        self.task.apply_averages()?;
+        let scores = self.evaluate_weights(batches);
+        self.task.restore_weights()?;
+        scores
+    }
+
+    fn evaluate_weights(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
+        self.metrics.iter_mut().for_each(|metric| metric.reset());
+        let (mut meter, mut sums) = (LossMeter::default(), RunProgress::default());
+        let position = batches.position();
+        for (index, batch) in batches.begin_epoch()?.enumerate() {
+            let at = |samples: usize, source: Error| {
+                self.of_step(BatchPosition { batch: position.batch + index, ..position }, samples, source)
+            };
+            let batch = batch.map_err(|error| at(0, error))?;
+            let samples = self.task.batch_size(&batch);
+            let scores = self.task.evaluate_step(&batch);
+            let scores = scores.map_err(|error| {
+                self.of_step(BatchPosition { batch: position.batch + index, ..position }, samples, error)
+            })?;
+            meter.add(&mut sums, &scores.losses, samples as f64)?;
+            if let Some((output, target)) = &scores.predictions {
+                self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))?;
+            }
+        }
+        meter.read(&mut sums)?;
+        let mut scores = means(&sums, "");
+        for metric in &self.metrics {
+            scores.push(metric.name(), metric.compute()?);
+        }
+        Ok(scores)
+    }
+
+    /// Sets the first learning rates and loads a state.
+    fn begin(&mut self, loaders: &mut RunLoaders<'_, '_, T::Batch>, report: &RunReport) -> Result<()> {
+        let optimizers = self.task.optimizers();
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(&optimizers))?;
+        if let Some(path) = self.files.take_resumed() {
+            self.task.prepare_load()?;
+            let names = self.schedule_names();
+            let checkpoint = self.whole_checkpoint(loaders.train, loaders.validation.as_deref(), &names);
+            pellucid_io::load_checkpoint(&path, checkpoint)?;
+            let (epoch, step) = (self.epoch(), self.step());
+            report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
+        }
+        self.emit(TrainingEvent::FitBegan { step: self.step() }).map(drop)
+    }
+
+    fn is_complete(&self) -> bool {
+        let progress = self.state.0.borrow();
+        let epochs = self.epochs.or(if self.max_steps.is_some() { None } else { Some(1) });
+        epochs.is_some_and(|epochs| progress.epoch >= epochs)
+            || self.max_steps.is_some_and(|steps| progress.step >= steps)
+    }
+
+    /// Runs an epoch, or the rest of one. Returns the reason if the run ends.
+    fn run_epoch(
+        &mut self,
+        loaders: &mut RunLoaders<'_, '_, T::Batch>,
+        signals: &TerminationSignals,
+        report: &mut RunReport,
+    ) -> Result<Option<StopReason>> {
+        let start = Instant::now();
+        let epoch = self.epoch() + 1;
+        let _span = tracing::info_span!("epoch", epoch).entered();
+        self.emit(TrainingEvent::EpochBegan { epoch })?;
+        let batches = loaders.train.begin_epoch()?;
+        report.begin_epoch(epoch, loaders.train.batch_count(), loaders.train.position().batch);
+        let stopped = self.run_steps(batches, loaders, signals, report)?;
+        report.end_steps();
+        if let Some(reason) = stopped {
+            let verb = if reason == StopReason::Interrupted { "interrupted" } else { "stopped" };
+            report.line(format_args!("{verb} after step {}", self.step()));
+            return Ok(Some(reason));
+        }
+        self.task.end_epoch()?;
+        let scores = self.epoch_scores(loaders, start)?;
+        let stopped = self.end_epoch(loaders, &scores)?;
+        report.end_epoch(epoch, self.epochs, &scores);
+        if stopped == Some(StopReason::NotImproving) {
+            let best = self.state.0.borrow().best_epoch;
+            report.line(format_args!("stopped: no improvement since epoch {best}"));
+        }
+        Ok(stopped)
+    }
+
+    /// Trains on the batches of an epoch. Returns the reason if the run ends within it.
+    fn run_steps(
+        &mut self,
+        batches: EpochBatchIter<T::Batch>,
+        loaders: &RunLoaders<'_, '_, T::Batch>,
+        signals: &TerminationSignals,
+        report: &RunReport,
+    ) -> Result<Option<StopReason>> {
+        let mut meter = LossMeter::default();
+        let mut position = loaders.train.position();
+        let mut ends = None;
+        for batch in batches {
+            let batch = batch.map_err(|error| self.of_step(position, 0, error))?;
+            let is_first = self.step() == 0;
+            let stops = self.run_step(&batch, position, loaders, &mut meter, report)?;
+            if is_first && let Some(reason) = self.task.eager_reason() {
+                report.line(format_args!("the steps run eagerly, since they cannot be captured: {reason}"));
+            }
+            position = loaders.train.position();
+            if signals.arrived() {
+                ends = Some(StopReason::Interrupted);
+            } else if stops {
+                ends = Some(StopReason::Requested);
+            }
+            let step = self.step();
+            let is_due = self.files.every.is_some_and(|every| step.is_multiple_of(every));
+            if self.task.is_between_updates() && (ends.is_some() || is_due) {
+                meter.read(&mut self.state.0.borrow_mut())?;
+                self.save_last(loaders.train, loaders.validation.as_deref())?;
+                if ends.is_some() {
+                    return Ok(ends);
+                }
+            }
+            if self.max_steps.is_some_and(|steps| step >= steps) {
+                break;
+            }
+        }
+        self.check_sums(&mut meter, position)?;
+        Ok(None)
+    }
+
+    /// Trains on a batch. Returns true if a callback ends the run.
+    fn run_step(
+        &mut self,
+        batch: &T::Batch,
+        position: BatchPosition,
+        loaders: &RunLoaders<'_, '_, T::Batch>,
+        meter: &mut LossMeter,
+        report: &RunReport,
+    ) -> Result<bool> {
+        let samples = self.task.batch_size(batch);
+        let scalars = match self.task.train_step(batch) {
+            Ok(scalars) => scalars,
+            Err(error) if is_refusal(&error) => return Err(self.not_finite(batch, position, loaders)),
+            Err(error) => return Err(self.of_step(position, samples, error)),
+        };
+        let step = {
+            let progress = &mut *self.state.0.borrow_mut();
+            progress.step += 1;
+            progress.step
+        };
+        let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, samples as f64)?;
+        if let Some((_, loss)) = values.first() {
+            let skipped = {
+                let progress = &mut *self.state.0.borrow_mut();
+                progress.skipped = if loss.is_finite() { 0 } else { progress.skipped + 1 };
+                progress.skipped
+            };
+            if skipped > 0 && (!self.task.skips_updates() || skipped > MAX_SKIPPED) {
+                return Err(self.not_finite(batch, position, loaders));
+            }
+        }
+        let optimizers = self.task.optimizers();
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
+        report.step(values);
+        let values = values.to_vec();
+        if step.is_multiple_of(self.log_every) && !self.loggers.is_empty() {
+            self.log_step(step, &values)?;
+        }
+        self.emit(TrainingEvent::StepEnded { step, scalars: &values })
+    }
+
+    /// Logs the losses of a step, or the means of the epoch so far, and the learning rates.
+    fn log_step(&mut self, step: u64, values: &[(&'static str, f64)]) -> Result<()> {
+        let mut scores = Scores::default();
+        values.iter().for_each(|(name, value)| scores.push(format!("train_{name}"), *value));
+        self.push_rates(&mut scores);
+        let values: Vec<(&str, f64)> = scores.iter().collect();
+        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))
+    }
+
+    /// Reads the sums that are still on the device, and returns an error if one is not finite.
+    fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition) -> Result<()> {
+        let all_finite = meter.read(&mut self.state.0.borrow_mut())?;
+        if all_finite || self.task.skips_updates() {
+            return Ok(());
+        }
+        let reason = "a loss of this epoch is not finite; lower the learning rate, or clip the gradients";
+        Err(self.of_step(position, 0, Error::invalid("fit", reason)))
+    }
+
+    /// Returns the values of an epoch, after its validation.
+    fn epoch_scores(&mut self, loaders: &mut RunLoaders<'_, '_, T::Batch>, start: Instant) -> Result<Scores> {
+        let mut scores = Scores::default();
+        {
+            let progress = self.state.0.borrow();
+            scores.push("step", progress.step as f64);
+            means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
+        }
+        if let Some(validation) = &mut loaders.validation {
+            let validated = self.evaluate(&mut **validation)?;
+            validated.iter().for_each(|(name, value)| scores.push(format!("validation_{name}"), value));
+        }
+        self.push_rates(&mut scores);
+        scores.push("seconds", start.elapsed().as_secs_f64());
+        Ok(scores)
+    }
+
+    fn push_rates(&self, scores: &mut Scores) {
+        match self.task.optimizers().as_slice() {
+            [(_, one)] => scores.push("lr", rate(*one)),
+            several => several.iter().for_each(|(name, optimizer)| scores.push(format!("lr_{name}"), rate(*optimizer))),
+        }
+    }
+
+    /// Ends an epoch: history, schedules, files. Returns the reason if the run ends.
+    fn end_epoch(&mut self, loaders: &RunLoaders<'_, '_, T::Batch>, scores: &Scores) -> Result<Option<StopReason>> {
+        let improved = self.note_monitored(scores, loaders.validation.is_some())?;
+        {
+            let progress = &mut *self.state.0.borrow_mut();
+            progress.epoch += 1;
+            progress.sums.clear();
+            progress.weight = 0.0;
+        }
+        let values: Vec<(&str, f64)> = scores.iter().collect();
+        self.history.try_push(&values)?;
+        let optimizers = self.task.optimizers();
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
+        let (epoch, step) = (self.epoch(), self.step());
+        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))?;
+        tracing::info!(epoch, step, %scores, "completed an epoch");
+        if improved {
+            self.save_best()?;
+        }
+        self.save_last(loaders.train, loaders.validation.as_deref())?;
+        let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
+        let waited = self.state.0.borrow().waited;
+        let is_stuck = self.early_stopping.is_some_and(|options| waited >= options.patience.max(1));
+        Ok(match (requested, is_stuck) {
+            (true, _) => Some(StopReason::Requested),
+            (false, true) => Some(StopReason::NotImproving),
+            (false, false) => None,
+        })
+    }
+
+    /// Compares the monitored value with the best one. Returns true if it has improved.
+    fn note_monitored(&mut self, scores: &Scores, is_validated: bool) -> Result<bool> {
+        let default = if is_validated { "validation_loss" } else { "train_loss" };
+        let (name, goal) = match &self.monitor {
+            Some((name, goal)) => (name.as_str(), *goal),
+            None => (default, Goal::Minimize),
+        };
+        let value = match scores.get(name) {
+            Some(value) => value,
+            // A task of its own need not have a loss of this name: the first one decides.
+            None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
+            None => {
+                let names = scores.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+                return Err(Error::invalid("monitor", format!("there is no value `{name}`; the values are {names}")));
+            }
+        };
+        let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
+        let progress = &mut *self.state.0.borrow_mut();
+        let least = match goal {
+            Goal::Maximize => progress.best + min_delta,
+            Goal::Minimize => progress.best - min_delta,
+        };
+        let improved = goal.is_better(value, least);
+        if improved {
+            (progress.best, progress.best_epoch, progress.waited) = (value, progress.epoch + 1, 0);
+        } else {
+            progress.waited += 1;
+        }
+        Ok(improved)
+    }
+
+    /// Calls all callbacks. Returns true if one ends the run.
+    pub(super) fn emit(&mut self, event: TrainingEvent<'_>) -> Result<bool> {
+        let mut control = FitControl::default();
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_event(&event, &mut control))?;
+        Ok(control.stops)
+    }
+
+    fn of_step(&self, position: BatchPosition, samples: usize, source: Error) -> Error {
+        Error::Step {
+            step: self.step() + 1,
+            epoch: self.epoch() + 1,
+            batch: position.batch + 1,
+            samples,
+            source: Box::new(source),
+        }
+    }
+
+    /// Returns the error of a loss that is not finite.
+    fn not_finite(
+        &mut self,
+        batch: &T::Batch,
+        position: BatchPosition,
+        loaders: &RunLoaders<'_, '_, T::Batch>,
+    ) -> Error {
+        let origin = match self.task.first_non_finite(batch) {
+            Some(name) => format!("the first tensor that is not finite is {name}"),
+            None => "its origin is unknown, because all tensors are finite with new random numbers".to_string(),
+        };
+        let samples = match loaders.train.sample_indices(position) {
+            Ok(indices) if indices.len() > LISTED_SAMPLES => {
+                format!(
+                    "; the samples are {:?} and {} others",
+                    &indices[..LISTED_SAMPLES],
+                    indices.len() - LISTED_SAMPLES
+                )
+            }
+            Ok(indices) => format!("; the samples are {indices:?}"),
+            Err(_) => String::new(),
+        };
+        let reason = format!(
+            "the loss is not finite: {origin}{samples}; lower the learning rate, clip the gradients, or check the samples"
+        );
+        self.of_step(position, self.task.batch_size(batch), Error::invalid("fit", reason))
+    }
+}
+
+/// Returns the means of the losses.
+fn means(progress: &RunProgress, prefix: &str) -> Scores {
+    let mean = |(name, sum): &(String, f64)| (format!("{prefix}{name}"), sum / progress.weight);
+    Scores(progress.sums.iter().map(mean).collect())
+}
+
+/// Returns the learning rate of the first group. A checkpoint contains it in `f32`, so it is the shortest decimal number
+/// that rounds to this value, before and after a resumption.
+fn rate(optimizer: &dyn Optimizer) -> f64 {
+    let rate = optimizer.lr();
+    (rate as f32).to_string().parse().unwrap_or(rate)
+}

@@ -1,0 +1,78 @@
+//! [`Scores`]: named values of an epoch or an evaluation.
+
+use std::fmt;
+use std::ops::Index;
+
+/// Named values, in order: losses, metrics, learning rates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores(pub(super) Vec<(String, f64)>);
+
+impl Scores {
+    /// Returns a value, if there is one of this name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
+    /// Returns all names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    pub(super) fn push(&mut self, name: impl Into<String>, value: f64) {
+        self.0.push((name.into(), value));
+    }
+}
+
+/// # Panics
+/// Panics if there is no value of this name; the message lists the names.
+impl Index<&str> for Scores {
+    type Output = f64;
+
+    #[track_caller]
+    fn index(&self, name: &str) -> &f64 {
+        match self.0.iter().find(|(own, _)| own == name) {
+            Some((_, value)) => value,
+            None => panic!(
+                "there is no value `{name}`; the values are {}",
+                self.0.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ")
+            ),
+        }
+    }
+}
+
+/// Prints `train_loss 0.1234, validation_loss 0.2345`.
+impl fmt::Display for Scores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.iter().enumerate() {
+            let separator = if index > 0 { ", " } else { "" };
+            write!(f, "{separator}{name} {}", Short(value))?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with about four significant digits.
+pub(super) struct Short(pub(super) f64);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.abs() {
+            0.0 => f.write_str("0"),
+            1e-3..1e5 => write!(f, "{:.4}", self.0),
+            _ => write!(f, "{:.3e}", self.0),
+        }
+    }
+}
+
+/// Named numbers of a step, as a progress bar shows them.
+#[cfg_attr(not(feature = "progress"), allow(dead_code, reason = "only progress bars show steps"))]
+pub(super) struct ShortList<'a>(pub(super) &'a [(&'static str, f64)]);
+
+impl fmt::Display for ShortList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            write!(f, "{}{name} {}", if index > 0 { ", " } else { "" }, Short(*value))?;
+        }
+        Ok(())
+    }
+}

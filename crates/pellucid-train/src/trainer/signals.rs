@@ -1,0 +1,86 @@
+//! Interrupts and termination signals, which end a run after the present step.
+
+#[cfg(feature = "signals")]
+mod watched {
+    use pellucid_tensor::{Error, Result};
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::flag;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+    /// The state of the handlers of the process.
+    struct Handlers {
+        /// Whether a signal has arrived since the first of the present runs began.
+        arrived: Arc<AtomicBool>,
+        /// Whether the next signal ends the process at once.
+        exits: Arc<AtomicBool>,
+        /// The number of present runs.
+        runs: Mutex<usize>,
+    }
+
+    static HANDLERS: LazyLock<std::result::Result<Handlers, String>> = LazyLock::new(|| {
+        let handlers =
+            Handlers { arrived: Arc::default(), exits: Arc::new(AtomicBool::new(true)), runs: Mutex::new(0) };
+        for signal in [SIGINT, SIGTERM] {
+            // In the order of registration: the first signal of a run sets the condition that the second one reads.
+            flag::register_conditional_shutdown(signal, 128 + signal, handlers.exits.clone())
+                .and_then(|_| flag::register(signal, handlers.exits.clone()))
+                .and_then(|_| flag::register(signal, handlers.arrived.clone()))
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(handlers)
+    });
+
+    /// While a run has this guard, the first signal only sets a flag; the second one ends the process at once.
+    pub(in crate::trainer) struct TerminationSignals(&'static Handlers);
+
+    impl TerminationSignals {
+        /// Begins to watch for signals.
+        pub(in crate::trainer) fn watch() -> Result<TerminationSignals> {
+            let failed = |reason: &String| Error::invalid("fit", format!("signals cannot be watched: {reason}"));
+            let handlers = HANDLERS.as_ref().map_err(failed)?;
+            let mut runs = handlers.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            if *runs == 0 {
+                handlers.arrived.store(false, Ordering::SeqCst);
+                handlers.exits.store(false, Ordering::SeqCst);
+            }
+            *runs += 1;
+            Ok(TerminationSignals(handlers))
+        }
+
+        /// Returns true after a signal.
+        pub(in crate::trainer) fn arrived(&self) -> bool {
+            self.0.arrived.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Drop for TerminationSignals {
+        fn drop(&mut self) {
+            let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            *runs -= 1;
+            if *runs == 0 {
+                self.0.exits.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "signals"))]
+mod watched {
+    use pellucid_tensor::Result;
+
+    /// Without the feature `signals`, a signal ends the process at once.
+    pub(in crate::trainer) struct TerminationSignals;
+
+    impl TerminationSignals {
+        pub(in crate::trainer) fn watch() -> Result<TerminationSignals> {
+            Ok(TerminationSignals)
+        }
+
+        pub(in crate::trainer) fn arrived(&self) -> bool {
+            false
+        }
+    }
+}
+
+pub(super) use watched::TerminationSignals;

@@ -1,0 +1,98 @@
+//! The progress of a run, which a checkpoint contains.
+
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{DType, Error, Result, Tensor};
+use std::cell::RefCell;
+
+/// The progress of a run between two steps.
+#[derive(Clone, Debug)]
+pub(super) struct RunProgress {
+    /// The number of completed epochs.
+    pub(super) epoch: u64,
+    /// The number of completed steps.
+    pub(super) step: u64,
+    /// The sums of the losses of the present epoch, weighted by the samples of the batches.
+    pub(super) sums: Vec<(String, f64)>,
+    /// The number of samples in the sums.
+    pub(super) weight: f64,
+    /// The best monitored value; NaN before the first.
+    pub(super) best: f64,
+    /// The epoch of the best value, from 1.
+    pub(super) best_epoch: u64,
+    /// The number of epochs since the monitored value improved.
+    pub(super) waited: u64,
+    /// The number of successive steps whose loss was not finite and that the scaler skipped.
+    pub(super) skipped: u64,
+}
+
+impl Default for RunProgress {
+    fn default() -> RunProgress {
+        RunProgress {
+            epoch: 0,
+            step: 0,
+            sums: Vec::new(),
+            weight: 0.0,
+            best: f64::NAN,
+            best_epoch: 0,
+            waited: 0,
+            skipped: 0,
+        }
+    }
+}
+
+/// The prefix of the names of sums.
+const SUM: &str = "sum_";
+
+/// The progress as a part of a checkpoint.
+#[derive(Default)]
+pub(super) struct RunState(pub(super) RefCell<RunProgress>);
+
+impl RunState {
+    fn counts(progress: &RunProgress) -> [(&'static str, u64); 5] {
+        let RunProgress { epoch, step, best_epoch, waited, skipped, .. } = *progress;
+        [("epoch", epoch), ("step", step), ("best_epoch", best_epoch), ("waited", waited), ("skipped", skipped)]
+    }
+}
+
+impl Stateful for RunState {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let progress = self.0.borrow();
+        let counts = RunState::counts(&progress).into_iter();
+        let counts = counts.map(|(name, count)| (name.to_string(), Tensor::scalar(count as i64, DType::I64)));
+        let numbers = [("best", progress.best), ("weight", progress.weight)];
+        let numbers = numbers.into_iter().map(|(name, number)| (name.to_string(), Tensor::from(number)));
+        let sums = progress.sums.iter().map(|(name, sum)| (format!("{SUM}{name}"), Tensor::from(*sum)));
+        Ok(counts.chain(numbers).chain(sums).collect())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let (sums, fixed): (StateDict, StateDict) = state
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .partition(|(name, _)| name.starts_with(SUM));
+        let own = RunState(RefCell::default()).state()?;
+        let load = StateLoad::new(&own, &fixed)?;
+        let count = |name: &str| {
+            let count = fixed[name].try_item::<i64>()?;
+            u64::try_from(count)
+                .map_err(|_| Error::invalid("load_checkpoint", format!("`{name}` must be at least 0, got {count}")))
+        };
+        let mut loaded = RunProgress {
+            epoch: count("epoch")?,
+            step: count("step")?,
+            best_epoch: count("best_epoch")?,
+            waited: count("waited")?,
+            skipped: count("skipped")?,
+            best: fixed["best"].try_item()?,
+            weight: fixed["weight"].try_item()?,
+            sums: Vec::with_capacity(sums.len()),
+        };
+        for (name, sum) in &sums {
+            loaded.sums.push((name[SUM.len()..].to_string(), sum.try_item()?));
+        }
+        Ok(load.then(move || {
+            *self.0.borrow_mut() = loaded;
+            Ok(())
+        }))
+    }
+}

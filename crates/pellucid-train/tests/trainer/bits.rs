@@ -1,0 +1,198 @@
+//! A trainer computes what a loop written by hand computes.
+
+use crate::runs::{alone, bits, model, points, trainer};
+use pellucid::nn::graph::{GraphTrainer, StepOptions};
+use pellucid::nn::in_evaluation_mode;
+use pellucid::nn::loss::{CrossEntropyLoss, Loss};
+use pellucid::nn::optim::schedule::{ExponentialLr, OneCycleLr, Scheduler};
+use pellucid::nn::optim::{Average, AveragedModel, clip_grad_norm};
+use pellucid::prelude::*;
+use pellucid::train::{Trainer, TrainingTask};
+
+#[test]
+fn a_run_has_the_bits_of_a_captured_loop() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(3);
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+
+    let (mut train, mut validation) = points();
+    let own = model();
+    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let mut captured = GraphTrainer::new(&own, CrossEntropyLoss::default(), adamw);
+    for epoch in 0..3 {
+        let mut sum = 0.0;
+        for [x, y] in train.epoch() {
+            captured.step(&x, &y).unwrap();
+            sum += f64::from(captured.loss().unwrap()) * y.size() as f64;
+        }
+        assert_eq!(history.column("train_loss").unwrap()[epoch], sum / 60.0);
+        let (mut loss, mut samples) = (0.0, 0.0);
+        for [x, y] in validation.epoch() {
+            loss += f64::from(captured.evaluate(&x, &y).unwrap()) * y.size() as f64;
+            samples += y.size() as f64;
+        }
+        assert_eq!(history.column("validation_loss").unwrap()[epoch], loss / samples);
+    }
+    assert_eq!(bits(run.model()), bits(&own));
+    assert_eq!((run.step(), run.epoch()), (24, 3));
+}
+
+#[test]
+fn eager_and_captured_runs_have_equal_bits() {
+    let _alone = alone();
+    let run = |is_eager: bool| {
+        let (mut train, mut validation) = points();
+        let settings = trainer().epochs(3).accumulate(3).clip_grad_norm(0.5).ema(0.9);
+        let mut run = if is_eager { settings.eager() } else { settings };
+        let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+        let averages: Vec<Vec<u8>> = run.task().averages().unwrap().averages().map(|(_, a)| a.to_bytes()).collect();
+        (bits(run.model()), averages, history.column("validation_loss"))
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn accumulation_ends_with_the_epoch() {
+    let _alone = alone();
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(2).accumulate(3).ema(0.9);
+    run.fit(&mut train, None).unwrap();
+
+    let (mut train, _) = points();
+    let own = model();
+    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let averages = AveragedModel::new(&own, Average::Exponential(0.9));
+    let options = StepOptions { accumulate: 3, ..Default::default() };
+    let mut captured = GraphTrainer::new(&own, CrossEntropyLoss::default(), adamw).with_options(options);
+    for _ in 0..2 {
+        let mut steps = 0;
+        for [x, y] in train.epoch() {
+            captured.step(&x, &y).unwrap();
+            steps += 1;
+            if steps % 3 == 0 {
+                averages.update().unwrap();
+            }
+        }
+        // 8 batches: two updates of three steps, and one of two.
+        assert!(captured.update_early().unwrap());
+        averages.update().unwrap();
+    }
+    assert_eq!(averages.count_tensor().item::<f64>(), 6.0);
+    assert_eq!(bits(run.model()), bits(&own));
+}
+
+#[test]
+fn schedules_by_step_and_by_epoch_have_their_values() {
+    let _alone = alone();
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(3).schedule_epochs(ExponentialLr { gamma: 0.5 });
+    let history = run.fit(&mut train, None).unwrap();
+    let rates = history.column("lr").unwrap();
+    assert!(rates.iter().zip([0.02, 0.01, 0.005]).all(|(rate, expected)| (rate - expected).abs() < 1e-9), "{rates:?}");
+
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(2).schedule_steps(OneCycleLr::new(0.1, 16));
+    run.fit(&mut train, None).unwrap();
+    let own = model();
+    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let mut schedule = Scheduler::new(OneCycleLr::new(0.1, 16), &adamw);
+    let (mut train, _) = points();
+    for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
+        adamw.zero_grad();
+        cross_entropy(&own.forward(&x), &y).backward();
+        adamw.step();
+        schedule.step(&adamw);
+    }
+    assert_eq!(bits(run.model()), bits(&own));
+}
+
+#[test]
+fn mixed_precision_is_the_autocast_of_a_loop() {
+    let _alone = alone();
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(2).mixed_precision(DType::BF16).before_update(|p| clip_grad_norm(p, 0.1).map(drop));
+    run.fit(&mut train, None).unwrap();
+    let (mut train, _) = points();
+    let own = model();
+    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
+        adamw.zero_grad();
+        let loss = {
+            let _half = autocast(DType::BF16);
+            cross_entropy(&own.forward(&x), &y)
+        };
+        loss.backward();
+        clip_grad_norm(&own.parameters(), 0.1).unwrap();
+        adamw.step();
+    }
+    assert_eq!(bits(run.model()), bits(&own));
+}
+
+#[test]
+fn half_precision_with_a_scaler_trains() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(12).mixed_precision(DType::F16);
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    let losses = history.column("validation_loss").unwrap();
+    assert!(losses[11] < 0.6 * losses[0], "{losses:?}");
+}
+
+/// A model that reads values, by a method that returns errors or one that panics. It cannot be captured.
+#[derive(Module)]
+struct Reading(Linear, #[module(skip)] bool);
+
+impl Layer for Reading {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let largest = ops::max(x, ..)?;
+        let largest: f64 = if self.1 { largest.item() } else { largest.try_item()? };
+        self.0.try_forward(&ops::div(x, largest.abs().max(1.0))?)
+    }
+}
+
+#[test]
+fn a_model_that_reads_values_runs_eagerly() {
+    for panics in [false, true] {
+        let _alone = alone();
+        let (mut train, mut validation) = points();
+        let made = || {
+            manual_seed(1);
+            let model = Reading(Linear::new(4, 2), panics);
+            let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+            (model, sgd)
+        };
+        let (model, sgd) = made();
+        let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).epochs(2).quiet();
+        run.fit(&mut train, Some(&mut validation)).unwrap();
+        let reason = run.task().eager_reason().unwrap();
+        assert!(reason.contains("item"), "{reason}");
+
+        let (mut train, _) = points();
+        let (own, sgd) = made();
+        for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
+            sgd.zero_grad();
+            cross_entropy(&own.forward(&x), &y).backward();
+            sgd.step();
+        }
+        assert_eq!(bits(&model), bits(&own));
+    }
+}
+
+#[test]
+fn evaluation_and_prediction_are_in_evaluation_mode() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(1);
+    run.fit(&mut train, None).unwrap();
+    let scores = run.evaluate(&mut validation).unwrap();
+    let (mut sum, mut samples) = (0.0, 0.0);
+    for [x, y] in validation.epoch() {
+        let output = in_evaluation_mode(|| run.model().forward(&x));
+        assert_eq!(run.predict(&x).unwrap().to_bytes(), output.to_bytes());
+        sum += CrossEntropyLoss::default().forward(&output, &y).item::<f64>() * y.size() as f64;
+        samples += y.size() as f64;
+    }
+    assert!((scores["loss"] - sum / samples).abs() < 1e-6);
+    assert!(run.model().named_modules().len() > 1);
+}

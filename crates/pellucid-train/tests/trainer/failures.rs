@@ -1,0 +1,90 @@
+//! Errors of steps name the step, the batch and the cause, and change no parameters.
+
+use crate::runs::{alone, bits, model, points, trainer};
+use pellucid::data::{DataLoader, LoaderOptions, from_fn};
+use pellucid::nn::loss::CrossEntropyLoss;
+use pellucid::prelude::*;
+use pellucid::train::Trainer;
+
+/// The text of the error of a run in which sample 5 has this first value.
+fn error_of(value: f32) -> String {
+    let x = Tensor::ones([12, 4], DType::F32);
+    x.narrow(0, 5, 1).copy_(&Tensor::from(value));
+    let y = Tensor::zeros([12], DType::I64);
+    let model = model();
+    let before = model.state_dict();
+    let adamw = AdamW::new(model.parameters(), AdamWOptions::default());
+    let mut run = Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet();
+    let error = run.fit(&mut Batches::new(&[&x, &y], 4).shuffled(1), None).unwrap_err();
+    assert!(run.stop_reason().is_none());
+    for (name, parameter) in run.model().named_parameters() {
+        assert!(parameter.isfinite().all(..).item::<bool>(), "{name}");
+        let _ = &before[&name];
+    }
+    error.to_string()
+}
+
+#[test]
+fn a_loss_that_is_not_finite_names_samples_and_the_first_tensor() {
+    let _alone = alone();
+    let text = error_of(f32::NAN);
+    assert!(text.contains("the loss is not finite: the first tensor that is not finite is the input `x`"), "{text}");
+    assert!(text.starts_with("step ") && text.contains("of epoch 1, 4 samples): fit: "), "{text}");
+    let samples = text.split("the samples are [").nth(1).unwrap().split(']').next().unwrap();
+    assert!(samples.split(", ").any(|index| index == "5"), "{text}");
+    let text = error_of(3e38);
+    assert!(text.contains("is the output of `0` (Linear)") || text.contains("`1` (BatchNorm1d)"), "{text}");
+}
+
+#[test]
+fn a_learning_rate_that_is_too_large_ends_the_run_with_finite_weights() {
+    let _alone = alone();
+    let (mut train, _) = points();
+    let model = sequential![Linear::new(4, 16), Linear::new(16, 2)];
+    let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 1e30, ..Default::default() });
+    let mut run = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(9).quiet();
+    let error = run.fit(&mut train, None).unwrap_err();
+    assert!(error.to_string().contains("lower the learning rate"), "{error}");
+    let finite = |p: &Parameter| p.isfinite().all(..).item::<bool>();
+    assert!(run.model().parameters().iter().all(finite));
+}
+
+#[test]
+fn an_error_of_a_sample_names_it() {
+    let _alone = alone();
+    let data = from_fn(10, |index| match index {
+        7 => Err(Error::invalid("decode", "the image is truncated")),
+        _ => Ok((Tensor::ones([4], DType::F32), 1i64)),
+    });
+    let mut loader = DataLoader::new(data, LoaderOptions { batch_size: 5, workers: 1, ..Default::default() });
+    let mut run = trainer();
+    let error = run.fit(&mut loader, None).unwrap_err();
+    let expected = "step 2 (batch 2 of epoch 1, 0 samples): sample 7: decode: the image is truncated";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(run.step(), 1);
+}
+
+#[test]
+fn targets_that_do_not_fit_change_nothing() {
+    let _alone = alone();
+    let mut run = trainer();
+    let before = bits(run.model());
+    let (x, y) = (Tensor::ones([6, 4], DType::F32), Tensor::full([6], 2i64, DType::I64));
+    let error = run.fit(&mut Batches::new(&[&x, &y], 3), None).unwrap_err();
+    assert!(error.to_string().starts_with("step 1 (batch 1 of epoch 1, 3 samples): "), "{error}");
+    let y = Tensor::zeros([6, 2, 2], DType::F32);
+    assert!(run.fit(&mut Batches::new(&[&x, &y], 3), None).is_err());
+    assert_eq!((bits(run.model()), run.step()), (before, 0));
+}
+
+#[test]
+fn options_outside_of_their_range_are_errors() {
+    let _alone = alone();
+    assert!(trainer().try_accumulate(0).is_err());
+    assert!(trainer().try_log_every(0).is_err());
+    assert!(trainer().try_checkpoint_every(0).is_err());
+    assert!(trainer().try_mixed_precision(DType::F64).is_err());
+    assert!(trainer().try_ema(1.5).is_err());
+    let (mut train, _) = points();
+    assert!(trainer().clip_grad_norm(-1.0).fit(&mut train, None).is_err());
+}

@@ -1,0 +1,76 @@
+//! Processes that are killed or interrupted while they train.
+
+use crate::runs::{alone, bits, points, trainer};
+use crate::scratch::Scratch;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const FOLDER: &str = "PELLUCID_TEST_TRAINER_FOLDER";
+
+/// The process that the tests below kill; it does nothing when run alone.
+#[test]
+fn trains_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    run(&folder, true);
+}
+
+/// Runs or resumes the training, and returns the bits of its model.
+fn run(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
+    use pellucid::train::{FitControl, TrainingEvent};
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let waits = move |_: &TrainingEvent<'_>, _: &mut FitControl| {
+        if is_slow {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    };
+    let mut trainer = trainer().epochs(40).ema(0.9).callback(waits);
+    trainer = trainer.checkpoints(folder).checkpoint_every(1).resume_if_exists(folder);
+    trainer.fit(&mut train, Some(&mut validation)).unwrap();
+    bits(trainer.model())
+}
+
+fn process(folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "killed::trains_until_it_is_killed", "--test-threads=1"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Kills a run again and again, at other moments each time, and resumes it. `PELLUCID_TEST_KILLS` sets how often.
+#[test]
+fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
+    let kills: u64 = std::env::var("PELLUCID_TEST_KILLS").map_or(6, |count| count.parse().unwrap());
+    let scratch = Scratch::new("trainer-killed");
+    let (folder, whole) = (scratch.0.join("killed"), scratch.0.join("whole"));
+    for kill in 0..kills {
+        let mut child = process(&folder);
+        // The process needs some milliseconds to start; no moment of a step or a save is left out for long.
+        std::thread::sleep(Duration::from_micros(20_000 + (kill * 7919) % 60_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(run(&folder, false), run(&whole, false));
+}
+
+/// An interrupt ends a run after its step, with its state saved.
+#[cfg(all(unix, feature = "signals"))]
+#[test]
+fn an_interrupt_saves_the_state() {
+    for signal in ["-INT", "-TERM"] {
+        let scratch = Scratch::new(&format!("trainer-interrupted{signal}"));
+        let (folder, whole) = (scratch.0.join("interrupted"), scratch.0.join("whole"));
+        let mut child = process(&folder);
+        let (start, file) = (Instant::now(), folder.join("last.safetensors"));
+        while !file.exists() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        assert!(child.wait().unwrap().success(), "the process must end by itself");
+        assert_eq!(run(&folder, false), run(&whole, false));
+    }
+}

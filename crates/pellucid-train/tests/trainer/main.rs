@@ -1,0 +1,12 @@
+//! Runs of `Trainer`: their bits, their files, and their errors.
+
+#[path = "../../../pellucid/tests/scratch/mod.rs"]
+#[allow(dead_code, reason = "other test programs use all of it")]
+mod scratch;
+
+mod bits;
+mod endings;
+mod failures;
+mod killed;
+mod resumed;
+mod runs;

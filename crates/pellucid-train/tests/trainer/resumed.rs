@@ -1,0 +1,120 @@
+//! Runs that are stopped and resumed have the bits of runs that were not.
+
+use crate::runs::{SmallTrainer, alone, bits, points, trainer};
+use crate::scratch::{Scratch, names};
+use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr};
+use pellucid::prelude::*;
+use pellucid::train::{EarlyStopping, FitControl, StopReason, TrainingEvent};
+use pellucid::{Error, io};
+
+/// A run with every part that a checkpoint contains.
+fn whole() -> SmallTrainer {
+    let schedule = CosineAnnealingLr { period: 40, floor: 0.0 };
+    trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule).schedule_epochs(ExponentialLr { gamma: 0.99 })
+}
+
+/// The values of a history, without times.
+fn values(run: &SmallTrainer) -> Vec<Vec<u64>> {
+    ["step", "train_loss", "validation_loss", "lr"]
+        .map(|name| run.history().column(name).unwrap().into_iter().map(f64::to_bits).collect())
+        .to_vec()
+}
+
+#[test]
+fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = whole();
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    for stopped_at in [2, 6, 8, 14, 16, 30] {
+        let scratch = Scratch::new(&format!("trainer-resumed-{stopped_at}"));
+        let (mut train, mut validation) = points();
+        let mut first = whole().checkpoints(&scratch.0).checkpoint_every(2).callback(
+            move |event: &TrainingEvent<'_>, control: &mut FitControl| {
+                if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
+                    control.stop();
+                }
+                Ok(())
+            },
+        );
+        first.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!((first.stop_reason(), first.step()), (Some(StopReason::Requested), stopped_at));
+        drop(first);
+
+        manual_seed(999);
+        let (mut train, mut validation) = points();
+        let mut resumed = whole().resume(&scratch.0);
+        resumed.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(bits(resumed.model()), bits(expected.model()), "stopped after step {stopped_at}");
+        assert_eq!(values(&resumed), values(&expected), "stopped after step {stopped_at}");
+    }
+}
+
+#[test]
+fn a_run_may_be_continued_by_more_epochs() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = whole();
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let (mut train, mut validation) = points();
+    let mut run = whole().epochs(2);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    let mut run = run.epochs(4);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(bits(run.model()), bits(expected.model()));
+    assert_eq!(values(&run), values(&expected));
+}
+
+#[test]
+fn the_files_are_the_best_weights_and_the_last_state() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-files");
+    let folder = scratch.0.join("runs/first");
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(3).checkpoints(&folder).resume_if_exists(&folder);
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(names(&folder), ["best.safetensors", "last.safetensors"]);
+    let losses = history.column("validation_loss").unwrap();
+    let best = losses.iter().copied().fold(f64::INFINITY, f64::min);
+    run.model().load_state_dict(&io::load(folder.join("best.safetensors")).unwrap()).unwrap();
+    assert!((run.evaluate(&mut validation).unwrap()["loss"] - best).abs() < 1e-12);
+
+    // The completed run is resumed: nothing is left to do.
+    let (mut train, mut validation) = points();
+    let mut again = trainer().epochs(3).checkpoints(&folder).resume_if_exists(&folder);
+    let history = again.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!((again.step(), history.column("validation_loss").unwrap()), (24, losses));
+}
+
+#[test]
+fn early_stopping_counts_across_a_resumption() {
+    let _alone = alone();
+    let stopping = EarlyStopping { patience: 2, min_delta: 10.0 };
+    let scratch = Scratch::new("trainer-patience");
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(2).early_stopping(stopping).checkpoints(&scratch.0);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(run.stop_reason(), Some(StopReason::Completed));
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(9).early_stopping(stopping).resume(&scratch.0);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    // The first epoch is the best; epochs 2 and 3 improve by less than 10.
+    assert_eq!((run.stop_reason(), run.epoch()), (Some(StopReason::NotImproving), 3));
+}
+
+#[test]
+fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-refused");
+    let (mut train, mut validation) = points();
+    let missing = trainer().resume(scratch.0.join("none.safetensors")).fit(&mut train, None);
+    assert!(matches!(missing, Err(Error::File { .. })), "{missing:?}");
+    trainer().epochs(1).checkpoints(&scratch.0).fit(&mut train, Some(&mut validation)).unwrap();
+    let before = trainer();
+    let expected = bits(before.model());
+    let (mut train, _) = points();
+    let mut other = before.ema(0.9).resume(&scratch.0);
+    let error = other.fit(&mut train, None).unwrap_err();
+    assert!(matches!(&error, Error::Checkpoint { .. }), "{error}");
+    assert_eq!((bits(other.model()), other.step()), (expected, 0));
+}
