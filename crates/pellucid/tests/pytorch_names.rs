@@ -660,7 +660,8 @@ fn the_page_has_these_imports() {
 /// has its name.
 #[test]
 fn search_finds_the_classes() {
-    let sources: String = ["../pellucid-nn/src", "../pellucid-data/src", "../pellucid-train/src", "src"].map(read_sources).concat();
+    let sources: String =
+        ["../pellucid-nn/src", "../pellucid-data/src", "../pellucid-train/src", "src"].map(read_sources).concat();
     let words: HashSet<&str> = sources.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let classes = ROWS.iter().flat_map(|(torch, _)| {
         let parts = torch.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '.');
