@@ -2,15 +2,20 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `log` | [`Logger`] and its files, and [`History`] |
 //! | [`metrics`] | accuracy, F1, ROC AUC, R², .. over batches |
 //! | `progress` | [`Progress`], a progress bar (feature `progress`) |
 //! | `text_table` | aligned tables of text |
 #![forbid(unsafe_code)]
 
+mod log;
 pub mod metrics;
 #[cfg(feature = "progress")]
 mod progress;
 mod text_table;
 
+pub use log::{CsvLogger, History, JsonLinesLogger, Logger};
+#[cfg(feature = "tensorboard")]
+pub use log::{HyperparameterValue, TensorBoard};
 #[cfg(feature = "progress")]
 pub use progress::Progress;
