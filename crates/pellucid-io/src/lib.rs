@@ -10,6 +10,8 @@ mod recognize;
 mod replace;
 
 pub use checkpoint::{load_checkpoint, save_checkpoint};
+#[doc(hidden)]
+pub use replace::replace_file;
 
 use pellucid_nn::StateDict;
 use pellucid_tensor::{DType, Error, Result, Tensor};
@@ -76,7 +78,7 @@ pub fn to_bytes(tensors: &StateDict) -> Result<Vec<u8>> {
 /// Writes named tensors, and a named text that describes the file.
 fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
     let bytes = serialize(tensors, description, |reason| Error::file(op, path, reason))?;
-    replace::replace(path, &bytes).map_err(|error| Error::unwritable_file(op, path, &error))?;
+    replace_file(path, &bytes).map_err(|error| Error::unwritable_file(op, path, &error))?;
     tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "wrote a file");
     Ok(())
 }

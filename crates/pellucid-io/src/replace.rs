@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Writes a file atomically: the bytes are written to a temporary file in the same directory, which is then renamed. A
 /// symbolic link is followed, and an existing file keeps its permissions. Temporary files of killed writers of the same
 /// file are removed. A path that is not a regular file, such as a pipe, is written directly.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+/// The errors of the file system. The path then names the old file.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let target = resolve_links(path)?;
     let old = match fs::symlink_metadata(&target) {
         Ok(old) => Some(old),

@@ -3,18 +3,22 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `trainer` | [`Trainer`]: epochs of training and validation, checkpoints, early stopping |
-//! | [`metrics`] | accuracy, ranking and regression metrics over any batches |
-//! | `log` | [`Logger`]: values by step; [`History`]: values by epoch |
-//! | `progress` | `Progress`: a bar (feature `progress`) |
+//! | `log` | [`Logger`] and its files, and [`History`] |
+//! | [`metrics`] | accuracy, F1, ROC AUC, R², .. over batches |
+//! | `progress` | `Progress`, a progress bar (feature `progress`) |
+//! | `text_table` | aligned tables of text |
 #![forbid(unsafe_code)]
 
 mod log;
 pub mod metrics;
 #[cfg(feature = "progress")]
 mod progress;
+mod text_table;
 mod trainer;
 
-pub use log::{History, Logger};
+pub use log::{CsvLogger, History, JsonLinesLogger, Logger};
+#[cfg(feature = "tensorboard")]
+pub use log::{HyperparameterValue, TensorBoard};
 #[cfg(feature = "progress")]
 pub use progress::Progress;
 pub use trainer::{

@@ -1,0 +1,124 @@
+//! Files to which records are appended.
+
+use pellucid_io::replace_file;
+use pellucid_tensor::{Error, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// A file to which records are appended, each by one write, so that the file has all records even if the process is
+/// killed later.
+#[derive(Debug)]
+pub(super) struct AppendFile {
+    op: &'static str,
+    path: PathBuf,
+    file: File,
+    /// The length of a regular file; `None` for a pipe or a device.
+    len: Option<u64>,
+}
+
+impl AppendFile {
+    /// Creates an empty file, or empties an existing one.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    pub(super) fn create(op: &'static str, path: &Path) -> Result<AppendFile> {
+        let file = AppendFile::open(op, path)?;
+        if file.len.is_some_and(|len| len > 0) {
+            file.file.set_len(0).map_err(|error| Error::unwritable_file(op, path, &error))?;
+        }
+        Ok(AppendFile { len: file.len.map(|_| 0), ..file })
+    }
+
+    /// Opens a file for records after its present contents. A missing file is created.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    pub(super) fn open(op: &'static str, path: &Path) -> Result<AppendFile> {
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        let opened = opened.and_then(|file| file.metadata().map(|kind| (file, kind)));
+        let (file, kind) = opened.map_err(|error| Error::unwritable_file(op, path, &error))?;
+        Ok(AppendFile { op, path: path.to_path_buf(), file, len: kind.is_file().then_some(kind.len()) })
+    }
+
+    /// Creates a file that does not exist yet; `None` if it exists.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    #[cfg(feature = "tensorboard")]
+    pub(super) fn create_new(op: &'static str, path: &Path) -> Result<Option<AppendFile>> {
+        match OpenOptions::new().append(true).create_new(true).open(path) {
+            Ok(file) => Ok(Some(AppendFile { op, path: path.to_path_buf(), file, len: Some(0) })),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(Error::unwritable_file(op, path, &error)),
+        }
+    }
+
+    /// Appends one record. On error the file does not contain a part of it.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written, for example because the disk is full.
+    pub(super) fn append(&mut self, record: &[u8]) -> Result<()> {
+        if let Err(error) = self.file.write_all(record) {
+            if let Some(len) = self.len {
+                // The write has failed already; a file that cannot be shortened either keeps a part of the record.
+                let _ = self.file.set_len(len);
+            }
+            return Err(Error::unwritable_file(self.op, &self.path, &error));
+        }
+        self.len = self.len.map(|len| len + record.len() as u64);
+        Ok(())
+    }
+
+    /// Replaces the contents atomically by those that `change` computes from them.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be read or written, or is not a regular file.
+    pub(super) fn rewrite(&mut self, change: impl FnOnce(&str) -> String) -> Result<()> {
+        if self.len.is_none() {
+            let reason = "a pipe or a device cannot be rewritten for a new column: log all columns in the first row";
+            return Err(Error::file(self.op, &self.path, reason));
+        }
+        let text = change(&read_text(self.op, &self.path)?.unwrap_or_default());
+        replace(self.op, &self.path, &text)?;
+        *self = AppendFile::open(self.op, &self.path)?;
+        Ok(())
+    }
+}
+
+/// Returns the text of a file; `None` if it does not exist.
+///
+/// # Errors
+/// [`Error::File`] if the file cannot be read or is not UTF-8.
+pub(super) fn read_text(op: &'static str, path: &Path) -> Result<Option<String>> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            String::from_utf8(bytes).map(Some).map_err(|_| Error::file(op, path, "the file is not UTF-8 text"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::unreadable_file(op, path, &error)),
+    }
+}
+
+/// Replaces a file atomically.
+///
+/// # Errors
+/// [`Error::File`] if the file cannot be written.
+pub(super) fn replace(op: &'static str, path: &Path, text: &str) -> Result<()> {
+    replace_file(path, text.as_bytes()).map_err(|error| Error::unwritable_file(op, path, &error))
+}
+
+/// Opens a log of lines to continue it. `kept` returns the part of its text that is kept. A last line without an end,
+/// which a killed process left behind, is removed before. A missing file is created.
+///
+/// # Errors
+/// [`Error::File`] if the file cannot be read or written; the errors of `kept`.
+pub(super) fn resume(op: &'static str, path: &Path, kept: impl FnOnce(&str) -> Result<String>) -> Result<AppendFile> {
+    let text = read_text(op, path)?.unwrap_or_default();
+    let complete = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    let kept = kept(complete)?;
+    if kept != text {
+        replace(op, path, &kept)?;
+    }
+    AppendFile::open(op, path)
+}

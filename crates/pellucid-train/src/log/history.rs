@@ -1,0 +1,258 @@
+//! The history of a training run: named values of each epoch.
+
+use super::append::{read_text, replace};
+use super::csv;
+use super::names::{check_names, number_text};
+use crate::metrics::Goal;
+use crate::text_table::write_table;
+use pellucid_derive::panicking_form;
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, lock, unwrap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Mutex;
+
+/// The name of the first column of tables, the number of the epoch from 1.
+const EPOCH: &str = "epoch";
+/// The names of the state: the number of rows, and the start of the name of a column.
+const ROWS: &str = "rows";
+const COLUMNS: &str = "columns.";
+
+/// The named values of each epoch of a training run, such as losses, metrics and learning rates.
+///
+/// A row belongs to an epoch, and the columns are in the order of their first use. A value that a row does not have is
+/// NaN. `Display` prints a table. As a part of a [`Checkpoint`](pellucid_nn::Checkpoint), the history continues with a
+/// run that is resumed.
+///
+/// ```
+/// use pellucid::train::History;
+/// use pellucid::train::metrics::Goal;
+/// let history = History::new();
+/// history.push(&[("train_loss", 0.75), ("accuracy", 0.5)]);
+/// history.push(&[("train_loss", 0.25), ("accuracy", 0.875)]);
+/// history.push(&[("train_loss", 0.125), ("accuracy", 0.75)]);
+/// assert_eq!(history.column("train_loss").unwrap(), [0.75, 0.25, 0.125]);
+/// assert_eq!(history.last("accuracy"), Some(0.75));
+/// assert_eq!(history.best("accuracy", Goal::Maximize), Some((1, 0.875)));
+/// let table = "\
+/// epoch  train_loss  accuracy
+/// 1          0.7500    0.5000
+/// 2          0.2500    0.8750
+/// 3          0.1250    0.7500
+/// ";
+/// assert_eq!(history.to_string(), table);
+/// ```
+#[derive(Default)]
+pub struct History(Mutex<HistoryColumns>);
+
+/// The values of all epochs, by column.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct HistoryColumns {
+    /// The number of epochs, which is the length of every column.
+    rows: usize,
+    columns: Vec<(String, Vec<f64>)>,
+}
+
+impl HistoryColumns {
+    fn push(&mut self, row: &[(&str, f64)]) {
+        for (name, _) in row {
+            if self.find(name).is_none() {
+                self.columns.push((name.to_string(), vec![f64::NAN; self.rows]));
+            }
+        }
+        for (name, values) in &mut self.columns {
+            let value = row.iter().find(|(own, _)| own == name);
+            values.push(value.map_or(f64::NAN, |(_, value)| *value));
+        }
+        self.rows += 1;
+    }
+
+    fn find(&self, name: &str) -> Option<&Vec<f64>> {
+        self.columns.iter().find(|(own, _)| own == name).map(|(_, values)| values)
+    }
+
+    /// Returns the cells of a table with a header and the numbers of the epochs.
+    fn cells(&self, format: fn(f64) -> String) -> Vec<Vec<String>> {
+        let header = std::iter::once(EPOCH.to_string()).chain(self.columns.iter().map(|(name, _)| name.clone()));
+        let row = |row: usize| {
+            let values = self.columns.iter().map(|(_, values)| format(values[row]));
+            std::iter::once((row + 1).to_string()).chain(values).collect()
+        };
+        std::iter::once(header.collect()).chain((0..self.rows).map(row)).collect()
+    }
+}
+
+impl History {
+    /// Creates a history without epochs.
+    pub fn new() -> History {
+        History::default()
+    }
+
+    /// Adds the values of an epoch.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for the name `epoch`, which tables have for the number of the row, and for a name that
+    /// occurs twice.
+    #[panicking_form]
+    pub fn try_push(&self, row: &[(&str, f64)]) -> Result<()> {
+        check_names("history", EPOCH, row)?;
+        lock(&self.0).push(row);
+        Ok(())
+    }
+
+    /// Returns the number of epochs.
+    pub fn len(&self) -> usize {
+        lock(&self.0).rows
+    }
+
+    /// Returns true if there is no epoch.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the names of the columns.
+    pub fn names(&self) -> Vec<String> {
+        lock(&self.0).columns.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns the values of all epochs under a name; `None` if no epoch has the name.
+    pub fn column(&self, name: &str) -> Option<Vec<f64>> {
+        lock(&self.0).find(name).cloned()
+    }
+
+    /// Returns the value of the last epoch under a name; `None` if no epoch has the name.
+    pub fn last(&self, name: &str) -> Option<f64> {
+        lock(&self.0).find(name)?.last().copied()
+    }
+
+    /// Returns the index of the best epoch in the [column](History::column), and its value. Of equal values, the first
+    /// is the best. NaN is skipped; `None` if there is no other value.
+    pub fn best(&self, name: &str, goal: Goal) -> Option<(usize, f64)> {
+        let columns = lock(&self.0);
+        let mut best = (0, f64::NAN);
+        for (index, &value) in columns.find(name)?.iter().enumerate() {
+            if goal.is_better(value, best.1) {
+                best = (index, value);
+            }
+        }
+        (!best.1.is_nan()).then_some(best)
+    }
+
+    /// Writes a CSV file with the columns `epoch`, from 1, and those of the history. An existing file is replaced
+    /// atomically. NaN is written as `NaN`.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    pub fn save_csv(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut text = String::new();
+        lock(&self.0).cells(number_text).iter().for_each(|row| csv::push_row(&mut text, row));
+        replace("history", path.as_ref(), &text)
+    }
+
+    /// Reads a file of [`save_csv`](History::save_csv). An empty cell is NaN.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be read, or has other contents.
+    pub fn load_csv(path: impl AsRef<Path>) -> Result<History> {
+        let path = path.as_ref();
+        let refuse = |reason: String| Error::file("history", path, reason);
+        let text = read_text("history", path)?;
+        let text = text.ok_or_else(|| Error::unreadable_file("history", path, &std::io::ErrorKind::NotFound.into()))?;
+        let rows = csv::parse(&text).map_err(refuse)?;
+        let header = rows.first().filter(|header| header[0] == EPOCH);
+        let header = header.ok_or_else(|| refuse(format!("the first column must be `{EPOCH}`")))?;
+        let history = History::new();
+        for (index, row) in rows[1..].iter().enumerate() {
+            if row[0] != (index + 1).to_string() {
+                return Err(refuse(format!("row {} is epoch `{}`, not {}", index + 2, row[0], index + 1)));
+            }
+            let number = |(name, cell)| -> Result<(&str, f64)> {
+                let (name, cell): (&String, &String) = (name, cell);
+                let value = if cell.is_empty() { Ok(f64::NAN) } else { cell.parse() };
+                let value = value.map_err(|_| refuse(format!("`{name}` of epoch {} is `{cell}`", index + 1)))?;
+                Ok((name, value))
+            };
+            let values = header.iter().zip(row).skip(1).map(number).collect::<Result<Vec<_>>>()?;
+            history.try_push(&values).map_err(|error| refuse(error.to_string()))?;
+        }
+        Ok(history)
+    }
+}
+
+impl Clone for History {
+    fn clone(&self) -> History {
+        History(Mutex::new(lock(&self.0).clone()))
+    }
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("History").field(&*lock(&self.0)).finish()
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_table(f, &lock(&self.0).cells(short_text))
+    }
+}
+
+/// Formats a number for a table: with four decimals if these show it, else in scientific notation.
+fn short_text(value: f64) -> String {
+    match value.abs() {
+        0.0 | 1e-3..1e6 => format!("{value:.4}"),
+        size if size.is_finite() => format!("{value:.3e}"),
+        _ => value.to_string(),
+    }
+}
+
+/// The state is `rows`, and each column under its position and name, such as `columns.0.train_loss`.
+impl Stateful for History {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let HistoryColumns { rows, columns } = lock(&self.0).clone();
+        let mut state = vec![(ROWS.to_string(), Tensor::scalar(rows as i64, DType::I64))];
+        for (position, (name, values)) in columns.into_iter().enumerate() {
+            state.push((format!("{COLUMNS}{position}.{name}"), Tensor::try_new(values, [rows])?));
+        }
+        Ok(state)
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let loaded = read_state(state)?;
+        Ok(StateLoad::default().then(move || {
+            *lock(&self.0) = loaded;
+            Ok(())
+        }))
+    }
+}
+
+/// Reads the values of [`History::state`].
+///
+/// # Errors
+/// [`Error::StateDict`] for other names or shapes; [`Error::InvalidArgument`] for an invalid number of rows.
+fn read_state(state: &StateDict) -> Result<HistoryColumns> {
+    let op = "load_state_dict";
+    let mismatch = |missing: Vec<String>, unexpected: Vec<String>, wrong_shapes: Vec<WrongShape>| {
+        Err(Error::StateDict { op, missing, unexpected, wrong_shapes })
+    };
+    let Some(rows) = state.get(ROWS) else { return mismatch(vec![ROWS.to_string()], vec![], vec![]) };
+    let rows = rows.try_item::<i64>()?;
+    let rows =
+        usize::try_from(rows).map_err(|_| Error::invalid(op, format!("`{ROWS}` must be at least 0, got {rows}")))?;
+    let mut columns: Vec<Option<(String, Vec<f64>)>> = vec![None; state.len() - 1];
+    for (key, values) in state.iter().filter(|(key, _)| *key != ROWS) {
+        let column = key.strip_prefix(COLUMNS).and_then(|rest| rest.split_once('.'));
+        let slot = column.and_then(|(position, _)| columns.get_mut(position.parse::<usize>().ok()?));
+        // Positions are below the number of columns, and differ.
+        let (Some(slot @ None), Some((_, name))) = (slot, column) else {
+            return mismatch(vec![], vec![key.clone()], vec![]);
+        };
+        let expected = Shape::from([rows]);
+        if *values.shape() != expected {
+            let wrong = WrongShape { name: key.clone(), found: values.shape().clone(), expected };
+            return mismatch(vec![], vec![], vec![wrong]);
+        }
+        *slot = Some((name.to_string(), values.try_to_vec::<f64>()?));
+    }
+    Ok(HistoryColumns { rows, columns: columns.into_iter().flatten().collect() })
+}

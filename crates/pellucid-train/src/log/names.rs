@@ -1,0 +1,25 @@
+//! Names of logged numbers.
+
+use pellucid_tensor::{Error, Result};
+
+/// Checks the names of numbers of one row, for a log that has the number of the row under the name `reserved`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for the reserved name and for a name that occurs twice.
+pub(super) fn check_names(op: &'static str, reserved: &str, values: &[(&str, f64)]) -> Result<()> {
+    for (index, (name, _)) in values.iter().enumerate() {
+        if *name == reserved {
+            return Err(Error::invalid(op, format!("the name `{reserved}` is reserved for the number of the row")));
+        }
+        if values[..index].iter().any(|(earlier, _)| earlier == name) {
+            return Err(Error::invalid(op, format!("the name `{name}` occurs twice in one row; rename one value")));
+        }
+    }
+    Ok(())
+}
+
+/// Formats a number such that reading the text gives the same number: `3`, `0.1`, `1e-7`, `NaN`, `inf`.
+pub(super) fn number_text(value: f64) -> String {
+    // `Display` writes all digits of large integers, and `Debug` writes `3.0`.
+    if value.fract() == 0.0 && value.abs() < 1e15 { value.to_string() } else { format!("{value:?}") }
+}

@@ -1,0 +1,159 @@
+//! Event files of TensorBoard.
+
+mod proto;
+mod record;
+mod summary;
+
+pub use summary::HyperparameterValue;
+
+use super::Logger;
+use super::append::AppendFile;
+use pellucid_tensor::{Error, Result, Tensor};
+use proto::ProtoMessage;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use summary::summary;
+
+/// The name of the logger in errors.
+const OP: &str = "tensorboard";
+
+/// Writes numbers, histograms, images, texts and hyperparameters to an event file, which TensorBoard displays:
+/// `tensorboard --logdir runs`.
+///
+/// A directory is a run. Each event is written at once, without a buffer, so TensorBoard shows it while the program
+/// runs. Numbers are stored as `f32`, as by PyTorch's `SummaryWriter`.
+///
+/// ```
+/// # let runs = std::env::temp_dir().join(format!("pellucid-doc-runs-{}", std::process::id()));
+/// use pellucid::train::{Logger, TensorBoard};
+/// use pellucid::{DType, Tensor};
+/// let mut log = TensorBoard::new(runs.join("first"))?;
+/// for step in 0..10 {
+///     log.scalar("loss", step, 1.0 / (step + 1) as f64)?;
+/// }
+/// log.scalars(10, &[("train/loss", 0.1), ("train/accuracy", 0.75)])?;
+/// log.histogram("weight", 10, &Tensor::randn([100], DType::F32))?;
+/// log.image("sample", 10, &Tensor::rand([3, 8, 8], DType::F32))?;
+/// log.text("note", 10, "The **first** run.")?;
+/// log.hyperparameters(&[("lr", 0.1.into()), ("optimizer", "adam".into())], &[("accuracy", 0.75)])?;
+/// # std::fs::remove_dir_all(&runs).unwrap();
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias("SummaryWriter", "add_scalar", "tfevents"))]
+#[derive(Debug)]
+pub struct TensorBoard {
+    file: AppendFile,
+}
+
+impl TensorBoard {
+    /// Creates an event file with a new name in a directory, which is created if it does not exist.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the directory or the file cannot be written.
+    pub fn new(directory: impl AsRef<Path>) -> Result<TensorBoard> {
+        let directory = directory.as_ref();
+        fs::create_dir_all(directory).map_err(|error| Error::unwritable_file(OP, directory, &error))?;
+        // TensorBoard reads the files of a directory in the order of their names.
+        let start = format!("events.out.tfevents.{:010}.{}", time().as_secs(), std::process::id());
+        let mut number = 0;
+        let file = loop {
+            match AppendFile::create_new(OP, &directory.join(format!("{start}.{number}")))? {
+                Some(file) => break file,
+                None => number += 1,
+            }
+        };
+        let mut log = TensorBoard { file };
+        log.event(0, |event| event.bytes(3, "brain.Event:2"))?;
+        Ok(log)
+    }
+
+    /// Continues the run of a directory after step `step`, in a new event file. TensorBoard hides the values of later
+    /// steps in the earlier files.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the directory or the file cannot be written.
+    pub fn resume(directory: impl AsRef<Path>, step: u64) -> Result<TensorBoard> {
+        let mut log = TensorBoard::new(directory)?;
+        // A `SessionLog` with the status START hides the values of earlier files from its step on.
+        log.event(step.saturating_add(1), |event| event.message(7, &ProtoMessage::new().int(1, 1)))?;
+        Ok(log)
+    }
+
+    /// Logs a number.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    pub fn scalar(&mut self, tag: &str, step: u64, value: f64) -> Result<()> {
+        self.scalars(step, &[(tag, value)])
+    }
+
+    /// Logs the distribution of a tensor's elements, in 64 buckets of equal width. NaN and infinite elements are not
+    /// counted.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written; the errors of reading the tensor.
+    pub fn histogram(&mut self, tag: &str, step: u64, tensor: &Tensor) -> Result<()> {
+        self.summary(step, [summary::histogram(tag, tensor)?])
+    }
+
+    /// Logs an image `[C, H, W]` of `u8`, or of floats in [0, 1], which are clamped. It has 1 (grey), 2 (grey, alpha), 3
+    /// (RGB) or 4 (RGB, alpha) channels.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an image without pixels;
+    /// [`Error::File`] if the file cannot be written.
+    pub fn image(&mut self, tag: &str, step: u64, image: &Tensor) -> Result<()> {
+        self.summary(step, [summary::image(tag, image)?])
+    }
+
+    /// Logs a text, which TensorBoard displays as Markdown.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    pub fn text(&mut self, tag: &str, step: u64, text: &str) -> Result<()> {
+        self.summary(step, [summary::text(tag, text)])
+    }
+
+    /// Logs the hyperparameters of the run, and its final metrics, by which TensorBoard compares the runs of a parent
+    /// directory. Call it once, at the end of the run.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be written.
+    pub fn hyperparameters(
+        &mut self,
+        parameters: &[(&str, HyperparameterValue)],
+        metrics: &[(&str, f64)],
+    ) -> Result<()> {
+        self.summary(0, summary::hyperparameters(time().as_secs_f64(), parameters, metrics))?;
+        self.scalars(0, metrics)
+    }
+
+    /// Writes an event with a summary.
+    fn summary(&mut self, step: u64, values: impl IntoIterator<Item = ProtoMessage>) -> Result<()> {
+        self.event(step, |event| event.message(5, &summary(values)))
+    }
+
+    /// Writes an event: its time, its step, and the field that `content` adds.
+    fn event(&mut self, step: u64, content: impl FnOnce(ProtoMessage) -> ProtoMessage) -> Result<()> {
+        let step = i64::try_from(step).unwrap_or(i64::MAX);
+        let event = ProtoMessage::new().double(1, time().as_secs_f64()).int(2, step);
+        self.file.append(&record::encode_record(content(event).as_bytes()))
+    }
+}
+
+/// Returns the time since 1970.
+fn time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+impl Logger for TensorBoard {
+    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
+        self.summary(step, values.iter().map(|(tag, value)| summary::scalar(tag, *value)))
+    }
+
+    /// Does nothing: events are not buffered.
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The parts of samples whose predicted classes are correct.
+
+use super::input::{ClassBatch, ClassOptions, OutputForm, read_labels, read_scores};
+use super::{Goal, Metric};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Tensor, unwrap};
+
+/// Correct and all samples.
+#[derive(Clone, Copy, Debug, Default)]
+struct CorrectCount {
+    correct: u64,
+    samples: u64,
+}
+
+impl CorrectCount {
+    /// Returns the part of correct samples: NaN if there are none.
+    fn ratio(self) -> f64 {
+        self.correct as f64 / self.samples as f64
+    }
+}
+
+/// The part of samples whose predicted class is the label. The forms of outputs are those of the
+/// [module](super#outputs-and-targets-of-classification).
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::train::metrics::{Accuracy, ClassOptions, Metric};
+/// let mut accuracy = Accuracy::with(ClassOptions { threshold: 0.5, ..Default::default() });
+/// accuracy.update(&Tensor::from([0.2, 0.7, 0.9]), &Tensor::from([0i64, 1, 0]))?;
+/// assert_eq!(accuracy.compute()?, 2.0 / 3.0);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "accuracy_score")]
+#[derive(Clone, Debug, Default)]
+pub struct Accuracy {
+    options: ClassOptions,
+    count: CorrectCount,
+}
+
+impl Accuracy {
+    /// Creates the metric with the default options: binary scores are logits, and no label is ignored.
+    pub fn new() -> Accuracy {
+        Accuracy::default()
+    }
+
+    /// Creates the metric with options.
+    pub fn with(options: ClassOptions) -> Accuracy {
+        Accuracy { options, count: CorrectCount::default() }
+    }
+}
+
+impl Metric for Accuracy {
+    fn name(&self) -> String {
+        "accuracy".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        let batch = ClassBatch::read("accuracy", output, target, self.options)?;
+        self.count.correct += batch.pairs.iter().filter(|(class, label)| class == label).count() as u64;
+        self.count.samples += batch.pairs.len() as u64;
+        Ok(())
+    }
+
+    fn compute(&self) -> Result<f64> {
+        Ok(self.count.ratio())
+    }
+
+    fn reset(&mut self) {
+        self.count = CorrectCount::default();
+    }
+}
+
+/// The part of samples whose label is one of the `k` classes with the largest scores.
+///
+/// Outputs are scores `[N, C]` or `[N, C, d..]`. Of equal scores, the class with the larger index is the first, as in
+/// scikit-learn. The value is 1 if `k` is at least the number of classes.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::train::metrics::{Metric, TopKAccuracy};
+/// let mut accuracy = TopKAccuracy::new(2);
+/// accuracy.update(&Tensor::from([[0.5, 0.2, 0.3], [0.1, 0.2, 0.7]]), &Tensor::from([2i64, 0]))?;
+/// assert_eq!(accuracy.compute()?, 0.5);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "top_k_accuracy_score")]
+#[derive(Clone, Debug)]
+pub struct TopKAccuracy {
+    k: usize,
+    ignore_index: Option<i64>,
+    count: CorrectCount,
+}
+
+impl TopKAccuracy {
+    /// Creates the metric of the `k` largest scores.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `k` is 0.
+    #[panicking_form]
+    pub fn try_new(k: usize) -> Result<TopKAccuracy> {
+        if k == 0 {
+            return Err(Error::invalid("top_k_accuracy", "k must be at least 1, got 0"));
+        }
+        Ok(TopKAccuracy { k, ignore_index: None, count: CorrectCount::default() })
+    }
+
+    /// Skips the samples of one label, such as −100.
+    pub fn ignore_index(self, label: i64) -> TopKAccuracy {
+        TopKAccuracy { ignore_index: Some(label), ..self }
+    }
+}
+
+impl Metric for TopKAccuracy {
+    fn name(&self) -> String {
+        format!("top_{}_accuracy", self.k)
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        let op = "top_k_accuracy";
+        let form = OutputForm::new(op, output, target)?;
+        let OutputForm::ClassScores(classes) = form else {
+            let help = "the output must be float scores [N, C] or [N, C, d..] of at least 2 classes";
+            return Err(Error::shapes(op, [output.shape(), target.shape()], help));
+        };
+        let labels = read_labels(op, form, output, target, self.ignore_index)?;
+        let scores = read_scores(op, form, output)?;
+        for (scores, label) in scores.chunks_exact(classes).zip(labels) {
+            let Some(label) = label else { continue };
+            let is_above = |(class, &score): (usize, &f64)| match score.partial_cmp(&scores[label]) {
+                Some(order) => order.is_gt() || order.is_eq() && class > label,
+                // A NaN is above the label, and a label with a score of NaN is never among the largest.
+                None => class != label,
+            };
+            let above = scores.iter().enumerate().filter(|&score| is_above(score)).count();
+            self.count.correct += u64::from(above < self.k);
+            self.count.samples += 1;
+        }
+        Ok(())
+    }
+
+    fn compute(&self) -> Result<f64> {
+        Ok(self.count.ratio())
+    }
+
+    fn reset(&mut self) {
+        self.count = CorrectCount::default();
+    }
+}

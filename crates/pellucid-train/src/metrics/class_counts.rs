@@ -1,0 +1,125 @@
+//! Counts of predicted and true classes, from which ratios of classes and their averages follow.
+
+use super::input::ClassBatch;
+use super::sum::CompensatedSum;
+use pellucid_tensor::{Error, Result, Tensor};
+
+/// The average over classes of a metric that is defined for one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClassAverage {
+    /// The value of class 1, if there are two classes.
+    Binary,
+    /// The value of the counts of all classes together.
+    Micro,
+    /// The mean over the classes that occur as a label or as a prediction.
+    Macro,
+    /// The mean over the classes, weighted by the number of samples with their label.
+    Weighted,
+}
+
+impl ClassAverage {
+    /// Returns the name of a metric with this average, as scikit-learn's scores.
+    pub(super) fn name(self, metric: &str) -> String {
+        match self {
+            ClassAverage::Binary => metric.to_string(),
+            ClassAverage::Micro => format!("{metric}_micro"),
+            ClassAverage::Macro => format!("{metric}_macro"),
+            ClassAverage::Weighted => format!("{metric}_weighted"),
+        }
+    }
+}
+
+/// The counts of one class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ClassCount {
+    /// Samples with this label and this prediction.
+    pub(super) true_positives: u64,
+    /// Samples with this prediction.
+    pub(super) predicted: u64,
+    /// Samples with this label.
+    pub(super) actual: u64,
+}
+
+/// A ratio of the counts of a class: its numerator and denominator.
+pub(super) type ClassRatio = fn(ClassCount) -> (u64, u64);
+
+/// The counts of all classes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClassCounts(Vec<ClassCount>);
+
+impl ClassCounts {
+    /// Adds a batch.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the average needs two classes, but the batch has more.
+    pub(super) fn add(
+        &mut self,
+        op: &'static str,
+        batch: &ClassBatch,
+        average: ClassAverage,
+        output: &Tensor,
+    ) -> Result<()> {
+        if average == ClassAverage::Binary && batch.classes > 2 {
+            let (classes, shape) = (batch.classes, output.shape());
+            let reason = format!(
+                "ClassAverage::Binary needs 2 classes, but an output of shape {shape} has {classes}; use Micro, Macro \
+                 or Weighted"
+            );
+            return Err(Error::invalid(op, reason));
+        }
+        if batch.classes > self.0.len() {
+            self.0.resize(batch.classes, ClassCount::default());
+        }
+        for &(class, label) in &batch.pairs {
+            self.0[class].predicted += 1;
+            self.0[label].actual += 1;
+            self.0[label].true_positives += u64::from(class == label);
+        }
+        Ok(())
+    }
+
+    /// Returns the ratio of each class. A denominator of 0 gives 0 for a class that occurs, and NaN for one that does
+    /// not.
+    pub(super) fn per_class(&self, ratio: ClassRatio) -> Vec<f64> {
+        let value = |&count: &ClassCount| match count.actual + count.predicted {
+            0 => f64::NAN,
+            _ => quotient(ratio(count)),
+        };
+        self.0.iter().map(value).collect()
+    }
+
+    /// Returns the average of the ratio over classes; NaN if there are no samples.
+    pub(super) fn average(&self, ratio: ClassRatio, average: ClassAverage) -> f64 {
+        let samples: u64 = self.0.iter().map(|count| count.actual).sum();
+        if samples == 0 {
+            return f64::NAN;
+        }
+        match average {
+            ClassAverage::Binary => self.0.get(1).map_or(0.0, |&count| quotient(ratio(count))),
+            ClassAverage::Micro => {
+                let sum = |(n, d), &count| {
+                    let (numerator, denominator) = ratio(count);
+                    (n + numerator, d + denominator)
+                };
+                quotient(self.0.iter().fold((0, 0), sum))
+            }
+            ClassAverage::Macro => {
+                let values: Vec<f64> = self.per_class(ratio).into_iter().filter(|value| !value.is_nan()).collect();
+                values.iter().copied().collect::<CompensatedSum>().value() / values.len() as f64
+            }
+            ClassAverage::Weighted => {
+                let weighted = |&count: &ClassCount| count.actual as f64 * quotient(ratio(count));
+                self.0.iter().map(weighted).collect::<CompensatedSum>().value() / samples as f64
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Returns a quotient, 0 if the denominator is 0.
+fn quotient((numerator, denominator): (u64, u64)) -> f64 {
+    if denominator == 0 { 0.0 } else { numerator as f64 / denominator as f64 }
+}

@@ -1,0 +1,239 @@
+//! Outputs and targets of a batch, checked and read by the host. Every check is before the first change of a metric.
+
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops};
+
+/// Options of metrics that compare predicted classes with labels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClassOptions {
+    /// The bound of binary scores: a sample with a greater score is predicted as class 1. The default 0 is the bound of
+    /// logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
+    pub threshold: f64,
+    /// A label whose samples are skipped, such as PyTorch's −100 or the 255 of unlabelled pixels.
+    pub ignore_index: Option<i64>,
+}
+
+impl Default for ClassOptions {
+    fn default() -> ClassOptions {
+        ClassOptions { threshold: 0.0, ignore_index: None }
+    }
+}
+
+/// The meaning of scores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ScoreKind {
+    /// Unnormalized log-probabilities, the outputs of a model that is trained with cross-entropy.
+    #[default]
+    Logits,
+    /// Probabilities in [0, 1]. Those of several classes have the sum 1.
+    Probabilities,
+}
+
+/// The form in which an output states the classes of its samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputForm {
+    /// One score for each sample, which is large for class 1.
+    BinaryScores,
+    /// The scores of this many classes on axis 1.
+    ClassScores(usize),
+    /// The predicted classes.
+    Classes,
+}
+
+impl OutputForm {
+    /// Returns the form of an output with labels of this shape.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if the shapes do not fit.
+    pub(super) fn new(op: &'static str, output: &Tensor, target: &Tensor) -> Result<OutputForm> {
+        let (scores, labels) = (output.shape(), target.shape());
+        // One output for each sample: [N], [N, 1] or a mask [N, 1, d..].
+        let is_single = scores.rank() == 1 || scores.rank() > 1 && scores[1] == 1;
+        let axis_1_removed = || scores[..1].iter().chain(&scores[2..]).eq(labels.iter());
+        let has_axis_1_more = scores.rank() == labels.rank() + 1 && scores.rank() > 1 && axis_1_removed();
+        match output.dtype().is_float() {
+            true if has_axis_1_more && !is_single => Ok(OutputForm::ClassScores(scores[1])),
+            true if is_single && (has_axis_1_more || same_but_for_unit_axis(scores, labels)) => {
+                Ok(OutputForm::BinaryScores)
+            }
+            false if same_but_for_unit_axis(scores, labels) => Ok(OutputForm::Classes),
+            _ => Err(Error::shapes(op, [scores, labels], shape_help(output, target))),
+        }
+    }
+}
+
+/// Returns true for equal shapes, and for `[N]` beside `[N, 1]`.
+pub(super) fn same_but_for_unit_axis(a: &Shape, b: &Shape) -> bool {
+    let without_unit = |shape: &Shape| shape[..].len() - usize::from(shape.rank() == 2 && shape[1] == 1);
+    a.rank() > 0 && b.rank() > 0 && a[..without_unit(a)] == b[..without_unit(b)]
+}
+
+fn shape_help(output: &Tensor, target: &Tensor) -> String {
+    let (scores, labels) = (output.shape(), target.shape());
+    if scores.rank() >= 1 && labels.rank() >= 1 && scores[0] != labels[0] {
+        return format!("the output has {} samples, but the target has {}", scores[0], labels[0]);
+    }
+    if scores == labels {
+        return "a target with the shape of scores looks like one-hot rows: use argmax(1) of the target; for \
+                independent labels, flatten both with reshape([-1])"
+            .to_string();
+    }
+    if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
+        return "scores of classes are on axis 1: move the axis with movedim(-1, 1) of the output".to_string();
+    }
+    "scores [N, C] or [N, C, d..] need labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, need labels of \
+     the same shape"
+        .to_string()
+}
+
+/// The predicted class and the label of each sample of a batch that is not ignored.
+pub(super) struct ClassBatch {
+    /// The number of classes of scores. Of predicted classes, the number that the largest class or label requires.
+    pub(super) classes: usize,
+    /// (predicted class, label), both below `classes`.
+    pub(super) pairs: Vec<(usize, usize)>,
+}
+
+/// The maximal number of classes if the output does not state it: metrics allocate memory for each class.
+const MAX_CLASSES: i64 = 1 << 20;
+
+impl ClassBatch {
+    /// Reads a batch.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a label that is not a class.
+    pub(super) fn read(
+        op: &'static str,
+        output: &Tensor,
+        target: &Tensor,
+        options: ClassOptions,
+    ) -> Result<ClassBatch> {
+        let _guard = no_grad();
+        let form = OutputForm::new(op, output, target)?;
+        let predicted = match form {
+            OutputForm::BinaryScores => Some(ops::gt(output, options.threshold)?),
+            // The largest of no scores does not exist.
+            OutputForm::ClassScores(_) if output.size() == 0 => None,
+            OutputForm::ClassScores(_) => Some(ops::argmax(output, 1)?),
+            OutputForm::Classes => Some(output.clone()),
+        };
+        let predicted = predicted.map_or(Ok(Vec::new()), |classes| classes.try_to_vec::<i64>())?;
+        let labels = read_labels(op, form, output, target, options.ignore_index)?;
+        let mut pairs = Vec::with_capacity(labels.len());
+        for (sample, (&class, &label)) in predicted.iter().zip(&labels).enumerate() {
+            let Some(label) = label else { continue };
+            if !(0..MAX_CLASSES).contains(&class) {
+                let reason = format!(
+                    "element {sample} of the output is {class}, but classes are 0..{MAX_CLASSES}; pass classes or \
+                     float scores"
+                );
+                return Err(Error::invalid(op, reason));
+            }
+            pairs.push((class as usize, label));
+        }
+        let classes = match form {
+            OutputForm::BinaryScores => 2,
+            OutputForm::ClassScores(classes) => classes,
+            OutputForm::Classes => pairs.iter().map(|&(class, label)| class.max(label) + 1).max().unwrap_or(0),
+        };
+        Ok(ClassBatch { classes, pairs })
+    }
+}
+
+/// Returns the label of each sample, `None` for ignored samples.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] unless the labels are integers or `bool`, or floats for binary scores;
+/// [`Error::InvalidArgument`] for a label that is not a class.
+pub(super) fn read_labels(
+    op: &'static str,
+    form: OutputForm,
+    output: &Tensor,
+    target: &Tensor,
+    ignore_index: Option<i64>,
+) -> Result<Vec<Option<usize>>> {
+    let classes = match form {
+        OutputForm::BinaryScores => 2,
+        OutputForm::ClassScores(classes) => classes as i64,
+        OutputForm::Classes => MAX_CLASSES,
+    };
+    let is_ignored = |label: i64| Some(label) == ignore_index;
+    let refuse = |sample: usize, label: &dyn std::fmt::Display| {
+        let help = match ignore_index {
+            None => "; ignore_index skips the samples of one label",
+            Some(_) => "",
+        };
+        let shape = output.shape();
+        Error::invalid(
+            op,
+            format!("label {sample} is {label}, but the classes of an output of shape {shape} are 0..{classes}{help}"),
+        )
+    };
+    let as_class = |(sample, label): (usize, i64)| match label {
+        label if is_ignored(label) => Ok(None),
+        label if (0..classes).contains(&label) => Ok(Some(label as usize)),
+        label => Err(refuse(sample, &label)),
+    };
+    match (target.dtype(), form) {
+        (dtype, OutputForm::BinaryScores) if dtype.is_float() => {
+            // Losses of binary scores have float targets.
+            let labels = target.try_to_vec::<f64>()?.into_iter().enumerate();
+            labels
+                .map(|(sample, label)| match label as i64 {
+                    whole if whole as f64 == label => as_class((sample, whole)),
+                    _ => Err(refuse(sample, &label)),
+                })
+                .collect()
+        }
+        (dtype, _) if dtype.is_float() => {
+            Err(Error::dtypes(op, [dtype], "labels are integers; convert class indices with to_dtype(DType::I64)"))
+        }
+        _ => target.try_to_vec::<i64>()?.into_iter().enumerate().map(as_class).collect(),
+    }
+}
+
+/// Returns the scores of a float output in row-major order, with the classes of a sample side by side.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] if the output is not a float.
+pub(super) fn read_scores(op: &'static str, form: OutputForm, output: &Tensor) -> Result<Vec<f64>> {
+    let _guard = no_grad();
+    check_float(op, output)?;
+    match form {
+        OutputForm::ClassScores(_) if output.rank() > 2 => ops::movedim(output, 1, -1)?.try_to_vec(),
+        _ => output.try_to_vec(),
+    }
+}
+
+/// Returns an error unless the output is a float.
+pub(super) fn check_float(op: &'static str, output: &Tensor) -> Result<()> {
+    match output.dtype() {
+        dtype if dtype.is_float() => Ok(()),
+        dtype => Err(Error::dtypes(op, [dtype], "the output must be a float; use to_dtype(DType::F32)")),
+    }
+}
+
+/// Checks that the rows of `width` scores are probabilities: that they are in [0, 1], and that rows of several have the
+/// sum 1. NaN is accepted.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] names the row.
+pub(super) fn check_probabilities(op: &'static str, scores: &[f64], width: usize, dtype: DType) -> Result<()> {
+    let help = "pass probabilities, or set ScoreKind::Logits";
+    // The sum of rounded probabilities differs from 1 by less than this, unless there are very many classes.
+    let tolerance = match dtype {
+        DType::F16 => 2f64.powi(-5),
+        DType::BF16 => 2f64.powi(-3),
+        DType::F64 => 2f64.powi(-26),
+        _ => 2f64.powi(-11),
+    };
+    for (row, scores) in scores.chunks_exact(width).enumerate() {
+        if let Some(score) = scores.iter().find(|&&score| score < 0.0 || score > 1.0) {
+            return Err(Error::invalid(op, format!("sample {row} has the probability {score}; {help}")));
+        }
+        let sum: f64 = scores.iter().sum();
+        if width > 1 && (sum - 1.0).abs() > tolerance {
+            return Err(Error::invalid(op, format!("the probabilities of sample {row} have the sum {sum}; {help}")));
+        }
+    }
+    Ok(())
+}

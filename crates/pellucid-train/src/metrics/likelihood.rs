@@ -1,0 +1,216 @@
+//! The likelihood of the labels: log loss and perplexity.
+
+use super::input::{OutputForm, ScoreKind, check_float, check_probabilities, read_labels, read_scores};
+use super::sum::CompensatedSum;
+use super::{Goal, Metric};
+use pellucid_tensor::ops::{self, CrossEntropyOptions, Reduction};
+use pellucid_tensor::{DType, Error, Result, Tensor, no_grad};
+
+/// Options of [`LogLoss`] and [`Perplexity`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LikelihoodOptions {
+    /// The meaning of the outputs, logits by default.
+    pub scores: ScoreKind,
+    /// A label whose samples are skipped, such as −100 or the index of padding.
+    pub ignore_index: Option<i64>,
+}
+
+/// The sum of −log p(label) over samples.
+#[derive(Clone, Copy, Debug, Default)]
+struct LogLikelihood {
+    sum: CompensatedSum,
+    samples: u64,
+}
+
+impl LogLikelihood {
+    fn update(&mut self, op: &'static str, output: &Tensor, target: &Tensor, options: LikelihoodOptions) -> Result<()> {
+        let _guard = no_grad();
+        let form = OutputForm::new(op, output, target)?;
+        check_float(op, output)?;
+        let labels = read_labels(op, form, output, target, options.ignore_index)?;
+        let losses = match (options.scores, form) {
+            (ScoreKind::Logits, OutputForm::ClassScores(_)) => class_losses(op, output, target, options.ignore_index)?,
+            (ScoreKind::Logits, _) => {
+                let scores = read_scores(op, form, output)?;
+                let binary = |(score, label): (f64, &Option<usize>)| match label {
+                    Some(1) => softplus(-score),
+                    _ => softplus(score),
+                };
+                scores.into_iter().zip(&labels).map(binary).collect()
+            }
+            (ScoreKind::Probabilities, _) => probability_losses(op, form, output, &labels)?,
+        };
+        let counted = losses.into_iter().zip(&labels).filter(|(_, label)| label.is_some());
+        self.sum.extend(counted.map(|(loss, _)| loss));
+        self.samples += labels.iter().flatten().count() as u64;
+        Ok(())
+    }
+
+    fn mean(self) -> f64 {
+        self.sum.value() / self.samples as f64
+    }
+}
+
+/// Returns ln(1 + eˣ) = max(x, 0) + ln(1 + e^−|x|).
+fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// Returns the cross-entropy of each sample, for logits of several classes. It is computed in the dtype of the logits,
+/// half precision in `f32`.
+fn class_losses(op: &'static str, output: &Tensor, target: &Tensor, ignore_index: Option<i64>) -> Result<Vec<f64>> {
+    let logits = match output.dtype() {
+        DType::F16 | DType::BF16 => ops::to_dtype(output, DType::F32)?,
+        _ => output.clone(),
+    };
+    let options = CrossEntropyOptions { ignore_index, reduction: Reduction::None, ..Default::default() };
+    let losses = ops::to_dtype(target, DType::I64).and_then(|target| ops::cross_entropy(&logits, &target, options));
+    let named = |mut error: Error| {
+        error.set_operation(op);
+        error
+    };
+    losses.map_err(named)?.try_to_vec()
+}
+
+/// Returns −log p(label) of each sample, for probabilities, which are clipped to [ε, 1 − ε] of their dtype.
+fn probability_losses(
+    op: &'static str,
+    form: OutputForm,
+    output: &Tensor,
+    labels: &[Option<usize>],
+) -> Result<Vec<f64>> {
+    let width = if let OutputForm::ClassScores(classes) = form { classes } else { 1 };
+    let scores = read_scores(op, form, output)?;
+    check_probabilities(op, &scores, width, output.dtype())?;
+    let epsilon = match output.dtype() {
+        DType::F64 => f64::EPSILON,
+        DType::BF16 => 2f64.powi(-7),
+        DType::F16 => 2f64.powi(-10),
+        _ => f64::from(f32::EPSILON),
+    };
+    let loss = |(scores, label): (&[f64], &Option<usize>)| {
+        let probability = match (label, form) {
+            (Some(label), OutputForm::ClassScores(_)) => scores[*label],
+            (Some(0), _) => 1.0 - scores[0],
+            _ => scores[0],
+        };
+        -probability.clamp(epsilon, 1.0 - epsilon).ln()
+    };
+    Ok(scores.chunks_exact(width).zip(labels).map(loss).collect())
+}
+
+/// The mean of −log p(label), the cross-entropy.
+///
+/// Outputs are logits or probabilities of classes, or binary ones ([forms](super#outputs-and-targets-of-classification)).
+/// Logits of classes are computed in their dtype and summed in `f64`. Probabilities p are clipped to [ε, 1 − ε], as in
+/// scikit-learn, where ε is the distance from 1 to the next number of the dtype.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::train::metrics::{LikelihoodOptions, LogLoss, Metric, ScoreKind};
+/// let options = LikelihoodOptions { scores: ScoreKind::Probabilities, ..Default::default() };
+/// let mut loss = LogLoss::with(options);
+/// loss.update(&Tensor::from([[0.25, 0.75], [0.5, 0.5]]), &Tensor::from([1i64, 0]))?;
+/// assert!((loss.compute()? + (0.75f64.ln() + 0.5f64.ln()) / 2.0).abs() < 1e-7);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LogLoss {
+    options: LikelihoodOptions,
+    likelihood: LogLikelihood,
+}
+
+impl LogLoss {
+    /// Creates the metric of logits.
+    pub fn new() -> LogLoss {
+        LogLoss::default()
+    }
+
+    /// Creates the metric with options.
+    pub fn with(options: LikelihoodOptions) -> LogLoss {
+        LogLoss { options, ..Default::default() }
+    }
+}
+
+impl Metric for LogLoss {
+    fn name(&self) -> String {
+        "log_loss".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Minimize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        self.likelihood.update("log_loss", output, target, self.options)
+    }
+
+    fn compute(&self) -> Result<f64> {
+        Ok(self.likelihood.mean())
+    }
+
+    fn reset(&mut self) {
+        self.likelihood = LogLikelihood::default();
+    }
+}
+
+/// The exponential of the mean of −log p(token), over the tokens that are not ignored.
+///
+/// Outputs are logits or probabilities `[.., V]` of a vocabulary on the last axis, and targets are token ids `[..]`.
+///
+/// ```
+/// use pellucid::train::metrics::{LikelihoodOptions, Metric, Perplexity};
+/// use pellucid::{DType, Tensor};
+/// let mut perplexity = Perplexity::with(LikelihoodOptions { ignore_index: Some(-100), ..Default::default() });
+/// // One text of 3 tokens, the last of which is padding. All 4 words have equal probabilities.
+/// perplexity.update(&Tensor::zeros([1, 3, 4], DType::F64), &Tensor::from([[1i64, 3, -100]]))?;
+/// assert!((perplexity.compute()? - 4.0).abs() < 1e-12);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Perplexity {
+    options: LikelihoodOptions,
+    likelihood: LogLikelihood,
+}
+
+impl Perplexity {
+    /// Creates the metric of logits, without ignored tokens.
+    pub fn new() -> Perplexity {
+        Perplexity::default()
+    }
+
+    /// Creates the metric with options.
+    pub fn with(options: LikelihoodOptions) -> Perplexity {
+        Perplexity { options, ..Default::default() }
+    }
+}
+
+impl Metric for Perplexity {
+    fn name(&self) -> String {
+        "perplexity".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Minimize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        let (op, scores, tokens) = ("perplexity", output.shape(), target.shape());
+        let is_row_per_token = scores.rank() == tokens.rank() + 1 && scores[..tokens.rank()] == tokens[..];
+        if !is_row_per_token || scores[tokens.rank()] < 2 {
+            let help = "the output must be [.., V] for a vocabulary of at least 2 tokens, and the target [..]";
+            return Err(Error::shapes(op, [scores, tokens], help));
+        }
+        let _guard = no_grad();
+        let rows = ops::reshape(output, [tokens.size(), scores[tokens.rank()]])?;
+        self.likelihood.update(op, &rows, &ops::reshape(target, [tokens.size()])?, self.options)
+    }
+
+    fn compute(&self) -> Result<f64> {
+        Ok(self.likelihood.mean().exp())
+    }
+
+    fn reset(&mut self) {
+        self.likelihood = LogLikelihood::default();
+    }
+}

@@ -1,0 +1,115 @@
+//! Means of values and of losses.
+
+use super::sum::CompensatedSum;
+use super::{Goal, Metric};
+use pellucid_nn::loss::Loss;
+use pellucid_tensor::{Error, Result, Tensor, no_grad};
+
+/// The weighted mean of values: Σ w·x/Σ w. It is NaN without values.
+///
+/// ```
+/// use pellucid::train::metrics::Mean;
+/// let mut mean = Mean::new();
+/// mean.push(0.5, 64.0); // the loss of a batch of 64 samples
+/// mean.push(1.0, 32.0);
+/// assert_eq!(mean.value(), 2.0 / 3.0);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mean {
+    sum: CompensatedSum,
+    weight: CompensatedSum,
+}
+
+impl Mean {
+    /// Creates the mean of no values.
+    pub fn new() -> Mean {
+        Mean::default()
+    }
+
+    /// Adds a value with a weight, such as the number of samples of a batch. A weight of 0 excludes the value.
+    pub fn push(&mut self, value: f64, weight: f64) {
+        // The product of 0 and an infinite value is NaN.
+        if weight != 0.0 {
+            self.sum.add(weight * value);
+            self.weight.add(weight);
+        }
+    }
+
+    /// Returns the mean.
+    pub fn value(&self) -> f64 {
+        self.sum.value() / self.weight.value()
+    }
+
+    /// Removes all values.
+    pub fn reset(&mut self) {
+        *self = Mean::default();
+    }
+}
+
+/// The mean of a loss over samples.
+///
+/// The loss of a batch is the mean over its samples, or has one value for each of them (`Reduction::None`). A mean is
+/// weighted by the number of samples, the length of axis 0. It is computed in the dtype of the loss, so its last bits
+/// depend on the split into batches.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::nn::loss::MseLoss;
+/// use pellucid::train::metrics::{MeanLoss, Metric};
+/// let mut loss = MeanLoss::new(MseLoss::default());
+/// loss.update(&Tensor::from([1.0, 2.0]), &Tensor::from([0.0, 2.0]))?;
+/// loss.update(&Tensor::from([4.0]), &Tensor::from([2.0]))?;
+/// assert_eq!(loss.compute()?, (1.0 + 0.0 + 4.0) / 3.0);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MeanLoss<L> {
+    loss: L,
+    mean: Mean,
+}
+
+impl<L: Loss> MeanLoss<L> {
+    /// Creates the metric of a loss.
+    pub fn new(loss: L) -> MeanLoss<L> {
+        MeanLoss { loss, mean: Mean::new() }
+    }
+}
+
+impl<L: Loss> Metric for MeanLoss<L> {
+    fn name(&self) -> String {
+        "loss".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Minimize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        let samples = *output.shape().first().unwrap_or(&1);
+        if samples == 0 {
+            return Ok(());
+        }
+        let _guard = no_grad();
+        let loss = self.loss.try_forward(output, target)?;
+        let values = loss.try_to_vec::<f64>()?;
+        match values[..] {
+            [mean] => self.mean.push(mean, samples as f64),
+            _ if loss.shape().first() == Some(&samples) => {
+                values.iter().for_each(|&value| self.mean.push(value, 1.0));
+            }
+            _ => {
+                let help = "the loss must be the mean of the batch, or have one value for each sample";
+                return Err(Error::shapes("mean_loss", [output.shape(), loss.shape()], help));
+            }
+        }
+        Ok(())
+    }
+
+    fn compute(&self) -> Result<f64> {
+        Ok(self.mean.value())
+    }
+
+    fn reset(&mut self) {
+        self.mean.reset();
+    }
+}

@@ -1,0 +1,186 @@
+//! Metrics of a model's outputs, accumulated over batches.
+//!
+//! A [`Metric`] reads the outputs and targets of each batch ([`update`](Metric::update)) and returns its value over all
+//! samples so far ([`compute`](Metric::compute)). The value is that of all samples at once, for any split into batches;
+//! it is not a mean of batch values.
+//!
+//! ```
+//! use pellucid::Tensor;
+//! use pellucid::train::metrics::{Accuracy, ClassAverage, F1Score, Metric};
+//!
+//! let mut metrics: Vec<Box<dyn Metric>> =
+//!     vec![Box::new(Accuracy::new()), Box::new(F1Score::new(ClassAverage::Macro))];
+//! let batches = [
+//!     (Tensor::from([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]), Tensor::from([0i64, 1])),
+//!     (Tensor::from([[0.5, 0.0, 0.1]]), Tensor::from([2i64])),
+//! ];
+//! for (logits, labels) in &batches {
+//!     for metric in &mut metrics {
+//!         metric.update(logits, labels)?;
+//!     }
+//! }
+//! assert_eq!(metrics[0].compute()?, 2.0 / 3.0);
+//! assert_eq!(metrics[1].name(), "f1_macro");
+//! # Ok::<(), pellucid::Error>(())
+//! ```
+//!
+//! | metric | output | target | goal |
+//! | --- | --- | --- | --- |
+//! | [`Accuracy`], [`Precision`], [`Recall`], [`F1Score`], [`IntersectionOverUnion`], [`ConfusionMatrix`] | scores or classes | labels | maximize |
+//! | [`TopKAccuracy`] | scores of classes | labels | maximize |
+//! | [`RocAuc`], [`AveragePrecision`] | scores | labels | maximize |
+//! | [`LogLoss`], [`Perplexity`] | logits or probabilities | labels | minimize |
+//! | [`MeanSquaredError`], [`RootMeanSquaredError`], [`MeanAbsoluteError`] | numbers | numbers | minimize |
+//! | [`R2Score`] | numbers | numbers | maximize |
+//! | [`MeanLoss`] | the loss's | the loss's | minimize |
+//!
+//! # Outputs and targets of classification
+//!
+//! - **Scores of classes**: floats `[N, C]` or `[N, C, d..]` with C ≥ 2, and labels `[N]` or `[N, d..]` of an integer
+//!   dtype. The predicted class has the largest score.
+//! - **Binary scores**: floats `[N]` or `[N, 1]`, and labels 0 and 1 of an integer dtype, `bool` or a float dtype, of
+//!   shape `[N]` or `[N, 1]`. The predicted class is 1 if the score is greater than [`ClassOptions::threshold`]. Masks
+//!   `[N, 1, d..]` are accepted, too.
+//! - **Classes**: integers or `bool`, and labels of the same shape.
+//!
+//! # Special cases
+//!
+//! Without samples, or if all samples are ignored, every value is NaN. A batch without samples changes nothing. In the
+//! other degenerate cases the values are those of scikit-learn, which the documentation of each metric states.
+
+mod accuracy;
+mod averaged;
+mod class_counts;
+mod confusion;
+mod input;
+mod likelihood;
+mod mean;
+mod ranking;
+mod regression;
+mod sum;
+
+pub use accuracy::{Accuracy, TopKAccuracy};
+pub use averaged::{F1Score, IntersectionOverUnion, Precision, Recall};
+pub use class_counts::ClassAverage;
+pub use confusion::ConfusionMatrix;
+pub use input::{ClassOptions, ScoreKind};
+pub use likelihood::{LikelihoodOptions, LogLoss, Perplexity};
+pub use mean::{Mean, MeanLoss};
+pub use ranking::{AveragePrecision, RocAuc};
+pub use regression::{MeanAbsoluteError, MeanSquaredError, R2Score, RootMeanSquaredError};
+
+use pellucid_tensor::{Result, Tensor};
+
+/// The direction in which a metric improves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Goal {
+    /// Larger values are better, as of an accuracy.
+    Maximize,
+    /// Smaller values are better, as of a loss.
+    Minimize,
+}
+
+impl Goal {
+    /// Returns true if `value` is better than `other`. No value is better than an equal one. Every number is better
+    /// than NaN.
+    ///
+    /// ```
+    /// use pellucid::train::metrics::Goal;
+    /// assert!(Goal::Minimize.is_better(0.1, 0.2) && !Goal::Maximize.is_better(0.2, 0.2));
+    /// assert!(Goal::Minimize.is_better(0.1, f64::NAN) && !Goal::Minimize.is_better(f64::NAN, 0.1));
+    /// ```
+    pub fn is_better(self, value: f64, other: f64) -> bool {
+        match self {
+            _ if value.is_nan() || other.is_nan() => !value.is_nan() && other.is_nan(),
+            Goal::Maximize => value > other,
+            Goal::Minimize => value < other,
+        }
+    }
+}
+
+/// A value that measures a model's outputs, accumulated over batches.
+///
+/// ```
+/// use pellucid::train::metrics::{Goal, Metric};
+/// use pellucid::{Result, Tensor, no_grad, ops};
+///
+/// /// The largest absolute error.
+/// #[derive(Default)]
+/// struct MaxError(Option<f64>);
+///
+/// impl Metric for MaxError {
+///     fn name(&self) -> String {
+///         "max_error".into()
+///     }
+///
+///     fn goal(&self) -> Goal {
+///         Goal::Minimize
+///     }
+///
+///     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+///         let _guard = no_grad();
+///         let error = ops::max(&ops::abs(&ops::sub(output, target)?)?, ..)?.try_item::<f64>()?;
+///         self.0 = Some(self.0.map_or(error, |largest| largest.max(error)));
+///         Ok(())
+///     }
+///
+///     fn compute(&self) -> Result<f64> {
+///         Ok(self.0.unwrap_or(f64::NAN))
+///     }
+///
+///     fn reset(&mut self) {
+///         self.0 = None;
+///     }
+/// }
+///
+/// let mut metric = MaxError::default();
+/// metric.update(&Tensor::from([1.0, 2.0]), &Tensor::from([1.5, 2.25]))?;
+/// assert_eq!(metric.compute()?, 0.5);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub trait Metric: Send {
+    /// Returns the name under which the value is logged, such as `accuracy`. It follows scikit-learn's names of scores.
+    fn name(&self) -> String;
+
+    /// Returns the direction in which the value improves.
+    fn goal(&self) -> Goal;
+
+    /// Adds the samples of a batch: the outputs of a model and their targets. The values are read by the host, so this
+    /// waits for the kernels that compute them. Gradients are not tracked.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or a target has an invalid value. The metric is then unchanged.
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()>;
+
+    /// Returns the value over all samples since the creation or the last [`reset`](Metric::reset). Later updates may
+    /// follow.
+    ///
+    /// # Errors
+    /// The metrics of this module return none. A metric of the user may.
+    fn compute(&self) -> Result<f64>;
+
+    /// Removes all samples.
+    fn reset(&mut self);
+}
+
+impl<M: Metric + ?Sized> Metric for Box<M> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn goal(&self) -> Goal {
+        (**self).goal()
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        (**self).update(output, target)
+    }
+
+    fn compute(&self) -> Result<f64> {
+        (**self).compute()
+    }
+
+    fn reset(&mut self) {
+        (**self).reset();
+    }
+}

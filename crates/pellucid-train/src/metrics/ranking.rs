@@ -1,0 +1,214 @@
+//! Metrics of the order of samples by their scores. All scores and labels are kept, so the values are exact.
+
+use super::input::{OutputForm, ScoreKind, check_probabilities, read_labels, read_scores};
+use super::sum::CompensatedSum;
+use super::{Goal, Metric};
+use pellucid_tensor::{Error, Result, Tensor};
+
+/// The positive and negative samples of equal score.
+#[derive(Clone, Copy, Debug, Default)]
+struct TiedSamples {
+    positives: u64,
+    negatives: u64,
+}
+
+/// Groups samples by their score, in descending order. Returns `None` if a score is NaN, since the order is then
+/// undefined.
+fn tied_samples(samples: impl Iterator<Item = (f64, bool)>) -> Option<Vec<TiedSamples>> {
+    let mut samples: Vec<(f64, bool)> = samples.collect();
+    if samples.iter().any(|(score, _)| score.is_nan()) {
+        return None;
+    }
+    samples.sort_unstable_by(|(a, _), (b, _)| b.total_cmp(a));
+    let group = |group: &[(f64, bool)]| {
+        let positives = group.iter().filter(|(_, is_positive)| *is_positive).count() as u64;
+        TiedSamples { positives, negatives: group.len() as u64 - positives }
+    };
+    // 0 and −0 are neighbours in the order, and equal here.
+    Some(samples.chunk_by(|(a, _), (b, _)| a == b).map(group).collect())
+}
+
+/// Returns the area under the ROC curve: the probability that a positive sample has a larger score than a negative one,
+/// where a tie counts one half (Hanley & McNeil 1982). It is NaN if there are no positive or no negative samples.
+fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
+    let Some(groups) = tied_samples(samples) else { return f64::NAN };
+    // Twice the number of ordered pairs is an integer, which is exact. It exceeds 64 bits for billions of samples.
+    let (mut positives, mut negatives, mut twice_ordered) = (0u128, 0u128, 0u128);
+    for group in groups {
+        let (tied_positives, tied_negatives) = (u128::from(group.positives), u128::from(group.negatives));
+        twice_ordered += tied_negatives * (2 * positives + tied_positives);
+        positives += tied_positives;
+        negatives += tied_negatives;
+    }
+    twice_ordered as f64 / (2 * positives * negatives) as f64
+}
+
+/// The area under the receiver operating characteristic curve, exact with ties.
+///
+/// - Binary: scores `[N]` or `[N, 1]`, of which only the order matters.
+/// - Several classes: logits or probabilities `[N, C]`. The value is the mean over the classes of the area of this class
+///   against all others, by its probability (one-vs-rest, macro; Provost & Domingos 2000). Logits are converted to
+///   probabilities by a softmax in `f64`.
+///
+/// The value is NaN if a class has no samples or all samples, or if a score is NaN. The metric keeps all scores and
+/// labels, 8 bytes each, until [`reset`](Metric::reset).
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::train::metrics::{Metric, RocAuc};
+/// let mut auc = RocAuc::new();
+/// auc.update(&Tensor::from([0.1, 0.4, 0.35, 0.8]), &Tensor::from([0i64, 0, 1, 1]))?;
+/// assert_eq!(auc.compute()?, 0.75);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "roc_auc_score")]
+#[derive(Clone, Debug, Default)]
+pub struct RocAuc {
+    kind: ScoreKind,
+    /// The scores of a sample; 1 if they are binary, 0 before the first batch.
+    width: usize,
+    /// Rows of `width` scores; of several classes, their probabilities.
+    scores: Vec<f64>,
+    labels: Vec<usize>,
+}
+
+impl RocAuc {
+    /// Creates the metric of logits.
+    pub fn new() -> RocAuc {
+        RocAuc::default()
+    }
+
+    /// Creates the metric of logits or probabilities, a difference only for several classes.
+    pub fn with(kind: ScoreKind) -> RocAuc {
+        RocAuc { kind, ..Default::default() }
+    }
+
+    /// Returns the area of each class against all others; of binary scores, only that of class 1.
+    pub fn per_class(&self) -> Vec<f64> {
+        let area = |column: usize| {
+            let positive = if self.width == 1 { 1 } else { column };
+            let scores = self.scores.iter().skip(column).step_by(self.width);
+            area_under_roc(scores.zip(&self.labels).map(|(&score, &label)| (score, label == positive)))
+        };
+        (0..self.width).map(area).collect()
+    }
+}
+
+impl Metric for RocAuc {
+    fn name(&self) -> String {
+        "roc_auc".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        let op = "roc_auc";
+        let form = OutputForm::new(op, output, target)?;
+        let width = if let OutputForm::ClassScores(classes) = form { classes } else { 1 };
+        let labels = read_labels(op, form, output, target, None)?;
+        let mut scores = read_scores(op, form, output)?;
+        if self.width != 0 && self.width != width {
+            let reason =
+                format!("an output of shape {} follows outputs of {} scores a sample", output.shape(), self.width);
+            return Err(Error::invalid(op, reason));
+        }
+        match self.kind {
+            ScoreKind::Probabilities => check_probabilities(op, &scores, width, output.dtype())?,
+            ScoreKind::Logits if width > 1 => scores.chunks_exact_mut(width).for_each(softmax),
+            ScoreKind::Logits => {}
+        }
+        self.width = width;
+        self.scores.append(&mut scores);
+        self.labels.extend(labels.into_iter().flatten());
+        Ok(())
+    }
+
+    fn compute(&self) -> Result<f64> {
+        let areas = self.per_class();
+        Ok(areas.iter().copied().collect::<CompensatedSum>().value() / areas.len() as f64)
+    }
+
+    fn reset(&mut self) {
+        *self = RocAuc::with(self.kind);
+    }
+}
+
+/// Replaces logits by their probabilities.
+fn softmax(row: &mut [f64]) {
+    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    row.iter_mut().for_each(|score| *score = (*score - largest).exp());
+    let sum: f64 = row.iter().sum();
+    row.iter_mut().for_each(|score| *score /= sum);
+}
+
+/// The average precision of binary scores: the area Σₙ (Rₙ − Rₙ₋₁)·Pₙ under the precision-recall curve, without
+/// interpolation, over the distinct scores n in descending order.
+///
+/// Scores are `[N]` or `[N, 1]`, of which only the order matters. The value is 0 if there are no positive samples, as in
+/// scikit-learn, and NaN if a score is NaN. The metric keeps all samples, 16 bytes each, until
+/// [`reset`](Metric::reset).
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::train::metrics::{AveragePrecision, Metric};
+/// let mut precision = AveragePrecision::new();
+/// precision.update(&Tensor::from([0.1, 0.4, 0.35, 0.8]), &Tensor::from([0i64, 0, 1, 1]))?;
+/// assert!((precision.compute()? - 5.0 / 6.0).abs() < 1e-12);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "average_precision_score")]
+#[derive(Clone, Debug, Default)]
+pub struct AveragePrecision {
+    samples: Vec<(f64, bool)>,
+}
+
+impl AveragePrecision {
+    /// Creates the metric.
+    pub fn new() -> AveragePrecision {
+        AveragePrecision::default()
+    }
+}
+
+impl Metric for AveragePrecision {
+    fn name(&self) -> String {
+        "average_precision".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        let op = "average_precision";
+        let form = OutputForm::new(op, output, target)?;
+        if let OutputForm::ClassScores(_) = form {
+            let help = "the output must be binary scores [N] or [N, 1]; select the scores of the positive class";
+            return Err(Error::shapes(op, [output.shape(), target.shape()], help));
+        }
+        let labels = read_labels(op, form, output, target, None)?;
+        let scores = read_scores(op, form, output)?;
+        self.samples.extend(scores.into_iter().zip(labels).map(|(score, label)| (score, label == Some(1))));
+        Ok(())
+    }
+
+    fn compute(&self) -> Result<f64> {
+        let Some(groups) = tied_samples(self.samples.iter().copied()) else { return Ok(f64::NAN) };
+        let positives: u64 = groups.iter().map(|group| group.positives).sum();
+        if positives == 0 {
+            return Ok(if groups.is_empty() { f64::NAN } else { 0.0 });
+        }
+        let (mut found, mut seen) = (0, 0);
+        let area = |group: &TiedSamples| {
+            found += group.positives;
+            seen += group.positives + group.negatives;
+            group.positives as f64 / positives as f64 * (found as f64 / seen as f64)
+        };
+        Ok(groups.iter().map(area).collect::<CompensatedSum>().value())
+    }
+
+    fn reset(&mut self) {
+        self.samples.clear();
+    }
+}

@@ -1,0 +1,7 @@
+//! Logs: files of numbers, event files of TensorBoard, and the history of epochs.
+
+mod files;
+mod history;
+mod scratch;
+#[cfg(feature = "tensorboard")]
+mod tensorboard;

@@ -1,0 +1,148 @@
+//! Forms of outputs and targets: dtypes, shapes, thresholds, tables, means and names.
+
+use pellucid::nn::loss::{CrossEntropyLoss, MseLoss, Reduction};
+use pellucid::train::metrics::*;
+use pellucid::{DType, Tensor, is_grad_enabled};
+
+fn value(mut metric: impl Metric, output: &Tensor, target: &Tensor) -> f64 {
+    metric.update(output, target).unwrap();
+    metric.compute().unwrap()
+}
+
+fn logits() -> Tensor {
+    Tensor::from([[2.0, 1.0, 0.5], [0.0, 3.0, 1.0], [0.25, 0.5, 0.125], [1.0, -1.0, 4.0]])
+}
+
+#[test]
+fn every_dtype_of_outputs_and_labels_is_read() {
+    let labels = Tensor::from([0i64, 1, 2, 2]);
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        for label in [DType::U8, DType::I8, DType::I16, DType::I32, DType::I64] {
+            let (output, target) = (logits().to_dtype(dtype), labels.to_dtype(label));
+            assert_eq!(value(Accuracy::new(), &output, &target), 0.75);
+            assert_eq!(value(TopKAccuracy::new(3), &output, &target), 1.0);
+            let expected = value(LogLoss::new(), &output.to_dtype(DType::F64), &target);
+            assert!((value(LogLoss::new(), &output, &target) - expected).abs() < 1e-6);
+            assert_eq!(value(RocAuc::new(), &output, &target), value(RocAuc::new(), &logits(), &labels));
+        }
+        let (scores, target) = (Tensor::from([1.0, -1.0, 2.0]).to_dtype(dtype), Tensor::from([1.0, 2.0, 2.0]));
+        assert_eq!(value(MeanSquaredError::new(), &scores, &target), 3.0);
+    }
+}
+
+#[test]
+fn binary_labels_are_integers_booleans_or_floats() {
+    let scores = Tensor::from([[0.5f32], [-0.5], [1.5]]);
+    let labels = [Tensor::from([true, false, false]), Tensor::from([1i64, 0, 0]), Tensor::from([1f32, 0.0, 0.0])];
+    for labels in labels {
+        for labels in [labels.clone(), labels.reshape([3, 1])] {
+            for scores in [scores.clone(), scores.reshape([3])] {
+                assert_eq!(value(Accuracy::new(), &scores, &labels), 2.0 / 3.0);
+                assert_eq!(value(RocAuc::new(), &scores, &labels), 0.5);
+                assert_eq!(value(F1Score::new(ClassAverage::Binary), &scores, &labels), 2.0 / 3.0);
+            }
+        }
+    }
+    // A mask of 2 by 2 pixels.
+    let (scores, mask) = (Tensor::from([[[[1.0, -1.0], [2.0, -2.0]]]]), Tensor::from([[[[1.0, 1.0], [1.0, 0.0]]]]));
+    assert_eq!(value(IntersectionOverUnion::new(ClassAverage::Binary), &scores, &mask), 2.0 / 3.0);
+    assert_eq!(value(IntersectionOverUnion::new(ClassAverage::Binary), &scores, &mask.squeeze(1)), 2.0 / 3.0);
+}
+
+#[test]
+fn a_threshold_is_rounded_to_the_dtype_of_the_scores() {
+    let with = |threshold| Accuracy::with(ClassOptions { threshold, ..Default::default() });
+    // 0.1 in f32 is greater than 0.1 in f64, but not greater than the rounded threshold.
+    assert_eq!(value(with(0.1), &Tensor::from([0.1f32, 0.2]), &Tensor::from([0i64, 1])), 1.0);
+    assert_eq!(value(with(0.5), &Tensor::from([0.4, 0.5, 0.6]), &Tensor::from([0i64, 0, 1])), 1.0);
+}
+
+#[test]
+fn views_and_tracked_outputs_are_read() {
+    let output = logits().t().copy().t().requires_grad_(true);
+    assert_eq!(value(Accuracy::new(), &output, &Tensor::from([0i64, 1, 2, 2])), 0.75);
+    assert!(is_grad_enabled() && output.grad().is_none());
+}
+
+#[test]
+fn ratios_of_classes_and_their_names() {
+    let (output, target) = (Tensor::from([0i64, 0, 1, 4]), Tensor::from([0i64, 1, 1, 2]));
+    let mut precision = Precision::new(ClassAverage::Macro);
+    precision.update(&output, &target).unwrap();
+    let per_class = precision.per_class();
+    assert_eq!(per_class[..3], [0.5, 1.0, 0.0]);
+    assert!(per_class[3].is_nan() && per_class[4] == 0.0 && per_class.len() == 5);
+    let averages = [ClassAverage::Binary, ClassAverage::Micro, ClassAverage::Macro, ClassAverage::Weighted];
+    let names = averages.map(|average| F1Score::new(average).name());
+    assert_eq!(names, ["f1", "f1_micro", "f1_macro", "f1_weighted"]);
+    assert_eq!(TopKAccuracy::new(5).name(), "top_5_accuracy");
+    assert_eq!((Accuracy::new().goal(), R2Score::new().goal()), (Goal::Maximize, Goal::Maximize));
+    assert_eq!((LogLoss::new().goal(), MeanAbsoluteError::new().goal()), (Goal::Minimize, Goal::Minimize));
+}
+
+#[test]
+fn a_confusion_matrix_counts_labels_in_rows() {
+    let mut matrix = ConfusionMatrix::with(3, ClassOptions { ignore_index: Some(-1), ..Default::default() });
+    matrix.update(&logits(), &Tensor::from([0i64, 1, 2, -1])).unwrap();
+    matrix.update(&Tensor::from([2i64, 2]), &Tensor::from([2i64, 2])).unwrap();
+    assert_eq!(matrix.counts(), [[1, 0, 0], [0, 1, 0], [0, 1, 2]]);
+    assert_eq!(matrix.to_tensor().to_vec2::<i64>(), [[1, 0, 0], [0, 1, 0], [0, 1, 2]]);
+    let table = "label \\ predicted  0  1  2\n0                  1  0  0\n1                  0  1  0\n2                  0  1  2\n";
+    assert_eq!(matrix.to_string(), table);
+    let named = matrix.clone().class_names(["cat", "dog", "élan"]).to_string();
+    assert!(named.ends_with("élan                 0    1     2\n"), "{named}");
+    matrix.reset();
+    assert_eq!(matrix.counts(), [[0; 3]; 3]);
+}
+
+#[test]
+fn means_of_losses_are_weighted_by_samples() {
+    let labels = Tensor::from([0i64, 1, 2, 2]);
+    let mean = value(MeanLoss::new(CrossEntropyLoss::default()), &logits(), &labels);
+    assert!((mean - value(LogLoss::new(), &logits(), &labels)).abs() < 1e-12);
+    let mut in_batches = MeanLoss::new(CrossEntropyLoss { reduction: Reduction::None, ..Default::default() });
+    for (start, size) in [(0, 0), (0, 3), (3, 1)] {
+        in_batches.update(&logits().narrow(0, start, size), &labels.narrow(0, start, size)).unwrap();
+    }
+    assert!((in_batches.compute().unwrap() - mean).abs() < 1e-12);
+    in_batches.reset();
+    assert!(in_batches.compute().unwrap().is_nan());
+    assert_eq!(value(MeanLoss::new(MseLoss::default()), &Tensor::from([1.0, 3.0]), &Tensor::from([0.0, 0.0])), 5.0);
+    let mut mean = Mean::new();
+    assert!(mean.value().is_nan());
+    mean.push(f64::NAN, 0.0);
+    mean.push(2.0, 3.0);
+    mean.push(4.0, 1.0);
+    assert_eq!(mean.value(), 2.5);
+}
+
+#[test]
+fn nan_scores_make_the_value_nan_or_the_sample_wrong() {
+    let scores = Tensor::from([0.5, f64::NAN]);
+    let labels = Tensor::from([1i64, 1]);
+    assert_eq!(value(Accuracy::new(), &scores, &labels), 0.5);
+    let class_scores = Tensor::from([[0.0, f64::NAN, 1.0], [f64::NAN, 1.0, 0.0]]);
+    assert_eq!(value(TopKAccuracy::new(2), &class_scores, &Tensor::from([1i64, 1])), 0.5);
+    let labels = Tensor::from([1i64, 0]);
+    let metrics: [Box<dyn Metric>; 5] = [
+        Box::new(RocAuc::new()),
+        Box::new(AveragePrecision::new()),
+        Box::new(LogLoss::new()),
+        Box::new(MeanSquaredError::new()),
+        Box::new(R2Score::new()),
+    ];
+    for metric in metrics {
+        let name = metric.name();
+        assert!(value(metric, &scores, &labels).is_nan(), "{name}");
+    }
+}
+
+#[test]
+fn infinite_values_are_defined() {
+    let scores = Tensor::from([f64::INFINITY, f64::NEG_INFINITY, 0.0]);
+    let labels = Tensor::from([1i64, 0, 1]);
+    assert_eq!(value(RocAuc::new(), &scores, &labels), 1.0);
+    assert!((value(LogLoss::new(), &scores, &labels) - 2f64.ln() / 3.0).abs() < 1e-15);
+    assert_eq!(value(LogLoss::new(), &scores, &Tensor::from([0i64, 0, 1])), f64::INFINITY);
+    assert_eq!(value(MeanSquaredError::new(), &scores, &labels), f64::INFINITY);
+}

@@ -1,0 +1,5 @@
+//! Metrics: values of scikit-learn, splits into batches, forms of inputs, and refused calls.
+
+mod forms;
+mod references;
+mod refused;

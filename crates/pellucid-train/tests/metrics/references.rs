@@ -1,0 +1,104 @@
+//! Values of scikit-learn (`make_references.py`), for one batch and for other splits, which must not change any bit.
+
+use pellucid::train::metrics::*;
+use pellucid::{DType, Tensor};
+use serde_json::Value;
+
+/// Reads a number; NaN is null.
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+fn tensor(entry: &Value) -> Tensor {
+    let list = |name: &str| entry[name].as_array().unwrap();
+    let shape: Vec<usize> = list("shape").iter().map(|length| length.as_u64().unwrap() as usize).collect();
+    let values = Tensor::new(list("values").iter().map(number).collect::<Vec<f64>>(), shape);
+    if entry["float"].as_bool().unwrap() { values } else { values.to_dtype(DType::I64) }
+}
+
+/// Returns the metric of a name in the file. Label 255 is ignored.
+fn metric(name: &str) -> Box<dyn Metric> {
+    let options = ClassOptions { ignore_index: Some(255), ..Default::default() };
+    let likelihood = |scores| LikelihoodOptions { scores, ignore_index: Some(255) };
+    let (family, average) = name.rsplit_once('_').unwrap_or((name, ""));
+    let average = match average {
+        "binary" => Some(ClassAverage::Binary),
+        "micro" => Some(ClassAverage::Micro),
+        "macro" => Some(ClassAverage::Macro),
+        "weighted" => Some(ClassAverage::Weighted),
+        _ => None,
+    };
+    match (family, average) {
+        ("precision", Some(average)) => Box::new(Precision::with(average, options)),
+        ("recall", Some(average)) => Box::new(Recall::with(average, options)),
+        ("f1", Some(average)) => Box::new(F1Score::with(average, options)),
+        ("iou", Some(average)) => Box::new(IntersectionOverUnion::with(average, options)),
+        _ => match name {
+            "accuracy" => Box::new(Accuracy::with(options)),
+            "roc_auc" => Box::new(RocAuc::new()),
+            "roc_auc_of_probabilities" => Box::new(RocAuc::with(ScoreKind::Probabilities)),
+            "average_precision" => Box::new(AveragePrecision::new()),
+            "log_loss" => Box::new(LogLoss::with(likelihood(ScoreKind::Logits))),
+            "log_loss_of_probabilities" => Box::new(LogLoss::with(likelihood(ScoreKind::Probabilities))),
+            "perplexity" => Box::new(Perplexity::with(likelihood(ScoreKind::Logits))),
+            "mean_squared_error" => Box::new(MeanSquaredError::new()),
+            "root_mean_squared_error" => Box::new(RootMeanSquaredError::new()),
+            "mean_absolute_error" => Box::new(MeanAbsoluteError::new()),
+            "r2" => Box::new(R2Score::new()),
+            other => {
+                let k = other.strip_prefix("top_").and_then(|rest| rest.strip_suffix("_accuracy"));
+                Box::new(TopKAccuracy::new(k.unwrap().parse().unwrap()).ignore_index(255))
+            }
+        },
+    }
+}
+
+/// Adds the samples in batches of these sizes, repeated to the end, after a batch of no samples.
+fn value_in_batches(metric: &mut dyn Metric, output: &Tensor, target: &Tensor, sizes: &[usize]) -> f64 {
+    metric.reset();
+    metric.update(&output.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
+    let (mut start, samples) = (0, output.shape()[0]);
+    for &size in sizes.iter().cycle() {
+        let size = size.min(samples - start);
+        metric.update(&output.narrow(0, start, size), &target.narrow(0, start, size)).unwrap();
+        start += size;
+        if start == samples {
+            break;
+        }
+    }
+    metric.compute().unwrap()
+}
+
+#[test]
+fn values_are_those_of_scikit_learn_for_every_split() {
+    let file: Value = serde_json::from_str(include_str!("references.json")).unwrap();
+    let cases = file["cases"].as_array().unwrap();
+    assert!(cases.len() > 200);
+    for case in cases {
+        let (input, name) = (case["input"].as_str().unwrap(), case["metric"].as_str().unwrap());
+        let data = &file["inputs"][input];
+        let (output, target) = (tensor(&data["output"]), tensor(&data["target"]));
+        let (mut metric, expected) = (metric(name), number(&case["value"]));
+        metric.update(&output, &target).unwrap();
+        let value = metric.compute().unwrap();
+        let is_close = (value - expected).abs() <= 1e-12 * (1.0 + expected.abs());
+        assert!(is_close || value.is_nan() && expected.is_nan(), "{name} of {input}: {value} instead of {expected}");
+        for sizes in [&[1][..], &[7], &[3, 0, 11], &[usize::MAX]] {
+            let in_batches = value_in_batches(&mut *metric, &output, &target, sizes);
+            assert_eq!(in_batches.to_bits(), value.to_bits(), "{name} of {input} in batches of {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn all_metrics_are_nan_without_samples() {
+    let file: Value = serde_json::from_str(include_str!("references.json")).unwrap();
+    for case in file["cases"].as_array().unwrap() {
+        let mut metric = metric(case["metric"].as_str().unwrap());
+        assert!(metric.compute().unwrap().is_nan(), "{}", metric.name());
+        let data = &file["inputs"][case["input"].as_str().unwrap()];
+        metric.update(&tensor(&data["output"]), &tensor(&data["target"])).unwrap();
+        metric.reset();
+        assert!(metric.compute().unwrap().is_nan(), "{} after a reset", metric.name());
+    }
+}

@@ -1,0 +1,123 @@
+//! Refused calls: typed errors that name the metric, after which the metric is unchanged.
+
+use pellucid::train::metrics::*;
+use pellucid::{DType, Error, Tensor};
+
+/// Updates a metric with valid samples, and asserts that an invalid batch is refused without a change.
+fn refused(mut metric: impl Metric, valid: (&Tensor, &Tensor), output: &Tensor, target: &Tensor) -> Error {
+    metric.update(valid.0, valid.1).unwrap();
+    let before = metric.compute().unwrap();
+    let error = metric.update(output, target).unwrap_err();
+    let after = metric.compute().unwrap();
+    assert_eq!(before.to_bits(), after.to_bits(), "{error}");
+    error
+}
+
+fn scores() -> Tensor {
+    Tensor::from([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+}
+
+fn accuracy_error(output: &Tensor, target: &Tensor) -> String {
+    refused(Accuracy::new(), (&scores(), &Tensor::from([0i64, 1])), output, target).to_string()
+}
+
+#[test]
+fn labels_must_be_classes() {
+    let error = accuracy_error(&scores(), &Tensor::from([0i64, 3]));
+    let text = "accuracy: label 1 is 3, but the classes of an output of shape [2, 3] are 0..3; ignore_index skips the \
+                samples of one label";
+    assert_eq!(error, text);
+    assert!(accuracy_error(&scores(), &Tensor::from([-100i64, 0])).contains("label 0 is -100"));
+    assert!(accuracy_error(&Tensor::from([0.1, 0.2]), &Tensor::from([0.0, 0.5])).contains("label 1 is 0.5"));
+    assert!(accuracy_error(&Tensor::from([0.1, 0.2]), &Tensor::from([f64::NAN, 0.5])).contains("label 0 is NaN"));
+    assert!(accuracy_error(&Tensor::from([0.1, 0.2]), &Tensor::from([0i64, 2])).contains("0..2"));
+    assert!(accuracy_error(&Tensor::from([0i64, 1 << 40]), &Tensor::from([0i64, 2])).contains("element 1"));
+}
+
+#[test]
+fn labels_of_classes_must_be_integers() {
+    let error = accuracy_error(&scores(), &Tensor::from([0.0f32, 1.0]));
+    let text = "accuracy: dtypes f32 are not supported: labels are integers; convert class indices with \
+                to_dtype(DType::I64)";
+    assert_eq!(error, text);
+    let auc = refused(
+        AveragePrecision::new(),
+        (&Tensor::from([0.5, 0.1]), &Tensor::from([1i64, 0])),
+        &Tensor::from([0i64, 1]),
+        &Tensor::from([0i64, 1]),
+    );
+    assert!(matches!(auc, Error::DTypeMismatch { op: "average_precision", .. }), "{auc}");
+}
+
+#[test]
+fn shapes_must_fit() {
+    let error = accuracy_error(&scores(), &Tensor::from([0i64, 1, 2]));
+    assert_eq!(error, "accuracy: shapes [2, 3] and [3] do not fit: the output has 2 samples, but the target has 3");
+    let one_hot = accuracy_error(&scores(), &Tensor::from([[1i64, 0, 0], [0, 1, 0]]));
+    assert!(one_hot.contains("argmax(1)") && one_hot.contains("reshape([-1])"), "{one_hot}");
+    let last = accuracy_error(&Tensor::zeros([2, 5, 3], DType::F32), &Tensor::zeros([2, 5], DType::I64));
+    assert!(last.contains("movedim(-1, 1)"), "{last}");
+    for (output, target) in [(vec![2, 3], vec![2, 2]), (vec![], vec![]), (vec![2, 0], vec![2, 4]), (vec![2], vec![])] {
+        let error = accuracy_error(&Tensor::zeros(output, DType::F32), &Tensor::zeros(target, DType::I64));
+        assert!(error.starts_with("accuracy: shapes"), "{error}");
+    }
+    let numbers = (&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.5]));
+    let error = refused(MeanSquaredError::new(), numbers, &Tensor::zeros([4, 3], DType::F32), numbers.1);
+    assert!(matches!(error, Error::ShapeMismatch { op: "mean_squared_error", .. }), "{error}");
+    let error =
+        refused(R2Score::new(), numbers, &Tensor::zeros([4, 3], DType::F32), &Tensor::zeros([4, 3], DType::F32));
+    assert_eq!(error.to_string(), "r2: an output of shape [4, 3] follows outputs of 1 columns");
+    let tokens = (&Tensor::zeros([2, 4], DType::F32), &Tensor::from([0i64, 1]));
+    let error = refused(Perplexity::new(), tokens, &Tensor::zeros([2, 3, 4], DType::F32), tokens.1);
+    assert!(matches!(error, Error::ShapeMismatch { op: "perplexity", .. }), "{error}");
+    let error = refused(TopKAccuracy::new(1), tokens, &Tensor::zeros([2, 1], DType::F32), tokens.1);
+    assert!(matches!(error, Error::ShapeMismatch { op: "top_k_accuracy", .. }), "{error}");
+}
+
+#[test]
+fn a_binary_average_needs_two_classes() {
+    let valid = (&Tensor::from([0.5, 0.1]), &Tensor::from([1i64, 0]));
+    let error = refused(F1Score::new(ClassAverage::Binary), valid, &scores(), &Tensor::from([0i64, 1])).to_string();
+    assert!(
+        error.starts_with("f1: ClassAverage::Binary needs 2 classes, but an output of shape [2, 3] has 3"),
+        "{error}"
+    );
+    let (classes, labels) = (Tensor::from([0i64, 1]), Tensor::from([0i64, 2]));
+    refused(Recall::new(ClassAverage::Binary), valid, &classes, &labels);
+    let two = Tensor::from([[1.0, 0.0], [0.0, 1.0]]);
+    F1Score::new(ClassAverage::Binary).update(&two, &Tensor::from([0i64, 1])).unwrap();
+}
+
+#[test]
+fn probabilities_must_be_valid() {
+    let labels = Tensor::from([0i64, 1]);
+    let valid = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]]);
+    let options = LikelihoodOptions { scores: ScoreKind::Probabilities, ..Default::default() };
+    let error = refused(LogLoss::with(options), (&valid, &labels), &scores(), &labels).to_string();
+    assert_eq!(error, "log_loss: sample 0 has the probability 2; pass probabilities, or set ScoreKind::Logits");
+    let sums = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.5, 1.0]]);
+    let error = refused(RocAuc::with(ScoreKind::Probabilities), (&valid, &labels), &sums, &labels).to_string();
+    assert!(error.starts_with("roc_auc: the probabilities of sample 1 have the sum 1.5"), "{error}");
+    let error = refused(RocAuc::new(), (&valid, &labels), &Tensor::from([0.5, 0.1]), &labels).to_string();
+    assert_eq!(error, "roc_auc: an output of shape [2] follows outputs of 3 scores a sample");
+}
+
+#[test]
+fn arguments_of_constructors_are_checked() {
+    assert_eq!(TopKAccuracy::try_new(0).unwrap_err().to_string(), "top_k_accuracy: k must be at least 1, got 0");
+    assert!(ConfusionMatrix::try_new(0).is_err() && ConfusionMatrix::try_new(usize::MAX).is_err());
+    let error = ConfusionMatrix::new(3).try_class_names(["a", "b"]).unwrap_err().to_string();
+    assert_eq!(error, "confusion_matrix: 2 names for 3 classes; pass one name for each");
+    let mut matrix = ConfusionMatrix::new(2);
+    let error = matrix.update(&scores(), &Tensor::from([0i64, 1])).unwrap_err().to_string();
+    assert!(error.contains("the matrix has 2 classes"), "{error}");
+    assert_eq!(matrix.counts(), [[0, 0], [0, 0]]);
+}
+
+#[test]
+fn a_refused_loss_leaves_the_mean() {
+    let mut loss = MeanLoss::new(pellucid::nn::loss::MseLoss::default());
+    loss.update(&Tensor::from([1.0]), &Tensor::from([0.0])).unwrap();
+    loss.update(&Tensor::from([1.0, 2.0]), &Tensor::from([0.0, 1.0, 2.0])).unwrap_err();
+    assert_eq!(loss.compute().unwrap(), 1.0);
+}
