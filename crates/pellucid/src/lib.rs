@@ -52,13 +52,15 @@ pub mod prelude {
     pub use crate::data::{Batches, DataLoader, Dataset, LoaderOptions};
     pub use crate::io;
     pub use crate::nn;
-    pub use crate::nn::loss::{Loss, Reduction, cross_entropy, mse};
+    pub use crate::nn::loss::{CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse};
     pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
         AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,
         Embedding, Flatten, Gelu, GroupNorm, Identity, Layer, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,
         RmsNorm, Sequential, Sigmoid, Silu, StateDict, Tanh, sequential,
     };
+    #[cfg(feature = "train")]
+    pub use crate::train::Trainer;
     pub use crate::{
         BackwardOptions, DType, Device, Ellipsis, Error, GradOptions, NewAxis, Result, Tensor, autocast, capture,
         enable_grad, formula, grad, grad_one, lazy, manual_seed, no_grad, ops, slice,

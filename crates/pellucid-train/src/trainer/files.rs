@@ -6,7 +6,7 @@ use super::{Trainer, TrainingTask};
 use pellucid_nn::Checkpoint;
 use pellucid_tensor::{Error, Result};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const LAST: &str = "last.safetensors";
 const BEST: &str = "best.safetensors";
@@ -22,6 +22,12 @@ pub(super) struct RunFiles {
 }
 
 impl RunFiles {
+    /// Creates the folder of the files.
+    pub(super) fn create_folder(&self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        fs::create_dir_all(folder).map_err(|error| Error::unwritable_file("fit", folder, &error))
+    }
+
     /// Returns the file from which the run continues, once.
     pub(super) fn take_resumed(&mut self) -> Option<PathBuf> {
         let (path, must_exist) = self.resume.take()?;
@@ -62,7 +68,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         validation: Option<&dyn EpochLoader<T::Batch>>,
     ) -> Result<()> {
         let Some(folder) = &self.files.folder else { return Ok(()) };
-        let path = created(folder)?.join(LAST);
+        let path = folder.join(LAST);
         let names = self.schedule_names();
         pellucid_io::save_checkpoint(&path, self.whole_checkpoint(train, validation, &names))?;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
@@ -71,17 +77,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Writes the weights of the best epoch.
     pub(super) fn save_best(&mut self) -> Result<()> {
         let Some(folder) = &self.files.folder else { return Ok(()) };
-        let path = created(folder)?.join(BEST);
+        let path = folder.join(BEST);
         self.task.apply_averages()?;
         let saved = self.task.weights().and_then(|weights| pellucid_io::save(&path, &weights));
         self.task.restore_weights()?;
         saved?;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
     }
-}
-
-/// Creates a folder.
-fn created(folder: &Path) -> Result<&Path> {
-    fs::create_dir_all(folder).map_err(|error| Error::unwritable_file("fit", folder, &error))?;
-    Ok(folder)
 }

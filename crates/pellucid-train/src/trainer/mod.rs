@@ -51,6 +51,9 @@ use state::RunState;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Opens a logger, for a run that begins after this number of steps.
+type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + 'f>;
+
 /// When a run ends early: after `patience` epochs in which the monitored value has not improved by more than
 /// `min_delta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,7 +104,7 @@ impl Default for EarlyStopping {
 /// values of tensors, the steps run eagerly, and a line on standard error says why.
 ///
 /// # Values
-/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `epoch`, `step`, `train_loss`, and with
+/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `step`, `train_loss`, and with
 /// validation `validation_loss` and the metrics, `validation_accuracy` for example; `lr`, and `seconds`. Losses are
 /// means over samples, so they do not depend on the sizes of batches. The training loss of an epoch is the mean over
 /// its steps, each before its update.
@@ -124,6 +127,8 @@ pub struct Trainer<'f, T> {
     metrics: Vec<Box<dyn Metric + 'f>>,
     callbacks: Vec<Box<dyn Callback + 'f>>,
     loggers: Vec<Box<dyn Logger + 'f>>,
+    /// Functions that open loggers when the run begins.
+    opened_loggers: Vec<OpenLogger<'f>>,
     schedules: Vec<RunSchedule<'f>>,
     early_stopping: Option<EarlyStopping>,
     /// The name of the value that decides which epoch is the best, and its direction.
@@ -280,6 +285,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             metrics: Vec::new(),
             callbacks: Vec::new(),
             loggers: Vec::new(),
+            opened_loggers: Vec::new(),
             schedules: Vec::new(),
             early_stopping: None,
             monitor: None,
@@ -302,7 +308,22 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Trainer { max_steps: Some(steps), ..self }
     }
 
-    /// Adds a metric, which is computed in every validation.
+    /// Adds a metric, which is computed in every validation and [evaluation](Trainer::evaluate):
+    ///
+    /// ```
+    /// use pellucid::prelude::*;
+    /// use pellucid::train::metrics::Accuracy;
+    ///
+    /// let x = Tensor::randn([64, 2], DType::F32);
+    /// let mut batches = Batches::new(&[&x, &x.sum(1).gt(0.0).to_dtype(DType::I64)], 16);
+    /// let model = Linear::new(2, 2);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 1.0, ..Default::default() });
+    /// let mut trainer = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(20).quiet();
+    /// trainer = trainer.metric(Accuracy::new());
+    /// trainer.fit(&mut batches.clone(), Some(&mut batches))?;
+    /// assert!(trainer.history().last("validation_accuracy").unwrap() > 0.9);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn metric(mut self, metric: impl Metric + 'f) -> Self {
         self.metrics.push(Box::new(metric));
         self
@@ -314,9 +335,36 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Adds a logger, which receives losses and learning rates of steps and the values of epochs.
+    /// Adds a logger, which receives losses and learning rates of steps as `loss` and `lr`, and the values of epochs, such
+    /// as `train_loss` and `validation_loss`.
     pub fn logger(mut self, logger: impl Logger + 'f) -> Self {
         self.loggers.push(Box::new(logger));
+        self
+    }
+
+    /// Adds a logger that `open` opens when the run begins, with the number of steps before it. A log that continues in
+    /// a file of an earlier run drops the records of later steps:
+    ///
+    /// ```
+    /// # let folder = std::env::temp_dir().join(format!("pellucid-doc-logger-{}", std::process::id()));
+    /// use pellucid::nn::loss::MseLoss;
+    /// use pellucid::prelude::*;
+    /// use pellucid::train::CsvLogger;
+    ///
+    /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::zeros([32, 1], DType::F32));
+    /// let model = Linear::new(3, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(2).quiet();
+    /// trainer = trainer.checkpoints(&folder).resume_if_exists(&folder).log_every(1);
+    /// let file = folder.join("log.csv");
+    /// trainer = trainer.logger_from(move |step| CsvLogger::resume(file, step));
+    /// trainer.fit(&mut Batches::new(&[&x, &y], 8), None)?;
+    /// assert!(std::fs::read_to_string(folder.join("log.csv")).unwrap().starts_with("step,loss,lr,train_loss"));
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn logger_from<G: Logger + 'f>(mut self, open: impl FnOnce(u64) -> Result<G> + 'f) -> Self {
+        self.opened_loggers.push(Box::new(|step| Ok(Box::new(open(step)?))));
         self
     }
 

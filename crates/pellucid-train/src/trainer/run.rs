@@ -26,6 +26,9 @@ struct RunLoaders<'t, 'v, B> {
 /// The number of successive losses that are not finite, after which a run with a scaler ends.
 const MAX_SKIPPED: u64 = 100;
 
+/// The number of steps in the values of an epoch. Loggers have it as an argument.
+const STEP: &str = "step";
+
 /// The largest number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;
 
@@ -108,6 +111,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     fn begin(&mut self, loaders: &mut RunLoaders<'_, '_, T::Batch>, report: &RunReport) -> Result<()> {
         let optimizers = self.task.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(&optimizers))?;
+        self.files.create_folder()?;
         if let Some(path) = self.files.take_resumed() {
             self.task.prepare_load()?;
             let names = self.schedule_names();
@@ -116,7 +120,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
         }
-        self.emit(TrainingEvent::FitBegan { step: self.step() }).map(drop)
+        let step = self.step();
+        for open in self.opened_loggers.drain(..) {
+            self.loggers.push(open(step)?);
+        }
+        self.emit(TrainingEvent::FitBegan { step }).map(drop)
     }
 
     fn is_complete(&self) -> bool {
@@ -239,10 +247,10 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.emit(TrainingEvent::StepEnded { step, scalars: &values })
     }
 
-    /// Logs the losses of a step, or the means of the epoch so far, and the learning rates.
+    /// Logs the losses of a step and the learning rates.
     fn log_step(&mut self, step: u64, values: &[(&'static str, f64)]) -> Result<()> {
         let mut scores = Scores::default();
-        values.iter().for_each(|(name, value)| scores.push(format!("train_{name}"), *value));
+        values.iter().for_each(|(name, value)| scores.push(*name, *value));
         self.push_rates(&mut scores);
         let values: Vec<(&str, f64)> = scores.iter().collect();
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))
@@ -263,7 +271,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         let mut scores = Scores::default();
         {
             let progress = self.state.0.borrow();
-            scores.push("step", progress.step as f64);
+            scores.push(STEP, progress.step as f64);
             means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
         }
         if let Some(validation) = &mut loaders.validation {
@@ -296,7 +304,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         let optimizers = self.task.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
         let (epoch, step) = (self.epoch(), self.step());
-        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))?;
+        let logged: Vec<(&str, f64)> = values.into_iter().filter(|(name, _)| *name != STEP).collect();
+        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))?;
         tracing::info!(epoch, step, %scores, "completed an epoch");
         if improved {
             self.save_best()?;

@@ -12,7 +12,7 @@ pub type NamedScalars = Vec<(&'static str, Tensor)>;
 ///
 /// ```
 /// use pellucid::nn::graph::TrainingStep;
-/// use pellucid::nn::loss::bce_with_logits;
+/// use pellucid::nn::loss::{BceWithLogitsLoss, Loss};
 /// use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};
 /// use pellucid::nn::{Checkpoint, StateDict};
 /// use pellucid::prelude::*;
@@ -29,7 +29,7 @@ pub type NamedScalars = Vec<(&'static str, Tensor)>;
 /// impl Gan {
 ///     fn new() -> Gan {
 ///         let (generator, discriminator) = (Linear::new(2, 3), Linear::new(3, 1));
-///         let loss = |logits: &Tensor, y: f64| bce_with_logits(logits, &logits.full_like(y));
+///         let loss = |logits: &Tensor, y: f64| BceWithLogitsLoss::default().forward(logits, &logits.full_like(y));
 ///         let (g, d) = (generator.clone(), discriminator.clone());
 ///         let adam = Adam::new(d.parameters(), AdamOptions::default());
 ///         let discriminate = TrainingStep::new(adam, move |x| {

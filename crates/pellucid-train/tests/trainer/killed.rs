@@ -26,7 +26,7 @@ fn run(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
         }
         Ok(())
     };
-    let mut trainer = trainer().epochs(40).ema(0.9).callback(waits);
+    let mut trainer = trainer().epochs(12).ema(0.9).callback(waits);
     trainer = trainer.checkpoints(folder).checkpoint_every(1).resume_if_exists(folder);
     trainer.fit(&mut train, Some(&mut validation)).unwrap();
     bits(trainer.model())

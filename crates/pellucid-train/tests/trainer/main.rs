@@ -8,5 +8,6 @@ mod bits;
 mod endings;
 mod failures;
 mod killed;
+mod logged;
 mod resumed;
 mod runs;

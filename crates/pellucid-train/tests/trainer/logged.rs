@@ -1,0 +1,59 @@
+//! Metrics and logs of a run.
+
+use crate::runs::{alone, points, trainer};
+use crate::scratch::Scratch;
+use pellucid::prelude::*;
+use pellucid::train::metrics::{Accuracy, Goal};
+use pellucid::train::{CsvLogger, FitControl, History, TrainingEvent};
+
+#[test]
+fn a_metric_has_its_value_over_the_whole_validation() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(3).metric(Accuracy::new()).monitor("validation_accuracy", Goal::Maximize);
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    let (mut correct, mut samples) = (0.0, 0.0);
+    for [x, y] in validation.epoch() {
+        correct += run.predict(&x).unwrap().argmax(-1).eq(&y).to_dtype(DType::F64).sum(..).item::<f64>();
+        samples += y.size() as f64;
+    }
+    assert_eq!(history.last("validation_accuracy"), Some(correct / samples));
+    assert_eq!(run.evaluate(&mut validation).unwrap()["accuracy"], correct / samples);
+}
+
+#[test]
+fn a_resumed_log_has_the_records_of_a_run_that_was_not_stopped() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-log");
+    let (whole, stopped) = (scratch.0.join("whole.csv"), scratch.0.join("stopped.csv"));
+    let (mut train, mut validation) = points();
+    let log = whole.clone();
+    let mut run = trainer().epochs(3).log_every(2).logger_from(|step| CsvLogger::resume(log, step));
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+
+    // The first process ends after step 13, and its last file is of step 12.
+    for ends in [true, false] {
+        let (mut train, mut validation) = points();
+        let log = stopped.clone();
+        let mut run = trainer().epochs(3).log_every(2).checkpoints(&scratch.0).checkpoint_every(4);
+        run = run.resume_if_exists(&scratch.0).logger_from(|step| CsvLogger::resume(log, step)).callback(
+            move |event: &TrainingEvent<'_>, _: &mut FitControl| match event {
+                TrainingEvent::StepEnded { step: 15, .. } if ends => Err(pellucid::Error::invalid("test", "ends")),
+                _ => Ok(()),
+            },
+        );
+        assert_eq!(run.fit(&mut train, Some(&mut validation)).is_err(), ends);
+    }
+    let text = |path| {
+        let text = std::fs::read_to_string(path).unwrap();
+        // The last column is the time of an epoch.
+        text.lines().map(|line| line.rsplit_once(',').unwrap().0.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(text(&stopped), text(&whole));
+    assert_eq!(text(&whole).len(), 1 + 12 + 3);
+
+    let path = scratch.0.join("history.csv");
+    history.save_csv(&path).unwrap();
+    assert_eq!(History::load_csv(&path).unwrap().column("train_loss"), history.column("train_loss"));
+    assert!(history.to_string().contains("validation_loss"));
+}
