@@ -22,6 +22,6 @@ pub use log::{HyperparameterValue, TensorBoard};
 #[cfg(feature = "progress")]
 pub use progress::Progress;
 pub use trainer::{
-    BatchScores, Callback, EarlyStopping, EpochBatchIter, EpochLoader, FitControl, IntoBatch, NamedScalars, Scores,
-    StopReason, Supervised, Trainer, TrainingEvent, TrainingTask,
+    BatchScores, Callback, EarlyStopping, EpochBatchIter, EpochLoader, FindLrOptions, FitControl, IntoBatch, LrCurve,
+    NamedScalars, Scores, StopReason, Supervised, Trainer, TrainingEvent, TrainingTask,
 };

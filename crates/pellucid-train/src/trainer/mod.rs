@@ -7,6 +7,7 @@
 //! | `loader` | [`EpochLoader`]: the batches |
 //! | `run` | the loop over epochs and steps |
 //! | `files` | the files of the best and the last epoch |
+//! | `find_lr` | the learning-rate finder |
 //! | `event` | [`Callback`]s and their events |
 //! | `schedules` | learning rates by step or epoch |
 //! | `state` | the progress, which a checkpoint contains |
@@ -18,6 +19,7 @@
 
 mod event;
 mod files;
+mod find_lr;
 mod finite;
 mod loader;
 mod meter;
@@ -31,6 +33,7 @@ mod supervised;
 mod task;
 
 pub use event::{Callback, FitControl, StopReason, TrainingEvent};
+pub use find_lr::{FindLrOptions, LrCurve};
 pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
 pub use scores::Scores;
 pub use supervised::Supervised;

@@ -45,22 +45,20 @@ impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (name, value)) in self.iter().enumerate() {
             let separator = if index > 0 { ", " } else { "" };
-            write!(f, "{separator}{name} {}", Short(value))?;
+            write!(f, "{separator}{name} {}", short_number(value))?;
         }
         Ok(())
     }
 }
 
-/// A number with about four significant digits.
-pub(super) struct Short(pub(super) f64);
-
-impl fmt::Display for Short {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.abs() {
-            0.0 => f.write_str("0"),
-            1e-3..1e5 => write!(f, "{:.4}", self.0),
-            _ => write!(f, "{:.3e}", self.0),
-        }
+/// Formats a number for a line: whole numbers as such, others with four decimals or, if these do not show it, in
+/// scientific notation.
+pub(super) fn short_number(value: f64) -> String {
+    match value.abs() {
+        size if size < 1e9 && value.fract() == 0.0 => format!("{value:.0}"),
+        1e-3..1e5 => format!("{value:.4}"),
+        size if size.is_finite() => format!("{value:.3e}"),
+        _ => value.to_string(),
     }
 }
 
@@ -71,7 +69,7 @@ pub(super) struct ShortList<'a>(pub(super) &'a [(&'static str, f64)]);
 impl fmt::Display for ShortList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (name, value)) in self.0.iter().enumerate() {
-            write!(f, "{}{name} {}", if index > 0 { ", " } else { "" }, Short(*value))?;
+            write!(f, "{}{name} {}", if index > 0 { ", " } else { "" }, short_number(*value))?;
         }
         Ok(())
     }

@@ -4,10 +4,11 @@ use crate::runs::{alone, bits, model, points, trainer};
 use pellucid::nn::graph::{GraphTrainer, StepOptions};
 use pellucid::nn::in_evaluation_mode;
 use pellucid::nn::loss::{CrossEntropyLoss, Loss};
+use pellucid::nn::optim::Optimizer;
 use pellucid::nn::optim::schedule::{ExponentialLr, OneCycleLr, Scheduler};
 use pellucid::nn::optim::{Average, AveragedModel, clip_grad_norm};
 use pellucid::prelude::*;
-use pellucid::train::{Trainer, TrainingTask};
+use pellucid::train::{FindLrOptions, TrainingTask};
 
 #[test]
 fn a_run_has_the_bits_of_a_captured_loop() {
@@ -195,4 +196,20 @@ fn evaluation_and_prediction_are_in_evaluation_mode() {
     }
     assert!((scores["loss"] - sum / samples).abs() < 1e-6);
     assert!(run.model().named_modules().len() > 1);
+}
+
+#[test]
+fn the_search_for_a_rate_changes_nothing() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().epochs(2).ema(0.9).accumulate(3);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(2).ema(0.9).accumulate(3);
+    let curve = run.find_lr(&mut train, FindLrOptions { steps: 31, ..Default::default() }).unwrap();
+    assert!(curve.rates.len() > 20 && curve.rates.is_sorted(), "{curve}");
+    assert_eq!(run.optimizer().lr(), 0.02);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(bits(run.model()), bits(expected.model()));
 }
