@@ -45,6 +45,16 @@ impl Progress {
         self.bar.inc(1);
     }
 
+    /// Advances the bar by one step; the last message stays.
+    pub fn advance_silently(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Prints a line above the bar.
+    pub fn line(&self, text: impl std::fmt::Display) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
     /// Removes the bar and returns the time since its creation.
     pub fn finish(self) -> Duration {
         self.bar.finish_and_clear();

@@ -94,7 +94,7 @@ impl FitControl {
 /// assert!(history.column("train_loss").unwrap().last().unwrap() < &0.5);
 /// # Ok::<(), Error>(())
 /// ```
-pub trait Callback {
+pub trait Callback: Send {
     /// Observes an event.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ pub trait Callback {
     fn on_event(&mut self, event: &TrainingEvent<'_>, control: &mut FitControl) -> Result<()>;
 }
 
-impl<F: FnMut(&TrainingEvent<'_>, &mut FitControl) -> Result<()>> Callback for F {
+impl<F: FnMut(&TrainingEvent<'_>, &mut FitControl) -> Result<()> + Send> Callback for F {
     fn on_event(&mut self, event: &TrainingEvent<'_>, control: &mut FitControl) -> Result<()> {
         self(event, control)
     }

@@ -15,18 +15,22 @@ pub(super) struct LossMeter {
 }
 
 impl LossMeter {
-    /// Adds the scalars of a batch of `samples` samples. Returns their values, which are empty on a device whose values
-    /// are read later.
+    /// Adds the scalars of a batch of `samples` samples. Returns their values, which are empty on a device other than the
+    /// CPU unless they `must_be_read`.
     pub(super) fn add(
         &mut self,
         progress: &mut RunProgress,
         scalars: &NamedScalars,
         samples: f64,
+        must_be_read: bool,
     ) -> Result<&[(&'static str, f64)]> {
         self.values.clear();
         progress.weight += samples;
         if scalars.iter().any(|(_, scalar)| !scalar.device().is_cpu()) {
             self.add_on_device(scalars, samples)?;
+            for (name, scalar) in scalars.iter().filter(|_| must_be_read) {
+                self.values.push((name, scalar.try_item()?));
+            }
             return Ok(&self.values);
         }
         for (name, scalar) in scalars {

@@ -55,7 +55,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Opens a logger, for a run that begins after this number of steps.
-type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + 'f>;
+type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
 /// When a run ends early: after `patience` epochs in which the monitored value has not improved by more than
 /// `min_delta`.
@@ -366,7 +366,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # std::fs::remove_dir_all(&folder).unwrap();
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn logger_from<G: Logger + 'f>(mut self, open: impl FnOnce(u64) -> Result<G> + 'f) -> Self {
+    pub fn logger_from<G: Logger + 'f>(mut self, open: impl FnOnce(u64) -> Result<G> + Send + 'f) -> Self {
         self.opened_loggers.push(Box::new(|step| Ok(Box::new(open(step)?))));
         self
     }

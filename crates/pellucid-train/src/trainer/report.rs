@@ -20,9 +20,14 @@ impl RunReport {
 
     /// Prints a line.
     pub(super) fn line(&self, text: std::fmt::Arguments<'_>) {
-        if !self.is_quiet {
-            eprintln!("{text}");
+        if self.is_quiet {
+            return;
         }
+        #[cfg(feature = "progress")]
+        if let Some(bar) = &self.bar {
+            return bar.line(text);
+        }
+        eprintln!("{text}");
     }
 
     /// Begins an epoch, of which `done` steps were done before.
@@ -38,6 +43,10 @@ impl RunReport {
     pub(super) fn step(&self, scalars: &[(&'static str, f64)]) {
         #[cfg(feature = "progress")]
         if let Some(bar) = &self.bar {
+            // A step whose values were not read leaves those of an earlier step.
+            if scalars.is_empty() {
+                return bar.advance_silently();
+            }
             bar.advance(super::scores::ShortList(scalars));
         }
         let _ = scalars;

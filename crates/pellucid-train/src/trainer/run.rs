@@ -59,6 +59,10 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             if self.is_complete() {
                 break StopReason::Completed;
             }
+            // A run that is resumed may have ended for this reason.
+            if self.is_stuck() {
+                break StopReason::NotImproving;
+            }
             if let Some(reason) = self.run_epoch(&mut loaders, &signals, &mut report)? {
                 break reason;
             }
@@ -94,7 +98,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             let scores = scores.map_err(|error| {
                 self.of_step(BatchPosition { batch: position.batch + index, ..position }, samples, error)
             })?;
-            meter.add(&mut sums, &scores.losses, samples as f64)?;
+            meter.add(&mut sums, &scores.losses, samples as f64, false)?;
             if let Some((output, target)) = &scores.predictions {
                 self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))?;
             }
@@ -132,6 +136,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         let epochs = self.epochs.or(if self.max_steps.is_some() { None } else { Some(1) });
         epochs.is_some_and(|epochs| progress.epoch >= epochs)
             || self.max_steps.is_some_and(|steps| progress.step >= steps)
+    }
+
+    /// Returns whether the monitored value has not improved for too long.
+    fn is_stuck(&self) -> bool {
+        let waited = self.state.0.borrow().waited;
+        self.early_stopping.is_some_and(|options| waited >= options.patience.max(1))
     }
 
     /// Runs an epoch, or the rest of one. Returns the reason if the run ends.
@@ -226,7 +236,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             progress.step += 1;
             progress.step
         };
-        let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, samples as f64)?;
+        let is_logged = step.is_multiple_of(self.log_every);
+        let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, samples as f64, is_logged)?;
         if let Some((_, loss)) = values.first() {
             let skipped = {
                 let progress = &mut *self.state.0.borrow_mut();
@@ -241,7 +252,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
         report.step(values);
         let values = values.to_vec();
-        if step.is_multiple_of(self.log_every) && !self.loggers.is_empty() {
+        if is_logged && !self.loggers.is_empty() {
             self.log_step(step, &values)?;
         }
         self.emit(TrainingEvent::StepEnded { step, scalars: &values })
@@ -312,9 +323,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         }
         self.save_last(loaders.train, loaders.validation.as_deref())?;
         let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
-        let waited = self.state.0.borrow().waited;
-        let is_stuck = self.early_stopping.is_some_and(|options| waited >= options.patience.max(1));
-        Ok(match (requested, is_stuck) {
+        Ok(match (requested, self.is_stuck()) {
             (true, _) => Some(StopReason::Requested),
             (false, true) => Some(StopReason::NotImproving),
             (false, false) => None,

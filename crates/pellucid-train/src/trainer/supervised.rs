@@ -76,6 +76,8 @@ pub struct Supervised<'f, M, L, O, X = Tensor> {
     /// The number of steps since the last update.
     accumulated: u64,
     averages: Option<AveragedModel>,
+    /// Whether the model contains the averages.
+    holds_averages: bool,
 }
 
 impl<'f, M, L, O, X> Supervised<'f, M, L, O, X>
@@ -96,6 +98,7 @@ where
             eager_reason: None,
             accumulated: 0,
             averages: None,
+            holds_averages: false,
         }
     }
 
@@ -318,11 +321,22 @@ where
     }
 
     fn apply_averages(&mut self) -> Result<()> {
-        self.averages.as_mut().map_or(Ok(()), AveragedModel::apply)
+        match &mut self.averages {
+            // Before the first update there are no averages.
+            Some(averages) if averages.count_tensor().try_item::<f64>()? > 0.0 => {
+                averages.apply()?;
+                self.holds_averages = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn restore_weights(&mut self) -> Result<()> {
-        self.averages.as_mut().map_or(Ok(()), AveragedModel::restore)
+        match &mut self.averages {
+            Some(averages) if std::mem::take(&mut self.holds_averages) => averages.restore(),
+            _ => Ok(()),
+        }
     }
 
     fn first_non_finite(&mut self, (x, y): &(X, Tensor)) -> Option<String> {
