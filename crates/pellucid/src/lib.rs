@@ -112,6 +112,11 @@ struct ModulesAndTraining;
 #[doc = include_str!("../../../docs/autograd.md")]
 struct Autograd;
 
+/// Compiles and runs the programs of the page on the training loop as tests.
+#[cfg(all(doctest, feature = "train"))]
+#[doc = include_str!("../../../docs/train.md")]
+struct Train;
+
 /// Compiles and runs the program of the page on errors as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/errors.md")]

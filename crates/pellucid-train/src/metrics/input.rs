@@ -1,6 +1,6 @@
 //! Outputs and targets of a batch, checked and read by the host. Every check is before the first change of a metric.
 
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops};
+use pellucid_tensor::{DType, Error, ReadElement, Result, Shape, Tensor, no_grad, ops};
 
 /// Options of metrics that compare predicted classes with labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +51,7 @@ impl OutputForm {
         let axis_1_removed = || scores[..1].iter().chain(&scores[2..]).eq(labels.iter());
         let has_axis_1_more = scores.rank() == labels.rank() + 1 && scores.rank() > 1 && axis_1_removed();
         match output.dtype().is_float() {
-            true if has_axis_1_more && !is_single => Ok(OutputForm::ClassScores(scores[1])),
+            true if has_axis_1_more && scores[1] > 1 => Ok(OutputForm::ClassScores(scores[1])),
             true if is_single && (has_axis_1_more || same_but_for_unit_axis(scores, labels)) => {
                 Ok(OutputForm::BinaryScores)
             }
@@ -110,13 +110,10 @@ impl ClassBatch {
         let _guard = no_grad();
         let form = OutputForm::new(op, output, target)?;
         let predicted = match form {
-            OutputForm::BinaryScores => Some(ops::gt(output, options.threshold)?),
-            // The largest of no scores does not exist.
-            OutputForm::ClassScores(_) if output.size() == 0 => None,
-            OutputForm::ClassScores(_) => Some(ops::argmax(output, 1)?),
-            OutputForm::Classes => Some(output.clone()),
+            OutputForm::BinaryScores => read(op, ops::gt(output, options.threshold))?,
+            OutputForm::ClassScores(_) => read(op, ops::argmax(output, 1))?,
+            OutputForm::Classes => read::<i64>(op, Ok(output.clone()))?,
         };
-        let predicted = predicted.map_or(Ok(Vec::new()), |classes| classes.try_to_vec::<i64>())?;
         let labels = read_labels(op, form, output, target, options.ignore_index)?;
         let mut pairs = Vec::with_capacity(labels.len());
         for (sample, (&class, &label)) in predicted.iter().zip(&labels).enumerate() {
@@ -137,6 +134,14 @@ impl ClassBatch {
         };
         Ok(ClassBatch { classes, pairs })
     }
+}
+
+/// Reads the elements of the result of an operation. Errors name the metric.
+pub(super) fn read<T: ReadElement>(op: &'static str, result: Result<Tensor>) -> Result<Vec<T>> {
+    result.and_then(|tensor| tensor.try_to_vec()).map_err(|mut error| {
+        error.set_operation(op);
+        error
+    })
 }
 
 /// Returns the label of each sample, `None` for ignored samples.
@@ -176,7 +181,7 @@ pub(super) fn read_labels(
     match (target.dtype(), form) {
         (dtype, OutputForm::BinaryScores) if dtype.is_float() => {
             // Losses of binary scores have float targets.
-            let labels = target.try_to_vec::<f64>()?.into_iter().enumerate();
+            let labels = read::<f64>(op, Ok(target.clone()))?.into_iter().enumerate();
             labels
                 .map(|(sample, label)| match label as i64 {
                     whole if whole as f64 == label => as_class((sample, whole)),
@@ -187,7 +192,7 @@ pub(super) fn read_labels(
         (dtype, _) if dtype.is_float() => {
             Err(Error::dtypes(op, [dtype], "labels are integers; convert class indices with to_dtype(DType::I64)"))
         }
-        _ => target.try_to_vec::<i64>()?.into_iter().enumerate().map(as_class).collect(),
+        _ => read::<i64>(op, Ok(target.clone()))?.into_iter().enumerate().map(as_class).collect(),
     }
 }
 
@@ -199,8 +204,8 @@ pub(super) fn read_scores(op: &'static str, form: OutputForm, output: &Tensor) -
     let _guard = no_grad();
     check_float(op, output)?;
     match form {
-        OutputForm::ClassScores(_) if output.rank() > 2 => ops::movedim(output, 1, -1)?.try_to_vec(),
-        _ => output.try_to_vec(),
+        OutputForm::ClassScores(_) if output.rank() > 2 => read(op, ops::movedim(output, 1, -1)),
+        _ => read(op, Ok(output.clone())),
     }
 }
 
@@ -219,15 +224,10 @@ pub(super) fn check_float(op: &'static str, output: &Tensor) -> Result<()> {
 /// [`Error::InvalidArgument`] names the row.
 pub(super) fn check_probabilities(op: &'static str, scores: &[f64], width: usize, dtype: DType) -> Result<()> {
     let help = "pass probabilities, or set ScoreKind::Logits";
-    // The sum of rounded probabilities differs from 1 by less than this, unless there are very many classes.
-    let tolerance = match dtype {
-        DType::F16 => 2f64.powi(-5),
-        DType::BF16 => 2f64.powi(-3),
-        DType::F64 => 2f64.powi(-26),
-        _ => 2f64.powi(-11),
-    };
+    // The bound of scikit-learn. The sum of rounded probabilities is closer to 1, unless there are very many classes.
+    let tolerance = dtype.epsilon().map_or(0.0, f64::sqrt);
     for (row, scores) in scores.chunks_exact(width).enumerate() {
-        if let Some(score) = scores.iter().find(|&&score| score < 0.0 || score > 1.0) {
+        if let Some(score) = scores.iter().find(|&&score| !score.is_nan() && !(0.0..=1.0).contains(&score)) {
             return Err(Error::invalid(op, format!("sample {row} has the probability {score}; {help}")));
         }
         let sum: f64 = scores.iter().sum();

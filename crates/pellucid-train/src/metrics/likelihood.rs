@@ -1,6 +1,6 @@
 //! The likelihood of the labels: log loss and perplexity.
 
-use super::input::{OutputForm, ScoreKind, check_float, check_probabilities, read_labels, read_scores};
+use super::input::{OutputForm, ScoreKind, check_float, check_probabilities, read, read_labels, read_scores};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::ops::{self, CrossEntropyOptions, Reduction};
@@ -64,12 +64,7 @@ fn class_losses(op: &'static str, output: &Tensor, target: &Tensor, ignore_index
         _ => output.clone(),
     };
     let options = CrossEntropyOptions { ignore_index, reduction: Reduction::None, ..Default::default() };
-    let losses = ops::to_dtype(target, DType::I64).and_then(|target| ops::cross_entropy(&logits, &target, options));
-    let named = |mut error: Error| {
-        error.set_operation(op);
-        error
-    };
-    losses.map_err(named)?.try_to_vec()
+    read(op, ops::to_dtype(target, DType::I64).and_then(|target| ops::cross_entropy(&logits, &target, options)))
 }
 
 /// Returns −log p(label) of each sample, for probabilities, which are clipped to [ε, 1 − ε] of their dtype.
@@ -82,12 +77,7 @@ fn probability_losses(
     let width = if let OutputForm::ClassScores(classes) = form { classes } else { 1 };
     let scores = read_scores(op, form, output)?;
     check_probabilities(op, &scores, width, output.dtype())?;
-    let epsilon = match output.dtype() {
-        DType::F64 => f64::EPSILON,
-        DType::BF16 => 2f64.powi(-7),
-        DType::F16 => 2f64.powi(-10),
-        _ => f64::from(f32::EPSILON),
-    };
+    let epsilon = output.dtype().epsilon().unwrap_or(0.0);
     let loss = |(scores, label): (&[f64], &Option<usize>)| {
         let probability = match (label, form) {
             (Some(label), OutputForm::ClassScores(_)) => scores[*label],

@@ -1,6 +1,6 @@
 //! Metrics of numbers: squared and absolute errors, and the coefficient of determination.
 
-use super::input::{check_float, same_but_for_unit_axis};
+use super::input::{check_float, read, same_but_for_unit_axis};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
@@ -16,7 +16,8 @@ fn read_numbers(op: &'static str, output: &Tensor, target: &Tensor) -> Result<Ve
         return Err(Error::shapes(op, [outputs, targets], help));
     }
     check_float(op, output)?;
-    Ok(output.try_to_vec::<f64>()?.into_iter().zip(target.try_to_vec::<f64>()?).collect())
+    let outputs = read::<f64>(op, Ok(output.clone()))?;
+    Ok(outputs.into_iter().zip(read::<f64>(op, Ok(target.clone()))?).collect())
 }
 
 /// The mean of a function of the error of each element.

@@ -17,7 +17,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 fn assert_checksum(data: &[u8], stored: &[u8]) {
     let crc = crc32c(data);
-    let masked = (crc >> 15 | crc << 17).wrapping_add(0xa282_ead8);
+    let masked = crc.rotate_right(15).wrapping_add(0xa282_ead8);
     assert_eq!(masked, u32::from_le_bytes(stored.try_into().unwrap()));
 }
 

@@ -172,6 +172,25 @@ fn distributions_are_send_and_sync() {
     both![SigmoidTransform, SoftplusTransform, TanhTransform];
 }
 
+#[test]
+fn metrics_and_logs_are_send_and_sync() {
+    use pellucid::train::metrics::*;
+    use pellucid::train::{CsvLogger, History, JsonLinesLogger, Logger};
+    both![Accuracy, TopKAccuracy, Precision, Recall, F1Score, IntersectionOverUnion, ConfusionMatrix, RocAuc];
+    both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
+    both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ClassOptions, LikelihoodOptions, ScoreKind, Goal];
+    both![CsvLogger, JsonLinesLogger, History];
+    is_send::<Vec<Box<dyn Metric>>>();
+    is_send::<Vec<Box<dyn Logger>>>();
+}
+
+#[cfg(feature = "tensorboard")]
+#[test]
+fn event_files_are_send_and_sync() {
+    use pellucid::train::{HyperparameterValue, TensorBoard};
+    both![TensorBoard, HyperparameterValue];
+}
+
 /// A call of a step needs exclusive access, so threads share it through a mutex.
 #[test]
 fn steps_and_trainers_are_send_and_sync() {
