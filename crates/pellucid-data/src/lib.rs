@@ -33,6 +33,8 @@
 //! | `loader` | [`DataLoader`]: batches from worker threads |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
+//! | `table` | [`Table`]: named columns of numbers and text; files of CSV (feature `csv`) and JSON (feature `json`) |
+//! | `preprocessing` | scalers and one-hot codes, which are fitted on training data and saved with the model |
 //! | `idx` | the file format of MNIST (feature `mnist`) |
 //! | `mnist` | the digits of MNIST (feature `mnist`) |
 #![forbid(unsafe_code)]
@@ -45,9 +47,11 @@ mod idx;
 mod loader;
 #[cfg(feature = "mnist")]
 mod mnist;
+mod preprocessing;
 mod progress;
 mod random;
 mod sampler;
+mod table;
 
 pub use batches::Batches;
 pub use collate::{BatchToDevice, Collate, PaddedSequences, pad_sequences};
@@ -59,12 +63,18 @@ pub use loader::{DataLoader, EpochIter, LoaderOptions};
 #[cfg(feature = "mnist")]
 pub use mnist::{Digits, Mnist};
 pub use pellucid_derive::Collate;
+pub use preprocessing::{MinMaxScaler, OneHotEncoder, StandardScaler, UnknownCategory};
 pub use progress::BatchPosition;
 pub use random::{EpochSeed, SplitMix64, for_sample};
 pub use sampler::{
     BatchSampler, BucketBatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, StratifiedSampler,
     WeightedRandomSampler,
 };
+#[cfg(feature = "csv")]
+pub use table::CsvOptions;
+pub use table::{Categories, Column, ColumnType, FillValue, Table, TableTensorOptions};
+#[cfg(feature = "json")]
+pub use table::{JsonValue, read_json_lines};
 
 /// Items that the code of derive macros names.
 #[doc(hidden)]
