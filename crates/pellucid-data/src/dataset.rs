@@ -113,7 +113,7 @@ pub trait Dataset: Send + Sync {
 }
 
 /// Returns an error for a sample that does not exist.
-fn check_index(index: usize, len: usize) -> Result<()> {
+pub(crate) fn check_index(index: usize, len: usize) -> Result<()> {
     if index < len {
         return Ok(());
     }

@@ -3,6 +3,10 @@
 #[cfg(feature = "csv")]
 mod csv;
 mod datasets;
+#[cfg(feature = "image")]
+mod image_reference;
+#[cfg(feature = "image")]
+mod images;
 #[cfg(feature = "json")]
 mod json;
 mod loader;
@@ -13,3 +17,5 @@ mod samplers;
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod scratch;
 mod tables;
+#[cfg(feature = "image")]
+mod transforms;
