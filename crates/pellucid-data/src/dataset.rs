@@ -113,7 +113,7 @@ pub trait Dataset: Send + Sync {
 }
 
 /// Returns an error for a sample that does not exist.
-fn check_index(index: usize, len: usize) -> Result<()> {
+pub(crate) fn check_index(index: usize, len: usize) -> Result<()> {
     if index < len {
         return Ok(());
     }
@@ -485,19 +485,25 @@ pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
     sizes: [S; N],
     seed: u64,
 ) -> Result<[Subset<Arc<D>>; N]> {
-    let order = EpochSeed { seed, epoch: 0 }.permutation(dataset.len())?;
-    let counts = S::counts(&sizes, order.len())?;
+    let parts = split_indices(dataset.len(), &sizes, seed)?;
     let dataset = Arc::new(dataset);
+    let parts: Vec<_> = parts.into_iter().map(|indices| Subset { dataset: dataset.clone(), indices }).collect();
+    Ok(parts.try_into().unwrap_or_else(|_| unreachable!("N sizes give N parts")))
+}
+
+/// Returns the indices of the parts of a random split.
+pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u64) -> Result<Vec<Vec<usize>>> {
+    let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
+    let counts = S::counts(sizes, samples)?;
     let mut rest = order.as_slice();
     let parts = counts.iter().map(|&count| {
         let (part, others) = rest.split_at(count);
         rest = others;
         let mut indices = reserved(count)?;
         indices.extend_from_slice(part);
-        Ok(Subset { dataset: dataset.clone(), indices })
+        Ok(indices)
     });
-    let parts = parts.collect::<Result<Vec<_>>>()?;
-    Ok(parts.try_into().unwrap_or_else(|_| unreachable!("N sizes give N parts")))
+    parts.collect()
 }
 
 /// Returns the classes of samples as a vector, from an integer tensor `[N]`.

@@ -33,6 +33,11 @@
 //! | `loader` | [`DataLoader`]: batches from worker threads |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
+//! | `table` | [`Table`]: named columns of numbers and text; files of CSV (feature `csv`) and JSON (feature `json`) |
+//! | `preprocessing` | scalers and one-hot codes, which are fitted on training data and saved with the model |
+//! | `image` | `Image`, `ImageFolder`: files of PNG and JPEG (feature `image`) |
+//! | `transforms` | augmentation of images (feature `image`) |
+//! | `mix` | [`MixUp`] and [`CutMix`] of batches |
 //! | `idx` | the file format of MNIST (feature `mnist`) |
 //! | `mnist` | the digits of MNIST (feature `mnist`) |
 #![forbid(unsafe_code)]
@@ -42,12 +47,19 @@ mod collate;
 mod dataset;
 #[cfg(feature = "mnist")]
 mod idx;
+#[cfg(feature = "image")]
+mod image;
 mod loader;
+mod mix;
 #[cfg(feature = "mnist")]
 mod mnist;
+mod preprocessing;
 mod progress;
 mod random;
 mod sampler;
+mod table;
+#[cfg(feature = "image")]
+pub mod transforms;
 
 pub use batches::Batches;
 pub use collate::{BatchToDevice, Collate, PaddedSequences, pad_sequences};
@@ -55,16 +67,25 @@ pub use dataset::{
     CachedDataset, ConcatDataset, Dataset, FnDataset, MapDataset, SplitLength, Subset, TensorDataset, VecDataset,
     from_fn, from_vec, random_split,
 };
+#[cfg(feature = "image")]
+pub use image::{DecodeOptions, Image, ImageFolder};
 pub use loader::{DataLoader, EpochIter, LoaderOptions};
+pub use mix::{CutMix, MixUp};
 #[cfg(feature = "mnist")]
 pub use mnist::{Digits, Mnist};
 pub use pellucid_derive::Collate;
+pub use preprocessing::{MinMaxScaler, OneHotEncoder, StandardScaler, UnknownCategory};
 pub use progress::BatchPosition;
-pub use random::{EpochSeed, SplitMix64, for_sample};
+pub use random::{EpochSeed, SplitMix64, for_sample, with_rng};
 pub use sampler::{
     BatchSampler, BucketBatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, StratifiedSampler,
     WeightedRandomSampler,
 };
+#[cfg(feature = "csv")]
+pub use table::CsvOptions;
+pub use table::{Categories, Column, ColumnType, FillValue, Table, TableTensorOptions};
+#[cfg(feature = "json")]
+pub use table::{JsonValue, read_json_lines};
 
 /// Items that the code of derive macros names.
 #[doc(hidden)]

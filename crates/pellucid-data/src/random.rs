@@ -1,6 +1,6 @@
 //! The random numbers of an epoch and of a sample, which depend on seeds and positions only.
 
-use pellucid_tensor::{Error, Generator, Result};
+use pellucid_tensor::{Error, Generator, Result, ops};
 use std::cell::RefCell;
 
 /// The seed of a loader and the number of an epoch, which determine the order of the samples.
@@ -71,6 +71,17 @@ impl SplitMix64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Returns a number that is uniform between two bounds.
+    pub fn uniform_in(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// Returns a number of the standard normal distribution (Box & Muller 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
     /// Permutes the elements of a slice uniformly.
     pub fn shuffle<T>(&mut self, slice: &mut [T]) {
         for i in (1..slice.len()).rev() {
@@ -102,6 +113,8 @@ struct BatchRandom {
     first: usize,
     /// The generator of each sample, once the sample was computed.
     generators: Vec<Option<Generator>>,
+    /// The host's stream of each sample, once it was drawn from, and last the stream of the batch.
+    streams: Vec<Option<SplitMix64>>,
     /// The index in the batch of the sample that is computed.
     current: Option<usize>,
     /// The index in the batch of the sample whose computation failed.
@@ -159,6 +172,53 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
     result
 }
 
+/// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few numbers
+/// are drawn faster than as a tensor.
+///
+/// Inside of a loader, the numbers depend only on the seed, the epoch and the position of the sample, or of the batch
+/// while it is collated. Elsewhere they follow the generator of the thread, and so [`manual_seed`].
+///
+/// ```
+/// use pellucid::data::{DataLoader, Dataset, LoaderOptions, from_vec, with_rng};
+///
+/// let words = from_vec(vec![vec![1i64, 2, 3]; 8]);
+/// let noisy = words.map(|mut word| {
+///     with_rng(|rng| rng.shuffle(&mut word))?;
+///     Ok(word)
+/// });
+/// let batches = |workers| {
+///     let options = LoaderOptions { batch_size: 4, workers, ..Default::default() };
+///     DataLoader::new(&noisy.clone(), options).epoch().map(|batch| batch.unwrap().to_vec()).collect::<Vec<Vec<i64>>>()
+/// };
+/// assert_eq!(batches(0), batches(2));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// [`manual_seed`]: pellucid_tensor::manual_seed
+///
+/// # Errors
+/// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) outside of a loader while a step is captured.
+pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
+    // `f` gets a copy, because it may draw from the thread again.
+    let found = BATCH.with_borrow(|batch| {
+        let batch = batch.as_ref()?;
+        let stream = batch.current.unwrap_or(batch.generators.len());
+        let start = || SplitMix64 { state: !batch.seed.sample_key(batch.first + stream) };
+        Some((stream, batch.streams.get(stream).cloned().flatten().unwrap_or_else(start)))
+    });
+    let Some((stream, mut rng)) = found else {
+        let key: i64 = ops::randint(0, 1 << 53, [1])?.try_item()?;
+        return Ok(f(&mut SplitMix64 { state: mix(key as u64) }));
+    };
+    let result = f(&mut rng);
+    BATCH.with_borrow_mut(|batch| {
+        if let Some(own) = batch.as_mut().and_then(|batch| batch.streams.get_mut(stream)) {
+            *own = Some(rng);
+        }
+    });
+    Ok(result)
+}
+
 /// Ends the computation of a sample, also after a panic.
 struct SampleGuard {
     succeeded: bool,
@@ -181,7 +241,8 @@ impl Drop for SampleGuard {
 /// in the batch of the sample that failed, if one is known.
 pub(crate) fn with_batch<R>(seed: EpochSeed, first: usize, len: usize, f: impl FnOnce() -> R) -> (R, Option<usize>) {
     let generators = std::iter::repeat_with(|| None).take(len).collect();
-    let batch = BatchRandom { seed, first, generators, current: None, failed: None };
+    let streams = vec![None; len + 1];
+    let batch = BatchRandom { seed, first, generators, streams, current: None, failed: None };
     // A data set may read another loader.
     let outer = BATCH.replace(Some(batch));
     let result = f();

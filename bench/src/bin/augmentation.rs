@@ -1,0 +1,45 @@
+//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3 pixels.
+//!
+//! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second, the
+//! largest of ten rounds. `bench/augmentation.py` is the same in torchvision.
+#![allow(clippy::print_stdout, reason = "the program prints its results")]
+
+use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};
+use pellucid::data::{DataLoader, Dataset, EpochSeed, Image, LoaderOptions, SplitMix64, from_vec};
+use pellucid::{Result, Tensor};
+use std::time::Instant;
+
+const IMAGES: usize = 4096;
+const ROUNDS: usize = 10;
+
+/// Prints the images per second of the fastest round.
+fn measure(name: &str, mut round: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut least = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        round()?;
+        least = least.min(start.elapsed().as_secs_f64());
+    }
+    println!("{name}: {:.0} images/s", IMAGES as f64 / least);
+    Ok(())
+}
+
+fn random_image(rng: &mut SplitMix64) -> Image {
+    Image::new((0..32 * 32 * 3).map(|_| rng.below(256) as u8).collect(), [32, 32, 3])
+}
+
+fn main() -> Result<()> {
+    let mut rng = EpochSeed { seed: 0, epoch: 0 }.rng();
+    let images: Vec<Image> = (0..IMAGES).map(|_| random_image(&mut rng)).collect();
+    let crop = RandomCrop::new([32, 32]).padding(4);
+    let flip = RandomHorizontalFlip::default();
+    let jitter = ColorJitter::new(0.4, 0.4, 0.4, 0.1);
+    let normalize = Normalize::new(&[0.4914, 0.4822, 0.4465], &[0.2470, 0.2435, 0.2616]);
+    let augment =
+        move |image: Image| -> Result<Tensor> { normalize.to_tensor(&jitter.apply(flip.apply(crop.apply(image)?)?)?) };
+    let samples = from_vec(images).map(augment);
+    // A loader with the thread of the caller: its samples have random numbers of their own.
+    let options = LoaderOptions { batch_size: 64, shuffle: true, ..Default::default() };
+    let mut each = DataLoader::with_collate(&*Box::leak(Box::new(samples)), options, Ok);
+    measure("crop, flip, colour jitter, tensor, normalise", || each.epoch().try_for_each(|batch| batch.map(drop)))
+}

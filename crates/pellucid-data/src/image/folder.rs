@@ -1,0 +1,132 @@
+//! [`ImageFolder`]: a folder of images for each class.
+
+use super::Image;
+use crate::dataset::{Dataset, check_index};
+use pellucid_tensor::{Error, Result};
+use std::path::{Path, PathBuf};
+
+const OP: &str = "image_folder";
+
+/// The images of a folder with a folder for each class, whose name is the class: `root/cat/1.png`, `root/dog/2.jpg`.
+/// A sample is an RGB image and the number of its class, in the sorted order of the names.
+///
+/// Folders of a class are searched too. Files whose names do not end with `.png`, `.jpg` or `.jpeg`, and hidden ones,
+/// are ignored.
+///
+/// ```no_run
+/// use pellucid::data::transforms::{ImageTransform, Normalize, RandomHorizontalFlip, RandomResizedCrop};
+/// use pellucid::data::{DataLoader, Dataset, ImageFolder, LoaderOptions};
+///
+/// let images = ImageFolder::new("pets/train")?;
+/// println!("{} images of the classes {:?}", images.len(), images.classes());
+/// let augment = (RandomResizedCrop::new([224, 224]), RandomHorizontalFlip::default());
+/// let normalize = Normalize::imagenet();
+/// let samples = images.map(move |(image, class)| Ok((normalize.to_tensor(&augment.apply(image)?)?, class)));
+/// let options = LoaderOptions { batch_size: 64, shuffle: true, workers: 4, ..Default::default() };
+/// for batch in DataLoader::new(samples, options).epoch() {
+///     let (images, classes) = batch?;
+/// }
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    classes: Vec<String>,
+    /// The path and the class of each image.
+    samples: Vec<(PathBuf, i64)>,
+    is_grey: bool,
+}
+
+impl ImageFolder {
+    /// Lists the images of a folder. They are read when they are needed.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the folder cannot be read or has no folder, or a folder in it has no image.
+    pub fn new(root: impl AsRef<Path>) -> Result<ImageFolder> {
+        let root = root.as_ref();
+        let folders: Vec<PathBuf> = entries(root)?.into_iter().filter(|path| path.is_dir()).collect();
+        if folders.is_empty() {
+            let reason = "the folder has no folders; it must have one for each class, with images in it";
+            return Err(Error::file(OP, root, reason));
+        }
+        let (mut classes, mut samples) = (Vec::new(), Vec::new());
+        for folder in folders {
+            let before = samples.len();
+            let class = classes.len() as i64;
+            list_images(&folder, &mut |path| samples.push((path, class)))?;
+            if samples.len() == before {
+                let reason = "the folder of a class has no image (.png, .jpg or .jpeg); remove it, or add images";
+                return Err(Error::file(OP, &folder, reason));
+            }
+            classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+        Ok(ImageFolder { classes, samples, is_grey: false })
+    }
+
+    /// Converts all images to grey in place of RGB.
+    #[must_use]
+    pub fn grey(self) -> Self {
+        ImageFolder { is_grey: true, ..self }
+    }
+
+    /// Returns the names of the classes in sorted order.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// Returns the path and the class of each image.
+    #[doc(alias = "imgs")]
+    pub fn samples(&self) -> &[(PathBuf, i64)] {
+        &self.samples
+    }
+}
+
+impl Dataset for ImageFolder {
+    type Item = (Image, i64);
+
+    fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    fn get(&self, index: usize) -> Result<(Image, i64)> {
+        check_index(index, self.samples.len())?;
+        let (path, class) = &self.samples[index];
+        let image = Image::read(path)?;
+        let image = match (self.is_grey, image.channels()) {
+            (true, 1) | (false, 3) => image,
+            (true, _) => image.to_grey(),
+            (false, _) => image.to_rgb(),
+        };
+        Ok((image, *class))
+    }
+}
+
+/// Returns the paths in a folder in sorted order, without hidden ones.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let unreadable = |error| Error::unreadable_file(OP, folder, &error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Passes the paths of all images in a folder and in its folders.
+fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf)) -> Result<()> {
+    for path in entries(folder)? {
+        let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
+        let is_image =
+            extension.is_some_and(|extension| extension == "png" || extension == "jpg" || extension == "jpeg");
+        // A link to a folder is not followed, because links can form a cycle.
+        match path.is_dir() {
+            true if path.is_symlink() => {}
+            true => list_images(&path, add)?,
+            false if is_image => add(path),
+            false => {}
+        }
+    }
+    Ok(())
+}

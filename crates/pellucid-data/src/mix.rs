@@ -1,0 +1,170 @@
+//! Mixtures of the samples of a batch.
+
+use crate::random::{SplitMix64, with_rng};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+/// Returns a number of the distribution Γ(α, 1) (Marsaglia & Tsang 2000).
+fn draw_gamma(rng: &mut SplitMix64, alpha: f64) -> f64 {
+    if alpha < 1.0 {
+        let boost = (1.0 - rng.uniform()).powf(1.0 / alpha);
+        return draw_gamma(rng, alpha + 1.0) * boost;
+    }
+    let d = alpha - 1.0 / 3.0;
+    let c = (9.0 * d).sqrt().recip();
+    loop {
+        let x = rng.normal();
+        let v = (1.0 + c * x).powi(3);
+        if v > 0.0 && (1.0 - rng.uniform()).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+            return d * v;
+        }
+    }
+}
+
+/// Returns a number of the distribution Beta(α, α).
+fn draw_beta(rng: &mut SplitMix64, alpha: f64) -> f64 {
+    let (a, b) = (draw_gamma(rng, alpha), draw_gamma(rng, alpha));
+    // Both can be rounded to 0 for a small α, whose distribution is near 0 and 1.
+    if a + b > 0.0 { a / (a + b) } else { f64::from(u8::from(rng.uniform() < 0.5)) }
+}
+
+/// Checks a batch, and returns its classes as probabilities `[N, classes]` in the dtype of the inputs.
+fn one_hot_labels(op: &'static str, alpha: f64, classes: usize, inputs: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    if !(alpha > 0.0 && alpha.is_finite()) {
+        return Err(Error::invalid(op, format!("alpha must be positive and finite, got {alpha}")));
+    }
+    if !inputs.dtype().is_float() {
+        let help = "the inputs must have a float dtype; to_dtype(DType::F32) converts them";
+        return Err(Error::dtypes(op, [inputs.dtype()], help));
+    }
+    if inputs.shape().first() != labels.shape().first() {
+        let help = "inputs and labels must have the same number of samples, the length of the first axis";
+        return Err(Error::shapes(op, [inputs.shape(), labels.shape()], help));
+    }
+    match labels.shape().dims() {
+        [_] if labels.dtype() == DType::I64 => {
+            let numbers: Vec<i64> = labels.try_to_vec()?;
+            if let Some(label) = numbers.iter().find(|label| !(0..classes as i64).contains(*label)) {
+                return Err(Error::invalid(op, format!("the labels must be from 0 to {classes} - 1, got {label}")));
+            }
+            ops::to_dtype(&ops::one_hot(labels, classes)?, inputs.dtype())
+        }
+        &[_, width] if labels.dtype().is_float() && width == classes => Ok(labels.clone()),
+        _ => {
+            let help = format!("the labels must be class numbers i64 [N], or probabilities [N, {classes}]");
+            Err(Error::shapes(op, [labels.shape()], help))
+        }
+    }
+}
+
+/// Returns λ x + (1 − λ) y, where y has the samples of x, each at the next position.
+fn mixed(x: &Tensor, share: f64) -> Result<Tensor> {
+    let next = ops::roll(x, 1, 0)?;
+    ops::add(&ops::mul(x, share)?, &ops::mul(&next, 1.0 - share)?)
+}
+
+/// Mixes each sample of a batch with the one before it, and its label accordingly: λ x + (1 − λ) y with
+/// λ ~ Beta(α, α), one for each batch (Zhang et al. 2018).
+///
+/// ```
+/// use pellucid::data::MixUp;
+/// use pellucid::nn::loss::cross_entropy;
+/// use pellucid::{DType, Tensor};
+/// let (images, labels) = (Tensor::rand([4, 3, 8, 8], DType::F32), Tensor::from([0i64, 1, 2, 1]));
+/// let (images, probabilities) = MixUp::new(0.2, 3).apply(&images, &labels)?;
+/// assert_eq!(probabilities.shape().dims(), [4, 3]);
+/// // The loss of PyTorch accepts probabilities of classes.
+/// let loss = cross_entropy(&Tensor::zeros([4, 3], DType::F32), &probabilities);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct MixUp {
+    alpha: f64,
+    classes: usize,
+}
+
+impl MixUp {
+    /// Creates a transform with the parameter α of the distribution of λ, and the number of classes.
+    pub fn new(alpha: f64, classes: usize) -> MixUp {
+        MixUp { alpha, classes }
+    }
+
+    /// Returns the mixed inputs `[N, ..]` and the probabilities of the classes `[N, classes]`. Labels are class numbers
+    /// `i64` `[N]` or probabilities `[N, classes]`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] if the batch has another form; [`Error::InvalidArgument`] for
+    /// an α that is not positive, and a class beyond the number of classes.
+    pub fn apply(&self, inputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
+        let labels = one_hot_labels("mix_up", self.alpha, self.classes, inputs, labels)?;
+        let share = with_rng(|rng| draw_beta(rng, self.alpha))?;
+        Ok((mixed(inputs, share)?, mixed(&labels, share)?))
+    }
+}
+
+/// Replaces a rectangle of each image of a batch by that of the image before it, and mixes its label in proportion to
+/// the areas (Yun et al. 2019). The share of the area that is kept has the distribution Beta(α, α).
+#[derive(Clone, Copy, Debug)]
+pub struct CutMix {
+    alpha: f64,
+    classes: usize,
+}
+
+impl CutMix {
+    /// Creates a transform with the parameter α of the distribution of the area, and the number of classes.
+    pub fn new(alpha: f64, classes: usize) -> CutMix {
+        CutMix { alpha, classes }
+    }
+
+    /// Returns the mixed images `[N, C, H, W]` and the probabilities of the classes `[N, classes]`. Labels are class
+    /// numbers `i64` `[N]` or probabilities `[N, classes]`.
+    ///
+    /// # Errors
+    /// The errors of [`MixUp::apply`]; [`Error::ShapeMismatch`] for images without four axes.
+    pub fn apply(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
+        let op = "cut_mix";
+        let &[_, _, height, width] = images.shape().dims() else {
+            return Err(Error::shapes(op, [images.shape()], "the images must have the axes [N, C, H, W]"));
+        };
+        let labels = one_hot_labels(op, self.alpha, self.classes, images, labels)?;
+        let [rows, columns] = with_rng(|rng| {
+            let half = 0.5 * (1.0 - draw_beta(rng, self.alpha)).sqrt();
+            // The rectangle is cut off at the edges of the image.
+            [height, width].map(|len| {
+                let (center, half) = (rng.below(len.max(1)), (half * len as f64) as usize);
+                center.saturating_sub(half)..(center + half).min(len)
+            })
+        })?;
+        let area = (rows.len() * columns.len()) as f64 / (height * width).max(1) as f64;
+        let next = ops::roll(images, 1, 0)?;
+        let result = ops::copy(images)?;
+        let part = |tensor: &Tensor| {
+            let part = ops::narrow(tensor, 2, rows.start, rows.len())?;
+            ops::narrow(&part, 3, columns.start, columns.len())
+        };
+        ops::copy_(&part(&result)?, &part(&next)?)?;
+        Ok((result, mixed(&labels, 1.0 - area)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::EpochSeed;
+
+    #[test]
+    fn shares_have_the_moments_of_their_distribution() {
+        for alpha in [0.2, 1.0, 4.0] {
+            let mut rng = EpochSeed { seed: 1, epoch: 0 }.rng();
+            let shares: Vec<f64> = (0..20_000).map(|_| draw_beta(&mut rng, alpha)).collect();
+            assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)));
+            let mean = shares.iter().sum::<f64>() / 2e4;
+            let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / 2e4;
+            let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
+            assert!((mean - 0.5).abs() < 0.012, "alpha {alpha}: the mean must be near 0.5, got {mean}");
+            assert!(
+                (variance / expected - 1.0).abs() < 0.05,
+                "alpha {alpha}: variance {variance}, expected {expected}"
+            );
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One-hot codes of categories.
+
+use crate::random::reserved;
+use crate::table::{Categories, Column, Table};
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{Error, Result, Tensor, lock};
+use std::sync::Mutex;
+
+/// What [`OneHotEncoder::transform`] does with a category that the training rows do not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownCategory {
+    /// It returns an error.
+    #[default]
+    Refuse,
+    /// The code consists of zeros.
+    Ignore,
+}
+
+/// The names of the categories of a column.
+#[derive(Clone, Debug, PartialEq)]
+struct EncodedColumn {
+    name: String,
+    categories: Vec<String>,
+}
+
+/// Encodes columns of text or integers: a category with the index i of K becomes K numbers, 1 at i and 0 elsewhere.
+///
+/// ```
+/// use pellucid::data::{Column, OneHotEncoder, Table};
+/// let table = Table::from_columns([("city", Column::from(vec!["Rome", "Oslo", "Rome"]))])?;
+/// let encoder = OneHotEncoder::new();
+/// let codes = encoder.fit_transform(&table, &["city"])?;
+/// assert_eq!(encoder.feature_names()?, ["city_Oslo", "city_Rome"]);
+/// assert_eq!(codes.to_vec2::<f32>(), [[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// Concatenate the codes with scaled numbers: `Tensor::concatenate(&[&numbers, &codes], 1)`.
+#[derive(Debug, Default)]
+pub struct OneHotEncoder {
+    unknown: UnknownCategory,
+    columns: Mutex<Option<Vec<EncodedColumn>>>,
+}
+
+const OP: &str = "one_hot_encoder";
+
+impl Clone for OneHotEncoder {
+    fn clone(&self) -> Self {
+        OneHotEncoder { unknown: self.unknown, columns: Mutex::new(lock(&self.columns).clone()) }
+    }
+}
+
+/// Returns the categories of a column of text or integers.
+fn categories_of(name: &str, column: &Column) -> Result<Categories> {
+    if matches!(column, Column::Float(_)) {
+        let help = format!("to_categories({name:?}) makes each different number a category");
+        return Err(Error::invalid(
+            OP,
+            format!("the column {name:?} must have text or integers, but has floats; {help}"),
+        ));
+    }
+    let categories = column.to_categories();
+    match categories.codes().iter().position(|code| *code < 0) {
+        None => Ok(categories),
+        Some(row) => Err(Error::invalid(
+            OP,
+            format!(
+                "the value of the column {name:?} in row {row} is missing; drop_missing() or fill_missing(..) first"
+            ),
+        )),
+    }
+}
+
+impl OneHotEncoder {
+    /// Creates an encoder without categories.
+    pub fn new() -> OneHotEncoder {
+        OneHotEncoder::default()
+    }
+
+    /// Sets the treatment of categories that the training rows do not have. Default: [`UnknownCategory::Refuse`].
+    #[doc(alias = "handle_unknown")]
+    #[must_use]
+    pub fn unknown(self, unknown: UnknownCategory) -> Self {
+        OneHotEncoder { unknown, ..self }
+    }
+
+    /// Stores the categories of these columns, and replaces earlier ones. The parts of a split have the categories of
+    /// the whole table.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no column of a name, it has floats, or a value is missing.
+    pub fn fit(&self, table: &Table, names: &[impl AsRef<str>]) -> Result<()> {
+        let encoded = |name: &str| {
+            let categories = categories_of(name, table.column(name)?)?.names().to_vec();
+            Ok(EncodedColumn { name: name.to_string(), categories })
+        };
+        let columns = names.iter().map(|name| encoded(name.as_ref())).collect::<Result<Vec<_>>>()?;
+        *lock(&self.columns) = Some(columns);
+        Ok(())
+    }
+
+    /// Returns the codes of the fitted columns: `f32` `[rows, K]`, where K is the number of all categories.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] before [`fit`](Self::fit), if the table does not have the columns or a value is
+    /// missing, and for an [unknown category](Self::unknown); [`Error::OutOfMemory`].
+    pub fn transform(&self, table: &Table) -> Result<Tensor> {
+        let columns = self.fitted()?;
+        let width: usize = columns.iter().map(|column| column.categories.len()).sum();
+        let mut codes = reserved(table.len().saturating_mul(width))?;
+        codes.resize(table.len() * width, 0.0f32);
+        let mut first = 0;
+        for EncodedColumn { name, categories } in &columns {
+            let values = categories_of(name, table.column(name)?)?;
+            for row in 0..table.len() {
+                let text = values.text(row).unwrap_or_default();
+                match categories.iter().position(|category| category == text) {
+                    Some(code) => codes[row * width + first + code] = 1.0,
+                    None if self.unknown == UnknownCategory::Ignore => {}
+                    None => {
+                        let reason = format!(
+                            "the column {name:?} has {text:?} in row {row}, which the fitted rows do not have; \
+                             unknown(UnknownCategory::Ignore) encodes it as zeros"
+                        );
+                        return Err(Error::invalid(OP, reason));
+                    }
+                }
+            }
+            first += categories.len();
+        }
+        Tensor::try_new(codes, [table.len(), width])
+    }
+
+    /// Calls [`fit`](Self::fit) and [`transform`](Self::transform).
+    ///
+    /// # Errors
+    /// The errors of both.
+    pub fn fit_transform(&self, table: &Table, names: &[impl AsRef<str>]) -> Result<Tensor> {
+        self.fit(table, names)?;
+        self.transform(table)
+    }
+
+    /// Returns the name of each number of a code: the name of the column and of the category.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] before [`fit`](Self::fit).
+    #[doc(alias = "get_feature_names_out")]
+    pub fn feature_names(&self) -> Result<Vec<String>> {
+        let columns = self.fitted()?;
+        let names = |column: &EncodedColumn| {
+            let EncodedColumn { name, categories } = column;
+            categories.iter().map(|category| format!("{name}_{category}")).collect::<Vec<_>>()
+        };
+        Ok(columns.iter().flat_map(names).collect())
+    }
+
+    fn fitted(&self) -> Result<Vec<EncodedColumn>> {
+        let reason = "the encoder has no categories yet; fit(&table, &[..]) stores them";
+        lock(&self.columns).clone().ok_or_else(|| Error::invalid(OP, reason))
+    }
+}
+
+/// Returns texts as two tensors: their bytes `u8`, and the number of bytes of each `i64`.
+fn texts_to_tensors(texts: &[String]) -> Result<[Tensor; 2]> {
+    let bytes = texts.concat().into_bytes();
+    let lengths: Vec<i64> = texts.iter().map(|text| text.len() as i64).collect();
+    let len = bytes.len();
+    Ok([Tensor::try_new(bytes, [len])?, Tensor::try_new(lengths, [texts.len()])?])
+}
+
+/// Returns the texts of [`texts_to_tensors`].
+fn texts_of_tensors(state: &StateDict, name: &str) -> Result<Vec<String>> {
+    let entry = |part: &str| {
+        let key = format!("{name}.{part}");
+        let missing = vec![key.clone()];
+        state.get(&key).ok_or(Error::StateDict { op: OP, missing, unexpected: vec![], wrong_shapes: vec![] })
+    };
+    let damaged = || Error::invalid(OP, format!("the texts of {name} are damaged"));
+    let (bytes, lengths): (Vec<u8>, Vec<i64>) = (entry("bytes")?.try_to_vec()?, entry("lengths")?.try_to_vec()?);
+    let mut rest = bytes.as_slice();
+    let text = |length: i64| {
+        let (text, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+        rest = after;
+        String::from_utf8(text.to_vec()).ok()
+    };
+    let texts = lengths.into_iter().map(text).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
+    if rest.is_empty() { Ok(texts) } else { Err(damaged()) }
+}
+
+/// The names of the columns and categories, as bytes of UTF-8.
+impl Stateful for OneHotEncoder {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        // An encoder that is not fitted has no state.
+        let Some(columns) = lock(&self.columns).clone() else { return Ok(Vec::new()) };
+        let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+        let lists = columns.iter().enumerate().map(|(i, column)| (format!("categories.{i}"), &column.categories));
+        let mut state = Vec::new();
+        for (name, texts) in std::iter::once(("columns".to_string(), &names)).chain(lists) {
+            let [bytes, lengths] = texts_to_tensors(texts)?;
+            state.extend([(format!("{name}.bytes"), bytes), (format!("{name}.lengths"), lengths)]);
+        }
+        Ok(state)
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        if state.is_empty() && lock(&self.columns).is_none() {
+            return Ok(StateLoad::default());
+        }
+        let names = texts_of_tensors(state, "columns")?;
+        let columns = names.into_iter().enumerate().map(|(i, name)| {
+            Ok(EncodedColumn { name, categories: texts_of_tensors(state, &format!("categories.{i}"))? })
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        if let Some(key) = state.keys().find(|key| {
+            let list = key.strip_suffix(".bytes").or_else(|| key.strip_suffix(".lengths")).unwrap_or(key);
+            list != "columns" && !(0..columns.len()).any(|i| list == format!("categories.{i}"))
+        }) {
+            let unexpected = vec![key.clone()];
+            return Err(Error::StateDict { op: OP, missing: vec![], unexpected, wrong_shapes: vec![] });
+        }
+        Ok(StateLoad::default().then(move || {
+            *lock(&self.columns) = Some(columns);
+            Ok(())
+        }))
+    }
+}

@@ -1,0 +1,291 @@
+//! The columns of a table: floats, integers and categories.
+
+use crate::random::reserved;
+use pellucid_tensor::{Error, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The values of a column of a [`Table`](crate::Table).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// Floats. A missing value is NaN.
+    Float(Vec<f64>),
+    /// Integers. None is missing: a column of integers with missing values has floats.
+    Integer(Vec<i64>),
+    /// Text.
+    Category(Categories),
+}
+
+/// The type of a [`Column`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnType {
+    /// [`Column::Float`].
+    Float,
+    /// [`Column::Integer`].
+    Integer,
+    /// [`Column::Category`].
+    Category,
+}
+
+/// Texts, as the index of each in the sorted list of all different texts.
+///
+/// The rows that are selected from a table keep the list, so the parts of a split have the same codes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Categories {
+    names: Arc<[String]>,
+    /// The index of each text in `names`; -1 if it is missing.
+    codes: Vec<i64>,
+}
+
+impl Categories {
+    /// Creates categories from texts, of which `None` is missing.
+    pub fn new<T: AsRef<str>>(texts: &[Option<T>]) -> Categories {
+        let texts = || texts.iter().map(|text| text.as_ref().map(AsRef::as_ref));
+        let sorted: BTreeSet<&str> = texts().flatten().collect();
+        let names: Arc<[String]> = sorted.into_iter().map(String::from).collect();
+        let code = |text: &str| names.binary_search_by(|name| name.as_str().cmp(text)).map_or(-1, |code| code as i64);
+        let codes = texts().map(|text| text.map_or(-1, code)).collect();
+        Categories { names, codes }
+    }
+
+    /// Creates categories from integers, whose texts are in the order of the numbers.
+    fn of_integers(values: &[i64]) -> Categories {
+        let sorted: Vec<i64> = values.iter().copied().collect::<BTreeSet<i64>>().into_iter().collect();
+        let code = |value: &i64| sorted.binary_search(value).map_or(-1, |code| code as i64);
+        Categories { names: sorted.iter().map(i64::to_string).collect(), codes: values.iter().map(code).collect() }
+    }
+
+    /// Returns the different texts.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Returns the index of each text in [`names`](Categories::names), -1 if it is missing.
+    pub fn codes(&self) -> &[i64] {
+        &self.codes
+    }
+
+    /// Returns the text of a row, `None` if it is missing or the row does not exist.
+    pub fn text(&self, row: usize) -> Option<&str> {
+        let code = usize::try_from(*self.codes.get(row)?).ok()?;
+        self.names.get(code).map(String::as_str)
+    }
+
+    /// Returns the code of a text, which is added to the names if no row has it.
+    fn with_name(&self, text: &str) -> (Categories, i64) {
+        if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
+            return (self.clone(), code as i64);
+        }
+        let mut texts: Vec<Option<&str>> = (0..self.codes.len()).map(|row| self.text(row)).collect();
+        texts.push(Some(text));
+        let mut categories = Categories::new(&texts);
+        let code = categories.codes.pop().unwrap_or(-1);
+        (categories, code)
+    }
+
+    /// Returns these categories with `text` in place of missing texts.
+    pub(super) fn filled(&self, text: &str) -> Categories {
+        let (mut categories, code) = self.with_name(text);
+        categories.codes.iter_mut().filter(|code| **code < 0).for_each(|missing| *missing = code);
+        categories
+    }
+}
+
+impl Column {
+    /// Returns the number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Column::Float(values) => values.len(),
+            Column::Integer(values) => values.len(),
+            Column::Category(categories) => categories.codes.len(),
+        }
+    }
+
+    /// Returns true if there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the type of the values.
+    pub fn column_type(&self) -> ColumnType {
+        match self {
+            Column::Float(_) => ColumnType::Float,
+            Column::Integer(_) => ColumnType::Integer,
+            Column::Category(_) => ColumnType::Category,
+        }
+    }
+
+    /// Returns true if the value of a row is missing.
+    pub fn is_missing(&self, row: usize) -> bool {
+        match self {
+            Column::Float(values) => values.get(row).is_some_and(|value| value.is_nan()),
+            Column::Integer(_) => false,
+            Column::Category(categories) => categories.codes.get(row).is_some_and(|code| *code < 0),
+        }
+    }
+
+    /// Returns the value of a row as text: an empty text if it is missing.
+    pub fn text(&self, row: usize) -> String {
+        let text = match self {
+            _ if self.is_missing(row) => None,
+            Column::Float(values) => values.get(row).map(|value| format!("{value:?}")),
+            Column::Integer(values) => values.get(row).map(i64::to_string),
+            Column::Category(categories) => categories.text(row).map(String::from),
+        };
+        text.unwrap_or_default()
+    }
+
+    /// Returns the values of these rows, which exist.
+    pub(super) fn take_rows(&self, rows: &[usize]) -> Result<Column> {
+        fn taken<T: Copy>(values: &[T], rows: &[usize]) -> Result<Vec<T>> {
+            let mut result = reserved(rows.len())?;
+            result.extend(rows.iter().map(|&row| values[row]));
+            Ok(result)
+        }
+        Ok(match self {
+            Column::Float(values) => Column::Float(taken(values, rows)?),
+            Column::Integer(values) => Column::Integer(taken(values, rows)?),
+            Column::Category(Categories { names, codes }) => {
+                Column::Category(Categories { names: names.clone(), codes: taken(codes, rows)? })
+            }
+        })
+    }
+
+    /// Returns the values as categories: floats by their texts, integers in the order of the numbers.
+    pub(crate) fn to_categories(&self) -> Categories {
+        match self {
+            Column::Float(values) => {
+                let text = |row: usize| (!values[row].is_nan()).then(|| self.text(row));
+                Categories::new(&(0..values.len()).map(text).collect::<Vec<_>>())
+            }
+            Column::Integer(values) => Categories::of_integers(values),
+            Column::Category(categories) => categories.clone(),
+        }
+    }
+}
+
+/// Texts that become a column: numbers if all are, else categories.
+pub(super) struct TextColumn<'a> {
+    /// The texts, of which `None` is missing.
+    pub(super) texts: Vec<Option<&'a str>>,
+}
+
+/// The row and the text of a value that does not have the type of its column.
+pub(super) struct WrongValue<'a> {
+    pub(super) row: usize,
+    pub(super) text: &'a str,
+    pub(super) needed: &'static str,
+}
+
+impl<'a> TextColumn<'a> {
+    /// Returns a column of the narrowest type that contains all values exactly. Integers beyond 64 bits are categories,
+    /// because floats would round them.
+    pub(super) fn infer(&self) -> Column {
+        let numbers = [ColumnType::Integer, ColumnType::Float];
+        let found = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
+        match found {
+            // A column without any value has no type; floats can represent it.
+            Some(column) if !self.texts.iter().flatten().any(|text| is_large_integer(text)) => column,
+            _ => Column::Category(Categories::new(&self.texts)),
+        }
+    }
+
+    /// Returns a column of a type, or the first value that does not have it. A column of integers with missing values
+    /// has floats.
+    pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
+        match column_type {
+            ColumnType::Category => Ok(Column::Category(Categories::new(&self.texts))),
+            ColumnType::Float => self.floats(|text| text.parse().ok(), "a number").map(Column::Float),
+            ColumnType::Integer if self.texts.iter().all(Option::is_some) => {
+                self.numbers(|text| text.parse().ok(), 0, "an integer").map(Column::Integer)
+            }
+            ColumnType::Integer => {
+                let exact = |text: &str| text.parse::<i64>().ok().map(|value| value as f64);
+                self.floats(exact, "an integer").map(Column::Float)
+            }
+        }
+    }
+
+    fn floats(
+        &self,
+        parse: impl Fn(&str) -> Option<f64>,
+        needed: &'static str,
+    ) -> std::result::Result<Vec<f64>, WrongValue<'a>> {
+        self.numbers(parse, f64::NAN, needed)
+    }
+
+    fn numbers<T: Copy>(
+        &self,
+        parse: impl Fn(&str) -> Option<T>,
+        missing: T,
+        needed: &'static str,
+    ) -> std::result::Result<Vec<T>, WrongValue<'a>> {
+        let number = |(row, text): (usize, &Option<&'a str>)| match text {
+            None => Ok(missing),
+            Some(text) => parse(text).ok_or(WrongValue { row, text, needed }),
+        };
+        self.texts.iter().enumerate().map(number).collect()
+    }
+}
+
+/// Returns true for the text of an integer that is not an `i64`.
+fn is_large_integer(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() && text.parse::<i64>().is_err()
+}
+
+impl From<Vec<f64>> for Column {
+    fn from(values: Vec<f64>) -> Column {
+        Column::Float(values)
+    }
+}
+
+impl From<Vec<i64>> for Column {
+    fn from(values: Vec<i64>) -> Column {
+        Column::Integer(values)
+    }
+}
+
+impl From<Vec<String>> for Column {
+    fn from(texts: Vec<String>) -> Column {
+        Column::Category(Categories::new(&texts.into_iter().map(Some).collect::<Vec<_>>()))
+    }
+}
+
+impl From<Vec<&str>> for Column {
+    fn from(texts: Vec<&str>) -> Column {
+        Column::Category(Categories::new(&texts.into_iter().map(Some).collect::<Vec<_>>()))
+    }
+}
+
+impl From<Categories> for Column {
+    fn from(categories: Categories) -> Column {
+        Column::Category(categories)
+    }
+}
+
+/// Returns the values of a column as floats.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for text.
+pub(super) fn floats_of(op: &'static str, name: &str, column: &Column) -> Result<Vec<f64>> {
+    match column {
+        Column::Float(values) => Ok(values.clone()),
+        Column::Integer(values) => Ok(values.iter().map(|&value| value as f64).collect()),
+        Column::Category(categories) => Err(text_error(op, name, categories)),
+    }
+}
+
+/// Returns an error for text in place of numbers, with the first text that is not a number.
+pub(super) fn text_error(op: &'static str, name: &str, categories: &Categories) -> Error {
+    let is_text = |row: &usize| categories.text(*row).is_some_and(|text| text.parse::<f64>().is_err());
+    let example = match (0..categories.codes.len()).find(is_text) {
+        Some(row) => format!(", such as {:?} in row {row}", categories.text(row).unwrap_or_default()),
+        None => String::new(),
+    };
+    let reason = format!(
+        "the column {name:?} must have numbers, but has text{example}; labels(..) returns the codes of its categories, \
+         and OneHotEncoder encodes them"
+    );
+    Error::invalid(op, reason)
+}

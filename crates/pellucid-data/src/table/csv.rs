@@ -1,0 +1,249 @@
+//! Files of comma-separated values (RFC 4180), with a delimiter of choice.
+
+use super::column::{TextColumn, WrongValue};
+use super::{Column, ColumnType, Table, list_names};
+use ::csv::{ReaderBuilder, StringRecord, Trim};
+use pellucid_tensor::{Error, Result};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The largest number of bytes of a file: a larger one, such as a device, would fill the memory.
+const MAX_BYTES: u64 = 8 << 30;
+
+/// The largest number of columns. A file with more has another delimiter or is no table.
+const MAX_COLUMNS: usize = 1 << 16;
+
+/// The options of [`Table::read_csv`].
+///
+/// ```
+/// use pellucid::data::{ColumnType, CsvOptions, Table};
+///
+/// let options = CsvOptions {
+///     delimiter: ';',
+///     names: &["id", "age", "city"],
+///     header: false,
+///     missing: &["?"],
+///     types: &[("id", ColumnType::Category)],
+///     ..Default::default()
+/// };
+/// let table = Table::from_csv("007;31;Rome\n008;?;\"Rio; Brazil\"\n", options)?;
+/// assert_eq!(table.categories("id")?, ["007", "008"]);
+/// assert!(table.floats("age")?[1].is_nan());
+/// assert_eq!(table.categories("city")?, ["Rio; Brazil", "Rome"]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CsvOptions<'a> {
+    /// Whether the first line has the names of the columns. Default: true.
+    pub header: bool,
+    /// The names of the columns, in place of those of the header. Default: none.
+    pub names: &'a [&'a str],
+    /// The columns that are read, in the order of this list. Default: all, by an empty list.
+    #[doc(alias = "usecols")]
+    pub columns: &'a [&'a str],
+    /// The character between two fields, of ASCII. Default: a comma.
+    #[doc(alias = "sep")]
+    pub delimiter: char,
+    /// The character with which lines of comments begin, of ASCII. Default: none.
+    pub comment: Option<char>,
+    /// The texts of missing values. Default: the empty text, `NA`, `N/A`, `NaN`, `null`, and their variants of pandas.
+    #[doc(alias = "na_values")]
+    pub missing: &'a [&'a str],
+    /// Whether values may be missing: a missing number becomes NaN, and a column of integers then has floats. Default:
+    /// true.
+    pub allow_missing: bool,
+    /// The types of columns. Other columns have integers if all values are, else floats if all are numbers, else text.
+    /// Default: none.
+    #[doc(alias = "dtype")]
+    pub types: &'a [(&'a str, ColumnType)],
+}
+
+impl Default for CsvOptions<'_> {
+    fn default() -> Self {
+        CsvOptions {
+            header: true,
+            names: &[],
+            columns: &[],
+            delimiter: ',',
+            comment: None,
+            missing: &["", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"],
+            allow_missing: true,
+            types: &[],
+        }
+    }
+}
+
+impl Table {
+    /// Reads a file of comma-separated values. Fields may be quoted by `"`. White space around a field is dropped, and
+    /// so are empty lines.
+    ///
+    /// ```no_run
+    /// use pellucid::data::{CsvOptions, Table};
+    /// let table = Table::read_csv("houses.csv", CsvOptions::default())?;
+    /// println!("{table}");
+    /// let (x, y) = (table.tensor(&["area", "rooms"])?, table.tensor(&["price"])?);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be read, with the line and the column: for a line with another number of
+    /// fields, a value that does not have the type of its column, a missing value that is not allowed, two columns of
+    /// one name, or a name of the options that does not exist; [`Error::OutOfMemory`].
+    pub fn read_csv(path: impl AsRef<Path>, options: CsvOptions<'_>) -> Result<Table> {
+        let (op, path) = ("read_csv", path.as_ref());
+        let file = File::open(path).map_err(|error| Error::unreadable_file(op, path, &error))?;
+        let is_folder = file.metadata().map(|data| data.is_dir());
+        if is_folder.map_err(|error| Error::unreadable_file(op, path, &error))? {
+            return Err(Error::file(op, path, "the path is a folder: add the name of a file"));
+        }
+        let mut bytes = Vec::new();
+        // One byte beyond the limit reveals a larger file.
+        let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|error| Error::unreadable_file(op, path, &error))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(Error::file(op, path, format!("the file has more than {MAX_BYTES} bytes; split it")));
+        }
+        parse(&bytes, options).map_err(|reason| Error::file(op, path, reason))
+    }
+
+    /// Parses text of comma-separated values, as [`read_csv`](Table::read_csv) does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the line and the column, in the cases of [`read_csv`](Table::read_csv).
+    pub fn from_csv(text: &str, options: CsvOptions<'_>) -> Result<Table> {
+        parse(text.as_bytes(), options).map_err(|reason| Error::invalid("from_csv", reason))
+    }
+}
+
+/// The lines of a file.
+struct CsvLines<'a> {
+    bytes: &'a [u8],
+    names: Vec<String>,
+    records: Vec<StringRecord>,
+    comment: Option<u8>,
+}
+
+impl CsvLines<'_> {
+    /// Returns the number of the line of a row, from 1.
+    fn line(&self, row: usize) -> u64 {
+        self.records[row].position().map_or(0, |position| line_of(position, self.bytes, self.comment))
+    }
+}
+
+/// Returns the number of the line of a record, from 1. The position of the parser is before the empty lines and
+/// comments that it skips.
+fn line_of(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64 {
+    let mut line = position.line();
+    let mut rest = &bytes[bytes.len().min(position.byte() as usize)..];
+    while let Some(&first) = rest.first() {
+        let is_comment = comment == Some(first);
+        let skipped = match first {
+            b'\r' | b'\n' => 1,
+            _ if is_comment => rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |end| end + 1),
+            _ => break,
+        };
+        line += u64::from(first == b'\n' || is_comment);
+        rest = &rest[skipped..];
+    }
+    line
+}
+
+/// Parses comma-separated values. The error text has the line and the column.
+fn parse(bytes: &[u8], options: CsvOptions<'_>) -> std::result::Result<Table, String> {
+    let lines = read_lines(bytes, options)?;
+    let known = || list_names(lines.names.iter().map(String::as_str));
+    let index_of = |name: &str| {
+        let index = lines.names.iter().position(|other| other == name);
+        index.ok_or_else(|| format!("there is no column {name:?}; the columns are {}", known()))
+    };
+    for (name, _) in options.types {
+        index_of(name)?;
+    }
+    let columns = match options.columns {
+        [] => (0..lines.names.len()).collect(),
+        names => names.iter().map(|name| index_of(name)).collect::<std::result::Result<Vec<_>, _>>()?,
+    };
+    let columns = columns.into_iter().map(|index| Ok((lines.names[index].clone(), column(&lines, index, options)?)));
+    let columns = columns.collect::<std::result::Result<Vec<_>, String>>()?;
+    Table::from_columns(columns).map_err(|error| error.to_string())
+}
+
+/// Reads all lines, and checks their numbers of fields and the names.
+fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Result<CsvLines<'a>, String> {
+    let ascii = |what: &str, character: char| {
+        u8::try_from(character)
+            .ok()
+            .filter(u8::is_ascii)
+            .ok_or_else(|| format!("the {what} must be a character of ASCII, got {character:?}"))
+    };
+    let mut builder = ReaderBuilder::new();
+    builder.has_headers(false).flexible(true).trim(Trim::All).delimiter(ascii("delimiter", options.delimiter)?);
+    let comment = options.comment.map(|character| ascii("comment", character)).transpose()?;
+    let records = builder.comment(comment).from_reader(bytes).into_records();
+    let mut records: Vec<StringRecord> = records
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|error| describe(&error, |position| line_of(position, bytes, comment)))?;
+    let header = if options.header && !records.is_empty() { Some(records.remove(0)) } else { None };
+    let names: Vec<String> = match (options.names, &header) {
+        ([], Some(header)) => header.iter().map(String::from).collect(),
+        ([], None) if records.is_empty() => return Err("the file is empty".to_string()),
+        ([], None) => (0..records[0].len()).map(|index| index.to_string()).collect(),
+        (names, _) => names.iter().map(|name| name.to_string()).collect(),
+    };
+    if names.len() > MAX_COLUMNS {
+        return Err(format!("the first line has {} fields; a table has at most {MAX_COLUMNS} columns", names.len()));
+    }
+    if let Some(name) = (1..names.len()).find(|&i| names[..i].contains(&names[i])).map(|i| &names[i]) {
+        let help = "name all columns by the option `names`";
+        return Err(format!("two columns have the name {name:?}; {help}"));
+    }
+    let lines = CsvLines { bytes, names, records, comment };
+    let expected = lines.names.len();
+    let checked = header.as_ref().filter(|_| !options.names.is_empty());
+    if let Some(header) = checked.filter(|header| header.len() != expected) {
+        return Err(format!("the option `names` has {expected} names, but the header has {} fields", header.len()));
+    }
+    if let Some(row) = lines.records.iter().position(|record| record.len() != expected) {
+        let (line, found) = (lines.line(row), lines.records[row].len());
+        let names = list_names(lines.names.iter().map(String::as_str));
+        return Err(format!(
+            "line {line} has {found} fields, but there are {expected} columns: {names}; check the delimiter, {:?}, and \
+             the quotes",
+            options.delimiter
+        ));
+    }
+    Ok(lines)
+}
+
+/// Describes an error of the parser, with its line.
+fn describe(error: &::csv::Error, line: impl Fn(&::csv::Position) -> u64) -> String {
+    let line = error.position().map_or_else(String::new, |position| format!("line {}: ", line(position)));
+    match error.kind() {
+        ::csv::ErrorKind::Utf8 { .. } => format!("{line}the text is not UTF-8; convert the file"),
+        _ => format!("{line}{error}"),
+    }
+}
+
+/// Returns the values of a column.
+fn column(lines: &CsvLines<'_>, index: usize, options: CsvOptions<'_>) -> std::result::Result<Column, String> {
+    let name = &lines.names[index];
+    let present = |record: &'_ StringRecord| {
+        let text = record.get(index).unwrap_or_default();
+        !options.missing.contains(&text)
+    };
+    if let Some(row) = lines.records.iter().position(|record| !options.allow_missing && !present(record)) {
+        return Err(format!(
+            "line {}, column {name:?}: the value is missing; `allow_missing: true` permits it",
+            lines.line(row)
+        ));
+    }
+    let text = |record| if present(record) { record.get(index) } else { None };
+    let texts = TextColumn { texts: lines.records.iter().map(text).collect() };
+    match options.types.iter().find(|(other, _)| other == name) {
+        None => Ok(texts.infer()),
+        Some((_, column_type)) => texts.typed(*column_type).map_err(|WrongValue { row, text, needed }| {
+            format!("line {}, column {name:?}: {text:?} is not {needed}", lines.line(row))
+        }),
+    }
+}

@@ -1,0 +1,131 @@
+//! Files with a value of JSON on each line.
+
+use super::{Categories, Column, Table};
+use crate::random::reserved;
+use pellucid_tensor::{Error, Result};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// A value of JSON (`serde_json::Value`).
+pub use serde_json::Value as JsonValue;
+
+const OP: &str = "read_json_lines";
+
+/// The largest number of bytes of a line. The values of a line are in memory at once.
+const MAX_LINE: u64 = 256 << 20;
+
+/// Reads the values of a file with one on each line. Empty lines are skipped.
+///
+/// ```no_run
+/// use pellucid::data::read_json_lines;
+/// let texts = read_json_lines("reviews.jsonl")?;
+/// let texts: Vec<&str> = texts.iter().filter_map(|review| review["text"].as_str()).collect();
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::File`] if the file cannot be read, or with the line that is not a value of JSON.
+pub fn read_json_lines(path: impl AsRef<Path>) -> Result<Vec<JsonValue>> {
+    Ok(numbered_values(path.as_ref())?.into_iter().map(|(_, value)| value).collect())
+}
+
+/// Reads the values of a file, with the number of the line of each.
+fn numbered_values(path: &Path) -> Result<Vec<(usize, Value)>> {
+    let unreadable = |error| Error::unreadable_file(OP, path, &error);
+    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let (mut values, mut bytes) = (Vec::new(), Vec::new());
+    for line in 1.. {
+        bytes.clear();
+        let len = (&mut file).take(MAX_LINE + 1).read_until(b'\n', &mut bytes).map_err(unreadable)?;
+        if len == 0 {
+            break;
+        }
+        if len as u64 > MAX_LINE {
+            return Err(Error::file(OP, path, format!("line {line} has more than {MAX_LINE} bytes")));
+        }
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let value = serde_json::from_slice(&bytes).map_err(|error| {
+            let reason = format!("line {line}, byte {}: {}", error.column(), text_of(&error));
+            Error::file(OP, path, reason)
+        })?;
+        values.push((line, value));
+    }
+    Ok(values)
+}
+
+/// Returns the text of an error without its position, which counts from the start of the line.
+fn text_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_string()
+}
+
+impl Table {
+    /// Reads a file with an object of JSON on each line. A name of the objects is a column: of integers if all its
+    /// values are, else of floats if all are numbers, else of text, as are booleans. `null` and a name that an object
+    /// does not have are missing values.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be read, or with the line that is not an object, or in which a value is an
+    /// array, an object, or text in a column of numbers.
+    pub fn read_json_lines(path: impl AsRef<Path>) -> Result<Table> {
+        let path = path.as_ref();
+        let rows = numbered_values(path)?;
+        let refuse = |line: usize, reason: String| Error::file(OP, path, format!("line {line}{reason}"));
+        let mut names: Vec<&String> = Vec::new();
+        for (line, value) in &rows {
+            let Value::Object(fields) = value else {
+                return Err(refuse(
+                    *line,
+                    ": a row of a table must be an object of JSON; read_json_lines(path) reads all \
+                                          values"
+                        .to_string(),
+                ));
+            };
+            for name in fields.keys() {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        let column = |name: &String| {
+            let mut cells = reserved(rows.len())?;
+            for (line, row) in &rows {
+                let value = row.get(name).unwrap_or(&Value::Null);
+                if value.is_array() || value.is_object() {
+                    let reason = format!(", column {name:?}: a value of a table must be a number, a text or a boolean");
+                    return Err(refuse(*line, reason));
+                }
+                cells.push((*line, value));
+            }
+            let column = column_of(&cells).map_err(|line| {
+                refuse(line, format!(", column {name:?}: the column has numbers and text; it must have one of them"))
+            })?;
+            Ok((name.clone(), column))
+        };
+        Table::from_columns(names.into_iter().map(column).collect::<Result<Vec<_>>>()?)
+    }
+}
+
+/// Returns a column of values, or the line of a number in a column of text or of a text in a column of numbers.
+fn column_of(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
+    let values = || cells.iter().map(|(_, value)| *value);
+    if let Some(integers) = values().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
+        return Ok(Column::Integer(integers));
+    }
+    let number = |value: &Value| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+    if let Some(floats) = values().map(number).collect::<Option<Vec<f64>>>() {
+        return Ok(Column::Float(floats));
+    }
+    let text = |(line, value): &(usize, &Value)| match value {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.clone())),
+        Value::Bool(value) => Ok(Some(value.to_string())),
+        _ => Err(*line),
+    };
+    let texts = cells.iter().map(text).collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(Column::Category(Categories::new(&texts)))
+}

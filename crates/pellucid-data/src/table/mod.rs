@@ -1,0 +1,352 @@
+//! [`Table`]: named columns of numbers and text.
+
+mod column;
+#[cfg(feature = "csv")]
+mod csv;
+#[cfg(feature = "json")]
+mod json;
+mod missing;
+
+#[cfg(feature = "csv")]
+pub use self::csv::CsvOptions;
+pub use column::{Categories, Column, ColumnType};
+#[cfg(feature = "json")]
+pub use json::{JsonValue, read_json_lines};
+pub use missing::FillValue;
+
+use crate::dataset::{SplitLength, split_indices};
+use crate::random::reserved;
+use column::{floats_of, text_error};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use std::fmt;
+
+const OP: &str = "table";
+
+/// Named columns of floats, integers and text, with the same number of rows.
+///
+/// ```
+/// use pellucid::data::{Column, Table};
+///
+/// let table = Table::from_columns([
+///     ("height", Column::from(vec![1.7, 1.6, 1.8, 1.5])),
+///     ("age", Column::from(vec![31, 25, 44, 50])),
+///     ("city", Column::from(vec!["Rome", "Oslo", "Rome", "Bern"])),
+/// ])?;
+/// assert_eq!(table.shape(), (4, 3));
+/// assert_eq!(table.tensor(&["height", "age"])?.shape().dims(), [4, 2]);
+/// assert_eq!(table.categories("city")?, ["Bern", "Oslo", "Rome"]);
+/// assert_eq!(table.labels("city")?.to_vec::<i64>(), [2, 1, 2, 0]);
+/// let [train, test] = table.split([0.75, 0.25], 0)?;
+/// assert_eq!((train.len(), test.len()), (3, 1));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// With the feature `csv`, `Table::read_csv` reads a file of comma-separated values. The names of columns usually come
+/// from a file, so all methods return errors, which list the names that exist.
+#[doc(alias = "DataFrame")]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    columns: Vec<(String, Column)>,
+    rows: usize,
+}
+
+/// The options of [`Table::tensor_with`].
+#[derive(Clone, Copy, Debug)]
+pub struct TableTensorOptions {
+    /// The dtype of the tensor. Default: `f32`.
+    pub dtype: DType,
+    /// Whether missing values become NaN. They are an error otherwise, because one NaN makes every loss NaN. Default:
+    /// false.
+    pub allow_missing: bool,
+}
+
+impl Default for TableTensorOptions {
+    fn default() -> Self {
+        TableTensorOptions { dtype: DType::F32, allow_missing: false }
+    }
+}
+
+fn invalid(reason: String) -> Error {
+    Error::invalid(OP, reason)
+}
+
+/// Returns a list of names as text, without the end of a long list.
+fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 24;
+    let more = names.len().saturating_sub(SHOWN);
+    let shown: Vec<&str> = names.take(SHOWN).collect();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{rest}", shown.join(", "))
+}
+
+impl Table {
+    /// Creates a table from columns with their names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if two columns have the same name or different numbers of rows.
+    pub fn from_columns<N: Into<String>, C: Into<Column>>(columns: impl IntoIterator<Item = (N, C)>) -> Result<Table> {
+        let columns: Vec<(String, Column)> =
+            columns.into_iter().map(|(name, column)| (name.into(), column.into())).collect();
+        let rows = columns.first().map_or(0, |(_, column)| column.len());
+        for (i, (name, column)) in columns.iter().enumerate() {
+            if columns[..i].iter().any(|(other, _)| other == name) {
+                return Err(invalid(format!("two columns have the name {name:?}; the names must be different")));
+            }
+            if column.len() != rows {
+                let (first, other) = (&columns[0].0, column.len());
+                let reason = format!("the column {name:?} has {other} rows, but {first:?} has {rows}");
+                return Err(invalid(reason));
+            }
+        }
+        Ok(Table { columns, rows })
+    }
+
+    /// Returns the table with one more column, or with a column of this name replaced.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the column has another number of rows.
+    #[doc(alias = "assign")]
+    pub fn with_column(&self, name: &str, column: impl Into<Column>) -> Result<Table> {
+        let mut columns = self.columns.clone();
+        let column = column.into();
+        match columns.iter_mut().find(|(other, _)| other == name) {
+            Some((_, old)) => *old = column,
+            None => columns.push((name.to_string(), column)),
+        }
+        Table::from_columns(columns)
+    }
+
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns true if there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Returns the numbers of rows and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows, self.columns.len())
+    }
+
+    /// Returns the names of the columns.
+    #[doc(alias = "columns")]
+    pub fn column_names(&self) -> Vec<&str> {
+        self.columns.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Returns the index of a column.
+    fn index_of(&self, name: &str) -> Result<usize> {
+        self.columns.iter().position(|(other, _)| other == name).ok_or_else(|| {
+            let known = list_names(self.columns.iter().map(|(name, _)| name.as_str()));
+            invalid(format!("there is no column {name:?}; the columns are {known}"))
+        })
+    }
+
+    /// Returns a column.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no column of this name.
+    pub fn column(&self, name: &str) -> Result<&Column> {
+        Ok(&self.columns[self.index_of(name)?].1)
+    }
+
+    /// Returns the values of a column of numbers. A missing value is NaN.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such column, or it has text.
+    pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
+        floats_of(OP, name, self.column(name)?)
+    }
+
+    /// Returns the different texts of a column in sorted order. The code of a text, as in [`labels`](Table::labels), is
+    /// its index.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such column, or it has numbers.
+    #[doc(alias = "classes_")]
+    pub fn categories(&self, name: &str) -> Result<&[String]> {
+        match self.column(name)? {
+            Column::Category(categories) => Ok(categories.names()),
+            _ => Err(invalid(format!(
+                "the column {name:?} has numbers and therefore no categories; to_categories({name:?}) converts it"
+            ))),
+        }
+    }
+
+    /// Returns the table with the values of a column as categories: numbers become texts, in the order of the numbers.
+    ///
+    /// ```
+    /// use pellucid::data::{Column, Table};
+    /// let table = Table::from_columns([("class", Column::from(vec![3, 1, 10, 1]))])?.to_categories("class")?;
+    /// assert_eq!(table.categories("class")?, ["1", "3", "10"]);
+    /// assert_eq!(table.labels("class")?.to_vec::<i64>(), [1, 0, 2, 0]);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such column.
+    #[doc(alias = "astype")]
+    pub fn to_categories(&self, name: &str) -> Result<Table> {
+        self.with_column(name, self.column(name)?.to_categories())
+    }
+
+    /// Returns the table with these columns only, in this order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no column of a name, or a name is repeated.
+    pub fn select(&self, names: &[impl AsRef<str>]) -> Result<Table> {
+        let column = |name: &str| Ok((name.to_string(), self.column(name)?.clone()));
+        let columns = names.iter().map(|name| column(name.as_ref())).collect::<Result<Vec<_>>>()?;
+        Ok(Table { rows: self.rows, ..Table::from_columns(columns)? })
+    }
+
+    /// Returns the table without these columns.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no column of a name.
+    #[doc(alias = "drop")]
+    pub fn drop_columns(&self, names: &[impl AsRef<str>]) -> Result<Table> {
+        let dropped = names.iter().map(|name| self.index_of(name.as_ref())).collect::<Result<Vec<_>>>()?;
+        let kept = self.columns.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
+        Ok(Table { columns: kept.map(|(_, column)| column.clone()).collect(), rows: self.rows })
+    }
+
+    /// Returns the rows of these indices, in this order.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfBounds`] if a row does not exist; [`Error::OutOfMemory`].
+    #[doc(alias = "iloc")]
+    pub fn rows(&self, indices: &[usize]) -> Result<Table> {
+        if let Some(&index) = indices.iter().find(|&&index| index >= self.rows) {
+            return Err(Error::IndexOutOfBounds { op: OP, index: index as i64, axis: 0, len: self.rows });
+        }
+        let taken = |(name, column): &(String, Column)| Ok((name.clone(), column.take_rows(indices)?));
+        Ok(Table { columns: self.columns.iter().map(taken).collect::<Result<_>>()?, rows: indices.len() })
+    }
+
+    /// Splits the rows at random into tables without common rows, by the rule of
+    /// [`random_split`](crate::random_split). The sizes are fractions that sum up to 1, or numbers of rows.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the sizes do not sum up to all rows; [`Error::OutOfMemory`].
+    #[doc(alias = "train_test_split")]
+    pub fn split<S: SplitLength, const N: usize>(&self, sizes: [S; N], seed: u64) -> Result<[Table; N]> {
+        let parts = split_indices(self.rows, &sizes, seed)?;
+        let tables = parts.iter().map(|indices| self.rows(indices)).collect::<Result<Vec<_>>>()?;
+        Ok(tables.try_into().unwrap_or_else(|_| unreachable!("N sizes have N parts")))
+    }
+
+    /// Returns columns of numbers as an `f32` tensor `[rows, columns]`.
+    ///
+    /// # Errors
+    /// The errors of [`tensor_with`](Table::tensor_with).
+    #[doc(alias = "to_numpy")]
+    pub fn tensor(&self, names: &[impl AsRef<str>]) -> Result<Tensor> {
+        self.tensor_with(names, TableTensorOptions::default())
+    }
+
+    /// Returns columns of numbers as a tensor `[rows, columns]`, with options.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no column of a name, a column has text, a value is missing and not
+    /// allowed, or the dtype cannot represent a value; [`Error::OutOfMemory`].
+    pub fn tensor_with(&self, names: &[impl AsRef<str>], options: TableTensorOptions) -> Result<Tensor> {
+        let TableTensorOptions { dtype, allow_missing } = options;
+        let columns = names.iter().map(|name| {
+            let (name, column) = (name.as_ref(), self.column(name.as_ref())?);
+            if let Column::Category(categories) = column {
+                return Err(text_error(OP, name, categories));
+            }
+            if !allow_missing || !dtype.is_float() {
+                self.check_complete(name, column)?;
+            }
+            Ok((name, column))
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let shape = [self.rows, columns.len()];
+        // Integers are exact in i64, beyond 2⁵³ too.
+        if columns.iter().all(|(_, column)| matches!(column, Column::Integer(_))) && !dtype.is_float() {
+            let lists: Vec<&Vec<i64>> = columns
+                .iter()
+                .filter_map(|(_, column)| if let Column::Integer(values) = column { Some(values) } else { None })
+                .collect();
+            return ops::to_dtype(&Tensor::try_new(interleaved(&lists, self.rows)?, shape)?, dtype);
+        }
+        let lists = columns.iter().map(|(name, column)| floats_of(OP, name, column)).collect::<Result<Vec<_>>>()?;
+        let lists: Vec<&Vec<f64>> = lists.iter().collect();
+        if !dtype.is_float() {
+            for ((name, _), values) in columns.iter().zip(&lists) {
+                if let Some(value) = values.iter().find(|value| value.fract() != 0.0) {
+                    return Err(invalid(format!("the column {name:?} has the value {value}, which {dtype} rounds")));
+                }
+            }
+        }
+        ops::to_dtype(&Tensor::try_new(interleaved(&lists, self.rows)?, shape)?, dtype)
+    }
+
+    /// Returns a column as class numbers, an `i64` tensor `[rows]`: the codes of its
+    /// [categories](Table::categories), or its integers.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such column, it has floats, or a value is missing.
+    #[doc(alias = "LabelEncoder")]
+    pub fn labels(&self, name: &str) -> Result<Tensor> {
+        let column = self.column(name)?;
+        let codes = match column {
+            Column::Category(categories) => categories.codes(),
+            Column::Integer(values) => values,
+            Column::Float(_) => {
+                return Err(invalid(format!(
+                    "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes each \
+                     different number a category"
+                )));
+            }
+        };
+        self.check_complete(name, column)?;
+        Tensor::try_new(codes, [self.rows])
+    }
+
+    /// Returns an error for the first missing value of a column.
+    fn check_complete(&self, name: &str, column: &Column) -> Result<()> {
+        match (0..self.rows).find(|&row| column.is_missing(row)) {
+            None => Ok(()),
+            Some(row) => Err(invalid(format!(
+                "the value of the column {name:?} in row {row} is missing; drop_missing() drops such rows, and \
+                 fill_missing(..) replaces missing values"
+            ))),
+        }
+    }
+}
+
+/// Returns the values of columns in row-major order.
+fn interleaved<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
+    let mut values = reserved(rows.saturating_mul(columns.len()))?;
+    for row in 0..rows {
+        values.extend(columns.iter().map(|column| column[row]));
+    }
+    Ok(values)
+}
+
+/// Shows the names and the values of the rows, at most ten.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 10;
+        let shown = self.rows.min(SHOWN);
+        let column = |(name, column): &(String, Column)| {
+            let cells: Vec<String> =
+                std::iter::once(name.clone()).chain((0..shown).map(|row| column.text(row))).collect();
+            let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+            (cells, width)
+        };
+        let columns: Vec<(Vec<String>, usize)> = self.columns.iter().map(column).collect();
+        for line in 0..=shown {
+            let cells: Vec<String> =
+                columns.iter().map(|(cells, width)| format!("{:>width$}", cells[line], width = *width)).collect();
+            writeln!(f, "{}", cells.join("  "))?;
+        }
+        write!(f, "[{} rows × {} columns]", self.rows, self.columns.len())
+    }
+}

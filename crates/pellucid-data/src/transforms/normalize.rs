@@ -1,0 +1,100 @@
+//! From images to normalised tensors.
+
+use crate::image::Image;
+use pellucid_tensor::{Error, Result, Tensor, ops};
+
+/// Subtracts the mean of each channel and divides by its standard deviation. They are of values in [0, 1].
+///
+/// [`to_tensor`](Normalize::to_tensor) converts an image and normalises it in one pass, with the values of
+/// `normalize.apply_to(&image.to_tensor())`.
+///
+/// ```
+/// use pellucid::data::Image;
+/// use pellucid::data::transforms::Normalize;
+/// let normalize = Normalize::new(&[0.5], &[0.25]);
+/// let image = Image::new(vec![0, 255], [1, 2, 1]);
+/// assert_eq!(normalize.to_tensor(&image)?.to_vec::<f32>(), [-2.0, 2.0]);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Normalize {
+    mean: Vec<f32>,
+    std: Vec<f32>,
+    /// The normalised value of each byte, for each channel.
+    tables: Box<[[f32; 256]; 4]>,
+}
+
+const OP: &str = "normalize";
+
+impl Normalize {
+    /// Creates a transform with the means and standard deviations of the channels. One of each is used for all
+    /// channels. [`to_tensor`](Normalize::to_tensor) refuses an image with other channels, and numbers that are not
+    /// finite.
+    pub fn new(mean: &[f64], std: &[f64]) -> Normalize {
+        let [mean, std] = [mean, std].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<f32>>());
+        let of_channel =
+            |values: &[f32], channel: usize| values.get(channel).or(values.last()).copied().unwrap_or(f32::NAN);
+        let table = |channel| {
+            let (mean, std) = (of_channel(&mean, channel), of_channel(&std, channel));
+            std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std)
+        };
+        let tables = Box::new(std::array::from_fn(table));
+        Normalize { mean, std, tables }
+    }
+
+    /// Creates a transform with the means and standard deviations of ImageNet.
+    pub fn imagenet() -> Normalize {
+        Normalize::new(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225])
+    }
+
+    /// Returns an error unless there are values for this number of channels.
+    fn check(&self, channels: usize) -> Result<()> {
+        let lengths = [self.mean.len(), self.std.len()];
+        if lengths.iter().any(|len| *len != 1 && *len != channels) {
+            let [means, deviations] = lengths;
+            let reason =
+                format!("the image has {channels} channels, but there are {means} means and {deviations} deviations");
+            return Err(Error::invalid(OP, reason));
+        }
+        let is_valid = self.mean.iter().all(|mean| mean.is_finite()) && self.std.iter().all(|std| *std > 0.0);
+        if !is_valid {
+            let reason = "the means must be finite, and the standard deviations positive";
+            return Err(Error::invalid(OP, reason));
+        }
+        Ok(())
+    }
+
+    /// Returns an image as a normalised `f32` tensor `[channels, height, width]`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the numbers of channels differ; [`Error::OutOfMemory`].
+    pub fn to_tensor(&self, image: &Image) -> Result<Tensor> {
+        self.check(image.channels())?;
+        image.map_to_tensor(&self.tables)
+    }
+
+    /// Returns a normalised tensor of images `[.., channels, height, width]`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the numbers of channels
+    /// differ; [`Error::DTypeMismatch`] for integers.
+    pub fn apply_to(&self, images: &Tensor) -> Result<Tensor> {
+        let &[.., channels, _, _] = images.shape().dims() else {
+            return Err(Error::shapes(
+                OP,
+                [images.shape()],
+                "the tensor must have the axes [.., channels, height, width]",
+            ));
+        };
+        if !images.dtype().is_float() {
+            let help = "the images must have a float dtype, with values in [0, 1]; use Image::to_tensor()";
+            return Err(Error::dtypes(OP, [images.dtype()], help));
+        }
+        self.check(channels)?;
+        let per_channel = |values: &[f32]| {
+            let tensor = Tensor::try_new(values, [values.len(), 1, 1])?;
+            ops::to_dtype(&tensor, images.dtype())?.try_to(images.device())
+        };
+        ops::div(&ops::sub(images, &per_channel(&self.mean)?)?, &per_channel(&self.std)?)
+    }
+}

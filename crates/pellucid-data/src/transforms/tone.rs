@@ -1,0 +1,109 @@
+//! The operations of automatic augmentation (Cubuk et al. 2019): tables of bytes, and sharpness. The alpha channel is
+//! kept.
+
+use super::color::histogram;
+use super::{color_channels, map_bytes};
+use crate::image::Image;
+use pellucid_tensor::{Error, Result};
+
+/// The table that changes nothing.
+fn identity() -> [u8; 256] {
+    std::array::from_fn(|byte| byte as u8)
+}
+
+/// Replaces the bytes of colours by `table(channel)[byte]`, in place.
+fn map_color_tables(mut image: Image, table: impl Fn(&Image, usize) -> [u8; 256]) -> Image {
+    let mut tables = [identity(); 4];
+    for channel in 0..color_channels(&image) {
+        tables[channel] = table(&image, channel);
+    }
+    let channels = image.channels();
+    map_bytes(&mut image, &tables[..channels]);
+    image
+}
+
+/// Inverts the colours: 255 − x.
+pub fn invert(image: Image) -> Image {
+    map_color_tables(image, |_, _| std::array::from_fn(|byte| 255 - byte as u8))
+}
+
+/// Keeps the highest bits of each byte.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for more than 8 bits.
+pub fn posterize(image: Image, bits: u32) -> Result<Image> {
+    if bits > 8 {
+        return Err(Error::invalid("posterize", format!("a byte has at most 8 bits, got {bits}")));
+    }
+    let mask = !(0xffu32 >> bits) as u8;
+    Ok(map_color_tables(image, |_, _| std::array::from_fn(|byte| byte as u8 & mask)))
+}
+
+/// Inverts the bytes that are at least the threshold.
+pub fn solarize(image: Image, threshold: f64) -> Image {
+    let solarized = |byte: usize| if byte as f64 >= threshold { 255 - byte as u8 } else { byte as u8 };
+    map_color_tables(image, |_, _| std::array::from_fn(solarized))
+}
+
+/// Stretches each channel linearly so that its least byte becomes 0 and its largest 255.
+pub fn autocontrast(image: Image) -> Image {
+    map_color_tables(image, |image, channel| {
+        let counts = histogram(image, channel);
+        let (least, largest) = match (counts.iter().position(|n| *n > 0), counts.iter().rposition(|n| *n > 0)) {
+            (Some(least), Some(largest)) if least < largest => (least as f32, largest as f32),
+            _ => return identity(),
+        };
+        let scale = 255.0 / (largest - least);
+        std::array::from_fn(|byte| ((byte as f32 - least) * scale) as u8)
+    })
+}
+
+/// Equalises the histogram of each channel.
+pub fn equalize(image: Image) -> Image {
+    map_color_tables(image, |image, channel| {
+        let counts = histogram(image, channel);
+        let last = counts.iter().rposition(|n| *n > 0).unwrap_or(0);
+        let step = counts[..last].iter().sum::<usize>() / 255;
+        if step == 0 {
+            return identity();
+        }
+        // The entry of a byte counts the smaller bytes.
+        let mut below = 0;
+        counts.map(|count| {
+            let entry = ((below + step / 2) / step).min(255) as u8;
+            below += count;
+            entry
+        })
+    })
+}
+
+/// Interpolates between a smoothed image (factor 0) and the image (1), or beyond it. The pixels at the edges are kept.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the factor is negative or not finite.
+pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
+    if !(factor >= 0.0 && factor.is_finite()) {
+        let reason = format!("the factor must be finite and not negative, got {factor}");
+        return Err(Error::invalid("adjust_sharpness", reason));
+    }
+    let [height, width, channels] = image.shape();
+    let (colors, factor) = (color_channels(&image), factor as f32);
+    let source = image.clone();
+    let bytes = source.pixels();
+    for row in 1..height.saturating_sub(1) {
+        for column in 1..width.saturating_sub(1) {
+            for channel in 0..colors {
+                let at = |row: usize, column: usize| bytes[(row * width + column) * channels + channel];
+                let rows = row - 1..=row + 1;
+                let sum: u32 =
+                    rows.flat_map(|row| (column - 1..=column + 1).map(move |column| u32::from(at(row, column)))).sum();
+                let center = at(row, column);
+                // The kernel has the weights 1 and, in the middle, 5.
+                let smooth = ((sum + 4 * u32::from(center)) as f32 / 13.0).round_ties_even();
+                let value = f32::from(center) * factor + smooth * (1.0 - factor);
+                image.pixels_mut()[(row * width + column) * channels + channel] = value as u8;
+            }
+        }
+    }
+    Ok(image)
+}

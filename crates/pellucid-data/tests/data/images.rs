@@ -1,0 +1,147 @@
+//! Images, their files, and folders of them.
+
+use crate::image_reference::{assert_near, files, images};
+use crate::scratch::Scratch;
+use pellucid::data::{DataLoader, Dataset, DecodeOptions, Image, ImageFolder, LoaderOptions};
+use pellucid::{DType, Error, Tensor};
+use std::fs;
+
+#[test]
+fn files_have_the_pixels_of_pillow() {
+    let images = images();
+    for (name, bytes) in files() {
+        // The inverse cosine transforms of two decoders differ by 1. Chroma of half the size is interpolated.
+        let tolerance = match name {
+            "rgb.jpg" | "grey.jpg" => 3,
+            "half.jpg" | "progressive.jpg" => 12,
+            _ => 0,
+        };
+        let found = Image::decode(&bytes).unwrap();
+        assert_near(name, &found, &images[format!("decoded_{name}").as_str()], tolerance);
+    }
+}
+
+#[test]
+fn every_cut_off_file_is_an_error() {
+    for (name, bytes) in files() {
+        // The last bytes of a JPEG file are the marker of its end.
+        for len in 0..bytes.len() - 2 {
+            assert!(Image::decode(&bytes[..len]).is_err(), "{name} of {} bytes is decoded from {len}", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn damaged_files_do_not_panic() {
+    for (_, bytes) in files() {
+        for i in 0..bytes.len() {
+            for change in [0x01, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[i] ^= change;
+                let _ = Image::decode_with(&damaged, DecodeOptions { max_pixels: 1 << 16, ..Default::default() });
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_are_checked_before_memory_is_allocated() {
+    let limit = DecodeOptions { max_pixels: 71, ..Default::default() };
+    for (name, bytes) in files() {
+        let error = Image::decode_with(&bytes, limit).unwrap_err().to_string();
+        assert!(error.contains("8 × 9 pixels; the limit `max_pixels` is 71"), "{name}: {error}");
+    }
+    let (_, png) = files().into_iter().find(|(name, _)| *name == "rgb.png").unwrap();
+    let short = DecodeOptions { max_bytes: 100, ..Default::default() };
+    assert!(Image::decode_with(&png, short).unwrap_err().to_string().contains("max_bytes"));
+    // A header that claims 2³⁰ × 2³⁰ pixels, with a valid checksum.
+    let mut header = png[..33].to_vec();
+    header[16..24].copy_from_slice(&[0x40, 0, 0, 0, 0x40, 0, 0, 0]);
+    let checksum = crc32(&header[12..29]);
+    header[29..33].copy_from_slice(&checksum.to_be_bytes());
+    header.extend_from_slice(&png[33..]);
+    let error = Image::decode(&header).unwrap_err().to_string();
+    assert!(error.contains("1073741824 × 1073741824") || error.contains("damaged"), "{error}");
+}
+
+/// The checksum of PNG.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, byte: &u8| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
+    };
+    !bytes.iter().fold(!0, step)
+}
+
+#[test]
+fn images_and_tensors_are_converted_without_loss() {
+    for image in images().values().filter(|image| image.height() > 8) {
+        let tensor = image.to_tensor();
+        assert_eq!(tensor.shape().dims(), [image.channels(), image.height(), image.width()]);
+        assert_eq!(&Image::from_tensor(&tensor).unwrap(), image);
+        assert_eq!(&Image::from_tensor(&(&tensor * 255.0).round().to_dtype(DType::U8)).unwrap(), image);
+        assert_eq!(&Image::decode(&image.encode_png().unwrap()).unwrap(), image);
+    }
+    let beyond = Tensor::from([[[-1.0f32, 0.5, 2.0]]]);
+    assert_eq!(Image::from_tensor(&beyond).unwrap().pixels(), [0, 128, 255]);
+    let text = |tensor: Tensor| Image::from_tensor(&tensor).unwrap_err().to_string();
+    assert!(text(Tensor::zeros([2, 3, 3], DType::F32)).contains("1, 3 or 4 channels"));
+    assert!(text(Tensor::zeros([3, 0, 3], DType::F32)).contains("at least one pixel"));
+    assert!(text(Tensor::zeros([3, 1, 1], DType::I64)).contains("u8"));
+    assert!(text(Tensor::from([[[f32::NAN]]])).contains("NaN"));
+    for (pixels, shape) in [(vec![0; 8], [2, 2, 2]), (vec![0; 5], [2, 2, 1]), (vec![], [0, 2, 3])] {
+        assert!(matches!(Image::try_new(pixels, shape), Err(Error::InvalidArgument { .. })), "{shape:?}");
+    }
+}
+
+/// A folder with two classes.
+fn folder(scratch: &Scratch) -> std::path::PathBuf {
+    let root = scratch.0.join("pets");
+    let images = images();
+    for (path, name) in [("dog/a.PNG", "rgb.png"), ("cat/b.jpeg", "grey.jpg"), ("cat/deep/a.png", "rgba.png")] {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let (_, bytes) = files().into_iter().find(|(file, _)| *file == name).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    images["rgb"].save_png(root.join("dog/b.png")).unwrap();
+    fs::write(root.join("dog/readme.txt"), "no image").unwrap();
+    fs::write(root.join("dog/.hidden.png"), "no image").unwrap();
+    root
+}
+
+#[test]
+fn a_folder_has_a_class_for_each_folder() {
+    let scratch = Scratch::new("image-folder");
+    let data = ImageFolder::new(folder(&scratch)).unwrap();
+    assert_eq!(data.classes(), ["cat", "dog"]);
+    let names: Vec<_> =
+        data.samples().iter().map(|(path, class)| (path.file_name().unwrap().to_str(), *class)).collect();
+    assert_eq!(names, [(Some("b.jpeg"), 0), (Some("a.png"), 0), (Some("a.PNG"), 1), (Some("b.png"), 1)]);
+    let options = LoaderOptions { batch_size: 4, workers: 1, ..Default::default() };
+    let tensors = data.clone().map(|(image, class)| Ok((image.try_to_tensor()?, class)));
+    let (images, classes) = DataLoader::new(tensors, options).epoch().next().unwrap().unwrap();
+    assert_eq!(images.shape().dims(), [4, 3, 9, 8]);
+    assert_eq!(classes.to_vec::<i64>(), [0, 0, 1, 1]);
+    assert_eq!(data.grey().get(1).unwrap().0.channels(), 1);
+}
+
+#[test]
+fn errors_of_folders_name_the_path() {
+    let scratch = Scratch::new("image-folder-errors");
+    let root = folder(&scratch);
+    fs::write(root.join("cat/c.png"), "not an image").unwrap();
+    let data = ImageFolder::new(&root).unwrap();
+    let bad = data.samples().iter().position(|(path, _)| path.ends_with("cat/c.png")).unwrap();
+    let error = data.get(bad).unwrap_err();
+    assert!(matches!(error, Error::File { .. }));
+    assert!(error.to_string().contains("c.png") && error.to_string().contains("neither PNG nor JPEG"), "{error}");
+    assert!(matches!(data.get(99), Err(Error::IndexOutOfBounds { .. })));
+    fs::create_dir(root.join("bird")).unwrap();
+    let error = ImageFolder::new(&root).unwrap_err().to_string();
+    assert!(error.contains("bird") && error.contains("has no image"), "{error}");
+    let error = ImageFolder::new(root.join("bird")).unwrap_err().to_string();
+    assert!(error.contains("one for each class"), "{error}");
+    assert!(ImageFolder::new(root.join("fish")).unwrap_err().to_string().contains("fish"));
+    assert!(Image::read(root.join("fish.png")).unwrap_err().to_string().contains("does not exist"));
+    assert!(images()["rgb"].save_png(root.join("fish/a.png")).unwrap_err().to_string().contains("folder"));
+}
