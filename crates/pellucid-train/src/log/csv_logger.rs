@@ -50,8 +50,8 @@ impl CsvLogger {
         Ok(CsvLogger { file: AppendFile::create("csv_logger", path.as_ref())?, columns: Vec::new() })
     }
 
-    /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. A last row that is
-    /// incomplete because the process was killed is removed. A missing file is created.
+    /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. A last row that
+    /// is incomplete because the process was killed is removed. A missing file is created.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.

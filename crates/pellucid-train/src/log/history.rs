@@ -91,8 +91,8 @@ impl History {
     /// Adds the values of an epoch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for the name `epoch`, which tables have for the number of the row, and for a name that
-    /// occurs twice.
+    /// [`Error::InvalidArgument`] for the name `epoch`, which tables have for the number of the row, and for a name
+    /// that occurs twice.
     #[panicking_form]
     pub fn try_push(&self, row: &[(&str, f64)]) -> Result<()> {
         check_names("history", EPOCH, row)?;

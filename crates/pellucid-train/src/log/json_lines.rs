@@ -12,8 +12,8 @@ const START: &str = "{\"step\":";
 
 /// Writes the numbers of each step to a line of a file, as a JSON object (JSON Lines).
 ///
-/// The first member is `step`. Numbers are written so that reading them gives the same `f64`. JSON has no other numbers:
-/// they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON format of Protocol Buffers.
+/// The first member is `step`. Numbers are written so that reading them gives the same `f64`. JSON has no other
+/// numbers: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON format of Protocol Buffers.
 ///
 /// Each line is written at once, without a buffer.
 ///
@@ -42,8 +42,8 @@ impl JsonLinesLogger {
         Ok(JsonLinesLogger { file: AppendFile::create("json_lines_logger", path.as_ref())? })
     }
 
-    /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. A last line that
-    /// is incomplete because the process was killed is removed. A missing file is created.
+    /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. A last line
+    /// that is incomplete because the process was killed is removed. A missing file is created.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.

@@ -91,9 +91,10 @@ fn probability_losses(
 
 /// The mean of −log p(label), the cross-entropy.
 ///
-/// Outputs are logits or probabilities of classes, or binary ones ([forms](super#outputs-and-targets-of-classification)).
-/// Logits of classes are computed in their dtype and summed in `f64`. Probabilities p are clipped to [ε, 1 − ε], as in
-/// scikit-learn, where ε is the distance from 1 to the next number of the dtype.
+/// Outputs are logits or probabilities of classes, or binary ones: see the
+/// [forms](super#outputs-and-targets-of-classification). The losses of logits are computed in their dtype and summed in
+/// `f64`. Probabilities p are clipped to [ε, 1 − ε], as in scikit-learn, where ε is the distance from 1 to the next
+/// number of the dtype.
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -46,9 +46,9 @@ fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
 /// The area under the receiver operating characteristic curve, exact with ties.
 ///
 /// - Binary: scores `[N]` or `[N, 1]`, of which only the order matters.
-/// - Several classes: logits or probabilities `[N, C]`. The value is the mean over the classes of the area of this class
-///   against all others, by its probability (one-vs-rest, macro; Provost & Domingos 2000). Logits are converted to
-///   probabilities by a softmax in `f64`.
+/// - Several classes: logits or probabilities `[N, C]`. The value is the mean over the classes of the area of this
+///   class against all others, by its probability (one-vs-rest, macro; Provost & Domingos 2000). Logits are converted
+///   to probabilities by a softmax in `f64`.
 ///
 /// The value is NaN if a class has no samples or all samples, or if a score is NaN. The metric keeps all scores and
 /// labels, 8 bytes each, until [`reset`](Metric::reset).
@@ -146,8 +146,8 @@ fn softmax(row: &mut [f64]) {
 /// The average precision of binary scores: the area Σₙ (Rₙ − Rₙ₋₁)·Pₙ under the precision-recall curve, without
 /// interpolation, over the distinct scores n in descending order.
 ///
-/// Scores are `[N]` or `[N, 1]`, of which only the order matters. The value is 0 if there are no positive samples, as in
-/// scikit-learn, and NaN if a score is NaN. The metric keeps all samples, 16 bytes each, until
+/// Scores are `[N]` or `[N, 1]`, of which only the order matters. The value is 0 if there are no positive samples, as
+/// in scikit-learn, and NaN if a score is NaN. The metric keeps all samples, 16 bytes each, until
 /// [`reset`](Metric::reset).
 ///
 /// ```

@@ -87,7 +87,12 @@ fn a_confusion_matrix_counts_labels_in_rows() {
     matrix.update(&Tensor::from([2i64, 2]), &Tensor::from([2i64, 2])).unwrap();
     assert_eq!(matrix.counts(), [[1, 0, 0], [0, 1, 0], [0, 1, 2]]);
     assert_eq!(matrix.to_tensor().to_vec2::<i64>(), [[1, 0, 0], [0, 1, 0], [0, 1, 2]]);
-    let table = "label \\ predicted  0  1  2\n0                  1  0  0\n1                  0  1  0\n2                  0  1  2\n";
+    let table = "\
+label \\ predicted  0  1  2
+0                  1  0  0
+1                  0  1  0
+2                  0  1  2
+";
     assert_eq!(matrix.to_string(), table);
     let named = matrix.clone().class_names(["cat", "dog", "élan"]).to_string();
     assert!(named.ends_with("élan                 0    1     2\n"), "{named}");
