@@ -164,12 +164,14 @@ impl Column {
     }
 }
 
+#[cfg(any(feature = "csv", feature = "json"))]
 /// Texts that become a column: numbers if all are, else categories.
 pub(super) struct TextColumn<'a> {
     /// The texts, of which `None` is missing.
     pub(super) texts: Vec<Option<&'a str>>,
 }
 
+#[cfg(any(feature = "csv", feature = "json"))]
 /// The row and the text of a value that does not have the type of its column.
 pub(super) struct WrongValue<'a> {
     pub(super) row: usize,
@@ -177,6 +179,7 @@ pub(super) struct WrongValue<'a> {
     pub(super) needed: &'static str,
 }
 
+#[cfg(any(feature = "csv", feature = "json"))]
 impl<'a> TextColumn<'a> {
     /// Returns a column of the narrowest type that contains all values exactly. Integers beyond 64 bits are categories,
     /// because floats would round them.
@@ -228,6 +231,7 @@ impl<'a> TextColumn<'a> {
     }
 }
 
+#[cfg(any(feature = "csv", feature = "json"))]
 /// Returns true for the text of an integer that is not an `i64`.
 fn is_large_integer(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);

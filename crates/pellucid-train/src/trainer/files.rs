@@ -1,8 +1,8 @@
 //! The files of a run: the state after the last epoch, and the weights of the best one.
 
+use super::bound::RunParts;
 use super::event::TrainingEvent;
-use super::loader::EpochLoader;
-use super::{Trainer, TrainingTask};
+use super::run::RunCore;
 use pellucid_nn::Checkpoint;
 use pellucid_tensor::{Error, Result};
 use std::fs;
@@ -36,19 +36,14 @@ impl RunFiles {
     }
 }
 
-impl<'f, T: TrainingTask> Trainer<'f, T> {
-    /// Returns the parts of the run.
+impl RunCore<'_> {
+    /// Adds the parts of the run to those of its task and its loaders.
     pub(super) fn whole_checkpoint<'a>(
         &'a self,
-        train: &'a dyn EpochLoader<T::Batch>,
-        validation: Option<&'a dyn EpochLoader<T::Batch>>,
+        parts: Checkpoint<'a>,
         schedule_names: &'a [String],
     ) -> Checkpoint<'a> {
-        let mut checkpoint = self.task.checkpoint().batches(train.as_stateful()).part("run", &self.state);
-        checkpoint = checkpoint.part("history", &self.history);
-        if let Some(validation) = validation {
-            checkpoint = checkpoint.part("validation_batches", validation.as_stateful());
-        }
+        let mut checkpoint = parts.part("run", &self.state).part("history", &self.history);
         for (name, schedule) in schedule_names.iter().zip(&self.schedules) {
             if let Some(scheduler) = &schedule.scheduler {
                 checkpoint = checkpoint.part(name, scheduler);
@@ -62,25 +57,21 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Writes the state of the run.
-    pub(super) fn save_last(
-        &mut self,
-        train: &dyn EpochLoader<T::Batch>,
-        validation: Option<&dyn EpochLoader<T::Batch>>,
-    ) -> Result<()> {
+    pub(super) fn save_last(&mut self, parts: &dyn RunParts) -> Result<()> {
         let Some(folder) = &self.files.folder else { return Ok(()) };
         let path = folder.join(LAST);
         let names = self.schedule_names();
-        pellucid_io::save_checkpoint(&path, self.whole_checkpoint(train, validation, &names))?;
+        pellucid_io::save_checkpoint(&path, self.whole_checkpoint(parts.checkpoint(), &names))?;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
     }
 
     /// Writes the weights of the best epoch.
-    pub(super) fn save_best(&mut self) -> Result<()> {
+    pub(super) fn save_best(&mut self, parts: &mut dyn RunParts) -> Result<()> {
         let Some(folder) = &self.files.folder else { return Ok(()) };
         let path = folder.join(BEST);
-        self.task.apply_averages()?;
-        let saved = self.task.weights().and_then(|weights| pellucid_io::save(&path, &weights));
-        self.task.restore_weights()?;
+        parts.apply_averages()?;
+        let saved = parts.weights().and_then(|weights| pellucid_io::save(&path, &weights));
+        parts.restore_weights()?;
         saved?;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
     }

@@ -1,9 +1,9 @@
 //! Losses that are not finite: a check before the update, and the search for their origin.
 
-use pellucid_nn::graph::{Batch, Model};
+use pellucid_nn::hook::HookGuard;
 use pellucid_nn::loss::{Loss, LossKind};
-use pellucid_nn::{Parameter, hook};
-use pellucid_tensor::{Autocast, DType, Error, Result, Shape, Tensor, is_grad_enabled, no_grad, ops};
+use pellucid_nn::{ModuleInfo, Parameter};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock, no_grad, ops};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -41,16 +41,21 @@ pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(error.root(), Error::IndexOutOfBounds { index: NOT_FINITE, len: 1, .. })
 }
 
+/// Returns the loss of a step, of which a launch fails unless it is finite.
+fn checked(loss: Tensor) -> Result<Tensor> {
+    if !is_grad_enabled() || loss.rank() > 0 {
+        return Ok(loss);
+    }
+    let is_infinite = ops::logical_not(&ops::isfinite(&loss)?)?;
+    let index = ops::mul(&ops::to_dtype(&is_infinite, DType::I64)?, NOT_FINITE)?;
+    let one = ops::index_select(&ops::reshape(&loss, [1])?, 0, &ops::reshape(&index, [1])?)?;
+    ops::reshape(&one, ())
+}
+
 impl<L: Loss> Loss for FiniteLoss<L> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         let loss = self.loss.try_forward(logits, y)?;
-        if !is_grad_enabled() || !self.is_checked.load(Ordering::Relaxed) || loss.rank() > 0 {
-            return Ok(loss);
-        }
-        let is_infinite = ops::logical_not(&ops::isfinite(&loss)?)?;
-        let index = ops::mul(&ops::to_dtype(&is_infinite, DType::I64)?, NOT_FINITE)?;
-        let one = ops::index_select(&ops::reshape(&loss, [1])?, 0, &ops::reshape(&index, [1])?)?;
-        ops::reshape(&one, ())
+        if self.is_checked.load(Ordering::Relaxed) { checked(loss) } else { Ok(loss) }
     }
 
     fn kind(&self) -> Option<LossKind> {
@@ -66,48 +71,59 @@ impl<L: Loss> Loss for FiniteLoss<L> {
     }
 }
 
-/// Returns the name of the first tensor that is not finite: an input, a parameter, the targets, the output of a module
-/// in the order of the computation, or the loss. Random numbers are drawn anew.
-pub(super) fn first_non_finite_output<M: Model<X>, X: Batch, L: Loss>(
-    model: &M,
-    loss: &FiniteLoss<L>,
-    x: &X,
-    y: &Tensor,
-    precision: impl Fn() -> Option<Autocast>,
-) -> Option<String> {
-    let _off = no_grad();
-    let inputs = x.named().into_iter().map(|(name, x)| (format!("the input `{name}`"), x));
-    let parameters = model.try_named_parameters().ok()?.into_iter();
-    let parameters = parameters.map(|(name, p)| (format!("the parameter `{name}`"), p.tensor().clone()));
-    let known = inputs.chain([("the targets".to_string(), y.clone())]).chain(parameters);
-    if let Some((name, _)) = { known }.find(|(_, tensor)| !is_finite(tensor)) {
-        return Some(name);
+/// A function that observes the output of a module, until its guard is dropped.
+type ObserveOutput<'a> = &'a dyn Fn(&str, OutputHook) -> Option<HookGuard<'a>>;
+
+/// A hook of a module: called with its inputs and its output.
+type OutputHook = Box<dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync>;
+
+/// The search for the first tensor that is not finite in the computation of a loss.
+pub(super) struct NonFiniteSearch<'a> {
+    pub(super) inputs: Vec<(String, Tensor)>,
+    pub(super) targets: Tensor,
+    pub(super) parameters: Vec<(String, Parameter)>,
+    pub(super) modules: Vec<(String, ModuleInfo)>,
+    pub(super) observe: ObserveOutput<'a>,
+    pub(super) output: &'a dyn Fn() -> Result<Tensor>,
+    pub(super) loss: &'a dyn Fn(&Tensor) -> Result<Tensor>,
+}
+
+impl NonFiniteSearch<'_> {
+    /// Returns the name of the first tensor that is not finite: an input, the targets, a parameter, the output of a
+    /// module in the order of the computation, or the loss. Random numbers are drawn anew.
+    pub(super) fn first(self) -> Option<String> {
+        let _off = no_grad();
+        let inputs = self.inputs.iter().map(|(name, x)| (format!("the input `{name}`"), x));
+        let parameters = self.parameters.iter().map(|(name, p)| (format!("the parameter `{name}`"), p.tensor()));
+        let mut known = inputs.chain([("the targets".to_string(), &self.targets)]).chain(parameters);
+        if let Some((name, _)) = known.find(|(_, tensor)| !is_finite(tensor)) {
+            return Some(name);
+        }
+        let found: Arc<Mutex<Option<String>>> = Arc::default();
+        let mut guards = Vec::new();
+        for (name, info) in &self.modules {
+            let (found, described) = (found.clone(), format!("the output of `{name}` ({})", info.class()));
+            let observe = move |_: &[&Tensor], output: &Tensor| {
+                let mut found = lock(&found);
+                if found.is_none() && !is_finite(output) {
+                    *found = Some(described.clone());
+                }
+                None
+            };
+            // A layer without an address of its own is observed through the module around it.
+            guards.extend((self.observe)(name, Box::new(observe)));
+        }
+        let output = (self.output)().ok()?;
+        drop(guards);
+        if let Some(name) = lock(&found).take() {
+            return Some(name);
+        }
+        if !is_finite(&output) {
+            return Some("the output of the model".to_string());
+        }
+        let loss = (self.loss)(&output).ok()?;
+        (!is_finite(&loss)).then(|| "the loss; the output of the model is finite".to_string())
     }
-    let found: Arc<Mutex<Option<String>>> = Arc::default();
-    let mut guards = Vec::new();
-    for (name, info) in model.named_modules() {
-        let (found, described) = (found.clone(), format!("the output of `{name}` ({})", info.class()));
-        let observe = move |_: &[&Tensor], output: &Tensor| {
-            let mut found = found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if found.is_none() && !is_finite(output) {
-                *found = Some(described.clone());
-            }
-            None
-        };
-        // A layer without an address of its own is observed through the module around it.
-        guards.extend(hook::on_call(model, &name, observe));
-    }
-    let _precision = precision();
-    let output = model.run(x).ok()?;
-    drop(guards);
-    if let Some(name) = found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
-        return Some(name);
-    }
-    if !is_finite(&output) {
-        return Some("the output of the model".to_string());
-    }
-    let loss = loss.unchecked().try_forward(&output, y).ok()?;
-    (!is_finite(&loss)).then(|| "the loss; the output of the model is finite".to_string())
 }
 
 /// Returns false if a float tensor has an element that is NaN or infinite.

@@ -5,7 +5,8 @@
 //! | `task` | [`TrainingTask`]: what a batch trains |
 //! | `supervised` | [`Supervised`]: the task of a model and a loss |
 //! | `loader` | [`EpochLoader`]: the batches |
-//! | `run` | the loop over epochs and steps |
+//! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
+//! | `bound` | the task and the loaders of a run, without their types |
 //! | `files` | the files of the best and the last epoch |
 //! | `find_lr` | the learning-rate finder |
 //! | `event` | [`Callback`]s and their events |
@@ -17,6 +18,7 @@
 //! | `signals` | Ctrl-C |
 //! | `report` | what is shown on the terminal |
 
+mod bound;
 mod event;
 mod files;
 mod find_lr;
@@ -41,21 +43,18 @@ pub use task::{BatchScores, NamedScalars, TrainingTask};
 
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
-use files::RunFiles;
+use bound::BoundRun;
 use pellucid_derive::panicking_form;
-use pellucid_nn::graph::{Batch, Model};
+use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::schedule::Schedule;
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter};
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
+use run::RunCore;
 use schedules::{RunSchedule, ScheduleUnit};
-use state::RunState;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Opens a logger, for a run that begins after this number of steps.
-type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
 /// When a run ends early: after `patience` epochs in which the monitored value has not improved by more than
 /// `min_delta`.
@@ -125,23 +124,7 @@ impl Default for EarlyStopping {
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
     task: T,
-    epochs: Option<u64>,
-    max_steps: Option<u64>,
-    metrics: Vec<Box<dyn Metric + 'f>>,
-    callbacks: Vec<Box<dyn Callback + 'f>>,
-    loggers: Vec<Box<dyn Logger + 'f>>,
-    /// Functions that open loggers when the run begins.
-    opened_loggers: Vec<OpenLogger<'f>>,
-    schedules: Vec<RunSchedule<'f>>,
-    early_stopping: Option<EarlyStopping>,
-    /// The name of the value that decides which epoch is the best, and its direction.
-    monitor: Option<(String, Goal)>,
-    files: RunFiles,
-    log_every: u64,
-    is_quiet: bool,
-    state: RunState,
-    history: History,
-    stop_reason: Option<StopReason>,
+    run: RunCore<'f>,
 }
 
 impl<'f, M, L, O> Trainer<'f, Supervised<'f, M, L, O>>
@@ -192,8 +175,8 @@ where
         Trainer::of_task(Supervised::new(model, loss, optimizer))
     }
 
-    fn with_settings(self, change: impl FnOnce(&mut supervised::StepSettings<'f>)) -> Self {
-        Trainer { task: self.task.with_settings(change), ..self }
+    fn with_settings(self, mut change: impl FnMut(&mut supervised::StepSettings<'f>)) -> Self {
+        Trainer { task: self.task.with_settings(&mut change), ..self }
     }
 
     /// Updates the parameters once in k steps, with the mean of k gradients. The last update of an epoch may be of
@@ -221,7 +204,8 @@ where
 
     /// Sets a function that changes the gradients before each update. Clipping follows it.
     pub fn before_update(self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
-        self.with_settings(|settings| settings.before_update = Some(Arc::new(f)))
+        let f: BeforeUpdate<'f> = Arc::new(f);
+        self.with_settings(|settings| settings.before_update = Some(f.clone()))
     }
 
     /// Computes forward passes in half precision where it is safe ([`autocast`](pellucid_tensor::autocast)). With
@@ -238,7 +222,7 @@ where
             DType::F16 => Some(Arc::new(GradScaler::try_new(GradScalerOptions::default())?)),
             _ => None,
         };
-        Ok(self.with_settings(|settings| (settings.half, settings.scaler) = (Some(half), scaler)))
+        Ok(self.with_settings(|settings| (settings.half, settings.scaler) = (Some(half), scaler.clone())))
     }
 
     /// Runs all steps eagerly, operation by operation, for example to debug a model.
@@ -281,34 +265,19 @@ where
 impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Creates a trainer of a [task](TrainingTask) of your own.
     pub fn of_task(task: T) -> Self {
-        Trainer {
-            task,
-            epochs: None,
-            max_steps: None,
-            metrics: Vec::new(),
-            callbacks: Vec::new(),
-            loggers: Vec::new(),
-            opened_loggers: Vec::new(),
-            schedules: Vec::new(),
-            early_stopping: None,
-            monitor: None,
-            files: RunFiles::default(),
-            log_every: 50,
-            is_quiet: false,
-            state: RunState::default(),
-            history: History::default(),
-            stop_reason: None,
-        }
+        Trainer { task, run: RunCore::default() }
     }
 
     /// Sets the number of epochs; without this and [`steps`](Trainer::steps), a run has one.
-    pub fn epochs(self, epochs: u64) -> Self {
-        Trainer { epochs: Some(epochs), ..self }
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.run.epochs = Some(epochs);
+        self
     }
 
     /// Sets the largest number of steps. The last epoch may end after a part of its batches.
-    pub fn steps(self, steps: u64) -> Self {
-        Trainer { max_steps: Some(steps), ..self }
+    pub fn steps(mut self, steps: u64) -> Self {
+        self.run.max_steps = Some(steps);
+        self
     }
 
     /// Adds a metric, which is computed in every validation and [evaluation](Trainer::evaluate):
@@ -328,20 +297,20 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn metric(mut self, metric: impl Metric + 'f) -> Self {
-        self.metrics.push(Box::new(metric));
+        self.run.metrics.push(Box::new(metric));
         self
     }
 
     /// Adds a callback, which observes the run and may end it.
     pub fn callback(mut self, callback: impl Callback + 'f) -> Self {
-        self.callbacks.push(Box::new(callback));
+        self.run.callbacks.push(Box::new(callback));
         self
     }
 
     /// Adds a logger, which receives losses and learning rates of steps as `loss` and `lr`, and the values of epochs, such
     /// as `train_loss` and `validation_loss`.
     pub fn logger(mut self, logger: impl Logger + 'f) -> Self {
-        self.loggers.push(Box::new(logger));
+        self.run.loggers.push(Box::new(logger));
         self
     }
 
@@ -367,7 +336,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn logger_from<G: Logger + 'f>(mut self, open: impl FnOnce(u64) -> Result<G> + Send + 'f) -> Self {
-        self.opened_loggers.push(Box::new(|step| Ok(Box::new(open(step)?))));
+        self.run.opened_loggers.push(Box::new(|step| Ok(Box::new(open(step)?))));
         self
     }
 
@@ -376,11 +345,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
-    pub fn try_log_every(self, steps: u64) -> Result<Self> {
+    pub fn try_log_every(mut self, steps: u64) -> Result<Self> {
         if steps == 0 {
             return Err(Error::invalid("log_every", "`steps` must be at least 1, got 0"));
         }
-        Ok(Trainer { log_every: steps, ..self })
+        self.run.log_every = steps;
+        Ok(self)
     }
 
     /// Sets the learning rate of each epoch by a schedule.
@@ -404,26 +374,28 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     fn with_schedule(mut self, schedule: RunSchedule<'f>) -> Self {
-        self.schedules.push(schedule);
+        self.run.schedules.push(schedule);
         self
     }
 
     /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`,
     /// or `train_loss` without validation, which are minimised.
-    pub fn monitor(self, name: &str, goal: Goal) -> Self {
-        Trainer { monitor: Some((name.to_string(), goal)), ..self }
+    pub fn monitor(mut self, name: &str, goal: Goal) -> Self {
+        self.run.monitor = Some((name.to_string(), goal));
+        self
     }
 
     /// Ends the run when the [monitored](Trainer::monitor) value no longer improves.
-    pub fn early_stopping(self, options: EarlyStopping) -> Self {
-        Trainer { early_stopping: Some(options), ..self }
+    pub fn early_stopping(mut self, options: EarlyStopping) -> Self {
+        self.run.early_stopping = Some(options);
+        self
     }
 
     /// Writes files into a folder, which is created: after each epoch `last.safetensors`, the state of the run, and
     /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced as
     /// a whole: a run that is killed at any moment leaves the old or the new one.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
-        self.files.folder = Some(folder.as_ref().to_path_buf());
+        self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
     }
 
@@ -436,27 +408,56 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         if steps == 0 {
             return Err(Error::invalid("checkpoint_every", "`steps` must be at least 1, got 0"));
         }
-        self.files.every = Some(steps);
+        self.run.files.every = Some(steps);
         Ok(self)
     }
 
     /// Continues a run from its file `last.safetensors`, or from the folder of the files. [`fit`](Trainer::fit) loads
     /// it, and returns the errors of a file that is missing or does not fit.
     pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
-        self.files.resume = Some((path.as_ref().to_path_buf(), true));
+        self.run.files.resume = Some((path.as_ref().to_path_buf(), true));
         self
     }
 
     /// Continues a run as [`resume`](Trainer::resume) does, or begins one if the file does not exist. A program with
     /// this line may be killed and started again at any time.
     pub fn resume_if_exists(mut self, path: impl AsRef<Path>) -> Self {
-        self.files.resume = Some((path.as_ref().to_path_buf(), false));
+        self.run.files.resume = Some((path.as_ref().to_path_buf(), false));
         self
     }
 
     /// Shows nothing on standard error.
-    pub fn quiet(self) -> Self {
-        Trainer { is_quiet: true, ..self }
+    pub fn quiet(mut self) -> Self {
+        self.run.is_quiet = true;
+        self
+    }
+
+    /// Trains over all epochs, and validates after each one. Returns the values of the epochs.
+    ///
+    /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the rest.
+    ///
+    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the present step: its state is
+    /// saved, and `fit` returns with the [reason](Trainer::stop_reason) `Interrupted`. A second signal ends the process
+    /// at once.
+    ///
+    /// # Errors
+    /// [`Error::Step`] for an error of a batch, a step or a validation; [`Error::File`] for files that cannot be read
+    /// or written; [`Error::Checkpoint`] for a resumed state that does not fit; the errors of callbacks and loggers. If
+    /// the monitored value does not exist, [`Error::InvalidArgument`] with the names of all values.
+    pub fn fit(
+        &mut self,
+        train: &mut dyn EpochLoader<T::Batch>,
+        validation: Option<&mut dyn EpochLoader<T::Batch>>,
+    ) -> Result<History> {
+        self.run.fit(&mut BoundRun::new(&mut self.task, train, validation))
+    }
+
+    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and `accuracy` for example.
+    ///
+    /// # Errors
+    /// [`Error::Step`] for an error of a batch.
+    pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
+        self.run.evaluate(&mut BoundRun::evaluation(&mut self.task, batches))
     }
 
     /// Returns the task.
@@ -466,21 +467,21 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Returns the values of all epochs so far.
     pub fn history(&self) -> &History {
-        &self.history
+        &self.run.history
     }
 
     /// Returns why the last run ended; `None` before a run, and after an error.
     pub fn stop_reason(&self) -> Option<StopReason> {
-        self.stop_reason
+        self.run.stop_reason
     }
 
     /// Returns the number of steps so far.
     pub fn step(&self) -> u64 {
-        self.state.0.borrow().step
+        self.run.step()
     }
 
     /// Returns the number of completed epochs.
     pub fn epoch(&self) -> u64 {
-        self.state.0.borrow().epoch
+        self.run.epoch()
     }
 }

@@ -1,26 +1,67 @@
 //! The loop of a run over epochs and steps.
 
-use super::event::{FitControl, StopReason, TrainingEvent};
+use super::EarlyStopping;
+use super::bound::RunParts;
+use super::event::{Callback, FitControl, StopReason, TrainingEvent};
+use super::files::RunFiles;
 use super::finite::is_refusal;
-use super::loader::{EpochBatchIter, EpochLoader};
 use super::meter::LossMeter;
 use super::report::RunReport;
-use super::schedules::ScheduleUnit;
+use super::schedules::{RunSchedule, ScheduleUnit};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
-use super::state::RunProgress;
-use super::{Trainer, TrainingTask};
-use crate::log::History;
-use crate::metrics::Goal;
+use super::state::{RunProgress, RunState};
+use crate::log::{History, Logger};
+use crate::metrics::{Goal, Metric};
 use pellucid_data::BatchPosition;
 use pellucid_nn::optim::Optimizer;
 use pellucid_tensor::{Error, Result};
 use std::time::Instant;
 
-/// The loaders of a run.
-struct RunLoaders<'t, 'v, B> {
-    train: &'t mut dyn EpochLoader<B>,
-    validation: Option<&'v mut dyn EpochLoader<B>>,
+/// Opens a logger, for a run that begins after this number of steps.
+type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
+
+/// A run without the types of its task and its batches. It is compiled once, in this crate.
+pub(super) struct RunCore<'f> {
+    pub(super) epochs: Option<u64>,
+    pub(super) max_steps: Option<u64>,
+    pub(super) metrics: Vec<Box<dyn Metric + 'f>>,
+    pub(super) callbacks: Vec<Box<dyn Callback + 'f>>,
+    pub(super) loggers: Vec<Box<dyn Logger + 'f>>,
+    /// Functions that open loggers when the run begins.
+    pub(super) opened_loggers: Vec<OpenLogger<'f>>,
+    pub(super) schedules: Vec<RunSchedule<'f>>,
+    pub(super) early_stopping: Option<EarlyStopping>,
+    /// The name of the value that decides which epoch is the best, and its direction.
+    pub(super) monitor: Option<(String, Goal)>,
+    pub(super) files: RunFiles,
+    pub(super) log_every: u64,
+    pub(super) is_quiet: bool,
+    pub(super) state: RunState,
+    pub(super) history: History,
+    pub(super) stop_reason: Option<StopReason>,
+}
+
+impl Default for RunCore<'_> {
+    fn default() -> Self {
+        RunCore {
+            epochs: None,
+            max_steps: None,
+            metrics: Vec::new(),
+            callbacks: Vec::new(),
+            loggers: Vec::new(),
+            opened_loggers: Vec::new(),
+            schedules: Vec::new(),
+            early_stopping: None,
+            monitor: None,
+            files: RunFiles::default(),
+            log_every: 50,
+            is_quiet: false,
+            state: RunState::default(),
+            history: History::default(),
+            stop_reason: None,
+        }
+    }
 }
 
 /// The number of successive losses that are not finite, after which a run with a scaler ends.
@@ -32,29 +73,20 @@ const STEP: &str = "step";
 /// The largest number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;
 
-impl<'f, T: TrainingTask> Trainer<'f, T> {
-    /// Trains over all epochs, and validates after each one. Returns the values of the epochs.
-    ///
-    /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the rest.
-    ///
-    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the present step: its state is
-    /// saved, and `fit` returns with the [reason](Trainer::stop_reason) `Interrupted`. A second signal ends the process
-    /// at once.
-    ///
-    /// # Errors
-    /// [`Error::Step`] for an error of a batch, a step or a validation; [`Error::File`] for files that cannot be read
-    /// or written; [`Error::Checkpoint`] for a resumed state that does not fit; the errors of callbacks and loggers. If
-    /// the monitored value does not exist, [`Error::InvalidArgument`] with the names of all values.
-    pub fn fit(
-        &mut self,
-        train: &mut dyn EpochLoader<T::Batch>,
-        validation: Option<&mut dyn EpochLoader<T::Batch>>,
-    ) -> Result<History> {
+impl RunCore<'_> {
+    pub(super) fn step(&self) -> u64 {
+        self.state.0.borrow().step
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.state.0.borrow().epoch
+    }
+
+    pub(super) fn fit(&mut self, parts: &mut dyn RunParts) -> Result<History> {
         self.stop_reason = None;
         let signals = TerminationSignals::watch()?;
         let mut report = RunReport::new(self.is_quiet);
-        let mut loaders = RunLoaders { train, validation };
-        self.begin(&mut loaders, &report)?;
+        self.begin(parts, &report)?;
         let reason = loop {
             if self.is_complete() {
                 break StopReason::Completed;
@@ -63,7 +95,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             if self.is_stuck() {
                 break StopReason::NotImproving;
             }
-            if let Some(reason) = self.run_epoch(&mut loaders, &signals, &mut report)? {
+            if let Some(reason) = self.run_epoch(parts, &signals, &mut report)? {
                 break reason;
             }
         };
@@ -73,35 +105,25 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(self.history.clone())
     }
 
-    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and `accuracy` for example.
-    ///
-    /// # Errors
-    /// [`Error::Step`] for an error of a batch.
-    pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
-        self.task.apply_averages()?;
-        let scores = self.evaluate_weights(batches);
-        self.task.restore_weights()?;
+    pub(super) fn evaluate(&mut self, parts: &mut dyn RunParts) -> Result<Scores> {
+        parts.apply_averages()?;
+        let scores = self.evaluate_weights(parts);
+        parts.restore_weights()?;
         scores
     }
 
-    fn evaluate_weights(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
+    fn evaluate_weights(&mut self, parts: &mut dyn RunParts) -> Result<Scores> {
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         let (mut meter, mut sums) = (LossMeter::default(), RunProgress::default());
-        let position = batches.position();
-        for (index, batch) in batches.begin_epoch()?.enumerate() {
-            let at = |samples: usize, source: Error| {
-                self.of_step(BatchPosition { batch: position.batch + index, ..position }, samples, source)
-            };
-            let batch = batch.map_err(|error| at(0, error))?;
-            let samples = self.task.batch_size(&batch);
-            let scores = self.task.evaluate_step(&batch);
-            let scores = scores.map_err(|error| {
-                self.of_step(BatchPosition { batch: position.batch + index, ..position }, samples, error)
-            })?;
+        let mut position = parts.begin_validation()?;
+        while let Some(samples) = parts.next_validation() {
+            let samples = samples.map_err(|error| self.of_step(position, 0, error))?;
+            let scores = parts.evaluate_step().map_err(|error| self.of_step(position, samples, error))?;
             meter.add(&mut sums, &scores.losses, samples as f64, false)?;
             if let Some((output, target)) = &scores.predictions {
                 self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))?;
             }
+            position.batch += 1;
         }
         meter.read(&mut sums)?;
         let mut scores = means(&sums, "");
@@ -112,14 +134,14 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Sets the first learning rates and loads a state.
-    fn begin(&mut self, loaders: &mut RunLoaders<'_, '_, T::Batch>, report: &RunReport) -> Result<()> {
-        let optimizers = self.task.optimizers();
+    fn begin(&mut self, parts: &mut dyn RunParts, report: &RunReport) -> Result<()> {
+        let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(&optimizers))?;
         self.files.create_folder()?;
         if let Some(path) = self.files.take_resumed() {
-            self.task.prepare_load()?;
+            parts.prepare_load()?;
             let names = self.schedule_names();
-            let checkpoint = self.whole_checkpoint(loaders.train, loaders.validation.as_deref(), &names);
+            let checkpoint = self.whole_checkpoint(parts.checkpoint(), &names);
             pellucid_io::load_checkpoint(&path, checkpoint)?;
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
@@ -147,7 +169,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Runs an epoch, or the rest of one. Returns the reason if the run ends.
     fn run_epoch(
         &mut self,
-        loaders: &mut RunLoaders<'_, '_, T::Batch>,
+        parts: &mut dyn RunParts,
         signals: &TerminationSignals,
         report: &mut RunReport,
     ) -> Result<Option<StopReason>> {
@@ -155,18 +177,20 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         let epoch = self.epoch() + 1;
         let _span = tracing::info_span!("epoch", epoch).entered();
         self.emit(TrainingEvent::EpochBegan { epoch })?;
-        let batches = loaders.train.begin_epoch()?;
-        report.begin_epoch(epoch, loaders.train.batch_count(), loaders.train.position().batch);
-        let stopped = self.run_steps(batches, loaders, signals, report)?;
+        parts.begin_batches()?;
+        report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
+        let stopped = self.run_steps(parts, signals, report)?;
         report.end_steps();
         if let Some(reason) = stopped {
             let verb = if reason == StopReason::Interrupted { "interrupted" } else { "stopped" };
             report.line(format_args!("{verb} after step {}", self.step()));
+            parts.pause_batches()?;
             return Ok(Some(reason));
         }
-        self.task.end_epoch()?;
-        let scores = self.epoch_scores(loaders, start)?;
-        let stopped = self.end_epoch(loaders, &scores)?;
+        parts.end_batches();
+        parts.end_epoch()?;
+        let scores = self.epoch_scores(parts, start)?;
+        let stopped = self.end_epoch(parts, &scores)?;
         report.end_epoch(epoch, self.epochs, &scores);
         if stopped == Some(StopReason::NotImproving) {
             let best = self.state.0.borrow().best_epoch;
@@ -178,22 +202,21 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Trains on the batches of an epoch. Returns the reason if the run ends within it.
     fn run_steps(
         &mut self,
-        batches: EpochBatchIter<T::Batch>,
-        loaders: &RunLoaders<'_, '_, T::Batch>,
+        parts: &mut dyn RunParts,
         signals: &TerminationSignals,
         report: &RunReport,
     ) -> Result<Option<StopReason>> {
         let mut meter = LossMeter::default();
-        let mut position = loaders.train.position();
+        let mut position = parts.position();
         let mut ends = None;
-        for batch in batches {
-            let batch = batch.map_err(|error| self.of_step(position, 0, error))?;
+        while let Some(samples) = parts.next_batch() {
+            let samples = samples.map_err(|error| self.of_step(position, 0, error))?;
             let is_first = self.step() == 0;
-            let stops = self.run_step(&batch, position, loaders, &mut meter, report)?;
-            if is_first && let Some(reason) = self.task.eager_reason() {
+            let stops = self.run_step(samples, position, parts, &mut meter, report)?;
+            if is_first && let Some(reason) = parts.eager_reason() {
                 report.line(format_args!("the steps run eagerly, since they cannot be captured: {reason}"));
             }
-            position = loaders.train.position();
+            position = parts.position();
             if signals.arrived() {
                 ends = Some(StopReason::Interrupted);
             } else if stops {
@@ -201,9 +224,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             }
             let step = self.step();
             let is_due = self.files.every.is_some_and(|every| step.is_multiple_of(every));
-            if self.task.is_between_updates() && (ends.is_some() || is_due) {
+            if parts.is_between_updates() && (ends.is_some() || is_due) {
                 meter.read(&mut self.state.0.borrow_mut())?;
-                self.save_last(loaders.train, loaders.validation.as_deref())?;
+                self.save_last(parts)?;
                 if ends.is_some() {
                     return Ok(ends);
                 }
@@ -212,23 +235,22 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
                 break;
             }
         }
-        self.check_sums(&mut meter, position)?;
+        self.check_sums(&mut meter, position, parts)?;
         Ok(None)
     }
 
     /// Trains on a batch. Returns true if a callback ends the run.
     fn run_step(
         &mut self,
-        batch: &T::Batch,
+        samples: usize,
         position: BatchPosition,
-        loaders: &RunLoaders<'_, '_, T::Batch>,
+        parts: &mut dyn RunParts,
         meter: &mut LossMeter,
         report: &RunReport,
     ) -> Result<bool> {
-        let samples = self.task.batch_size(batch);
-        let scalars = match self.task.train_step(batch) {
+        let scalars = match parts.train_step() {
             Ok(scalars) => scalars,
-            Err(error) if is_refusal(&error) => return Err(self.not_finite(batch, position, loaders)),
+            Err(error) if is_refusal(&error) => return Err(self.not_finite(samples, position, parts)),
             Err(error) => return Err(self.of_step(position, samples, error)),
         };
         let step = {
@@ -244,33 +266,33 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
                 progress.skipped = if loss.is_finite() { 0 } else { progress.skipped + 1 };
                 progress.skipped
             };
-            if skipped > 0 && (!self.task.skips_updates() || skipped > MAX_SKIPPED) {
-                return Err(self.not_finite(batch, position, loaders));
+            if skipped > 0 && (!parts.skips_updates() || skipped > MAX_SKIPPED) {
+                return Err(self.not_finite(samples, position, parts));
             }
         }
-        let optimizers = self.task.optimizers();
+        let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
         report.step(values);
         let values = values.to_vec();
         if is_logged && !self.loggers.is_empty() {
-            self.log_step(step, &values)?;
+            self.log_step(step, &values, parts)?;
         }
         self.emit(TrainingEvent::StepEnded { step, scalars: &values })
     }
 
     /// Logs the losses of a step and the learning rates.
-    fn log_step(&mut self, step: u64, values: &[(&'static str, f64)]) -> Result<()> {
+    fn log_step(&mut self, step: u64, values: &[(&'static str, f64)], parts: &dyn RunParts) -> Result<()> {
         let mut scores = Scores::default();
         values.iter().for_each(|(name, value)| scores.push(*name, *value));
-        self.push_rates(&mut scores);
+        push_rates(parts, &mut scores);
         let values: Vec<(&str, f64)> = scores.iter().collect();
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))
     }
 
     /// Reads the sums that are still on the device, and returns an error if one is not finite.
-    fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition) -> Result<()> {
+    fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition, parts: &dyn RunParts) -> Result<()> {
         let all_finite = meter.read(&mut self.state.0.borrow_mut())?;
-        if all_finite || self.task.skips_updates() {
+        if all_finite || parts.skips_updates() {
             return Ok(());
         }
         let reason = "a loss of this epoch is not finite; lower the learning rate, or clip the gradients";
@@ -278,32 +300,25 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Returns the values of an epoch, after its validation.
-    fn epoch_scores(&mut self, loaders: &mut RunLoaders<'_, '_, T::Batch>, start: Instant) -> Result<Scores> {
+    fn epoch_scores(&mut self, parts: &mut dyn RunParts, start: Instant) -> Result<Scores> {
         let mut scores = Scores::default();
         {
             let progress = self.state.0.borrow();
             scores.push(STEP, progress.step as f64);
             means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
         }
-        if let Some(validation) = &mut loaders.validation {
-            let validated = self.evaluate(&mut **validation)?;
+        if parts.is_validated() {
+            let validated = self.evaluate(parts)?;
             validated.iter().for_each(|(name, value)| scores.push(format!("validation_{name}"), value));
         }
-        self.push_rates(&mut scores);
+        push_rates(parts, &mut scores);
         scores.push("seconds", start.elapsed().as_secs_f64());
         Ok(scores)
     }
 
-    fn push_rates(&self, scores: &mut Scores) {
-        match self.task.optimizers().as_slice() {
-            [(_, one)] => scores.push("lr", rate(*one)),
-            several => several.iter().for_each(|(name, optimizer)| scores.push(format!("lr_{name}"), rate(*optimizer))),
-        }
-    }
-
     /// Ends an epoch: history, schedules, files. Returns the reason if the run ends.
-    fn end_epoch(&mut self, loaders: &RunLoaders<'_, '_, T::Batch>, scores: &Scores) -> Result<Option<StopReason>> {
-        let improved = self.note_monitored(scores, loaders.validation.is_some())?;
+    fn end_epoch(&mut self, parts: &mut dyn RunParts, scores: &Scores) -> Result<Option<StopReason>> {
+        let improved = self.note_monitored(scores, parts.is_validated())?;
         {
             let progress = &mut *self.state.0.borrow_mut();
             progress.epoch += 1;
@@ -312,16 +327,16 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         }
         let values: Vec<(&str, f64)> = scores.iter().collect();
         self.history.try_push(&values)?;
-        let optimizers = self.task.optimizers();
+        let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
         let (epoch, step) = (self.epoch(), self.step());
         let logged: Vec<(&str, f64)> = values.into_iter().filter(|(name, _)| *name != STEP).collect();
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))?;
         tracing::info!(epoch, step, %scores, "completed an epoch");
         if improved {
-            self.save_best()?;
+            self.save_best(parts)?;
         }
-        self.save_last(loaders.train, loaders.validation.as_deref())?;
+        self.save_last(parts)?;
         let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
         Ok(match (requested, self.is_stuck()) {
             (true, _) => Some(StopReason::Requested),
@@ -379,17 +394,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Returns the error of a loss that is not finite.
-    fn not_finite(
-        &mut self,
-        batch: &T::Batch,
-        position: BatchPosition,
-        loaders: &RunLoaders<'_, '_, T::Batch>,
-    ) -> Error {
-        let origin = match self.task.first_non_finite(batch) {
+    fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
+        let origin = match parts.first_non_finite() {
             Some(name) => format!("the first tensor that is not finite is {name}"),
             None => "its origin is unknown, because all tensors are finite with new random numbers".to_string(),
         };
-        let samples = match loaders.train.sample_indices(position) {
+        let indices = match parts.sample_indices(position) {
             Ok(indices) if indices.len() > LISTED_SAMPLES => {
                 format!(
                     "; the samples are {:?} and {} others",
@@ -401,9 +411,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             Err(_) => String::new(),
         };
         let reason = format!(
-            "the loss is not finite: {origin}{samples}; lower the learning rate, clip the gradients, or check the samples"
+            "the loss is not finite: {origin}{indices}; lower the learning rate, clip the gradients, or check the samples"
         );
-        self.of_step(position, self.task.batch_size(batch), Error::invalid("fit", reason))
+        self.of_step(position, samples, Error::invalid("fit", reason))
     }
 }
 
@@ -418,4 +428,12 @@ fn means(progress: &RunProgress, prefix: &str) -> Scores {
 fn rate(optimizer: &dyn Optimizer) -> f64 {
     let rate = optimizer.lr();
     (rate as f32).to_string().parse().unwrap_or(rate)
+}
+
+/// Adds the learning rates.
+fn push_rates(parts: &dyn RunParts, scores: &mut Scores) {
+    match parts.optimizers().as_slice() {
+        [(_, one)] => scores.push("lr", rate(*one)),
+        several => several.iter().for_each(|(name, optimizer)| scores.push(format!("lr_{name}"), rate(*optimizer))),
+    }
 }

@@ -1,13 +1,13 @@
 //! [`Supervised`]: the task of a model, a loss and an optimizer.
 
-use super::finite::{FiniteLoss, first_non_finite_output};
+use super::finite::{FiniteLoss, NonFiniteSearch};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
 use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::{
     AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
-use pellucid_nn::{Checkpoint, Parameter, StateDict, in_evaluation_mode};
+use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, in_evaluation_mode};
 use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, enable_grad, no_grad, ops};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,14 +62,27 @@ impl<'f> StepSettings<'f> {
     }
 }
 
-/// The task of a [`Trainer`](super::Trainer) that minimises the loss of a model on batches (inputs, targets).
-///
-/// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
-/// values of tensors, it and all later ones run eagerly.
-pub struct Supervised<'f, M, L, O, X = Tensor> {
-    captured: GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
-    loss: FiniteLoss<Arc<L>>,
-    pub(super) settings: StepSettings<'f>,
+/// A batch, and what a step of it needs of the task. The functions that use it are compiled once, in this crate.
+trait SupervisedStep {
+    fn captured_step(&mut self) -> Result<()>;
+    fn captured_loss(&self) -> Result<Tensor>;
+
+    /// Updates the parameters with the gradients of fewer steps than usual.
+    fn update_early(&mut self) -> Result<()>;
+
+    /// Returns the output of the model.
+    fn output(&self) -> Result<Tensor>;
+    fn loss(&self, output: &Tensor) -> Result<Tensor>;
+    fn optimizer(&self) -> &dyn Optimizer;
+
+    /// Returns the parameters of the model and of the loss.
+    fn parameters(&self) -> Result<Vec<(String, Parameter)>>;
+    fn supports_capture(&self) -> bool;
+}
+
+/// The state of a supervised task, without its types.
+struct SupervisedState<'f> {
+    settings: StepSettings<'f>,
     /// Whether a step has run, which decides between captured and eager steps.
     is_decided: bool,
     eager_reason: Option<String>,
@@ -80,69 +93,30 @@ pub struct Supervised<'f, M, L, O, X = Tensor> {
     holds_averages: bool,
 }
 
-impl<'f, M, L, O, X> Supervised<'f, M, L, O, X>
-where
-    M: Model<X> + 'f,
-    L: Loss + 'f,
-    O: Optimizer + 'f,
-    X: Batch + 'static,
-{
-    pub(super) fn new(model: M, loss: L, optimizer: O) -> Self {
-        let loss = FiniteLoss::new(Arc::new(loss));
-        let settings = StepSettings { accumulate: 1, ..Default::default() };
-        Supervised {
-            captured: GraphTrainer::new(model, loss.clone(), optimizer).with_options(settings.step_options()),
-            loss,
-            settings,
-            is_decided: false,
-            eager_reason: None,
-            accumulated: 0,
-            averages: None,
-            holds_averages: false,
+impl SupervisedState<'_> {
+    fn train_step(&mut self, step: &mut dyn SupervisedStep) -> Result<NamedScalars> {
+        let loss = if !self.is_decided {
+            let loss = self.first_step(step)?;
+            self.is_decided = true;
+            loss
+        } else if self.settings.eager {
+            self.eager_step(step)?
+        } else {
+            let _precision = self.settings.precision();
+            step.captured_step()?;
+            step.captured_loss()?
+        };
+        self.accumulated += 1;
+        if self.accumulated == self.settings.accumulate {
+            self.count_update()?;
         }
-    }
-
-    /// Changes the settings. Earlier recordings are dropped.
-    pub(super) fn with_settings(mut self, change: impl FnOnce(&mut StepSettings<'f>)) -> Self {
-        change(&mut self.settings);
-        // The scaler recognises losses that are not finite, and skips their updates.
-        self.loss.set_checked(self.settings.scaler.is_none());
-        let captured = self.captured.with_options(self.settings.step_options());
-        Supervised { captured, ..self }
-    }
-
-    pub(super) fn set_averages(&mut self, averages: AveragedModel) {
-        self.averages = Some(averages);
-    }
-
-    /// Returns the model.
-    pub fn model(&self) -> &M {
-        self.captured.model()
-    }
-
-    /// Returns the optimizer.
-    pub fn optimizer(&self) -> &O {
-        self.captured.optimizer()
-    }
-
-    /// Returns the averaged weights, if the trainer [averages](super::Trainer::ema) them.
-    pub fn averages(&self) -> Option<&AveragedModel> {
-        self.averages.as_ref()
-    }
-
-    /// Returns the outputs of the model for inputs, in evaluation mode.
-    ///
-    /// # Errors
-    /// The errors of the model.
-    pub fn predict(&self, x: &X) -> Result<Tensor> {
-        let (_off, _precision) = (no_grad(), self.settings.precision());
-        in_evaluation_mode(|| self.model().run(x))
+        Ok(vec![("loss", loss)])
     }
 
     /// Runs the first step captured, or eagerly if it cannot be captured.
-    fn first_step(&mut self, (x, y): &(X, Tensor)) -> Result<NamedScalars> {
+    fn first_step(&mut self, step: &mut dyn SupervisedStep) -> Result<Tensor> {
         if self.settings.eager {
-            return self.eager_step(x, y);
+            return self.eager_step(step);
         }
         // A capture that failed may have drawn random numbers.
         let generator = Generator::default();
@@ -151,42 +125,32 @@ where
         let captured = {
             let _precision = self.settings.precision();
             // A model may read values by a method that panics. The eager step repeats a panic of another cause.
-            catch_unwind(AssertUnwindSafe(|| self.captured.step(x, y)))
+            catch_unwind(AssertUnwindSafe(|| step.captured_step()))
         };
         let reason = match captured {
-            Ok(Ok(())) => return self.captured_loss(),
-            Ok(Err(error)) if !self.is_of_capture(&error) => return Err(error),
+            Ok(Ok(())) => return step.captured_loss(),
+            Ok(Err(error)) if !is_of_capture(&error, step) => return Err(error),
             Ok(Err(error)) => error.to_string(),
             Err(panic) => panic_message(&*panic).to_string(),
         };
         generator.set_states(&states)?;
-        let scalars = self.eager_step(x, y)?;
+        let loss = self.eager_step(step)?;
         self.settings.eager = true;
         self.eager_reason = Some(reason);
-        Ok(scalars)
-    }
-
-    /// Returns whether a step failed only because it was captured.
-    fn is_of_capture(&self, error: &Error) -> bool {
-        matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. })
-            || self.model().supports_capture().is_err()
-    }
-
-    fn captured_loss(&self) -> Result<NamedScalars> {
-        Ok(vec![("loss", self.captured.loss_tensor()?.clone())])
+        Ok(loss)
     }
 
     /// Computes loss, gradients and update operation by operation.
-    fn eager_step(&mut self, x: &X, y: &Tensor) -> Result<NamedScalars> {
+    fn eager_step(&mut self, step: &dyn SupervisedStep) -> Result<Tensor> {
         let _on = enable_grad();
-        let (optimizer, k) = (self.captured.optimizer(), self.settings.accumulate);
-        self.fill_optimizer()?;
+        let k = self.settings.accumulate;
+        fill_optimizer(step)?;
         if self.accumulated == 0 {
-            optimizer.zero_grad();
+            step.optimizer().zero_grad();
         }
         let loss = {
             let _precision = self.settings.precision();
-            self.loss.try_forward(&self.model().run(x)?, y)?
+            step.loss(&step.output()?)?
         };
         let share = if k > 1 { ops::div(&loss, k as f64)? } else { loss.clone() };
         match &self.settings.scaler {
@@ -194,20 +158,32 @@ where
             None => share.try_backward()?,
         }
         if self.accumulated + 1 == k {
-            self.eager_update()?;
+            self.eager_update(step.optimizer())?;
         }
-        Ok(vec![("loss", loss.detach())])
+        Ok(loss.detach())
     }
 
-    /// Adds the parameters of the model and the loss to an optimizer without parameters.
-    fn fill_optimizer(&self) -> Result<()> {
-        let optimizer = self.optimizer();
-        if !optimizer.parameters().is_empty() {
+    fn eager_update(&self, optimizer: &dyn Optimizer) -> Result<()> {
+        let settings = &self.settings;
+        let Some(scaler) = &settings.scaler else {
+            settings.change_gradients(optimizer.parameters())?;
+            return optimizer.try_step();
+        };
+        let unscaled = scaler.unscale(optimizer)?;
+        settings.change_gradients(optimizer.parameters())?;
+        unscaled.step(optimizer)?;
+        scaler.update()
+    }
+
+    fn end_epoch(&mut self, step: &mut dyn SupervisedStep) -> Result<()> {
+        if self.accumulated == 0 {
             return Ok(());
         }
-        let own = self.loss.trainable().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
-        let all = self.model().try_named_parameters()?.into_iter().chain(own);
-        optimizer.fill(all.filter(|(_, p)| p.requires_grad()).collect())
+        match self.settings.eager {
+            true => self.eager_update(step.optimizer())?,
+            false => step.update_early()?,
+        }
+        self.count_update()
     }
 
     /// Notes that the parameters were updated.
@@ -216,108 +192,14 @@ where
         self.averages.as_ref().map_or(Ok(()), AveragedModel::update)
     }
 
-    fn eager_update(&self) -> Result<()> {
-        let (optimizer, settings) = (self.captured.optimizer(), &self.settings);
-        let Some(scaler) = &settings.scaler else {
-            settings.change_gradients(optimizer.parameters())?;
-            return optimizer.try_step();
-        };
-        let _unscaled = scaler.unscale(optimizer)?;
-        settings.change_gradients(optimizer.parameters())?;
-        scaler.step(optimizer)?;
-        scaler.update()
-    }
-}
-
-impl<'f, M, L, O, X> TrainingTask for Supervised<'f, M, L, O, X>
-where
-    M: Model<X> + 'f,
-    L: Loss + 'f,
-    O: Optimizer + 'f,
-    X: Batch + 'static,
-{
-    type Batch = (X, Tensor);
-
-    fn train_step(&mut self, batch: &(X, Tensor)) -> Result<NamedScalars> {
-        let scalars = if !self.is_decided {
-            let scalars = self.first_step(batch)?;
-            self.is_decided = true;
-            scalars
-        } else if self.settings.eager {
-            self.eager_step(&batch.0, &batch.1)?
-        } else {
-            let _precision = self.settings.precision();
-            self.captured.step(&batch.0, &batch.1)?;
-            self.captured_loss()?
-        };
-        self.accumulated += 1;
-        if self.accumulated == self.settings.accumulate {
-            self.count_update()?;
-        }
-        Ok(scalars)
-    }
-
-    fn end_epoch(&mut self) -> Result<()> {
-        if self.accumulated == 0 {
-            return Ok(());
-        }
-        match self.settings.eager {
-            true => self.eager_update()?,
-            false => _ = self.captured.update_early()?,
-        }
-        self.count_update()
-    }
-
-    fn is_between_updates(&self) -> bool {
-        self.accumulated == 0
-    }
-
-    fn skips_updates(&self) -> bool {
-        self.settings.scaler.is_some()
-    }
-
-    fn prepare_load(&mut self) -> Result<()> {
-        self.fill_optimizer()
-    }
-
-    fn evaluate_step(&mut self, (x, y): &(X, Tensor)) -> Result<BatchScores> {
+    /// Evaluates a batch eagerly.
+    fn evaluate(&self, step: &dyn SupervisedStep, y: &Tensor) -> Result<BatchScores> {
         let (_off, _precision) = (no_grad(), self.settings.precision());
-        if self.settings.eager || !self.is_decided {
-            let output = in_evaluation_mode(|| self.model().run(x))?;
-            let loss = in_evaluation_mode(|| self.loss.try_forward(&output, y))?;
-            return Ok(BatchScores { losses: vec![("loss", loss)], predictions: Some((output, y.clone())) });
-        }
-        let (loss, output) = self.captured.evaluate_with_logits(x, y)?;
-        let predictions = Some((output.clone(), y.clone()));
-        Ok(BatchScores { losses: vec![("loss", loss.clone())], predictions })
-    }
-
-    fn batch_size(&self, (_, y): &(X, Tensor)) -> usize {
-        y.shape().first().copied().unwrap_or(1)
-    }
-
-    fn checkpoint(&self) -> Checkpoint<'_> {
-        let optimizer: &dyn Optimizer = self.optimizer();
-        let mut checkpoint = Checkpoint::new().model(self.model()).optimizer(optimizer);
-        if let Some(scaler) = &self.settings.scaler {
-            checkpoint = checkpoint.scaler(scaler);
-        }
-        match &self.averages {
-            Some(averages) => checkpoint.part("averages", averages),
-            None => checkpoint,
-        }
-    }
-
-    fn weights(&self) -> Result<StateDict> {
-        self.model().try_state_dict()
-    }
-
-    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
-        vec![("optimizer", self.optimizer() as &dyn Optimizer)]
-    }
-
-    fn eager_reason(&self) -> Option<&str> {
-        self.eager_reason.as_deref()
+        in_evaluation_mode(|| {
+            let output = step.output()?;
+            let losses = vec![("loss", step.loss(&output)?)];
+            Ok(BatchScores { losses, predictions: Some((output, y.clone())) })
+        })
     }
 
     fn apply_averages(&mut self) -> Result<()> {
@@ -339,13 +221,255 @@ where
         }
     }
 
-    fn first_non_finite(&mut self, (x, y): &(X, Tensor)) -> Option<String> {
-        first_non_finite_output(self.model(), &self.loss, x, y, || self.settings.precision())
+    /// Adds the parts of the state to a checkpoint.
+    fn add_to<'a>(&'a self, mut checkpoint: Checkpoint<'a>) -> Checkpoint<'a> {
+        if let Some(scaler) = &self.settings.scaler {
+            checkpoint = checkpoint.scaler(scaler);
+        }
+        match &self.averages {
+            Some(averages) => checkpoint.part("averages", averages),
+            None => checkpoint,
+        }
     }
+}
+
+/// Returns whether a step failed only because it was captured.
+fn is_of_capture(error: &Error, step: &dyn SupervisedStep) -> bool {
+    matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. }) || !step.supports_capture()
+}
+
+/// Adds the parameters of the model and the loss to an optimizer without parameters.
+fn fill_optimizer(step: &dyn SupervisedStep) -> Result<()> {
+    let optimizer = step.optimizer();
+    if !optimizer.parameters().is_empty() {
+        return Ok(());
+    }
+    optimizer.fill(step.parameters()?.into_iter().filter(|(_, p)| p.requires_grad()).collect())
 }
 
 /// Returns the text of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
+}
+
+/// The task of a [`Trainer`](super::Trainer) that minimises the loss of a model on batches (inputs, targets).
+///
+/// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
+/// values of tensors, it and all later ones run eagerly.
+pub struct Supervised<'f, M, L, O, X = Tensor> {
+    captured: GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
+    loss: FiniteLoss<Arc<L>>,
+    state: SupervisedState<'f>,
+}
+
+/// The parts of a task, with a batch if there is one.
+struct StepParts<'a, 'f, M, L, O, X> {
+    captured: &'a mut GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
+    loss: &'a FiniteLoss<Arc<L>>,
+    batch: Option<&'a (X, Tensor)>,
+}
+
+impl<'f, M, L, O, X> StepParts<'_, 'f, M, L, O, X> {
+    fn batch(&self) -> Result<&(X, Tensor)> {
+        self.batch.ok_or_else(|| Error::invalid("step", "there is no batch"))
+    }
+}
+
+impl<'f, M, L, O, X> SupervisedStep for StepParts<'_, 'f, M, L, O, X>
+where
+    M: Model<X> + 'f,
+    L: Loss + 'f,
+    O: Optimizer + 'f,
+    X: Batch + 'static,
+{
+    fn captured_step(&mut self) -> Result<()> {
+        match self.batch {
+            Some((x, y)) => self.captured.step(x, y),
+            None => self.batch().map(drop),
+        }
+    }
+
+    fn captured_loss(&self) -> Result<Tensor> {
+        self.captured.loss_tensor().cloned()
+    }
+
+    fn update_early(&mut self) -> Result<()> {
+        self.captured.update_early().map(drop)
+    }
+
+    fn output(&self) -> Result<Tensor> {
+        self.captured.model().run(&self.batch()?.0)
+    }
+
+    fn loss(&self, output: &Tensor) -> Result<Tensor> {
+        self.loss.try_forward(output, &self.batch()?.1)
+    }
+
+    fn optimizer(&self) -> &dyn Optimizer {
+        self.captured.optimizer()
+    }
+
+    fn parameters(&self) -> Result<Vec<(String, Parameter)>> {
+        let own = self.loss.trainable().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
+        Ok(self.captured.model().try_named_parameters()?.into_iter().chain(own).collect())
+    }
+
+    fn supports_capture(&self) -> bool {
+        self.captured.model().supports_capture().is_ok()
+    }
+}
+
+impl<'f, M, L, O, X> Supervised<'f, M, L, O, X>
+where
+    M: Model<X> + 'f,
+    L: Loss + 'f,
+    O: Optimizer + 'f,
+    X: Batch + 'static,
+{
+    pub(super) fn new(model: M, loss: L, optimizer: O) -> Self {
+        let loss = FiniteLoss::new(Arc::new(loss));
+        let state = SupervisedState {
+            settings: StepSettings { accumulate: 1, ..Default::default() },
+            is_decided: false,
+            eager_reason: None,
+            accumulated: 0,
+            averages: None,
+            holds_averages: false,
+        };
+        let captured = GraphTrainer::new(model, loss.clone(), optimizer).with_options(state.settings.step_options());
+        Supervised { captured, loss, state }
+    }
+
+    /// Changes the settings. Earlier recordings are dropped.
+    pub(super) fn with_settings(mut self, change: &mut dyn FnMut(&mut StepSettings<'f>)) -> Self {
+        change(&mut self.state.settings);
+        // The scaler recognises losses that are not finite, and skips their updates.
+        self.loss.set_checked(self.state.settings.scaler.is_none());
+        let captured = self.captured.with_options(self.state.settings.step_options());
+        Supervised { captured, ..self }
+    }
+
+    pub(super) fn set_averages(&mut self, averages: AveragedModel) {
+        self.state.averages = Some(averages);
+    }
+
+    /// Returns the model.
+    pub fn model(&self) -> &M {
+        self.captured.model()
+    }
+
+    /// Returns the optimizer.
+    pub fn optimizer(&self) -> &O {
+        self.captured.optimizer()
+    }
+
+    /// Returns the averaged weights, if the trainer [averages](super::Trainer::ema) them.
+    pub fn averages(&self) -> Option<&AveragedModel> {
+        self.state.averages.as_ref()
+    }
+
+    /// Returns the outputs of the model for inputs, in evaluation mode.
+    ///
+    /// # Errors
+    /// The errors of the model.
+    pub fn predict(&self, x: &X) -> Result<Tensor> {
+        let (_off, _precision) = (no_grad(), self.state.settings.precision());
+        in_evaluation_mode(|| self.model().run(x))
+    }
+
+    /// Calls `f` with the state and the parts of a step.
+    fn with_parts<R>(
+        &mut self,
+        batch: Option<&(X, Tensor)>,
+        f: impl FnOnce(&mut SupervisedState<'f>, &mut dyn SupervisedStep) -> R,
+    ) -> R {
+        f(&mut self.state, &mut StepParts { captured: &mut self.captured, loss: &self.loss, batch })
+    }
+}
+
+impl<'f, M, L, O, X> TrainingTask for Supervised<'f, M, L, O, X>
+where
+    M: Model<X> + 'f,
+    L: Loss + 'f,
+    O: Optimizer + 'f,
+    X: Batch + 'static,
+{
+    type Batch = (X, Tensor);
+
+    fn train_step(&mut self, batch: &(X, Tensor)) -> Result<NamedScalars> {
+        self.with_parts(Some(batch), |state, step| state.train_step(step))
+    }
+
+    fn end_epoch(&mut self) -> Result<()> {
+        self.with_parts(None, |state, step| state.end_epoch(step))
+    }
+
+    fn is_between_updates(&self) -> bool {
+        self.state.accumulated == 0
+    }
+
+    fn skips_updates(&self) -> bool {
+        self.state.settings.scaler.is_some()
+    }
+
+    fn prepare_load(&mut self) -> Result<()> {
+        self.with_parts(None, |_, step| fill_optimizer(step))
+    }
+
+    fn evaluate_step(&mut self, batch: &(X, Tensor)) -> Result<BatchScores> {
+        if self.state.settings.eager || !self.state.is_decided {
+            return self.with_parts(Some(batch), |state, step| state.evaluate(step, &batch.1));
+        }
+        let _precision = self.state.settings.precision();
+        let (loss, output) = self.captured.evaluate_with_logits(&batch.0, &batch.1)?;
+        let predictions = Some((output.clone(), batch.1.clone()));
+        Ok(BatchScores { losses: vec![("loss", loss.clone())], predictions })
+    }
+
+    fn batch_size(&self, (_, y): &(X, Tensor)) -> usize {
+        y.shape().first().copied().unwrap_or(1)
+    }
+
+    fn checkpoint(&self) -> Checkpoint<'_> {
+        let optimizer: &dyn Optimizer = self.optimizer();
+        self.state.add_to(Checkpoint::new().model(self.model()).optimizer(optimizer))
+    }
+
+    fn weights(&self) -> Result<StateDict> {
+        self.model().try_state_dict()
+    }
+
+    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
+        vec![("optimizer", self.optimizer() as &dyn Optimizer)]
+    }
+
+    fn eager_reason(&self) -> Option<&str> {
+        self.state.eager_reason.as_deref()
+    }
+
+    fn apply_averages(&mut self) -> Result<()> {
+        self.state.apply_averages()
+    }
+
+    fn restore_weights(&mut self) -> Result<()> {
+        self.state.restore_weights()
+    }
+
+    fn first_non_finite(&mut self, (x, y): &(X, Tensor)) -> Option<String> {
+        let model = self.captured.model();
+        let search = NonFiniteSearch {
+            inputs: x.named(),
+            targets: y.clone(),
+            parameters: model.try_named_parameters().ok()?,
+            modules: model.named_modules(),
+            observe: &|name, observe| hook::on_call(model, name, observe).ok(),
+            output: &|| {
+                let _precision = self.state.settings.precision();
+                model.run(x)
+            },
+            loss: &|output| self.loss.unchecked().try_forward(output, y),
+        };
+        search.first()
+    }
 }

@@ -118,3 +118,24 @@ fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
     assert!(matches!(&error, Error::Checkpoint { .. }), "{error}");
     assert_eq!((bits(other.model()), other.step()), (expected, 0));
 }
+
+#[test]
+fn a_run_that_a_callback_has_stopped_continues_within_its_epoch() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = whole();
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let (mut train, mut validation) = points();
+    let mut run = whole().callback(|event: &TrainingEvent<'_>, control: &mut FitControl| {
+        if matches!(event, TrainingEvent::StepEnded { step: 2 | 12, .. }) {
+            control.stop();
+        }
+        Ok(())
+    });
+    for steps in [2, 12, 32] {
+        run.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(run.step(), steps);
+    }
+    assert_eq!(bits(run.model()), bits(expected.model()));
+    assert_eq!(values(&run), values(&expected));
+}

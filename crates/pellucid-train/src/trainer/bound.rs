@@ -1,0 +1,207 @@
+//! The task and the loaders of a run, without their types.
+
+use super::loader::{EpochBatchIter, EpochLoader};
+use super::task::{BatchScores, NamedScalars, TrainingTask};
+use pellucid_data::BatchPosition;
+use pellucid_nn::optim::Optimizer;
+use pellucid_nn::{Checkpoint, StateDict, Stateful};
+use pellucid_tensor::{Error, Result};
+
+/// What the loop of a run does with a task and its loaders. Most methods are those of [`TrainingTask`] for the present
+/// batch.
+pub(super) trait RunParts {
+    fn batch_count(&self) -> usize;
+    fn position(&self) -> BatchPosition;
+    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
+
+    /// Begins the next epoch, or the rest of one.
+    fn begin_batches(&mut self) -> Result<()>;
+
+    /// Reads the next batch, and returns its number of samples.
+    fn next_batch(&mut self) -> Option<Result<usize>>;
+
+    /// Ends the epoch of the loader.
+    fn end_batches(&mut self);
+
+    /// Leaves the epoch of the loader, which continues there later.
+    fn pause_batches(&mut self) -> Result<()>;
+
+    fn train_step(&mut self) -> Result<NamedScalars>;
+    fn first_non_finite(&mut self) -> Option<String>;
+
+    fn is_validated(&self) -> bool;
+
+    /// Begins the batches of an evaluation, and returns their position.
+    fn begin_validation(&mut self) -> Result<BatchPosition>;
+
+    /// Reads the next batch of an evaluation, and returns its number of samples.
+    fn next_validation(&mut self) -> Option<Result<usize>>;
+    fn evaluate_step(&mut self) -> Result<BatchScores>;
+
+    /// Returns the parts of the task and of the loaders.
+    fn checkpoint(&self) -> Checkpoint<'_>;
+    fn weights(&self) -> Result<StateDict>;
+    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
+    fn end_epoch(&mut self) -> Result<()>;
+    fn is_between_updates(&self) -> bool;
+    fn skips_updates(&self) -> bool;
+    fn prepare_load(&mut self) -> Result<()>;
+    fn eager_reason(&self) -> Option<&str>;
+    fn apply_averages(&mut self) -> Result<()>;
+    fn restore_weights(&mut self) -> Result<()>;
+}
+
+/// The task and the loaders of a run.
+pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
+    task: &'m mut T,
+    /// The loader of the training; `None` for an evaluation.
+    train: Option<&'t mut dyn EpochLoader<T::Batch>>,
+    validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
+    batches: Option<EpochBatchIter<T::Batch>>,
+    validated: Option<EpochBatchIter<T::Batch>>,
+    /// The present batch.
+    batch: Option<T::Batch>,
+}
+
+impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
+    pub(super) fn new(
+        task: &'m mut T,
+        train: &'t mut dyn EpochLoader<T::Batch>,
+        validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
+    ) -> Self {
+        BoundRun { task, train: Some(train), validation, batches: None, validated: None, batch: None }
+    }
+
+    pub(super) fn evaluation(task: &'m mut T, batches: &'v mut dyn EpochLoader<T::Batch>) -> Self {
+        BoundRun { task, train: None, validation: Some(batches), batches: None, validated: None, batch: None }
+    }
+
+    /// Keeps a batch, and returns its number of samples.
+    fn keep(&mut self, batch: Result<T::Batch>) -> Result<usize> {
+        let batch = batch?;
+        let samples = self.task.batch_size(&batch);
+        self.batch = Some(batch);
+        Ok(samples)
+    }
+}
+
+/// Returns the error of a loop that does not read a batch before it uses it.
+fn no_batch() -> Error {
+    Error::invalid("fit", "there is no batch")
+}
+
+impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
+    fn batch_count(&self) -> usize {
+        self.train.as_ref().map_or(0, |train| train.batch_count())
+    }
+
+    fn position(&self) -> BatchPosition {
+        self.train.as_ref().map_or_else(BatchPosition::default, |train| train.position())
+    }
+
+    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+        self.train.as_ref().map_or_else(|| Err(no_batch()), |train| train.sample_indices(position))
+    }
+
+    fn begin_batches(&mut self) -> Result<()> {
+        self.batches = self.train.as_mut().map(|train| train.begin_epoch()).transpose()?;
+        Ok(())
+    }
+
+    fn next_batch(&mut self) -> Option<Result<usize>> {
+        let batch = self.batches.as_mut()?.next()?;
+        Some(self.keep(batch))
+    }
+
+    fn end_batches(&mut self) {
+        (self.batches, self.batch) = (None, None);
+    }
+
+    fn pause_batches(&mut self) -> Result<()> {
+        let Some(train) = &self.train else { return Ok(()) };
+        let state: StateDict = train.as_stateful().state()?.into_iter().collect();
+        (self.batches, self.batch) = (None, None);
+        let loader: &dyn Stateful = train.as_stateful();
+        loader.prepare_load(&state)?.commit()
+    }
+
+    fn train_step(&mut self) -> Result<NamedScalars> {
+        self.task.train_step(self.batch.as_ref().ok_or_else(no_batch)?)
+    }
+
+    fn first_non_finite(&mut self) -> Option<String> {
+        self.task.first_non_finite(self.batch.as_ref()?)
+    }
+
+    fn is_validated(&self) -> bool {
+        self.validation.is_some()
+    }
+
+    fn begin_validation(&mut self) -> Result<BatchPosition> {
+        let validation = self.validation.as_mut().ok_or_else(no_batch)?;
+        let position = validation.position();
+        self.validated = Some(validation.begin_epoch()?);
+        Ok(position)
+    }
+
+    fn next_validation(&mut self) -> Option<Result<usize>> {
+        match self.validated.as_mut()?.next() {
+            Some(batch) => Some(self.keep(batch)),
+            None => {
+                (self.validated, self.batch) = (None, None);
+                None
+            }
+        }
+    }
+
+    fn evaluate_step(&mut self) -> Result<BatchScores> {
+        self.task.evaluate_step(self.batch.as_ref().ok_or_else(no_batch)?)
+    }
+
+    fn checkpoint(&self) -> Checkpoint<'_> {
+        let mut checkpoint = self.task.checkpoint();
+        if let Some(train) = &self.train {
+            checkpoint = checkpoint.batches(train.as_stateful());
+        }
+        match &self.validation {
+            Some(validation) => checkpoint.part("validation_batches", validation.as_stateful()),
+            None => checkpoint,
+        }
+    }
+
+    fn weights(&self) -> Result<StateDict> {
+        self.task.weights()
+    }
+
+    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
+        self.task.optimizers()
+    }
+
+    fn end_epoch(&mut self) -> Result<()> {
+        self.task.end_epoch()
+    }
+
+    fn is_between_updates(&self) -> bool {
+        self.task.is_between_updates()
+    }
+
+    fn skips_updates(&self) -> bool {
+        self.task.skips_updates()
+    }
+
+    fn prepare_load(&mut self) -> Result<()> {
+        self.task.prepare_load()
+    }
+
+    fn eager_reason(&self) -> Option<&str> {
+        self.task.eager_reason()
+    }
+
+    fn apply_averages(&mut self) -> Result<()> {
+        self.task.apply_averages()
+    }
+
+    fn restore_weights(&mut self) -> Result<()> {
+        self.task.restore_weights()
+    }
+}
