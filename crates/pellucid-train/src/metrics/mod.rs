@@ -1,8 +1,8 @@
 //! Metrics of a model's outputs, accumulated over batches.
 //!
 //! A [`Metric`] reads the outputs and targets of each batch ([`update`](Metric::update)) and returns its value over all
-//! samples so far ([`compute`](Metric::compute)). The value is computed from all samples and does not depend on the split
-//! into batches; it is not a mean of batch values.
+//! samples so far ([`compute`](Metric::compute)). The value is computed from all samples, so it does not depend on the
+//! split into batches; it is not a mean of batch values.
 //!
 //! ```
 //! use pellucid::Tensor;
