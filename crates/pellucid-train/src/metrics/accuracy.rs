@@ -19,8 +19,8 @@ impl CorrectCount {
     }
 }
 
-/// The part of samples whose predicted class is the label. The forms of outputs are those of the
-/// [module](super#outputs-and-targets-of-classification).
+/// The part of samples whose predicted class is the label, for all
+/// [forms of outputs](super#outputs-and-targets-of-classification).
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -65,7 +65,7 @@ macro_rules! averaged {
 
 averaged! {
     /// The part of the predictions of a class that are correct: TP/(TP + FP). It is 0 for a class that is never
-    /// predicted. The forms of outputs are those of the [module](super#outputs-and-targets-of-classification).
+    /// predicted. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -79,7 +79,7 @@ averaged! {
     Precision("precision") = |count| (count.true_positives, count.predicted);
 
     /// The part of the samples of a class that are predicted as this class: TP/(TP + FN). It is 0 for a class without
-    /// samples. The forms of outputs are those of the [module](super#outputs-and-targets-of-classification).
+    /// samples. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -94,7 +94,7 @@ averaged! {
     Recall("recall") = |count| (count.true_positives, count.actual);
 
     /// The harmonic mean of precision and recall: 2·TP/(2·TP + FP + FN). It is 0 for a class without true positives.
-    /// The forms of outputs are those of the [module](super#outputs-and-targets-of-classification).
+    /// It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -108,8 +108,8 @@ averaged! {
     F1Score("f1") = |count| (2 * count.true_positives, count.predicted + count.actual);
 
     /// The Jaccard index of the samples with a label and the samples with this prediction: TP/(TP + FP + FN). In
-    /// semantic segmentation, samples are pixels. The forms of outputs are those of the
-    /// [module](super#outputs-and-targets-of-classification).
+    /// semantic segmentation, samples are pixels. It accepts all
+    /// [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::train::metrics::{ClassAverage, ClassOptions, IntersectionOverUnion, Metric};

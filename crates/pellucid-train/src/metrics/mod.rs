@@ -1,8 +1,8 @@
 //! Metrics of a model's outputs, accumulated over batches.
 //!
 //! A [`Metric`] reads the outputs and targets of each batch ([`update`](Metric::update)) and returns its value over all
-//! samples so far ([`compute`](Metric::compute)). The value is that of all samples at once, for any split into batches;
-//! it is not a mean of batch values.
+//! samples so far ([`compute`](Metric::compute)). The value is computed from all samples, so it does not depend on the
+//! split into batches; it is not a mean of batch values.
 //!
 //! ```
 //! use pellucid::Tensor;
@@ -46,7 +46,7 @@
 //! # Special cases
 //!
 //! Without samples, or if all samples are ignored, every value is NaN. A batch without samples changes nothing. In the
-//! other degenerate cases the values are those of scikit-learn, which the documentation of each metric states.
+//! other degenerate cases the metrics have scikit-learn's values, which the documentation of each metric states.
 
 mod accuracy;
 mod averaged;

@@ -134,7 +134,7 @@ fn written(write: impl FnOnce(&mut TensorBoard)) -> Message {
 }
 
 #[test]
-fn the_checksum_is_that_of_the_castagnoli_polynomial() {
+fn the_checksum_uses_the_castagnoli_polynomial() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
 }
 

@@ -70,7 +70,7 @@ fn value_in_batches(metric: &mut dyn Metric, output: &Tensor, target: &Tensor, s
 }
 
 #[test]
-fn values_are_those_of_scikit_learn_for_every_split() {
+fn values_agree_with_scikit_learn_for_every_split() {
     let file: Value = serde_json::from_str(include_str!("references.json")).unwrap();
     let cases = file["cases"].as_array().unwrap();
     assert!(cases.len() > 200);

@@ -1,5 +1,5 @@
-//! Summaries: the values of an event. Field numbers are those of TensorBoard's `summary.proto`, `tensor.proto` and
-//! `plugin_data.proto`.
+//! Summaries: the values of an event. TensorBoard's `summary.proto`, `tensor.proto` and `plugin_data.proto` define the
+//! numbers of the fields.
 
 use super::OP;
 use super::proto::ProtoMessage;
