@@ -1,13 +1,13 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
 use pellucid::data::{
-    Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MinMaxScaler,
-    MixUp, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory,
-};
-use pellucid::data::{
     BatchPosition, Batches, BucketBatchSampler, CachedDataset, ConcatDataset, DataLoader, Digits, DistributedSampler,
     EpochIter, EpochSeed, FnDataset, LoaderOptions, MapDataset, Mnist, PaddedSequences, RandomSampler,
     SequentialSampler, SplitMix64, StratifiedSampler, Subset, TensorDataset, VecDataset, WeightedRandomSampler,
+};
+use pellucid::data::{
+    Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MinMaxScaler,
+    MixUp, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory,
 };
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
