@@ -38,13 +38,22 @@
 //! | `image` | `Image`, `ImageFolder`: files of PNG and JPEG (feature `image`) |
 //! | `transforms` | augmentation of images (feature `image`) |
 //! | `mix` | [`MixUp`] and [`CutMix`] of batches |
+//! | `cifar` | [`Cifar10`] and [`Cifar100`] |
+//! | `text` | text files, characters as tokens, windows of tokens |
+//! | `bundled` | iris, wine and digits (feature `bundled`) |
+//! | `digits` | the type of labelled digits |
 //! | `idx` | the file format of MNIST (feature `mnist`) |
 //! | `mnist` | the digits of MNIST (feature `mnist`) |
 #![forbid(unsafe_code)]
 
 mod batches;
+#[cfg(feature = "bundled")]
+mod bundled;
+mod cifar;
 mod collate;
 mod dataset;
+#[cfg(any(feature = "bundled", feature = "mnist"))]
+mod digits;
 #[cfg(feature = "mnist")]
 mod idx;
 #[cfg(feature = "image")]
@@ -58,21 +67,27 @@ mod progress;
 mod random;
 mod sampler;
 mod table;
+mod text;
 #[cfg(feature = "image")]
 pub mod transforms;
 
 pub use batches::Batches;
+#[cfg(feature = "bundled")]
+pub use bundled::{digits, iris, wine};
+pub use cifar::{Cifar10, Cifar100, CifarImages};
 pub use collate::{BatchToDevice, Collate, PaddedSequences, pad_sequences};
 pub use dataset::{
     CachedDataset, ConcatDataset, Dataset, FnDataset, MapDataset, SplitLength, Subset, TensorDataset, VecDataset,
     from_fn, from_vec, random_split,
 };
+#[cfg(any(feature = "bundled", feature = "mnist"))]
+pub use digits::Digits;
 #[cfg(feature = "image")]
 pub use image::{DecodeOptions, Image, ImageFolder};
 pub use loader::{DataLoader, EpochIter, LoaderOptions};
 pub use mix::{CutMix, MixUp};
 #[cfg(feature = "mnist")]
-pub use mnist::{Digits, Mnist};
+pub use mnist::Mnist;
 pub use pellucid_derive::Collate;
 pub use preprocessing::{MinMaxScaler, OneHotEncoder, StandardScaler, UnknownCategory};
 pub use progress::BatchPosition;
@@ -86,6 +101,7 @@ pub use table::CsvOptions;
 pub use table::{Categories, Column, ColumnType, FillValue, Table, TableTensorOptions};
 #[cfg(feature = "json")]
 pub use table::{JsonValue, read_json_lines};
+pub use text::{CharTokenizer, TokenWindows, read_text};
 
 /// Items that the code of derive macros names.
 #[doc(hidden)]

@@ -1,23 +1,15 @@
 //! MNIST: handwritten digits (LeCun, Bottou, Bengio & Haffner 1998).
 
-use super::idx;
+use crate::digits::Digits;
+use crate::idx;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 use std::path::{Path, PathBuf};
-
-/// Labelled digits.
-#[derive(Clone, Debug)]
-pub struct Digits {
-    /// Grey values in [0, 1], 0 the background: `f32` `[N, 28, 28]`.
-    pub images: Tensor,
-    /// The digits from 0 to 9: `i64` `[N]`.
-    pub labels: Tensor,
-}
 
 /// The training and test digits of MNIST.
 #[doc(alias = "MNIST")]
 #[derive(Clone, Debug)]
 pub struct Mnist {
-    /// The training digits.
+    /// The training digits, of 28 × 28 pixels.
     pub train: Digits,
     /// The test digits.
     pub test: Digits,

@@ -36,6 +36,17 @@
 //! | [`io`] | weights and checkpoints in files |
 //! | `train` | the training loop: trainer, metrics, logs (feature `train`) |
 //! | [`prelude`] | the items that most programs use |
+//!
+//! | feature | default | contents |
+//! | --- | --- | --- |
+//! | `linalg` | yes | matrix factorisations |
+//! | `progress` | yes | `train::Progress` |
+//! | `data` | yes | `data::Mnist` |
+//! | `csv` | no | `data::Table::read_csv` |
+//! | `json` | no | `data::read_json_lines`, `data::Table::read_json_lines` |
+//! | `image` | no | `data::Image`, `data::ImageFolder`, `data::transforms` |
+//! | `bundled` | no | `data::iris`, `data::wine`, `data::digits` |
+//! | `wgpu` | no | GPUs |
 #![forbid(unsafe_code)]
 
 pub use pellucid_data as data;

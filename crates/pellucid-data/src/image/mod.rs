@@ -7,6 +7,7 @@ pub use codec::DecodeOptions;
 pub use folder::ImageFolder;
 
 use crate::random::reserved;
+use crate::transforms::byte_table;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::fmt;
@@ -153,8 +154,7 @@ impl Image {
     #[doc(alias = "ToTensor")]
     #[panicking_form]
     pub fn try_to_tensor(&self) -> Result<Tensor> {
-        let table = std::array::from_fn(|byte| byte as f32 / 255.0);
-        self.map_to_tensor(&[table; 4])
+        self.map_to_tensor(&[byte_table(|byte| f32::from(byte) / 255.0); 4])
     }
 
     /// Returns a value of a table for each byte, which has a table for each channel.

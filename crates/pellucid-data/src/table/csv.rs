@@ -82,7 +82,7 @@ impl Table {
     /// use pellucid::data::{CsvOptions, Table};
     /// let table = Table::read_csv("houses.csv", CsvOptions::default())?;
     /// println!("{table}");
-    /// let (x, y) = (table.tensor(&["area", "rooms"])?, table.tensor(&["price"])?);
+    /// let (x, y) = (table.tensor(&["area", "age"])?, table.tensor(&["price"])?);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///

@@ -1,6 +1,6 @@
 //! Colours: brightness, contrast, saturation and hue. The alpha channel is kept.
 
-use super::{ImageTransform, color_channels, map_bytes};
+use super::{ImageTransform, byte_table, color_channels, map_bytes};
 use crate::image::Image;
 use crate::random::{SplitMix64, with_rng};
 use pellucid_tensor::{Error, Result};
@@ -23,9 +23,9 @@ fn check_factor(op: &'static str, factor: f64) -> Result<f32> {
 
 /// Replaces the bytes x of colours by `f(x)`.
 fn map_colors(image: &mut Image, f: impl Fn(f32) -> f32) {
-    let table: [u8; 256] = std::array::from_fn(|byte| truncated(f(byte as f32)));
+    let table = byte_table(|byte| truncated(f(byte.into())));
     if image.channels() == 4 {
-        let identity = std::array::from_fn(|byte| byte as u8);
+        let identity = byte_table(|byte| byte);
         return map_bytes(image, &[table, table, table, identity]);
     }
     image.pixels_mut().iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);

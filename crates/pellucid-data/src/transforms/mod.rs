@@ -181,6 +181,13 @@ fn is_drawn(op: &'static str, probability: f64) -> Result<bool> {
     with_rng(|rng| rng.uniform() < probability)
 }
 
+/// Returns the table of `f(byte)` for all bytes. (The compiler unrolls `std::array::from_fn`, at great length.)
+pub(crate) fn byte_table<T: Copy + Default>(mut f: impl FnMut(u8) -> T) -> [T; 256] {
+    let mut table = [T::default(); 256];
+    (0..=u8::MAX).zip(&mut table).for_each(|(byte, entry)| *entry = f(byte));
+    table
+}
+
 /// Replaces each byte by its entry in a table of its channel.
 fn map_bytes(image: &mut Image, tables: &[[u8; 256]]) {
     let channels = image.channels();

@@ -1,5 +1,6 @@
 //! From images to normalised tensors.
 
+use super::byte_table;
 use crate::image::Image;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
@@ -36,9 +37,9 @@ impl Normalize {
             |values: &[f32], channel: usize| values.get(channel).or(values.last()).copied().unwrap_or(f32::NAN);
         let table = |channel| {
             let (mean, std) = (of_channel(&mean, channel), of_channel(&std, channel));
-            std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std)
+            byte_table(|byte| (f32::from(byte) / 255.0 - mean) / std)
         };
-        let tables = Box::new(std::array::from_fn(table));
+        let tables = Box::new([table(0), table(1), table(2), table(3)]);
         Normalize { mean, std, tables }
     }
 

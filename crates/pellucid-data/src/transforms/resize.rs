@@ -2,10 +2,8 @@
 
 use super::ImageTransform;
 use super::crop::crop;
-use crate::image::Image;
-use crate::random::{SplitMix64, with_rng};
-use fast_image_resize::images::{Image as Pixels, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use crate::image::{Image, for_channels};
+use crate::random::{SplitMix64, reserved, with_rng};
 use pellucid_tensor::ops::{InterpolationMode, PaddingMode};
 use pellucid_tensor::{Error, Result, Scalar};
 
@@ -13,43 +11,150 @@ use pellucid_tensor::{Error, Result, Scalar};
 const MAX_PIXELS: usize = 1 << 28;
 
 /// Resizes an image to a height and a width. The interpolations are `LinearAntialias` and `CubicAntialias`, which have
-/// Pillow's values, and `NearestExact`.
+/// the bytes of Pillow's `BILINEAR` and `BICUBIC`, and `NearestExact`.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for other interpolations, a size of 0 and a size of more than 2²⁸ pixels.
+/// [`Error::InvalidArgument`] for other interpolations, a size of 0 and a size of more than 2²⁸ pixels;
+/// [`Error::OutOfMemory`].
 pub fn resize(image: &Image, size: [usize; 2], interpolation: InterpolationMode) -> Result<Image> {
     let op = "resize";
-    let algorithm = match interpolation {
-        InterpolationMode::NearestExact => ResizeAlg::Nearest,
-        InterpolationMode::LinearAntialias => ResizeAlg::Convolution(FilterType::Bilinear),
-        InterpolationMode::CubicAntialias => ResizeAlg::Convolution(FilterType::CatmullRom),
-        other => {
-            let help = "NearestExact, LinearAntialias and CubicAntialias are supported for images";
-            return Err(Error::invalid(op, format!("the interpolation {other:?} is for tensors; {help}")));
-        }
-    };
     let [height, width] = size;
     if height.checked_mul(width).is_none_or(|pixels| !(1..=MAX_PIXELS).contains(&pixels)) {
         let reason = format!("the size must have from 1 to {MAX_PIXELS} pixels, got {height} × {width}");
         return Err(Error::invalid(op, reason));
     }
-    if [image.height(), image.width()] == size {
-        return Ok(image.clone());
-    }
-    let (pixel_type, channels) = match image.channels() {
-        1 => (PixelType::U8, 1),
-        3 => (PixelType::U8x3, 3),
-        _ => (PixelType::U8x4, 4),
+    let (kernel, support): (fn(f64) -> f64, f64) = match interpolation {
+        InterpolationMode::NearestExact => return resize_nearest(image, size),
+        InterpolationMode::LinearAntialias => (|x| (1.0 - x.abs()).max(0.0), 1.0),
+        InterpolationMode::CubicAntialias => (cubic_kernel, 2.0),
+        other => {
+            let help = "NearestExact, LinearAntialias and CubicAntialias are supported for images";
+            return Err(Error::invalid(op, format!("the interpolation {other:?} is for tensors; {help}")));
+        }
     };
-    let refuse = |error: &dyn std::fmt::Display| Error::invalid(op, error.to_string());
-    let len = |len: usize| u32::try_from(len).map_err(|error| refuse(&error));
-    let source = ImageRef::new(len(image.width())?, len(image.height())?, image.pixels(), pixel_type);
-    let source = source.map_err(|error| refuse(&error))?;
-    let mut target = Pixels::new(len(width)?, len(height)?, pixel_type);
-    // All channels are resized alike, as by torchvision.
-    let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
-    Resizer::new().resize(&source, &mut target, &options).map_err(|error| refuse(&error))?;
-    Image::try_new(target.into_vec(), [height, width, channels])
+    // As in Pillow, an axis of the same length is not resampled, and the image between the passes has bytes.
+    let mut result = image.clone();
+    if width != image.width() {
+        let weights = AxisWeights::new(image.width(), width, kernel, support)?;
+        result = for_channels!(result, resample_rows(&result, &weights))?;
+    }
+    if height != image.height() {
+        let weights = AxisWeights::new(image.height(), height, kernel, support)?;
+        result = resample_columns(&result, &weights)?;
+    }
+    Ok(result)
+}
+
+/// Returns the kernel of cubic interpolation (Keys 1981, with a = −0.5).
+fn cubic_kernel(x: f64) -> f64 {
+    const A: f64 = -0.5;
+    let x = x.abs();
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        (((x - 5.0) * x + 8.0) * x - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+fn resize_nearest(image: &Image, [height, width]: [usize; 2]) -> Result<Image> {
+    let source = |index: usize, len: usize, from: usize| {
+        (((index as f64 + 0.5) * from as f64 / len as f64) as usize).min(from - 1)
+    };
+    let mut pixels = reserved(height * width * image.channels())?;
+    for row in 0..height {
+        let row = source(row, height, image.height());
+        (0..width).for_each(|column| pixels.extend_from_slice(image.pixel(row, source(column, width, image.width()))));
+    }
+    Image::try_new(pixels, [height, width, image.channels()])
+}
+
+/// The number of bits after the binary point of a weight.
+const WEIGHT_BITS: u32 = 22;
+
+/// The weights of the pixels of an axis for each pixel of the resized axis.
+struct AxisWeights {
+    /// The first pixel of each sum.
+    first: Vec<usize>,
+    /// The weights of each sum, in fixed point.
+    weights: Vec<i32>,
+    /// The number of weights of each sum; those beyond the end of the axis are 0.
+    taps: usize,
+}
+
+impl AxisWeights {
+    fn new(from: usize, to: usize, kernel: fn(f64) -> f64, support: f64) -> Result<AxisWeights> {
+        let scale = from as f64 / to as f64;
+        // The filter is widened where the image shrinks.
+        let width = scale.max(1.0);
+        let support = support * width;
+        let taps = (2 * support.ceil() as usize + 1).min(from);
+        let (mut first, mut weights) = (reserved(to)?, reserved(to.saturating_mul(taps))?);
+        for index in 0..to {
+            let center = (index as f64 + 0.5) * scale;
+            let start = (center - support + 0.5).max(0.0) as usize;
+            let end = ((center + support + 0.5) as usize).min(from);
+            // All sums have the same number of terms, so the last ones begin earlier.
+            let begin = start.min(from - taps);
+            let weight = |pixel: usize| match (start..end).contains(&pixel) {
+                true => kernel((pixel as f64 - center + 0.5) / width),
+                false => 0.0,
+            };
+            let sum: f64 = (begin..begin + taps).map(weight).sum();
+            let fixed = |pixel| (weight(pixel) / sum * f64::from(1 << WEIGHT_BITS)).round() as i32;
+            first.push(begin);
+            weights.extend((begin..begin + taps).map(fixed));
+        }
+        Ok(AxisWeights { first, weights, taps })
+    }
+
+    /// Returns the first pixel and the weights of each sum.
+    fn sums(&self) -> impl Iterator<Item = (usize, &[i32])> {
+        self.first.iter().copied().zip(self.weights.chunks_exact(self.taps))
+    }
+}
+
+/// Half of the last place, with which a sum of weighted bytes begins.
+const ROUNDING: i32 = 1 << (WEIGHT_BITS - 1);
+
+/// Returns a sum of weighted bytes as a byte.
+fn rounded(sum: i32) -> u8 {
+    (sum >> WEIGHT_BITS).clamp(0, 255) as u8
+}
+
+/// Resamples the horizontal axis.
+fn resample_rows<const C: usize>(image: &Image, weights: &AxisWeights) -> Result<Image> {
+    let [height, width, channels] = image.shape();
+    let mut pixels = reserved(height * weights.first.len() * C)?;
+    for row in image.pixels().as_chunks::<C>().0.chunks_exact(width) {
+        for (first, weights) in weights.sums() {
+            let mut sums = [ROUNDING; C];
+            for (pixel, weight) in row[first..].iter().zip(weights) {
+                for channel in 0..C {
+                    sums[channel] += i32::from(pixel[channel]) * weight;
+                }
+            }
+            pixels.extend(sums.map(rounded));
+        }
+    }
+    Image::try_new(pixels, [height, weights.first.len(), channels])
+}
+
+/// Resamples the vertical axis.
+fn resample_columns(image: &Image, weights: &AxisWeights) -> Result<Image> {
+    let [_, width, channels] = image.shape();
+    let len = width * channels;
+    let mut pixels = reserved(weights.first.len() * len)?;
+    let mut sums = vec![0; len];
+    for (first, weights) in weights.sums() {
+        sums.fill(ROUNDING);
+        for (row, weight) in image.pixels()[first * len..].chunks_exact(len).zip(weights) {
+            sums.iter_mut().zip(row).for_each(|(sum, byte)| *sum += i32::from(*byte) * weight);
+        }
+        pixels.extend(sums.iter().map(|sum| rounded(*sum)));
+    }
+    Image::try_new(pixels, [weights.first.len(), width, channels])
 }
 
 /// Resizes an image to a height and a width, or its shorter side to a length.

@@ -2,13 +2,13 @@
 //! kept.
 
 use super::color::histogram;
-use super::{color_channels, map_bytes};
+use super::{byte_table, color_channels, map_bytes};
 use crate::image::Image;
 use pellucid_tensor::{Error, Result};
 
-/// The table that changes nothing.
+/// Returns the table that changes nothing.
 fn identity() -> [u8; 256] {
-    std::array::from_fn(|byte| byte as u8)
+    byte_table(|byte| byte)
 }
 
 /// Replaces the bytes of colours by `table(channel)[byte]`, in place.
@@ -24,7 +24,7 @@ fn map_color_tables(mut image: Image, table: impl Fn(&Image, usize) -> [u8; 256]
 
 /// Inverts the colours: 255 − x.
 pub fn invert(image: Image) -> Image {
-    map_color_tables(image, |_, _| std::array::from_fn(|byte| 255 - byte as u8))
+    map_color_tables(image, |_, _| byte_table(|byte| 255 - byte))
 }
 
 /// Keeps the highest bits of each byte.
@@ -36,13 +36,13 @@ pub fn posterize(image: Image, bits: u32) -> Result<Image> {
         return Err(Error::invalid("posterize", format!("a byte has at most 8 bits, got {bits}")));
     }
     let mask = !(0xffu32 >> bits) as u8;
-    Ok(map_color_tables(image, |_, _| std::array::from_fn(|byte| byte as u8 & mask)))
+    Ok(map_color_tables(image, |_, _| byte_table(|byte| byte & mask)))
 }
 
 /// Inverts the bytes that are at least the threshold.
 pub fn solarize(image: Image, threshold: f64) -> Image {
-    let solarized = |byte: usize| if byte as f64 >= threshold { 255 - byte as u8 } else { byte as u8 };
-    map_color_tables(image, |_, _| std::array::from_fn(solarized))
+    let solarized = |byte: u8| if f64::from(byte) >= threshold { 255 - byte } else { byte };
+    map_color_tables(image, |_, _| byte_table(solarized))
 }
 
 /// Stretches each channel linearly so that its least byte becomes 0 and its largest 255.
@@ -54,7 +54,7 @@ pub fn autocontrast(image: Image) -> Image {
             _ => return identity(),
         };
         let scale = 255.0 / (largest - least);
-        std::array::from_fn(|byte| ((byte as f32 - least) * scale) as u8)
+        byte_table(|byte| ((f32::from(byte) - least) * scale) as u8)
     })
 }
 
@@ -69,9 +69,9 @@ pub fn equalize(image: Image) -> Image {
         }
         // The entry of a byte counts the smaller bytes.
         let mut below = 0;
-        counts.map(|count| {
+        byte_table(|byte| {
             let entry = ((below + step / 2) / step).min(255) as u8;
-            below += count;
+            below += counts[usize::from(byte)];
             entry
         })
     })

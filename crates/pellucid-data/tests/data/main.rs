@@ -1,5 +1,7 @@
 //! Data sets, samplers, loaders, tables, images and the readers of files.
 
+#[cfg(feature = "bundled")]
+mod bundled;
 #[cfg(feature = "csv")]
 mod csv;
 mod datasets;
@@ -17,5 +19,6 @@ mod samplers;
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod scratch;
 mod tables;
+mod text;
 #[cfg(feature = "image")]
 mod transforms;

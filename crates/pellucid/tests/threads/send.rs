@@ -5,6 +5,10 @@ use pellucid::data::{
     EpochIter, EpochSeed, FnDataset, LoaderOptions, MapDataset, Mnist, PaddedSequences, RandomSampler,
     SequentialSampler, SplitMix64, StratifiedSampler, Subset, TensorDataset, VecDataset, WeightedRandomSampler,
 };
+use pellucid::data::{
+    Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MinMaxScaler,
+    MixUp, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory,
+};
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
@@ -158,6 +162,24 @@ fn public_types_are_send_and_sync() {
     both![DataLoader<Tensor>, LoaderOptions];
     // Only the thread that reads the batches has the iterator.
     is_send::<EpochIter<Tensor>>();
+    both![Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MixUp];
+    both![MinMaxScaler, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory];
+}
+
+#[cfg(feature = "csv")]
+#[test]
+fn readers_of_tables_are_send_and_sync() {
+    both![pellucid::data::CsvOptions<'_>];
+}
+
+#[cfg(feature = "image")]
+#[test]
+fn images_and_their_transforms_are_send_and_sync() {
+    use pellucid::data::transforms::{functional::AffineMatrix, *};
+    use pellucid::data::{DecodeOptions, Image, ImageFolder};
+    both![Image, ImageFolder, DecodeOptions, AffineMatrix, AutoAugment, AutoAugmentPolicy, CenterCrop, ColorJitter];
+    both![Compose, GaussianBlur, Grayscale, Normalize, Pad, RandAugment, RandomApply<Pad>, RandomCrop, RandomErasing];
+    both![RandomHorizontalFlip, RandomResizedCrop, RandomRotation, RandomVerticalFlip, ResizeImage, TrivialAugmentWide];
 }
 
 #[cfg(feature = "distributions")]

@@ -42,9 +42,12 @@ for name, image in [("rgb", rgb), ("grey", grey), ("rgba", rgba)]:
     add(name, image)
 for name, image in [("rgb", rgb), ("grey", grey)]:
     for mode, text in [(Mode.BILINEAR, "linear"), (Mode.BICUBIC, "cubic"), (Mode.NEAREST_EXACT, "nearest")]:
-        add(f"{name}_resize_{text}_small", F.resize(image, [4, 3], mode, antialias=True))
-        add(f"{name}_resize_{text}_large", F.resize(image, [13, 10], mode, antialias=True))
-    add(f"{name}_shorter_side", F.resize(image, 5, Mode.BILINEAR, antialias=True))
+        for size, shape in [("small", [4, 3]), ("large", [13, 10]), ("wide", [9, 21]), ("high", [30, 8])]:
+            if mode == Mode.NEAREST_EXACT:
+                add(f"{name}_resize_{text}_{size}", F.resize(image, shape, mode))
+            else:
+                add(f"{name}_resize_{text}_{size}", F.pil_to_tensor(F.resize(F.to_pil_image(image), shape, mode)))
+    add(f"{name}_shorter_side", F.pil_to_tensor(F.resize(F.to_pil_image(image), 5, Mode.BILINEAR)))
     add(f"{name}_center_crop", F.center_crop(image, [4, 5]))
     add(f"{name}_center_crop_large", F.center_crop(image, [12, 5]))
     add(f"{name}_crop", F.crop(image, -2, 3, 6, 8))

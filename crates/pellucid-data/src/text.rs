@@ -1,0 +1,148 @@
+//! Text for language models: files, characters as tokens, and windows of tokens.
+
+use crate::dataset::{Dataset, check_index};
+use pellucid_tensor::{Error, Result};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The largest number of bytes of a file of text.
+const MAX_BYTES: u64 = 8 << 30;
+
+/// Reads a file of text in UTF-8.
+///
+/// # Errors
+/// [`Error::File`] if the file cannot be read, or with the line that is not UTF-8.
+pub fn read_text(path: impl AsRef<Path>) -> Result<String> {
+    let (op, path) = ("read_text", path.as_ref());
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| Error::unreadable_file(op, path, &error))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Error::file(op, path, format!("the file has more than {MAX_BYTES} bytes; split it")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count();
+        Error::file(op, path, format!("line {line}: the text is not UTF-8; convert the file"))
+    })
+}
+
+/// A vocabulary of characters: the token of a character is its index in the sorted list of all characters.
+///
+/// ```
+/// use pellucid::data::CharTokenizer;
+/// let tokenizer = CharTokenizer::from_text("hello");
+/// assert_eq!(tokenizer.characters(), ['e', 'h', 'l', 'o']);
+/// let tokens = tokenizer.encode("hole")?;
+/// assert_eq!(tokens, [1, 3, 2, 0]);
+/// assert_eq!(tokenizer.decode(&tokens)?, "hole");
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CharTokenizer {
+    characters: Vec<char>,
+}
+
+impl CharTokenizer {
+    /// Creates a vocabulary of the characters of a text. A string of [`characters`](Self::characters) restores it.
+    pub fn from_text(text: &str) -> CharTokenizer {
+        CharTokenizer { characters: text.chars().collect::<BTreeSet<char>>().into_iter().collect() }
+    }
+
+    /// Returns the number of characters.
+    #[doc(alias = "vocab_size")]
+    pub fn len(&self) -> usize {
+        self.characters.len()
+    }
+
+    /// Returns true if there is no character.
+    pub fn is_empty(&self) -> bool {
+        self.characters.is_empty()
+    }
+
+    /// Returns the characters in sorted order.
+    pub fn characters(&self) -> &[char] {
+        &self.characters
+    }
+
+    /// Returns the tokens of a text.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a character that the vocabulary does not have.
+    pub fn encode(&self, text: &str) -> Result<Vec<i64>> {
+        let token = |(position, character): (usize, char)| {
+            self.characters.binary_search(&character).map(|token| token as i64).map_err(|_| {
+                let reason =
+                    format!("the vocabulary does not have {character:?}, the character {position} of the text");
+                Error::invalid("encode", reason)
+            })
+        };
+        text.chars().enumerate().map(token).collect()
+    }
+
+    /// Returns the text of tokens.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a token that does not exist.
+    pub fn decode(&self, tokens: &[i64]) -> Result<String> {
+        let character = |token: &i64| {
+            let character = usize::try_from(*token).ok().and_then(|token| self.characters.get(token).copied());
+            character
+                .ok_or_else(|| Error::invalid("decode", format!("a token must be below {}, got {token}", self.len())))
+        };
+        tokens.iter().map(character).collect()
+    }
+}
+
+/// The windows of a list of tokens, for language models: x are `context` tokens, and y the tokens that follow each.
+///
+/// ```
+/// use pellucid::data::{DataLoader, Dataset, LoaderOptions, TokenWindows};
+/// let windows = TokenWindows::new(vec![5, 6, 7, 8, 9], 3);
+/// assert_eq!(windows.len(), 2);
+/// assert_eq!(windows.get(1)?, (vec![6, 7, 8], vec![7, 8, 9]));
+/// let options = LoaderOptions { batch_size: 2, shuffle: true, ..Default::default() };
+/// for batch in DataLoader::new(windows, options).epoch() {
+///     let (x, y) = batch?;
+///     assert_eq!((x.shape().dims(), y.shape().dims()), (&[2, 3][..], &[2, 3][..]));
+/// }
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokenWindows {
+    tokens: Arc<[i64]>,
+    context: usize,
+    stride: usize,
+}
+
+impl TokenWindows {
+    /// Creates the windows that begin at each token. A list of at most `context` tokens has no window.
+    pub fn new(tokens: impl Into<Arc<[i64]>>, context: usize) -> TokenWindows {
+        TokenWindows { tokens: tokens.into(), context, stride: 1 }
+    }
+
+    /// Sets the distance between the first tokens of two windows; 0 means 1. With a stride of `context`, no two windows
+    /// have a common x.
+    #[must_use]
+    pub fn stride(self, stride: usize) -> Self {
+        TokenWindows { stride: stride.max(1), ..self }
+    }
+}
+
+impl Dataset for TokenWindows {
+    type Item = (Vec<i64>, Vec<i64>);
+
+    fn len(&self) -> usize {
+        self.tokens.len().saturating_sub(self.context).div_ceil(self.stride)
+    }
+
+    fn get(&self, index: usize) -> Result<Self::Item> {
+        check_index(index, self.len())?;
+        let start = index * self.stride;
+        let part = |start: usize| self.tokens[start..start + self.context].to_vec();
+        Ok((part(start), part(start + 1)))
+    }
+}
