@@ -1,7 +1,8 @@
-//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3 pixels.
+//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3
+//! pixels.
 //!
-//! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second, the
-//! largest of ten rounds. `bench/augmentation.py` is the same in torchvision.
+//! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second,
+//! the largest of ten rounds. `bench/augmentation.py` is the same in torchvision.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};

@@ -172,8 +172,8 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
     result
 }
 
-/// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few numbers
-/// are drawn faster than as a tensor.
+/// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few
+/// numbers are drawn faster than as a tensor.
 ///
 /// Inside of a loader, the numbers depend only on the seed, the epoch and the position of the sample, or of the batch
 /// while it is collated. Elsewhere they follow the generator of the thread, and so [`manual_seed`].
