@@ -41,6 +41,6 @@ fn main() -> Result<()> {
     let samples = from_vec(images).map(augment);
     // A loader with the thread of the caller: its samples have random numbers of their own.
     let options = LoaderOptions { batch_size: 64, shuffle: true, ..Default::default() };
-    let mut each = DataLoader::with_collate(&*Box::leak(Box::new(samples)), options, Ok);
+    let mut each = DataLoader::with_collate(samples, options, Ok);
     measure("crop, flip, colour jitter, tensor, normalise", || each.epoch().try_for_each(|batch| batch.map(drop)))
 }

@@ -188,7 +188,8 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// });
 /// let batches = |workers| {
 ///     let options = LoaderOptions { batch_size: 4, workers, ..Default::default() };
-///     DataLoader::new(&noisy.clone(), options).epoch().map(|batch| batch.unwrap().to_vec()).collect::<Vec<Vec<i64>>>()
+///     let mut loader = DataLoader::new(noisy.clone(), options);
+///     loader.epoch().map(|batch| batch.unwrap().to_vec()).collect::<Vec<Vec<i64>>>()
 /// };
 /// assert_eq!(batches(0), batches(2));
 /// # Ok::<(), pellucid::Error>(())
