@@ -2,7 +2,7 @@
 
     taskset -c 0 python bench/augmentation.py
 
-The transforms are those of torchvision.transforms.v2 on images of Pillow and on tensors of bytes, whichever is faster.
+It runs the transforms of torchvision.transforms.v2 on images of Pillow, and on tensors of bytes.
 """
 import os
 import time

@@ -1,7 +1,8 @@
-//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3 pixels.
+//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3
+//! pixels.
 //!
-//! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second, the
-//! largest of ten rounds. `bench/augmentation.py` is the same in torchvision.
+//! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second,
+//! the largest of ten rounds. `bench/augmentation.py` is the same in torchvision.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};
@@ -40,6 +41,6 @@ fn main() -> Result<()> {
     let samples = from_vec(images).map(augment);
     // A loader with the thread of the caller: its samples have random numbers of their own.
     let options = LoaderOptions { batch_size: 64, shuffle: true, ..Default::default() };
-    let mut each = DataLoader::with_collate(&*Box::leak(Box::new(samples)), options, Ok);
+    let mut each = DataLoader::with_collate(samples, options, Ok);
     measure("crop, flip, colour jitter, tensor, normalise", || each.epoch().try_for_each(|batch| batch.map(drop)))
 }

@@ -26,8 +26,8 @@ pub fn iris() -> Result<Table> {
     Table::from_csv(include_str!("../data/iris.csv"), CsvOptions::default())
 }
 
-/// Returns chemical properties of 178 Italian wines (Aeberhard & Forina 1992): 13 columns of numbers, such as `alcohol`,
-/// and the `class`, of which there are three.
+/// Returns chemical properties of 178 Italian wines (Aeberhard & Forina 1992): 13 columns of numbers, such as
+/// `alcohol`, and the `class`, of which there are three.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].

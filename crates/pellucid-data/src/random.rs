@@ -172,8 +172,8 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
     result
 }
 
-/// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few numbers
-/// are drawn faster than as a tensor.
+/// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few
+/// numbers are drawn faster than as a tensor.
 ///
 /// Inside of a loader, the numbers depend only on the seed, the epoch and the position of the sample, or of the batch
 /// while it is collated. Elsewhere they follow the generator of the thread, and so [`manual_seed`].
@@ -188,7 +188,8 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// });
 /// let batches = |workers| {
 ///     let options = LoaderOptions { batch_size: 4, workers, ..Default::default() };
-///     DataLoader::new(&noisy.clone(), options).epoch().map(|batch| batch.unwrap().to_vec()).collect::<Vec<Vec<i64>>>()
+///     let mut loader = DataLoader::new(noisy.clone(), options);
+///     loader.epoch().map(|batch| batch.unwrap().to_vec()).collect::<Vec<Vec<i64>>>()
 /// };
 /// assert_eq!(batches(0), batches(2));
 /// # Ok::<(), pellucid::Error>(())

@@ -7,7 +7,6 @@ pub use codec::DecodeOptions;
 pub use folder::ImageFolder;
 
 use crate::random::reserved;
-use crate::transforms::byte_table;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::fmt;
@@ -58,6 +57,13 @@ macro_rules! for_channels {
     };
 }
 pub(crate) use for_channels;
+
+/// Returns the table of `f(byte)` for all bytes. (The compiler unrolls `std::array::from_fn`, at great length.)
+pub(crate) fn byte_table<T: Copy + Default>(mut f: impl FnMut(u8) -> T) -> [T; 256] {
+    let mut table = [T::default(); 256];
+    (0..=u8::MAX).zip(&mut table).for_each(|(byte, entry)| *entry = f(byte));
+    table
+}
 
 impl Image {
     /// Creates an image from pixels in row-major order, `[height, width, channels]`.

@@ -193,7 +193,7 @@ impl<'a> TextColumn<'a> {
         }
     }
 
-    /// Returns a column of a type, or the first value that does not have it. A column of integers with missing values
+    /// Returns a column of a type, or the earliest value of another type. A column of integers with missing values
     /// has floats.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {

@@ -1,7 +1,7 @@
 //! Colours: brightness, contrast, saturation and hue. The alpha channel is kept.
 
-use super::{ImageTransform, byte_table, color_channels, map_bytes};
-use crate::image::Image;
+use super::{ImageTransform, color_channels, map_bytes};
+use crate::image::{Image, byte_table};
 use crate::random::{SplitMix64, with_rng};
 use pellucid_tensor::{Error, Result};
 

@@ -20,7 +20,8 @@
 //! use pellucid::data::{Dataset, Image, from_fn};
 //!
 //! let images = from_fn(10, |i| Ok((Image::new(vec![i as u8; 32 * 32 * 3], [32, 32, 3]), 0i64)));
-//! let augment = (RandomCrop::new([32, 32]).padding(4), RandomHorizontalFlip::default(), ColorJitter::new(0.4, 0.4, 0.4, 0.1));
+//! let jitter = ColorJitter::new(0.4, 0.4, 0.4, 0.1);
+//! let augment = (RandomCrop::new([32, 32]).padding(4), RandomHorizontalFlip::default(), jitter);
 //! let normalize = Normalize::new(&[0.49, 0.48, 0.45], &[0.25, 0.24, 0.26]);
 //! let samples = images.map(move |(image, class)| Ok((normalize.to_tensor(&augment.apply(image)?)?, class)));
 //! assert_eq!(samples.get(3)?.0.shape().dims(), [3, 32, 32]);
@@ -179,13 +180,6 @@ fn is_drawn(op: &'static str, probability: f64) -> Result<bool> {
         return Err(Error::invalid(op, format!("the probability must be in [0, 1], got {probability}")));
     }
     with_rng(|rng| rng.uniform() < probability)
-}
-
-/// Returns the table of `f(byte)` for all bytes. (The compiler unrolls `std::array::from_fn`, at great length.)
-pub(crate) fn byte_table<T: Copy + Default>(mut f: impl FnMut(u8) -> T) -> [T; 256] {
-    let mut table = [T::default(); 256];
-    (0..=u8::MAX).zip(&mut table).for_each(|(byte, entry)| *entry = f(byte));
-    table
 }
 
 /// Replaces each byte by its entry in a table of its channel.

@@ -1,7 +1,6 @@
 //! From images to normalised tensors.
 
-use super::byte_table;
-use crate::image::Image;
+use crate::image::{Image, byte_table};
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// Subtracts the mean of each channel and divides by its standard deviation. They are of values in [0, 1].

@@ -2,8 +2,8 @@
 //! kept.
 
 use super::color::histogram;
-use super::{byte_table, color_channels, map_bytes};
-use crate::image::Image;
+use super::{color_channels, map_bytes};
+use crate::image::{Image, byte_table};
 use pellucid_tensor::{Error, Result};
 
 /// Returns the table that changes nothing.

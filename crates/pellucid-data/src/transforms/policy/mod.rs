@@ -216,8 +216,7 @@ impl ImageTransform for AutoAugment {
 mod tests {
     use super::*;
 
-    /// The values of torchvision: `cargo test -p pellucid-data --all-features --test data` compares the operations; this
-    /// test the magnitudes.
+    /// The integration tests compare the operations with torchvision's.
     #[test]
     fn every_operation_applies_at_every_magnitude() {
         let image = Image::new((0..=191).collect(), [8, 8, 3]);
