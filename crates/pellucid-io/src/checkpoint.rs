@@ -67,9 +67,9 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// Training then continues bit for bit as if it had not been stopped.
 ///
 /// # Errors
-/// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load) refuses; the
-/// errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
-/// changed.
+/// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load)
+/// refuses; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error
+/// nothing is changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
 }

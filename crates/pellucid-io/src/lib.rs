@@ -2,6 +2,12 @@
 //!
 //! A file consists of a JSON header (names, dtypes, shapes, offsets) and the elements in little-endian order. Loading
 //! executes no code. Saved and loaded tensors are equal bit for bit, for every dtype.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `checkpoint` | [`save_checkpoint`] and [`load_checkpoint`]: training runs |
+//! | `recognize` | the format of a file that is not safetensors, for errors |
+//! | `replace` | files that are replaced as a whole |
 
 #![forbid(unsafe_code)]
 
@@ -109,8 +115,8 @@ fn serialize(
 /// Reads all tensors of a safetensors file.
 ///
 /// For a model in several files, load each one and [extend](Extend::extend) one dictionary by the others.
-/// [`rename_keys`](pellucid_nn::rename_keys) and [`concatenate_entries`](pellucid_nn::concatenate_entries) adapt the names
-/// and tensors of files of other frameworks.
+/// [`rename_keys`](pellucid_nn::rename_keys) and [`concatenate_entries`](pellucid_nn::concatenate_entries) adapt the
+/// names and tensors of files of other frameworks.
 ///
 /// # Errors
 /// [`Error::File`] for a file that cannot be read, is malformed, or contains a dtype that Pellucid does not support.

@@ -28,11 +28,11 @@ fn main() -> Result<()> {
 
     // The transforms are fitted on the training rows alone. Prices are scaled, too.
     let (scaler, cities, prices) = (StandardScaler::new(), OneHotEncoder::new(), StandardScaler::new());
-    scaler.fit(&train.tensor(&["area", "rooms", "year"])?)?;
+    scaler.fit(&train.tensor(&["area", "floors", "year"])?)?;
     cities.fit(&train, &["city"])?;
     prices.fit(&train.tensor(&["price"])?)?;
     let inputs = |table: &Table| -> Result<Tensor> {
-        let numbers = scaler.transform(&table.tensor(&["area", "rooms", "year"])?)?;
+        let numbers = scaler.transform(&table.tensor(&["area", "floors", "year"])?)?;
         ops::concatenate(&[&numbers, &cities.transform(table)?], 1)
     };
     let targets = |table: &Table| prices.transform(&table.tensor(&["price"])?);
@@ -61,19 +61,19 @@ fn main() -> Result<()> {
 
 /// Writes the file. A price depends on the product of area and a factor of the city, and on the age.
 fn write_houses(path: &Path) {
-    let mut text = String::from("area,rooms,year,city,price\n");
+    let mut text = String::from("area,floors,year,city,price\n");
     let (size, era, noise) =
         (Tensor::rand([2000], DType::F64), Tensor::rand([2000], DType::F64), Tensor::randn([2000], DType::F64));
     let [size, era, noise] = [size, era, noise].map(|values| values.to_vec::<f64>());
     for row in 0..2000 {
         let (area, year) = (40.0 + 160.0 * size[row], 1900.0 + 120.0 * era[row]);
         let (city, factor) = [("Bern", 9.0), ("Oslo", 7.0), ("Rome, centre", 6.0), ("Porto", 3.0)][row % 4];
-        let rooms = 1 + (area / 35.0) as u32;
-        let price = area * factor + 0.02 * (year - 1950.0).powi(2) + 10.0 * f64::from(rooms) + 25.0 * noise[row];
+        let floors = 1 + (area / 35.0) as u32;
+        let price = area * factor + 0.02 * (year - 1950.0).powi(2) + 10.0 * f64::from(floors) + 25.0 * noise[row];
         // Some years are not known.
         let year = if row % 17 == 0 { String::new() } else { format!("{year:.0}") };
         // Quotes protect the comma in a name.
-        writeln!(text, "{area:.1},{rooms},{year},\"{city}\",{price:.1}").expect("writing to a string must succeed");
+        writeln!(text, "{area:.1},{floors},{year},\"{city}\",{price:.1}").expect("writing to a string must succeed");
     }
     fs::write(path, text).expect("the folder of temporary files must be writable");
 }

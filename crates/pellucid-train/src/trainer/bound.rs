@@ -7,8 +7,8 @@ use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict, Stateful};
 use pellucid_tensor::{Error, Result};
 
-/// What the loop of a run does with a task and its loaders. Most methods are those of [`TrainingTask`] for the present
-/// batch.
+/// What the loop of a run does with a task and its loaders. Most methods call a method of [`TrainingTask`], with the
+/// present batch.
 pub(super) trait RunParts {
     fn batch_count(&self) -> usize;
     fn position(&self) -> BatchPosition;

@@ -15,8 +15,8 @@ pub(super) struct LossMeter {
 }
 
 impl LossMeter {
-    /// Adds the scalars of a batch of `samples` samples. Returns their values, which are empty on a device other than the
-    /// CPU unless they `must_be_read`.
+    /// Adds the scalars of a batch of `samples` samples. Returns their values, which are empty on a device other than
+    /// the CPU unless they `must_be_read`.
     pub(super) fn add(
         &mut self,
         progress: &mut RunProgress,

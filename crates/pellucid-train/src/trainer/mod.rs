@@ -307,8 +307,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Adds a logger, which receives losses and learning rates of steps as `loss` and `lr`, and the values of epochs, such
-    /// as `train_loss` and `validation_loss`.
+    /// Adds a logger, which receives losses and learning rates of steps as `loss` and `lr`, and the values of epochs,
+    /// such as `train_loss` and `validation_loss`.
     pub fn logger(mut self, logger: impl Logger + 'f) -> Self {
         self.run.loggers.push(Box::new(logger));
         self

@@ -14,6 +14,7 @@ use super::state::{RunProgress, RunState};
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use pellucid_data::BatchPosition;
+use pellucid_nn::Checkpoint;
 use pellucid_nn::optim::Optimizer;
 use pellucid_tensor::{Error, Result};
 use std::time::Instant;
@@ -376,8 +377,41 @@ impl RunCore<'_> {
         Ok(improved)
     }
 
+    /// Adds the parts of the run to those of its task and its loaders.
+    fn whole_checkpoint<'a>(&'a self, parts: Checkpoint<'a>, schedule_names: &'a [String]) -> Checkpoint<'a> {
+        let mut checkpoint = parts.part("run", &self.state).part("history", &self.history);
+        for (name, schedule) in schedule_names.iter().zip(&self.schedules) {
+            if let Some(scheduler) = &schedule.scheduler {
+                checkpoint = checkpoint.part(name, scheduler);
+            }
+        }
+        checkpoint.step(self.step())
+    }
+
+    fn schedule_names(&self) -> Vec<String> {
+        (0..self.schedules.len()).map(|index| format!("schedule_{index}")).collect()
+    }
+
+    /// Writes the state of the run.
+    fn save_last(&mut self, parts: &dyn RunParts) -> Result<()> {
+        let Some(path) = self.files.last() else { return Ok(()) };
+        let names = self.schedule_names();
+        pellucid_io::save_checkpoint(&path, self.whole_checkpoint(parts.checkpoint(), &names))?;
+        self.emit(TrainingEvent::Saved { path: &path }).map(drop)
+    }
+
+    /// Writes the weights of the best epoch.
+    fn save_best(&mut self, parts: &mut dyn RunParts) -> Result<()> {
+        let Some(path) = self.files.best() else { return Ok(()) };
+        parts.apply_averages()?;
+        let saved = parts.weights().and_then(|weights| pellucid_io::save(&path, &weights));
+        parts.restore_weights()?;
+        saved?;
+        self.emit(TrainingEvent::Saved { path: &path }).map(drop)
+    }
+
     /// Calls all callbacks. Returns true if one ends the run.
-    pub(super) fn emit(&mut self, event: TrainingEvent<'_>) -> Result<bool> {
+    fn emit(&mut self, event: TrainingEvent<'_>) -> Result<bool> {
         let mut control = FitControl::default();
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_event(&event, &mut control))?;
         Ok(control.stops)
@@ -423,8 +457,8 @@ fn means(progress: &RunProgress, prefix: &str) -> Scores {
     Scores(progress.sums.iter().map(mean).collect())
 }
 
-/// Returns the learning rate of the first group. A checkpoint contains it in `f32`, so it is the shortest decimal number
-/// that rounds to this value, before and after a resumption.
+/// Returns the learning rate of the first group. A checkpoint contains it in `f32`, so it is the shortest decimal
+/// number that rounds to this value, before and after a resumption.
 fn rate(optimizer: &dyn Optimizer) -> f64 {
     let rate = optimizer.lr();
     (rate as f32).to_string().parse().unwrap_or(rate)

@@ -1,5 +1,7 @@
 //! Interrupts and termination signals, which end a run after the present step.
 
+use pellucid_tensor::Result;
+
 #[cfg(feature = "signals")]
 mod watched {
     use pellucid_tensor::{Error, Result};
@@ -32,11 +34,10 @@ mod watched {
     });
 
     /// While a run has this guard, the first signal only sets a flag; the second one ends the process at once.
-    pub(in crate::trainer) struct TerminationSignals(&'static Handlers);
+    pub(super) struct PresentRun(&'static Handlers);
 
-    impl TerminationSignals {
-        /// Begins to watch for signals.
-        pub(in crate::trainer) fn watch() -> Result<TerminationSignals> {
+    impl PresentRun {
+        pub(super) fn begin() -> Result<PresentRun> {
             let failed = |reason: &String| Error::invalid("fit", format!("signals cannot be watched: {reason}"));
             let handlers = HANDLERS.as_ref().map_err(failed)?;
             let mut runs = handlers.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,16 +46,15 @@ mod watched {
                 handlers.exits.store(false, Ordering::SeqCst);
             }
             *runs += 1;
-            Ok(TerminationSignals(handlers))
+            Ok(PresentRun(handlers))
         }
 
-        /// Returns true after a signal.
-        pub(in crate::trainer) fn arrived(&self) -> bool {
+        pub(super) fn arrived(&self) -> bool {
             self.0.arrived.load(Ordering::Relaxed)
         }
     }
 
-    impl Drop for TerminationSignals {
+    impl Drop for PresentRun {
         fn drop(&mut self) {
             let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
             *runs -= 1;
@@ -65,22 +65,26 @@ mod watched {
     }
 }
 
-#[cfg(not(feature = "signals"))]
-mod watched {
-    use pellucid_tensor::Result;
+/// Watches for signals during a run. Without the feature `signals`, a signal ends the process at once.
+pub(super) struct TerminationSignals(#[cfg(feature = "signals")] watched::PresentRun);
 
-    /// Without the feature `signals`, a signal ends the process at once.
-    pub(in crate::trainer) struct TerminationSignals;
+impl TerminationSignals {
+    /// Begins to watch for signals.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the system refuses handlers.
+    pub(super) fn watch() -> Result<TerminationSignals> {
+        Ok(TerminationSignals(
+            #[cfg(feature = "signals")]
+            watched::PresentRun::begin()?,
+        ))
+    }
 
-    impl TerminationSignals {
-        pub(in crate::trainer) fn watch() -> Result<TerminationSignals> {
-            Ok(TerminationSignals)
-        }
-
-        pub(in crate::trainer) fn arrived(&self) -> bool {
-            false
-        }
+    /// Returns true after a signal.
+    pub(super) fn arrived(&self) -> bool {
+        #[cfg(feature = "signals")]
+        return self.0.arrived();
+        #[cfg(not(feature = "signals"))]
+        false
     }
 }
-
-pub(super) use watched::TerminationSignals;

@@ -157,20 +157,20 @@ fn a_model_that_reads_values_runs_eagerly() {
     for panics in [false, true] {
         let _alone = alone();
         let (mut train, mut validation) = points();
-        let made = || {
+        let new_model = || {
             manual_seed(1);
             let model = Reading(Linear::new(4, 2), panics);
             let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
             (model, sgd)
         };
-        let (model, sgd) = made();
+        let (model, sgd) = new_model();
         let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).epochs(2).quiet();
         run.fit(&mut train, Some(&mut validation)).unwrap();
         let reason = run.task().eager_reason().unwrap();
         assert!(reason.contains("item"), "{reason}");
 
         let (mut train, _) = points();
-        let (own, sgd) = made();
+        let (own, sgd) = new_model();
         for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
             sgd.zero_grad();
             cross_entropy(&own.forward(&x), &y).backward();

@@ -6,7 +6,7 @@ use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::prelude::*;
 use pellucid::train::Trainer;
 
-/// The text of the error of a run in which sample 5 has this first value.
+/// The text of the error of a run in which the features of sample 5 have this value.
 fn error_of(value: f32) -> String {
     let x = Tensor::ones([12, 4], DType::F32);
     x.narrow(0, 5, 1).copy_(&Tensor::from(value));

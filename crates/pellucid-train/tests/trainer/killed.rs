@@ -12,11 +12,11 @@ const FOLDER: &str = "PELLUCID_TEST_TRAINER_FOLDER";
 #[test]
 fn trains_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
-    run(&folder, true);
+    train(&folder, true);
 }
 
 /// Runs or resumes the training, and returns the bits of its model.
-fn run(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
+fn train(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
     use pellucid::train::{FitControl, TrainingEvent};
     let _alone = alone();
     let (mut train, mut validation) = points();
@@ -46,7 +46,7 @@ fn process(folder: &Path) -> Child {
 fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
     let kills: u64 = std::env::var("PELLUCID_TEST_KILLS").map_or(6, |count| count.parse().unwrap());
     let scratch = Scratch::new("trainer-killed");
-    let (folder, whole) = (scratch.0.join("killed"), scratch.0.join("whole"));
+    let (folder, uninterrupted) = (scratch.0.join("killed"), scratch.0.join("uninterrupted"));
     for kill in 0..kills {
         let mut child = process(&folder);
         // The process needs some milliseconds to start; no moment of a step or a save is left out for long.
@@ -54,7 +54,7 @@ fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    assert_eq!(run(&folder, false), run(&whole, false));
+    assert_eq!(train(&folder, false), train(&uninterrupted, false));
 }
 
 /// An interrupt ends a run after its step, with its state saved.
@@ -63,7 +63,7 @@ fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
 fn an_interrupt_saves_the_state() {
     for signal in ["-INT", "-TERM"] {
         let scratch = Scratch::new(&format!("trainer-interrupted{signal}"));
-        let (folder, whole) = (scratch.0.join("interrupted"), scratch.0.join("whole"));
+        let (folder, uninterrupted) = (scratch.0.join("interrupted"), scratch.0.join("uninterrupted"));
         let mut child = process(&folder);
         let (start, file) = (Instant::now(), folder.join("last.safetensors"));
         while !file.exists() && start.elapsed() < Duration::from_secs(60) {
@@ -71,6 +71,6 @@ fn an_interrupt_saves_the_state() {
         }
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         assert!(child.wait().unwrap().success(), "the process must end by itself");
-        assert_eq!(run(&folder, false), run(&whole, false));
+        assert_eq!(train(&folder, false), train(&uninterrupted, false));
     }
 }

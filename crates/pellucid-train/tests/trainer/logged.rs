@@ -25,9 +25,9 @@ fn a_metric_has_its_value_over_the_whole_validation() {
 fn a_resumed_log_has_the_records_of_a_run_that_was_not_stopped() {
     let _alone = alone();
     let scratch = Scratch::new("trainer-log");
-    let (whole, stopped) = (scratch.0.join("whole.csv"), scratch.0.join("stopped.csv"));
+    let (complete, stopped) = (scratch.0.join("complete.csv"), scratch.0.join("stopped.csv"));
     let (mut train, mut validation) = points();
-    let log = whole.clone();
+    let log = complete.clone();
     let mut run = trainer().epochs(3).log_every(2).logger_from(|step| CsvLogger::resume(log, step));
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
 
@@ -49,8 +49,8 @@ fn a_resumed_log_has_the_records_of_a_run_that_was_not_stopped() {
         // The last column is the time of an epoch.
         text.lines().map(|line| line.rsplit_once(',').unwrap().0.to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(text(&stopped), text(&whole));
-    assert_eq!(text(&whole).len(), 1 + 12 + 3);
+    assert_eq!(text(&stopped), text(&complete));
+    assert_eq!(text(&complete).len(), 1 + 12 + 3);
 
     let path = scratch.0.join("history.csv");
     history.save_csv(&path).unwrap();

@@ -8,7 +8,7 @@ use pellucid::train::{EarlyStopping, FitControl, StopReason, TrainingEvent};
 use pellucid::{Error, io};
 
 /// A run with every part that a checkpoint contains.
-fn whole() -> SmallTrainer {
+fn trainer_with_all_parts() -> SmallTrainer {
     let schedule = CosineAnnealingLr { period: 40, floor: 0.0 };
     trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule).schedule_epochs(ExponentialLr { gamma: 0.99 })
 }
@@ -24,12 +24,12 @@ fn values(run: &SmallTrainer) -> Vec<Vec<u64>> {
 fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
     let _alone = alone();
     let (mut train, mut validation) = points();
-    let mut expected = whole();
+    let mut expected = trainer_with_all_parts();
     expected.fit(&mut train, Some(&mut validation)).unwrap();
     for stopped_at in [2, 6, 8, 14, 16, 30] {
         let scratch = Scratch::new(&format!("trainer-resumed-{stopped_at}"));
         let (mut train, mut validation) = points();
-        let mut first = whole().checkpoints(&scratch.0).checkpoint_every(2).callback(
+        let mut first = trainer_with_all_parts().checkpoints(&scratch.0).checkpoint_every(2).callback(
             move |event: &TrainingEvent<'_>, control: &mut FitControl| {
                 if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
                     control.stop();
@@ -43,7 +43,7 @@ fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
 
         manual_seed(999);
         let (mut train, mut validation) = points();
-        let mut resumed = whole().resume(&scratch.0);
+        let mut resumed = trainer_with_all_parts().resume(&scratch.0);
         resumed.fit(&mut train, Some(&mut validation)).unwrap();
         assert_eq!(bits(resumed.model()), bits(expected.model()), "stopped after step {stopped_at}");
         assert_eq!(values(&resumed), values(&expected), "stopped after step {stopped_at}");
@@ -54,10 +54,10 @@ fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
 fn a_run_may_be_continued_by_more_epochs() {
     let _alone = alone();
     let (mut train, mut validation) = points();
-    let mut expected = whole();
+    let mut expected = trainer_with_all_parts();
     expected.fit(&mut train, Some(&mut validation)).unwrap();
     let (mut train, mut validation) = points();
-    let mut run = whole().epochs(2);
+    let mut run = trainer_with_all_parts().epochs(2);
     run.fit(&mut train, Some(&mut validation)).unwrap();
     let mut run = run.epochs(4);
     run.fit(&mut train, Some(&mut validation)).unwrap();
@@ -123,10 +123,10 @@ fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
 fn a_run_that_a_callback_has_stopped_continues_within_its_epoch() {
     let _alone = alone();
     let (mut train, mut validation) = points();
-    let mut expected = whole();
+    let mut expected = trainer_with_all_parts();
     expected.fit(&mut train, Some(&mut validation)).unwrap();
     let (mut train, mut validation) = points();
-    let mut run = whole().callback(|event: &TrainingEvent<'_>, control: &mut FitControl| {
+    let mut run = trainer_with_all_parts().callback(|event: &TrainingEvent<'_>, control: &mut FitControl| {
         if matches!(event, TrainingEvent::StepEnded { step: 2 | 12, .. }) {
             control.stop();
         }

@@ -197,11 +197,15 @@ fn distributions_are_send_and_sync() {
 #[test]
 fn metrics_and_logs_are_send_and_sync() {
     use pellucid::train::metrics::*;
-    use pellucid::train::{CsvLogger, History, JsonLinesLogger, Logger};
+    use pellucid::train::*;
     both![Accuracy, TopKAccuracy, Precision, Recall, F1Score, IntersectionOverUnion, ConfusionMatrix, RocAuc];
     both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
     both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ClassOptions, LikelihoodOptions, ScoreKind, Goal];
     both![CsvLogger, JsonLinesLogger, History];
+    both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, Scores, StopReason, TrainingEvent<'_>];
+    both![Supervised<'_, Sequential, CrossEntropyLoss, Muon>];
+    // A trainer runs on one thread at a time, to which it may move.
+    is_send::<Trainer<'_, Supervised<'_, Sequential, CrossEntropyLoss, Muon>>>();
     is_send::<Vec<Box<dyn Metric>>>();
     is_send::<Vec<Box<dyn Logger>>>();
 }
