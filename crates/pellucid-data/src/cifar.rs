@@ -187,7 +187,7 @@ mod tests {
             ("label", |bytes| bytes[1 + 2 + IMAGE_BYTES] = 100, "label of image 1 must be below 100, but is 100"),
         ] {
             let path = file(name, change);
-            let error = CifarImages::read(&[path.clone()], 3, &[20, 100]).unwrap_err().to_string();
+            let error = CifarImages::read(std::slice::from_ref(&path), 3, &[20, 100]).unwrap_err().to_string();
             std::fs::remove_file(path).unwrap();
             assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
         }
