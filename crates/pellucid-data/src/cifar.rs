@@ -182,12 +182,12 @@ mod tests {
     #[test]
     fn files_of_another_size_and_invalid_labels_are_refused() {
         for (name, change, expected) in [
-            ("short", (|bytes| drop(bytes.pop())) as fn(&mut Vec<u8>), "but the file has 9221"),
+            ("short", (|bytes| bytes.truncate(9221)) as fn(&mut Vec<u8>), "but the file has 9221"),
             ("long", |bytes| bytes.push(0), "but the file has more"),
             ("label", |bytes| bytes[1 + 2 + IMAGE_BYTES] = 100, "label of image 1 must be below 100, but is 100"),
         ] {
             let path = file(name, change);
-            let error = CifarImages::read(&[path.clone()], 3, &[20, 100]).unwrap_err().to_string();
+            let error = CifarImages::read(std::slice::from_ref(&path), 3, &[20, 100]).unwrap_err().to_string();
             std::fs::remove_file(path).unwrap();
             assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
         }
