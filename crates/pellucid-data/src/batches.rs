@@ -156,13 +156,7 @@ impl<const K: usize> Batches<K> {
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch has no such batch; [`Error::OutOfMemory`] for the order of the samples.
     pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
-        position.check(OP, self.sizes())?;
-        let BatchPosition { epoch, batch } = position;
-        let range = batch * self.size..self.samples.min((batch + 1) * self.size);
-        Ok(match self.progress.seed() {
-            Some(seed) => EpochSeed { seed, epoch }.permutation(self.samples)?[range].to_vec(),
-            None => range.collect(),
-        })
+        samples_of_batch(position, self.sizes(), self.progress.seed())
     }
 
     /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the samples are shuffled, and the
@@ -183,6 +177,17 @@ impl<const K: usize> Batches<K> {
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }
+}
+
+/// Returns the indices of the samples of a batch, which are shuffled if there is a seed.
+fn samples_of_batch(position: BatchPosition, sizes: LoaderSizes, seed: Option<u64>) -> Result<Vec<usize>> {
+    position.check(OP, sizes)?;
+    let (BatchPosition { epoch, batch }, LoaderSizes { samples, size, .. }) = (position, sizes);
+    let range = batch * size..samples.min((batch + 1) * size);
+    Ok(match seed {
+        Some(seed) => EpochSeed { seed, epoch }.permutation(samples)?[range].to_vec(),
+        None => range.collect(),
+    })
 }
 
 /// A clone continues at the same position, with progress of its own.

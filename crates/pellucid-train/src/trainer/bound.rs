@@ -90,6 +90,13 @@ fn no_batch() -> Error {
     Error::invalid("fit", "there is no batch")
 }
 
+/// Calls `change`, and restores the state that a loader has before.
+fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
+    let state: StateDict = loader.state()?.into_iter().collect();
+    change();
+    loader.prepare_load(&state)?.commit()
+}
+
 impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
     fn batch_count(&self) -> usize {
         self.train.as_ref().map_or(0, |train| train.batch_count())
@@ -119,10 +126,8 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn pause_batches(&mut self) -> Result<()> {
         let Some(train) = &self.train else { return Ok(()) };
-        let state: StateDict = train.as_stateful().state()?.into_iter().collect();
-        (self.batches, self.batch) = (None, None);
-        let loader: &dyn Stateful = train.as_stateful();
-        loader.prepare_load(&state)?.commit()
+        let (mut batches, mut batch) = (self.batches.take(), self.batch.take());
+        keep_state(train.as_stateful(), &mut || drop((batches.take(), batch.take())))
     }
 
     fn train_step(&mut self) -> Result<NamedScalars> {

@@ -124,7 +124,7 @@ impl Default for EarlyStopping {
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
     task: T,
-    run: RunCore<'f>,
+    run: Box<RunCore<'f>>,
 }
 
 impl<'f, M, L, O> Trainer<'f, Supervised<'f, M, L, O>>
@@ -265,7 +265,7 @@ where
 impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Creates a trainer of a [task](TrainingTask) of your own.
     pub fn of_task(task: T) -> Self {
-        Trainer { task, run: RunCore::default() }
+        Trainer { task, run: RunCore::boxed() }
     }
 
     /// Sets the number of epochs; without this and [`steps`](Trainer::steps), a run has one.

@@ -43,9 +43,10 @@ pub(super) struct RunCore<'f> {
     pub(super) stop_reason: Option<StopReason>,
 }
 
-impl Default for RunCore<'_> {
-    fn default() -> Self {
-        RunCore {
+impl<'f> RunCore<'f> {
+    /// Creates a run with the default settings.
+    pub(super) fn boxed() -> Box<RunCore<'f>> {
+        Box::new(RunCore {
             epochs: None,
             max_steps: None,
             metrics: Vec::new(),
@@ -61,7 +62,7 @@ impl Default for RunCore<'_> {
             state: RunState::default(),
             history: History::default(),
             stop_reason: None,
-        }
+        })
     }
 }
 

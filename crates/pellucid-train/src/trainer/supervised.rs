@@ -247,6 +247,12 @@ fn fill_optimizer(step: &dyn SupervisedStep) -> Result<()> {
     optimizer.fill(step.parameters()?.into_iter().filter(|(_, p)| p.requires_grad()).collect())
 }
 
+/// Returns the parameters of a model and of a loss.
+fn with_loss(mut own: Vec<(String, Parameter)>, of_loss: Vec<(String, Parameter)>) -> Vec<(String, Parameter)> {
+    own.extend(of_loss.into_iter().map(|(name, p)| (format!("loss.{name}"), p)));
+    own
+}
+
 /// Returns the text of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -311,8 +317,7 @@ where
     }
 
     fn parameters(&self) -> Result<Vec<(String, Parameter)>> {
-        let own = self.loss.trainable().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
-        Ok(self.captured.model().try_named_parameters()?.into_iter().chain(own).collect())
+        self.captured.model().try_named_parameters().map(|own| with_loss(own, self.loss.trainable()))
     }
 
     fn supports_capture(&self) -> bool {
