@@ -1,0 +1,116 @@
+//! ResNet-18 (He et al. 2016) on images of the size of CIFAR: colour images of 32 × 32 pixels in ten classes.
+//!
+//! ```text
+//! cargo run --release --example resnet
+//! cargo run --release --example resnet -- --quick
+//! ```
+//!
+//! The images are generated: each class is a grating of its own angle in a random colour, under noise. The first
+//! convolution has stride 1 and no pooling follows it, as is usual for images of this size.
+//!
+//! RESULT
+#![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
+
+use pellucid::prelude::*;
+use pellucid::train::metrics::Accuracy;
+use std::f64::consts::PI;
+
+const SEED: u64 = 0;
+const CLASSES: i64 = 10;
+const BATCH: usize = 32;
+
+fn main() -> Result<()> {
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    // A quick run has a network of a sixteenth of the width.
+    let (width, steps) = if quick { (4, 60) } else { (64, 60) };
+    manual_seed(SEED);
+    let mut train = gratings(steps * BATCH);
+    let mut test = gratings(10 * BATCH);
+
+    let model = resnet18(width);
+    println!("{} weights", model.parameter_count());
+    let lr = 0.05;
+    let options = SgdOptions { lr, momentum: 0.9, nesterov: true, weight_decay: 5e-4, ..Default::default() };
+    let sgd = Sgd::new(model.parameters(), options);
+    let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), sgd)
+        .schedule_steps(CosineSchedule::new(lr, steps).warmup(steps / 5))
+        .metric(Accuracy::new());
+    let history = trainer.fit(&mut train, Some(&mut test))?;
+
+    let last = |name| history.last(name).expect("the trainer logs this value");
+    let accuracy = last("validation_accuracy");
+    println!("result: {:.2} steps per second, accuracy {:.1} %", steps as f64 / last("seconds"), 100.0 * accuracy);
+    assert!(accuracy > if quick { 0.5 } else { 0.9 }, "the network must learn the angles");
+    Ok(())
+}
+
+/// Returns batches of `n` images `[N, 3, 32, 32]` with their classes `[N]`.
+fn gratings(n: usize) -> Batches {
+    let classes = Tensor::randint(0, CLASSES, [n]);
+    let angle = classes.to_dtype(DType::F32).reshape([n, 1, 1, 1]) * (PI / CLASSES as f64);
+    let random = || Tensor::rand([n, 1, 1, 1], DType::F32);
+    let (frequency, phase) = (random() * 0.5 + 0.5, random() * (2.0 * PI));
+    let x = Tensor::arange(0i64, 32, 1).to_dtype(DType::F32);
+    let distance = angle.cos() * &x + angle.sin() * x.reshape([32, 1]);
+    let colour = Tensor::randn([n, 3, 1, 1], DType::F32);
+    let images = (distance * frequency + phase).sin() * colour + Tensor::randn([n, 3, 32, 32], DType::F32) * 0.5;
+    Batches::new(&[images, classes], BATCH)
+}
+
+/// Four stages of two residual blocks. Each stage after the first halves the image and doubles the channels.
+fn resnet18(width: usize) -> Sequential {
+    let [a, b, c, d] = [1, 2, 4, 8].map(|factor| factor * width);
+    sequential![
+        convolution(3, a, 3, 1),
+        BatchNorm2d::new(a),
+        Relu,
+        ResidualBlock::new(a, a, 1),
+        ResidualBlock::new(a, a, 1),
+        ResidualBlock::new(a, b, 2),
+        ResidualBlock::new(b, b, 1),
+        ResidualBlock::new(b, c, 2),
+        ResidualBlock::new(c, c, 1),
+        ResidualBlock::new(c, d, 2),
+        ResidualBlock::new(d, d, 1),
+        AdaptiveAvgPool2d::new(1),
+        Flatten::new(),
+        Linear::new(d, CLASSES as usize),
+    ]
+}
+
+/// relu(shortcut(x) + residual(x)) with two convolutions in the residual. The shortcut is the identity if the shapes
+/// are equal, else a 1 × 1 convolution.
+#[derive(Clone, Module)]
+struct ResidualBlock {
+    residual: Sequential,
+    shortcut: Option<Sequential>,
+}
+
+impl ResidualBlock {
+    fn new(inputs: usize, outputs: usize, stride: usize) -> ResidualBlock {
+        let norm = || BatchNorm2d::new(outputs);
+        let has_own_shape = (inputs, 1) != (outputs, stride);
+        ResidualBlock {
+            residual: sequential![
+                convolution(inputs, outputs, 3, stride),
+                norm(),
+                Relu,
+                convolution(outputs, outputs, 3, 1),
+                norm(),
+            ],
+            shortcut: has_own_shape.then(|| sequential![convolution(inputs, outputs, 1, stride), norm()]),
+        }
+    }
+}
+
+impl Layer for ResidualBlock {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let sum = ops::add(&self.shortcut.try_forward(x)?, &self.residual.try_forward(x)?)?;
+        ops::relu(&sum)
+    }
+}
+
+/// A convolution that keeps the size of the image at stride 1. The norm after it has the bias.
+fn convolution(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
+    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).without_bias()
+}
