@@ -72,7 +72,7 @@ fn random_words(count: usize, rng: &mut SplitMix64) -> Vec<Word> {
                 symbols.swap(a, b);
             }
         }
-        Word { is_nested: index % 2 == 0, symbols }
+        Word { is_nested: index.is_multiple_of(2), symbols }
     };
     (0..count).map(word).collect()
 }
