@@ -72,8 +72,6 @@ fn best_action(policy: &Sequential, state: &State) -> usize {
     policy.forward(&Tensor::from(state)).argmax(-1).item::<i64>() as usize
 }
 
-// ---------------------------------------------------------------------------------------------- the cart with the pole
-
 /// The position and velocity of the cart, the angle and angular velocity of the pole.
 type State = [f32; 4];
 
@@ -116,8 +114,6 @@ impl CartPole {
         self.has_failed() || self.steps == MAX_STEPS
     }
 }
-
-// ----------------------------------------------------------------------------------------------------- deep Q-learning
 
 /// A step of an episode.
 #[derive(Clone, Copy)]
@@ -196,8 +192,6 @@ fn transition_tensors(batch: &[Transition]) -> [Tensor; 4] {
     let column = [batch.len(), 1];
     [states(|step| step.state), Tensor::new(&actions, column), states(|step| step.next), Tensor::new(&failures, column)]
 }
-
-// -------------------------------------------------------------------------------------------------------- actor–critic
 
 /// The number of episodes that run beside each other.
 const CARTS: usize = 16;

@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     manual_seed(SEED);
     let text = Text::read(path);
     let (train, validation) = text.split();
-    let model = Gpt::new(text.alphabet.len(), &sizes);
+    let model = CharGpt::new(text.alphabet.len(), &sizes);
     println!("{} characters, {} weights", text.characters.len(), model.parameter_count());
 
     let begun = Instant::now();
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
 }
 
 /// Minimises the loss on random windows of `train`, and returns the loss on all windows of `validation`.
-fn train_model(model: &Gpt, sizes: &Sizes, train: &[i64], validation: &[i64]) -> Result<f64> {
+fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]) -> Result<f64> {
     let &Sizes { batch, steps, lr, .. } = sizes;
     let mut train = random_windows(train.to_vec(), steps / EPOCHS * batch, batch);
     let mut validation = all_windows(validation, batch);
@@ -95,27 +95,27 @@ fn cross_entropy_of_characters(logits: &Tensor, y: &Tensor) -> Result<Tensor> {
 
 /// A decoder of characters: x ← x + attention(norm(x)), x ← x + mlp(norm(x)) in each block.
 #[derive(Clone, Module)]
-struct Gpt {
+struct CharGpt {
     embedding: Embedding,
-    blocks: Vec<Block>,
+    blocks: Vec<GptBlock>,
     norm: RmsNorm,
     head: Linear,
 }
 
 #[derive(Clone, Module)]
-struct Block {
+struct GptBlock {
     norm1: RmsNorm,
     attention: MultiheadAttention,
     norm2: RmsNorm,
     mlp: Sequential,
 }
 
-impl Block {
-    fn new(width: usize, heads: usize) -> Block {
+impl GptBlock {
+    fn new(width: usize, heads: usize) -> GptBlock {
         // Rotary embeddings encode positions in the angles of queries and keys, so no table of positions is needed.
         let rotary = Some(Rotary { pairs: RotaryPairing::Halves, ..Default::default() });
         let options = MultiheadAttentionOptions { bias: false, rotary, ..Default::default() };
-        Block {
+        GptBlock {
             norm1: RmsNorm::new(width),
             attention: MultiheadAttention::with(width, heads, options),
             norm2: RmsNorm::new(width),
@@ -134,7 +134,7 @@ impl Block {
     }
 }
 
-impl Layer for Gpt {
+impl Layer for CharGpt {
     /// Returns the logits of the next characters `[N, L, V]` for characters `[N, L]`.
     fn compute(&self, characters: &Tensor) -> Result<Tensor> {
         let x = self.embedding.try_forward(characters)?;
@@ -147,12 +147,12 @@ impl Layer for Gpt {
     }
 }
 
-impl Gpt {
-    fn new(alphabet: usize, sizes: &Sizes) -> Gpt {
+impl CharGpt {
+    fn new(alphabet: usize, sizes: &Sizes) -> CharGpt {
         let &Sizes { blocks, width, heads, .. } = sizes;
-        Gpt {
+        CharGpt {
             embedding: Embedding::new(alphabet, width),
-            blocks: (0..blocks).map(|_| Block::new(width, heads)).collect(),
+            blocks: (0..blocks).map(|_| GptBlock::new(width, heads)).collect(),
             norm: RmsNorm::new(width),
             head: Linear { weight: init::normal([alphabet, width], 0.0, 0.02), bias: None },
         }

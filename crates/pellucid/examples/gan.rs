@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let steps: usize = if quick { 500 } else { 4000 };
     manual_seed(SEED);
-    let mut points = Batches::<1>::new(&[ring(100_000)], CRITIC_STEPS * BATCH).shuffled(SEED).drop_last();
+    let mut points = Batches::new(&[ring(100_000)], CRITIC_STEPS * BATCH).shuffled(SEED).drop_last();
 
     let lr = 3e-3;
     let mut trainer = Trainer::of_task(Gan::new(lr))

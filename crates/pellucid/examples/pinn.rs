@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π, u(0, x) = −sin πx and
-//! u(t, ±1) = 0. A shock of width ν/2 forms at x = 0. The loss contains derivatives of the network by its inputs, so its
+//! u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of the network by its inputs, so its
 //! gradient contains derivatives of derivatives. The whole step is captured once.
 //!
 //! RESULT
@@ -79,8 +79,8 @@ fn approximation(network: &Sequential, t: &Tensor, x: &Tensor) -> Result<Tensor>
     Ok(t * (1.0 - x.square()) * n - (x * PI).sin())
 }
 
-/// The residual u_t + u·u_x − ν·u_xx. A point of the batch influences its own u only, so the gradient of the sum of u
-/// contains the derivative at each point.
+/// The residual u_t + u·u_x − ν·u_xx. A point of the batch influences its own u only, so the gradient of the sum of all
+/// u, which `grad` computes, contains the derivative at each point.
 fn residual(network: &Sequential, t: &Tensor, x: &Tensor) -> Result<Tensor> {
     let create_graph = || GradOptions { create_graph: true, ..Default::default() };
     let u = approximation(network, t, x)?;
@@ -90,7 +90,7 @@ fn residual(network: &Sequential, t: &Tensor, x: &Tensor) -> Result<Tensor> {
     Ok(u_t + &u * u_x - u_xx * NU)
 }
 
-/// Returns ‖û − u‖₂/‖u‖₂ on a grid of 100 times and 257 positions, at which the shock is resolved.
+/// Returns ‖û − u‖₂/‖u‖₂ on a grid of 100 times and 257 positions.
 fn relative_error(network: &Sequential) -> Result<f64> {
     let _off = no_grad();
     let (times, positions) =

@@ -28,8 +28,8 @@ fn main() -> Result<()> {
     let epochs = if quick { 2 } else { 30 };
     manual_seed(SEED);
     let mnist = Mnist::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k"))?;
-    let mut train = Batches::<1>::new(&[binary_pixels(&mnist.train.images)], BATCH).shuffled(SEED).drop_last();
-    let mut test = Batches::<1>::new(&[binary_pixels(&mnist.test.images)], 200);
+    let mut train = Batches::new(&[binary_pixels(&mnist.train.images)], BATCH).shuffled(SEED).drop_last();
+    let mut test = Batches::new(&[binary_pixels(&mnist.test.images)], 200);
 
     let task = VaeTask::new(Vae::new());
     let steps = epochs * train.len();
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     trainer.fit(&mut train, Some(&mut test))?;
 
     let elbo = -trainer.evaluate(&mut test)?["negative_elbo"];
-    print_images(&trainer.task().vae.sample(6));
+    print_images(&trainer.task().vae.sample(6)?);
     println!("result: ELBO {elbo:.1} nats on the test digits");
     assert!(elbo > if quick { -200.0 } else { -120.0 }, "the model must explain the test digits");
     Ok(())
@@ -98,10 +98,10 @@ impl Vae {
     }
 
     /// Returns probabilities of the pixels of new images, `[n, 28, 28]`.
-    fn sample(&self, n: usize) -> Tensor {
+    fn sample(&self, n: usize) -> Result<Tensor> {
         let _off = no_grad();
-        let z = Tensor::randn([n, LATENT], DType::F32);
-        self.decoder.forward(&z).sigmoid().reshape([n, 28, 28])
+        let z = Self::prior()?.try_sample([n])?;
+        Ok(self.likelihood(&z)?.mean().reshape([n, 28, 28]))
     }
 }
 
