@@ -7,8 +7,6 @@
 //!
 //! The text is `tinyshakespeare` (1,115,394 characters), plain or compressed by gzip. The last tenth is for validation.
 //! Without a path, the program reads the bundled excerpt of 200,000 characters.
-//!
-//! RESULT
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use flate2::read::GzDecoder;

@@ -8,8 +8,6 @@
 //! The critic D approximates the Wasserstein distance sup E[D(x)] − E[D(G(z))] over functions of slope at most 1; the
 //! generator G minimises it. The penalty (‖∇D‖₂ − 1)² at points between real and generated ones keeps the slope near 1,
 //! so the loss of the critic contains a gradient, and its own gradient contains second derivatives.
-//!
-//! RESULT
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::Checkpoint;

@@ -5,11 +5,9 @@
 //! cargo run --release --example maml -- --quick
 //! ```
 //!
-//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are known. Meta-learning minimises the
-//! loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
+//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are known. Meta-learning minimises
+//! the loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
 //! network to compare with minimises Σ L(θ).
-//!
-//! RESULT
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::functional_call;

@@ -7,8 +7,6 @@
 //!
 //! The images are generated: each class is a grating of its own angle in a random colour, under noise. The first
 //! convolution has stride 1 and no pooling follows it, as is usual for images of this size.
-//!
-//! RESULT
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::prelude::*;

@@ -1,4 +1,5 @@
-//! A variational autoencoder (Kingma & Welling 2014): it learns a distribution of handwritten digits, and draws new ones.
+//! A variational autoencoder (Kingma & Welling 2014): it learns a distribution of handwritten digits, and draws new
+//! ones.
 //!
 //! ```text
 //! cargo run --release --example vae --features distributions
@@ -8,8 +9,6 @@
 //! A latent vector z has the prior p(z) = N(0, 1). The decoder computes the probability p(x|z) of each pixel, the
 //! encoder a normal distribution q(z|x). Both maximise the evidence lower bound (ELBO), E_q[ln p(x|z)] − KL(q(z|x) ‖
 //! p(z)) ≤ ln p(x).
-//!
-//! RESULT
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::Mnist;
