@@ -73,7 +73,7 @@ impl Vae {
     /// q(z|x)
     fn posterior(&self, x: &Tensor) -> Result<Independent<Normal>> {
         let parameters = self.encoder.try_forward(x)?.chunk(2, -1);
-        Independent::try_new(Normal::try_new(&parameters[0], &parameters[1].exp())?, 1)
+        Independent::try_new(Normal::try_new(&parameters[0], parameters[1].exp())?, 1)
     }
 
     /// p(x|z)
@@ -93,7 +93,7 @@ impl Vae {
     /// p(z)
     fn prior() -> Result<Independent<Normal>> {
         let zeros = Tensor::zeros([LATENT], DType::F32);
-        Independent::try_new(Normal::try_new(&zeros, &zeros.ones_like())?, 1)
+        Independent::try_new(Normal::try_new(&zeros, zeros.ones_like())?, 1)
     }
 
     /// Returns probabilities of the pixels of new images, `[n, 28, 28]`.
