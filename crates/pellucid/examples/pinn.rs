@@ -5,9 +5,9 @@
 //! cargo run --release --example pinn -- --quick
 //! ```
 //!
-//! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π, u(0, x) = −sin πx and
-//! u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of the network by its inputs, so its
-//! gradient contains derivatives of derivatives. The whole step is captured once.
+//! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π. The conditions are u(0, x) =
+//! −sin πx and u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of
+//! the network by its inputs, so its gradient contains derivatives of derivatives. The whole step is captured once.
 //!
 //! RESULT
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
@@ -118,8 +118,8 @@ fn solution(t: &Tensor, x: &Tensor) -> Result<Tensor> {
 /// Returns nodes and weights, `[n]` each, with ∫ g(s)·e^(−s²) ds ≈ √π·Σ wᵢ·g(sᵢ) (Golub & Welsch 1969).
 ///
 /// The orthonormal Hermite polynomials have the recurrence √((k+1)/2)·p_{k+1} = s·p_k − √(k/2)·p_{k−1}. The nodes are
-/// the eigenvalues of its tridiagonal matrix, and wᵢ = 1/Σ p_k(sᵢ)². The sum has positive terms, so that even weights of
-/// 10⁻⁸⁰ have small relative errors: f varies by a factor of 10⁴³.
+/// the eigenvalues of its tridiagonal matrix, and wᵢ = 1/Σ p_k(sᵢ)². The sum has positive terms, so that even weights
+/// of 10⁻⁸⁰ have small relative errors: f varies by a factor of 10⁴³.
 fn gauss_hermite(n: i64) -> Result<(Tensor, Tensor)> {
     let beside = (Tensor::arange(1i64, n, 1).to_dtype(DType::F64) / 2.0).sqrt();
     let nodes = ops::eigvalsh(&(beside.diag(1) + beside.diag(-1)), false)?;
