@@ -228,7 +228,7 @@ fn policy_step(actor: Sequential, critic: Sequential) -> TrainingStep<'static> {
     };
     let step = TrainingStep::new(adam, move |inputs| {
         let [states, actions, returns] = inputs else { unreachable!("a step has three inputs") };
-        let policy = Categorical::from_logits(&actor.forward(states));
+        let policy = Categorical::from_logits(actor.forward(states));
         let advantage = returns - critic.forward(states).squeeze(-1);
         let gain = policy.log_prob(actions) * advantage.detach();
         (advantage.square() * 0.5 - gain - policy.entropy() * 0.01).mean(..)
@@ -252,7 +252,7 @@ impl Rollout {
         let mut rollout = Rollout::default();
         for _ in 0..ROLLOUT {
             let states: Vec<State> = carts.iter().map(|cart| cart.state).collect();
-            let policy = Categorical::from_logits(&actor.forward(&Tensor::from(states.clone())));
+            let policy = Categorical::from_logits(actor.forward(&Tensor::from(states.clone())));
             let actions: Vec<i64> = policy.sample(()).to_vec();
             carts.iter_mut().zip(&actions).for_each(|(cart, &action)| cart.step(action as usize));
             rollout.after.push(carts.to_vec());

@@ -122,7 +122,7 @@ impl GptBlock {
             norm2: RmsNorm::new(width),
             mlp: sequential![
                 Linear::new(width, 4 * width).without_bias(),
-                Gelu::default(),
+                Gelu,
                 Linear::new(4 * width, width).without_bias()
             ],
         }

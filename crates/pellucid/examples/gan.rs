@@ -60,7 +60,7 @@ fn centres() -> Tensor {
 
 /// Returns `n` points of the distribution, `[n, 2]`.
 fn ring(n: usize) -> Tensor {
-    centres().i(&Tensor::randint(0, MODES, [n])) + Tensor::randn([n, 2], DType::F32) * DEVIATION
+    centres().i(Tensor::randint(0, MODES, [n])) + Tensor::randn([n, 2], DType::F32) * DEVIATION
 }
 
 /// Returns how many modes have at least 1 % of the points, and the share of points within four standard deviations of

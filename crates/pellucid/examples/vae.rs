@@ -75,12 +75,12 @@ impl Vae {
     /// q(z|x)
     fn posterior(&self, x: &Tensor) -> Result<Independent<Normal>> {
         let parameters = self.encoder.try_forward(x)?.chunk(2, -1);
-        Independent::try_new(Normal::try_new(&parameters[0], &parameters[1].exp())?, 1)
+        Independent::try_new(Normal::try_new(&parameters[0], parameters[1].exp())?, 1)
     }
 
     /// p(x|z)
     fn likelihood(&self, z: &Tensor) -> Result<Independent<Bernoulli>> {
-        Independent::try_new(Bernoulli::try_from_logits(&self.decoder.try_forward(z)?)?, 1)
+        Independent::try_new(Bernoulli::try_from_logits(self.decoder.try_forward(z)?)?, 1)
     }
 
     /// Returns the means of −ELBO and of the divergence over x `[N, 784]`. One sample of z for each x suffices: its
@@ -95,7 +95,7 @@ impl Vae {
     /// p(z)
     fn prior() -> Result<Independent<Normal>> {
         let zeros = Tensor::zeros([LATENT], DType::F32);
-        Independent::try_new(Normal::try_new(&zeros, &zeros.ones_like())?, 1)
+        Independent::try_new(Normal::try_new(&zeros, zeros.ones_like())?, 1)
     }
 
     /// Returns probabilities of the pixels of new images, `[n, 28, 28]`.
