@@ -8,6 +8,9 @@
 //! Each step with an upright pole has the reward 1; an episode ends after 500. *Deep Q-learning* (Mnih et al. 2015)
 //! learns the return of each action from stored steps. An *actor–critic* (Williams 1992, Mnih et al. 2016) follows the
 //! gradient of the expected return with respect to the policy.
+//!
+//! Result, on an AMD EPYC with 2 cores: both policies balance the pole in all of 100 episodes for 500 steps, after 15
+//! CPU seconds (28 s beside other programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{EpochSeed, SplitMix64};

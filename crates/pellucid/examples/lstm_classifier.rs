@@ -7,6 +7,9 @@
 //!
 //! The words have 2 to 40 brackets. A sampler puts words of similar lengths into a batch, which is padded to a multiple
 //! of 8, so that five captured steps serve all lengths. The state of the network at the end of each word is classified.
+//!
+//! Result, on an AMD EPYC with 2 cores: all of 1,984 new words are classified correctly, after 62 CPU seconds (234 s
+//! beside other programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{BucketBatchSampler, EpochSeed, SplitMix64, from_vec, pad_sequences};
@@ -64,13 +67,14 @@ struct Word {
 fn random_words(count: usize, rng: &mut SplitMix64) -> Vec<Word> {
     let word = |index: usize| {
         let mut symbols = nested_brackets(1 + rng.below(MAX_PAIRS), rng);
-        if index % 2 == 1 {
+        let is_unchanged = index.is_multiple_of(2);
+        if !is_unchanged {
             while is_nested(&symbols) {
                 let (a, b) = (rng.below(symbols.len()), rng.below(symbols.len()));
                 symbols.swap(a, b);
             }
         }
-        Word { is_nested: index.is_multiple_of(2), symbols }
+        Word { symbols, is_nested: is_unchanged }
     };
     (0..count).map(word).collect()
 }

@@ -5,9 +5,12 @@
 //! cargo run --release --example pinn -- --quick
 //! ```
 //!
-//! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π, u(0, x) = −sin πx and
-//! u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of the network
-//! by its inputs, so its gradient contains derivatives of derivatives. The whole step is captured once.
+//! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π. The conditions are u(0, x) =
+//! −sin πx and u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of
+//! the network by its inputs, so its gradient contains derivatives of derivatives. The whole step is captured once.
+//!
+//! Result, on an AMD EPYC with 2 cores: a relative L2 error of 4.8·10⁻³, after 86 CPU seconds (145 s beside other
+//! programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::graph::TrainingStep;
@@ -40,7 +43,7 @@ fn main() -> Result<()> {
 
     let error = relative_error(&network)?;
     println!("result: relative L2 error {error:.1e}");
-    assert!(error < if quick { 0.4 } else { 0.05 }, "the network must approximate the solution");
+    assert!(error < if quick { 0.4 } else { 0.02 }, "the network must approximate the solution");
     Ok(())
 }
 

