@@ -10,7 +10,7 @@
 //! so the loss of the critic contains a gradient, and its own gradient contains second derivatives.
 //!
 //! Result, on an AMD EPYC with 2 cores: all of 8 modes, and 93.8 % of the samples within four standard deviations of a
-//! mode, after 28 CPU seconds (30 s).
+//! mode, after 23 s.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::Checkpoint;

@@ -9,8 +9,7 @@
 //! −sin πx and u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of
 //! the network by its inputs, so its gradient contains derivatives of derivatives. The whole step is captured once.
 //!
-//! Result, on an AMD EPYC with 2 cores: a relative L2 error of 4.8·10⁻³, after 86 CPU seconds (145 s beside other
-//! programs).
+//! Result, on an AMD EPYC with 2 cores: a relative L2 error of 4.8·10⁻³, after 129 s (82 CPU seconds).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::graph::TrainingStep;

@@ -9,8 +9,8 @@
 //! encoder a normal distribution q(z|x). Both maximise the evidence lower bound (ELBO), E_q[ln p(x|z)] − KL(q(z|x) ‖
 //! p(z)) ≤ ln p(x).
 //!
-//! Result, on an AMD EPYC with 2 cores: an ELBO of −97.8 nats on 2,000 test digits, after 49 CPU seconds (92 s beside
-//! other programs).
+//! Result, on an AMD EPYC with 2 cores: an ELBO of −97.8 nats on 2,000 test digits, after 113 s beside other programs
+//! (46 CPU seconds).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::Mnist;
