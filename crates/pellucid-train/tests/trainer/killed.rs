@@ -22,7 +22,7 @@ fn train(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
     let (mut train, mut validation) = points();
     let waits = move |_: &TrainingEvent<'_>, _: &mut FitControl| {
         if is_slow {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     };
