@@ -3,6 +3,8 @@
 //! - [`Module`]: a type with parameters. `#[derive(Module)]` finds them.
 //! - [`Layer`]: a module that maps one tensor to one tensor. Layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pooling, padding, activations; [`Sequential`] and tuples of layers.
+//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`Parametrized`], [`WeightNorm`], [`SpectralNorm`];
+//!   [`fuse_conv_bn`].
 //! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
 //! - [`loss`]: loss functions. [`init`]: initialisation of parameters.
@@ -34,6 +36,7 @@
 //! | `option_range` | checks of numeric options, whose errors name a usual value |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
+//! | [`prune`] | masks of weights, by magnitude or at random |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
 //! | `replaced` | values of a thread that are replaced for the time of a call |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
@@ -43,6 +46,7 @@
 //! | `transformer` | [`Transformer`], its encoder and its decoder |
 //! | `tree` | [`ModelTree`]: the text of a model |
 //! | `unwind` | unwind safety of models |
+//! | `vector` | [`parameters_to_vector`] and [`vector_to_parameters`]: all parameters as one vector |
 //! | `visit` | [`Visitor`]: the traversal of the parts of a module |
 //!
 //! ```
@@ -87,6 +91,7 @@ pub mod optim;
 mod option_range;
 mod parameter;
 pub mod paths;
+pub mod prune;
 mod recurrent;
 mod replaced;
 mod sequential;
@@ -96,6 +101,7 @@ mod summary;
 mod transformer;
 mod tree;
 mod unwind;
+mod vector;
 mod visit;
 
 pub use checkpoint::Checkpoint;
@@ -111,6 +117,7 @@ pub use sequential::{BoxedLayer, DynLayer, ModuleDict, ModuleList, Sequential};
 pub use state::{IncompatibleKeys, StateDict, StateLoad, Stateful, concatenate_entries, rename_keys};
 pub use summary::{Summary, SummaryRow};
 pub use tree::ModelTree;
+pub use vector::{parameters_to_vector, vector_to_parameters};
 pub use visit::{ModuleInfo, ModulePart, Visitor};
 
 exports::exports! {

@@ -65,7 +65,6 @@ pub trait Module: Send + Sync {
     ///
     /// # Errors
     /// The errors of [`try_named_parameters`](Module::try_named_parameters).
-    #[doc(alias = "parameters_to_vector")]
     #[panicking_form]
     fn try_parameters(&self) -> Result<Vec<Parameter>> {
         as_dyn(&self).unnamed_parameters()

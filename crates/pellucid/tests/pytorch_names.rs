@@ -324,7 +324,7 @@ rows! {
     "torch.func.hessian(cube)(x)" => [hessian(cube, &x)?];
     "torch.autograd.functional.hvp(cube, x, g)" => [hvp(|x| cube(&x[0]), &[&x], &[&g])?];
 
-    modules [use pellucid::nn::{ModuleDict, functional_call, hook};] {
+    modules [use pellucid::nn::{ModuleDict, functional_call, hook, parameters_to_vector, vector_to_parameters};] {
         #[derive(Module)]
         struct Net {
             hidden: Linear,
@@ -353,7 +353,8 @@ rows! {
     "model.parameters()" => [model.parameters()];
     "model.named_parameters()" => [model.named_parameters()];
     "sum(p.numel() for p in model.parameters())" => [model.parameter_count()];
-    "nn.utils.parameters_to_vector(model.parameters())" => [ops::concatenate(&model.parameters().iter().map(|p| p.ravel()).collect::<Vec<_>>(), 0)?];
+    "nn.utils.parameters_to_vector(model.parameters())" => [parameters_to_vector(&model.parameters())?];
+    "nn.utils.vector_to_parameters(vector, model.parameters())" => [vector_to_parameters(&parameters_to_vector(&model.parameters())?, &model.parameters())?];
     "model.buffers()" => [model.buffers()];
     "bn.running_mean" => [BatchNorm1d::new(3).running_mean.as_ref().map(|mean| mean.tensor().clone())];
     "model.named_modules()" => [model.named_modules()];
@@ -382,6 +383,8 @@ rows! {
         let (h, c) = (Tensor::zeros([1, 5, 6], DType::F32), Tensor::zeros([1, 5, 6], DType::F32));
         let (attention, visible) = (MultiheadAttention::new(8, 2), Tensor::from([[true; 5], [false; 5]]));
         let none = AttentionMasks::default();
+        let (layer, mask) = (Pruned::new(Linear::new(8, 4)), Tensor::ones([4, 8], DType::F32));
+        let conv = Conv2d::new(4, 8, 3);
         let (s, packed) = (Tensor::randn([3, 8], DType::F32), pack_padded_sequence(&x, &lengths, false)?);
         let weights = AttentionWeights {
             in_proj: attention.in_proj.as_tensors(),
@@ -425,6 +428,14 @@ rows! {
     "nn.Softmax(dim=-1)" => [Softmax { axis: -1 }];
     "nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))" => [WeightNorm::new(Linear::new(8, 4))];
     "nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))" => [SpectralNorm::new(Linear::new(8, 4))];
+    "nn.utils.parametrizations.orthogonal(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), Orthogonal::new())];
+    "parametrize.remove_parametrizations(layer, 'weight')" => [Parametrized::new(Linear::new(8, 4), Orthogonal::new()).remove()];
+    "prune.l1_unstructured(layer, 'weight', 0.3)" => [prune::l1_unstructured(&layer, 0.3)?];
+    "prune.ln_structured(layer, 'weight', 0.5, n=2, dim=0)" => [prune::ln_structured(&layer, 0.5, 2.0, 0)?];
+    "prune.global_unstructured(parameters, prune.L1Unstructured, amount=0.2)" => [prune::global_unstructured(&layer, 0.2)?];
+    "prune.custom_from_mask(layer, 'weight', mask)" => [prune::custom_from_mask(&layer, &mask)?];
+    "prune.remove(layer, 'weight')" => [layer.remove()];
+    "nn.utils.fuse_conv_bn_eval(conv, bn)" => [fuse_conv_bn(&conv, &BatchNorm2d::new(8))?];
     "nn.RNN(8, 6)" => [Rnn::new(8, 6)];
     "nn.GRU(8, 6, num_layers=2)" => [Gru::with(8, 6, RecurrentOptions { layers: 2, ..Default::default() })];
     "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })];

@@ -11,7 +11,7 @@ use crate::replaced::with_replaced;
 use crate::visit::ModulePart;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
-use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops, unwrap};
 use std::cell::Cell;
 
 /// Batch normalisation (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
@@ -112,6 +112,29 @@ impl<const N: usize> BatchNorm<N> {
     /// Removes the running statistics: evaluation then also uses the statistics of the batch.
     pub fn without_running_statistics(self) -> BatchNorm<N> {
         BatchNorm { running_mean: None, running_var: None, num_batches_tracked: None, ..self }
+    }
+
+    /// Returns s and t of the map y = s·x + t of each channel in evaluation mode, `[C]`, at least in `f32`:
+    /// s = weight / √(var + eps) and t = bias − s·mean.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] without running statistics, which the map requires.
+    pub(super) fn evaluation_map(&self, op: &'static str) -> Result<[Tensor; 2]> {
+        let (Some(mean), Some(var)) = (&self.running_mean, &self.running_var) else {
+            return Err(Error::invalid(op, "the normalisation must have running statistics"));
+        };
+        let wide = |values: &Tensor| ops::to_dtype(values, values.dtype().promote(DType::F32));
+        let scale = ops::map(formula!(|var; eps| (var + eps).sqrt().recip()), &[&wide(var)?], &[self.eps.into()])?;
+        let scale = match &self.weight {
+            Some(weight) => ops::mul(&scale, &wide(weight)?)?,
+            None => scale,
+        };
+        let shift = ops::neg(&ops::mul(&scale, &wide(mean)?)?)?;
+        let shift = match &self.bias {
+            Some(bias) => ops::add(&shift, &wide(bias)?)?,
+            None => shift,
+        };
+        Ok([scale, shift])
     }
 
     fn normalized(&self, x: &Tensor, running: Option<[&Tensor; 2]>, training: bool, momentum: f64) -> Result<Tensor> {

@@ -246,9 +246,19 @@ impl<const N: usize> Layer for Conv<N> {
 impl<const N: usize> Conv<N> {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        self.output_with(weight, self.bias.as_deref(), x)
+    }
+
+    /// Returns the number of groups.
+    pub(super) fn group_count(&self) -> usize {
+        self.sliding.groups
+    }
+
+    /// Returns the output with this weight and this bias.
+    pub(super) fn output_with(&self, weight: &Tensor, bias: Option<&Tensor>, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
         check_input_dtype(Self::NAME, x, weight)?;
-        let (bias, options) = (self.bias.as_deref(), self.sliding.options());
+        let options = self.sliding.options();
         match (self.padding_mode, self.padding) {
             (None, Padding::Both(both)) => conv(x, weight, bias, ops::ConvOptions { padding: both.into(), ..options }),
             (None, Padding::Same) => {

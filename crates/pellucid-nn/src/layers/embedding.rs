@@ -83,6 +83,14 @@ impl Embedding {
     }
 }
 
+impl Embedding {
+    /// Returns rows of a table that is not the layer's own, with the options of gradients. The maximal norm is a
+    /// property of the layer's table.
+    pub(super) fn selected_rows(&self, table: &Tensor, x: &Tensor) -> Result<Tensor> {
+        ops::embedding(table, x, ops::EmbeddingOptions { max_norm: None, ..self.options })
+    }
+}
+
 impl Layer for Embedding {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         ops::embedding(&self.weight, x, self.options)

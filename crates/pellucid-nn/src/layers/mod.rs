@@ -11,12 +11,17 @@ mod distance;
 mod dropout;
 mod embedding;
 mod fractional;
+mod fusion;
 mod instance_norm;
 mod linear;
+mod lora;
 mod norm;
+mod orthogonal;
 mod pad;
 mod parametrized;
 mod pool;
+mod pruned;
+mod reparametrization;
 mod repeated;
 mod resize;
 mod shape;
@@ -24,6 +29,8 @@ mod spatial;
 mod unpool;
 
 pub(crate) use batch_norm::{batch_norms, with_plain_averages};
+pub use fusion::{fuse_conv_bn, fuse_linear_bn};
+pub(crate) use pruned::PRUNED_NAMES;
 pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
 
@@ -43,7 +50,9 @@ crate::exports::exports! {
     fractional::{FractionalMaxPool2d, FractionalMaxPool3d} and {FractionalMaxPool};
     instance_norm::{InstanceNorm1d, InstanceNorm2d, InstanceNorm3d} and {InstanceNorm};
     linear::{Bilinear, Linear};
+    lora::{Lora} and {LoraTarget, lora_parameters, lora_state_dict, only_lora_trainable};
     norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
+    orthogonal::{} and {Orthogonal, OrthogonalMap};
     pad::{
         CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d, ConstantPad2d, ConstantPad3d, ReflectionPad1d,
         ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, ZeroPad1d, ZeroPad2d,
@@ -55,6 +64,8 @@ crate::exports::exports! {
         AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, LpPool1d, LpPool2d, LpPool3d, MaxPool1d, MaxPool2d,
         MaxPool3d,
     } and {AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, Windows};
+    pruned::{Pruned};
+    reparametrization::{Parametrized} and {Parametrization};
     resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
     shape::{Flatten, Fold, Identity, Unflatten, Unfold};
     unpool::{MaxUnpool1d, MaxUnpool2d, MaxUnpool3d} and {MaxUnpool};

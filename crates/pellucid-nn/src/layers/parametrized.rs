@@ -45,7 +45,7 @@ weighted!([<const N: usize>] Conv<N>: 0);
 weighted!([<const N: usize>] ConvTranspose<N>: 1);
 
 /// Visits the parts of a layer, its weight under another name.
-fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
+pub(super) fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
     layer.visit(&mut Visitor::new(&mut |name, part| match part {
         ModulePart::Module(_) => {}
         ModulePart::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),

@@ -45,7 +45,21 @@ pub(crate) fn own_layers() -> Vec<OwnLayer> {
             };
             x.chunks(4).flat_map(row).collect()
         }),
+        // The gradient of every parameter is compared, so none is frozen. B starts at 0.
+        layer("lora", trained(Lora::new(Linear::new(3, 2), 1).alpha(0.5)), (&[4, 3], &[4, 2]), |x, parameters| {
+            let [weight, bias, a, b] = [0, 1, 2, 3].map(|k| &parameters[k]);
+            let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+            let row = |x: &[f64], k: usize| dot(x, &weight[3 * k..3 * k + 3]) + bias[k] + 0.5 * dot(x, a) * b[k];
+            x.chunks(3).flat_map(|x| [row(x, 0), row(x, 1)]).collect()
+        }),
     ]
+}
+
+/// Makes all parameters of a layer trainable, and B of its update nonzero.
+fn trained(layer: Lora<Linear>) -> Lora<Linear> {
+    layer.unfreeze();
+    init::constant_(&layer.lora_b, 0.75);
+    layer
 }
 
 impl OwnLayer {

@@ -16,7 +16,8 @@ import struct
 
 import torch
 from torch import nn
-from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 torch.manual_seed(0)
 tensors = {}
@@ -189,11 +190,11 @@ def put(name, tensor):
     tensors[name] = tensor.detach().clone().contiguous()
 
 
-def layer(name, module, x):
+def layer(name, module, x, scale=0.3):
     real = x.is_floating_point()
     for parameter in module.parameters():
         # Random values instead of initial ones and zeros; the padding row 0 is kept.
-        noise = 0.3 * torch.randn_like(parameter)
+        noise = scale * torch.randn_like(parameter)
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             parameter.data.add_(noise)
     put(f"{name}/x", x)
@@ -354,6 +355,17 @@ loss("ctc", CTC | LENGTHS, ["logits"], {"plain": ctc(), "blank": ctc(blank=4)})
 # The first labelling has no alignment: it is longer than its number of steps.
 loss("ctc_infinite", CTC | LENGTHS | {"input_lengths": torch.tensor([3, 6, 5])}, ["logits"], {"zero": ctc(zero_infinity=True)})
 loss("ctc_joined", CTC | LENGTHS | {"labels": torch.tensor([1, 2, 2, 3, 3, 1, 2])}, ["logits"], {"plain": ctc()})
+
+# Pruned and orthogonal layers, after all others, whose random values they do not change.
+torch.set_default_dtype(torch.float32)
+torch.manual_seed(1)
+layer("pruned", prune.l1_unstructured(nn.Linear(6, 4), "weight", 0.4), ROWS)
+layer("pruned_conv", prune.ln_structured(nn.Conv2d(4, 6, 3), "weight", 2, n=2, dim=0), IMAGE)
+layer("orthogonal", orthogonal(nn.Linear(6, 6)), ROWS)
+layer("orthogonal_cayley", orthogonal(nn.Linear(6, 4), orthogonal_map="cayley"), ROWS)
+layer("orthogonal_conv", orthogonal(nn.Conv2d(4, 6, (3, 2)), orthogonal_map="matrix_exp"), IMAGE)
+# The diagonal of the original consists of signs, which noise would change.
+layer("orthogonal_householder", orthogonal(nn.Linear(6, 4), use_trivialization=False), ROWS, scale=0)
 
 DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
 

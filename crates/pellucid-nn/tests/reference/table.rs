@@ -156,6 +156,18 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("spectral_norm", boxed(SpectralNorm::new(Linear::new(6, 4)))),
         ("spectral_norm_conv", boxed(SpectralNorm::new(Conv2d::new(4, 6, 3).padding(1)).iterations(2))),
         ("spectral_norm_transposed", boxed(SpectralNorm::new(ConvTranspose2d::new(4, 6, [2, 3])))),
+        ("pruned", boxed(Pruned::new(Linear::new(6, 4)))),
+        ("pruned_conv", boxed(Pruned::new(Conv2d::new(4, 6, 3)))),
+        ("orthogonal", boxed(Parametrized::new(Linear::new(6, 6), Orthogonal::new()))),
+        (
+            "orthogonal_cayley",
+            boxed(Parametrized::new(Linear::new(6, 4), Orthogonal::new().map(OrthogonalMap::Cayley))),
+        ),
+        (
+            "orthogonal_conv",
+            boxed(Parametrized::new(Conv2d::new(4, 6, [3, 2]), Orthogonal::new().map(OrthogonalMap::MatrixExp))),
+        ),
+        ("orthogonal_householder", boxed(Parametrized::new(Linear::new(6, 4), Orthogonal::new().without_base()))),
     ];
     layers.extend(own_layers().into_iter().map(|own| (own.name, own.layer)));
     layers

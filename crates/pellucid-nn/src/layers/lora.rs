@@ -1,0 +1,376 @@
+//! Low-rank adaptation: frozen layers with small trained updates.
+
+use super::parametrized::visit_others;
+use super::spatial::by_axes;
+use super::{Conv, Embedding, Linear};
+use crate::init::{self, uniform_bound};
+use crate::layer::Layer;
+use crate::module::{Module, display_as_tree, walk};
+use crate::option_range::OptionRange;
+use crate::parameter::{Parameter, PathChoice, TrainingMode};
+use crate::state::{StateDict, snapshot};
+use crate::visit::{ModulePart, Visitor};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Tensor, formula, is_capturing, no_grad, ops, unwrap};
+
+/// A layer to which [`Lora`] adds a low-rank update. Its output is linear in its weight.
+pub trait LoraTarget: Layer {
+    /// Returns the weight W, which the layer visits under the name `weight`.
+    fn adapted_weight(&self) -> &Parameter;
+
+    /// Creates A and B of this rank, with B·A = 0.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]>;
+
+    /// Returns the output without bias for the weight B·A, which is not computed.
+    ///
+    /// # Errors
+    /// The errors of [`Layer::compute`].
+    fn compute_low_rank(&self, a: &Tensor, b: &Tensor, x: &Tensor) -> Result<Tensor>;
+
+    /// Returns the product B·A, in the shape of W.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn low_rank_product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
+}
+
+impl LoraTarget for Linear {
+    fn adapted_weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    /// A `[r, in]`, uniform on ±1/√in, and B `[out, r]` of zeros.
+    fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
+        let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1]);
+        let bound = uniform_bound(inputs);
+        Ok([init::try_uniform([rank, inputs], -bound, bound)?, init::try_zeros([outputs, rank])?])
+    }
+
+    fn compute_low_rank(&self, a: &Tensor, b: &Tensor, x: &Tensor) -> Result<Tensor> {
+        ops::linear(&ops::linear(x, a, None)?, b, None)
+    }
+
+    fn low_rank_product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        ops::matmul(b, a)
+    }
+}
+
+/// A is a convolution to r channels with the settings of the layer, and B one with one tap. In a layer with groups, the
+/// groups share A.
+impl<const N: usize> LoraTarget for Conv<N> {
+    fn adapted_weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    /// A `[r, in / groups, taps..]`, uniform on ±1/√(in / groups · taps), and B `[out, r, 1, ..]` of zeros.
+    fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
+        let (mut a, mut b) = (self.weight.shape().to_vec(), vec![1; 2 + N]);
+        (b[0], b[1], a[0]) = (a[0], rank, rank);
+        let bound = uniform_bound(a[1..].iter().product());
+        Ok([init::try_uniform(a, -bound, bound)?, init::try_zeros(b)?])
+    }
+
+    fn compute_low_rank(&self, a: &Tensor, b: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let groups = self.group_count();
+        let mut times = vec![1; 2 + N];
+        times[0] = groups;
+        let inner = match groups {
+            1 => self.output_with(a, None, x)?,
+            _ => self.output_with(&ops::tile(a, times)?, None, x)?,
+        };
+        let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
+        conv(&inner, b, None, ops::ConvOptions { groups, ..Default::default() })
+    }
+
+    fn low_rank_product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        ops::reshape(&ops::matmul(&ops::flatten(b, 1, -1)?, &ops::flatten(a, 1, -1)?)?, self.weight.shape())
+    }
+}
+
+impl LoraTarget for Embedding {
+    fn adapted_weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    /// A `[r, rows]` of zeros, and B `[width, r]`, standard normal. The product (B·A)ᵀ has the shape of the table.
+    fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
+        let (rows, width) = (self.weight.shape()[0], self.weight.shape()[1]);
+        Ok([init::try_zeros([rank, rows])?, init::try_normal([width, rank], 0.0, 1.0)?])
+    }
+
+    fn compute_low_rank(&self, a: &Tensor, b: &Tensor, x: &Tensor) -> Result<Tensor> {
+        ops::linear(&self.selected_rows(&ops::transpose(a, 0, 1)?, x)?, b, None)
+    }
+
+    fn low_rank_product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        ops::transpose(&ops::matmul(b, a)?, 0, 1)
+    }
+}
+
+/// Low-rank adaptation (Hu et al. 2021): y = W·x + (α / r)·B·A·x, where the layer with its weight W is frozen, and only
+/// A and B of the small rank r are trained. The layer is a [`Linear`], a [`Conv`] or an [`Embedding`].
+///
+/// Initially B·A = 0, so the outputs equal the outputs of the layer. The wrapper freezes the layer;
+/// [`only_lora_trainable`] also freezes the rest of a model. Names follow the authors' library: `weight` and `bias` of
+/// the layer keep their names, so files of the original model load with [`load_matching`](Module::load_matching). The
+/// update has the parameters `lora_A` and `lora_B`.
+///
+/// ```
+/// use pellucid::nn::{Layer, Linear, Lora, Module, Relu, lora_parameters, only_lora_trainable, sequential};
+/// use pellucid::nn::optim::{AdamW, AdamWOptions, Optimizer};
+/// use pellucid::{DType, Tensor};
+/// let pretrained = [Linear::new(8, 16), Linear::new(16, 2)];
+/// let [first, last] = pretrained.map(|layer| Lora::new(layer, 4).alpha(8.0));
+/// let model = sequential![first.clone(), Relu, last];
+/// only_lora_trainable(&model)?;
+/// let optimizer = AdamW::new(lora_parameters(&model)?, AdamWOptions::default());
+/// assert_eq!(optimizer.parameters().len(), 4);
+///
+/// let x = Tensor::randn([3, 8], DType::F32);
+/// model.forward(&x).square().mean(..).backward();
+/// optimizer.step();
+/// let before = first.forward(&x);
+/// first.merge();
+/// assert!((first.forward(&x) - before).abs().max(..).item::<f32>() < 1e-5);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lora<L> {
+    /// A.
+    pub lora_a: Parameter,
+    /// B.
+    pub lora_b: Parameter,
+    layer: L,
+    rank: usize,
+    alpha: f64,
+    dropout: f64,
+    training: TrainingMode,
+    /// Whether W includes the update. It selects the path, so a captured step has one recording for each of the two.
+    merged: PathChoice,
+}
+
+impl<L: LoraTarget> Lora<L> {
+    /// Freezes this layer, and adds an update of this rank, with α = r and without dropout.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a rank of 0; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_new(layer: L, rank: usize) -> Result<Lora<L>> {
+        if rank == 0 {
+            return Err(Error::invalid("lora", "the rank must be at least 1; a usual value is 8"));
+        }
+        let weight = layer.adapted_weight();
+        let parameters = init::in_dtype(weight.dtype(), || layer.low_rank_parameters(rank));
+        let [lora_a, lora_b] = init::of_layer("lora", parameters)?;
+        lora_a.to_(weight.device())?;
+        lora_b.to_(weight.device())?;
+        layer.try_freeze()?;
+        Ok(Lora {
+            lora_a,
+            lora_b,
+            layer,
+            rank,
+            alpha: rank as f64,
+            dropout: 0.0,
+            training: TrainingMode::new(),
+            merged: PathChoice::new(0),
+        })
+    }
+
+    /// Sets α, the scale of the update, which is divided by the rank.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if α is not finite and above 0.
+    #[panicking_form]
+    pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
+        OptionRange::POSITIVE.check("lora", "alpha", alpha, 16.0)?;
+        Ok(Lora { alpha, ..self })
+    }
+
+    /// Sets the probability of dropout on the input of the update in training; the input of W is not changed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `p` is not in [0, 1], or if the inputs of the layer are integers.
+    #[panicking_form]
+    pub fn try_dropout(self, p: f64) -> Result<Lora<L>> {
+        OptionRange::PROBABILITY.check("lora", "dropout", p, 0.05)?;
+        if !self.layer.input_dtype().is_float() {
+            return Err(Error::invalid("lora", "the layer has integer inputs, which dropout cannot change"));
+        }
+        Ok(Lora { dropout: p, ..self })
+    }
+
+    /// Returns the frozen layer.
+    pub fn layer(&self) -> &L {
+        &self.layer
+    }
+
+    /// Returns r, the rank of the update.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns true if W includes the update.
+    pub fn is_merged(&self) -> bool {
+        self.merged.get() == 1
+    }
+
+    /// Returns the update of the weight, (α / r)·B·A.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_delta_weight(&self) -> Result<Tensor> {
+        ops::mul(&self.layer.low_rank_product(&self.lora_a, &self.lora_b)?, self.scale())
+    }
+
+    /// Adds the update to W in place, so that a call costs no more than a call of the layer alone. Does nothing if W
+    /// includes it. While it is merged, A and B get no gradient, and state dicts have the merged W.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] inside a captured step; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_merge(&self) -> Result<()> {
+        self.set_merged(true)
+    }
+
+    /// Subtracts the update from W again, which restores W up to rounding. Does nothing if W does not include it.
+    ///
+    /// # Errors
+    /// The errors of [`merge`](Lora::merge).
+    #[panicking_form]
+    pub fn try_unmerge(&self) -> Result<()> {
+        self.set_merged(false)
+    }
+
+    /// Merges the update, and returns the layer, whose parameters are trainable again.
+    ///
+    /// # Errors
+    /// The errors of [`merge`](Lora::merge).
+    #[panicking_form]
+    pub fn try_into_merged(self) -> Result<L> {
+        self.try_merge()?;
+        self.layer.unfreeze();
+        Ok(self.layer)
+    }
+
+    fn set_merged(&self, merged: bool) -> Result<()> {
+        if is_capturing() {
+            return Err(Error::invalid("lora", "a captured step cannot merge or unmerge; do so before the step"));
+        }
+        if merged == self.is_merged() {
+            return Ok(());
+        }
+        let _off = no_grad();
+        let (weight, delta) = (self.layer.adapted_weight(), self.try_delta_weight()?);
+        let changed = if merged { ops::add(weight, &delta)? } else { ops::sub(weight, &delta)? };
+        ops::copy_(weight, &changed)?;
+        self.merged.set(usize::from(merged));
+        Ok(())
+    }
+
+    /// Returns α / r.
+    fn scale(&self) -> f64 {
+        self.alpha / self.rank as f64
+    }
+}
+
+impl<L: LoraTarget> Module for Lora<L> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visit_others(&self.layer, "weight", visitor);
+        visitor.field(LORA_NAMES[0], &self.lora_a);
+        visitor.field(LORA_NAMES[1], &self.lora_b);
+        visitor.setting("alpha", &self.alpha);
+        if self.dropout > 0.0 {
+            visitor.setting("dropout", &self.dropout);
+        }
+        visitor.field("training", &self.training);
+    }
+}
+
+impl<L: LoraTarget> Layer for Lora<L> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.layer.compute(x)?;
+        if self.is_merged() {
+            return Ok(y);
+        }
+        let dropped = match self.training.get() && self.dropout > 0.0 {
+            true => &ops::dropout(x, self.dropout)?,
+            false => x,
+        };
+        let update = self.layer.compute_low_rank(&self.lora_a, &self.lora_b, dropped)?;
+        ops::map(formula!(|y, update; scale| y + update * scale), &[&y, &update], &[self.scale().into()])
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.layer.input_dtype()
+    }
+}
+
+display_as_tree! {
+    [L: LoraTarget] Lora<L>;
+}
+
+/// The names of A and B.
+const LORA_NAMES: [&str; 2] = ["lora_A", "lora_B"];
+
+/// Returns A and B of all [`Lora`] layers of a model by name.
+fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
+    let (mut found, mut layer) = (Vec::<(String, Parameter)>::new(), None);
+    walk(model, |name, part| match part {
+        ModulePart::Module(info) => layer = (info.class() == "Lora").then(|| name.to_string()),
+        ModulePart::Parameter(parameter) => {
+            let (owner, own) = name.rsplit_once('.').unwrap_or(("", name));
+            let is_first = || found.iter().all(|(_, known)| known.id() != parameter.id());
+            if layer.as_deref() == Some(owner) && LORA_NAMES.contains(&own) && is_first() {
+                found.push((name.to_string(), parameter.clone()));
+            }
+        }
+        _ => {}
+    });
+    found
+}
+
+/// Returns A and B of all [`Lora`] layers of a model, such as for an optimizer or a group of one.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the model has no such layer.
+pub fn lora_parameters(model: &(impl Module + ?Sized)) -> Result<Vec<Parameter>> {
+    let found = some_lora("lora_parameters", model)?;
+    Ok(found.into_iter().map(|(_, parameter)| parameter).collect())
+}
+
+/// Freezes all parameters of a model except A and B of its [`Lora`] layers, which become trainable.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// is not built. On error nothing changes.
+#[doc(alias = "mark_only_lora_as_trainable")]
+pub fn only_lora_trainable(model: &(impl Module + ?Sized)) -> Result<()> {
+    let found = some_lora("only_lora_trainable", model)?;
+    model.try_freeze()?;
+    found.iter().try_for_each(|(_, parameter)| parameter.set_requires_grad(true))
+}
+
+/// Returns copies of A and B of all [`Lora`] layers of a model by name: a small state dict, which
+/// [`load_matching`](Module::load_matching) loads into the model.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::OutOfMemory`]; [`Error::ReadInCapture`] inside a
+/// captured step.
+pub fn lora_state_dict(model: &(impl Module + ?Sized)) -> Result<StateDict> {
+    let found = some_lora("lora_state_dict", model)?;
+    snapshot(&found.into_iter().map(|(name, parameter)| (name, parameter.tensor().clone())).collect::<Vec<_>>())
+}
+
+fn some_lora(op: &'static str, model: &(impl Module + ?Sized)) -> Result<Vec<(String, Parameter)>> {
+    let found = named_lora_parameters(model);
+    if found.is_empty() {
+        return Err(Error::invalid(op, "the model has no Lora layer; wrap its layers by Lora::new(layer, 8)"));
+    }
+    Ok(found)
+}

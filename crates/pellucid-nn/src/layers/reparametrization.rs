@@ -1,0 +1,160 @@
+//! Layers whose weight is a function of the trained parameter.
+
+use super::Weighted;
+use super::parametrized::visit_others;
+use crate::layer::Layer;
+use crate::module::{Module, display_as_tree};
+use crate::parameter::Parameter;
+use crate::visit::Visitor;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
+
+/// A map from a trained parameter, the original, to a weight of the same shape and dtype; see [`Parametrized`].
+///
+/// ```
+/// use pellucid::nn::{Layer, Linear, Module, Parametrization, Parametrized};
+/// use pellucid::{DType, Result, Tensor, ops};
+///
+/// /// Symmetric matrices: the upper triangle, and its transpose below.
+/// #[derive(Module)]
+/// struct Symmetric;
+///
+/// impl Parametrization for Symmetric {
+///     fn forward(&self, original: &Tensor) -> Result<Tensor> {
+///         Ok(ops::triu(original, 0)? + ops::triu(original, 1)?.t())
+///     }
+/// }
+///
+/// let layer = Parametrized::new(Linear::new(3, 3), Symmetric);
+/// let weight = layer.weight();
+/// assert_eq!(weight.to_vec::<f32>(), weight.t().to_vec::<f32>());
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub trait Parametrization: Module {
+    /// Returns the weight for an original, by differentiable operations.
+    ///
+    /// # Errors
+    /// The errors of the operations.
+    fn forward(&self, original: &Tensor) -> Result<Tensor>;
+
+    /// Returns an original for a weight, which becomes the initial one. By default it is the weight itself. If `weight`
+    /// is no value of the map, such as a matrix that is not orthogonal, the result is the original of a near one.
+    ///
+    /// # Errors
+    /// The errors of the operations.
+    fn right_inverse(&self, weight: &Tensor) -> Result<Tensor> {
+        Ok(weight.clone())
+    }
+}
+
+/// A layer whose weight is a function of the trained parameter: PyTorch's `nn.utils.parametrize`.
+///
+/// The layer's own parameter becomes the original, so an optimizer that has it stays attached. Names follow PyTorch:
+/// the original is `parametrizations.weight.original`, and the parts of the parametrization are under
+/// `parametrizations.weight.0`. [`WeightNorm`](crate::WeightNorm) has two originals, and
+/// [`SpectralNorm`](crate::SpectralNorm) updates its vectors in training; they are types of their own.
+///
+/// ```
+/// use pellucid::nn::{Linear, Module, Orthogonal, Parametrized};
+/// use pellucid::Tensor;
+/// let layer = Parametrized::new(Linear::new(4, 4), Orthogonal::new());
+/// let weight = layer.weight();
+/// let product = weight.matmul(&weight.t());
+/// assert!((product - Tensor::eye(4, weight.dtype())).abs().max(..).item::<f32>() < 1e-5);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "register_parametrization")]
+#[derive(Clone, Debug)]
+pub struct Parametrized<L, P> {
+    layer: L,
+    parametrization: P,
+}
+
+impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
+    /// Wraps this layer, whose parameter becomes the original of its weight.
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::right_inverse`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if the
+    /// original or its weight does not have the shape and dtype of the layer's weight. Then the layer is not changed.
+    #[panicking_form]
+    pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
+        let _off = no_grad();
+        let own = layer.weight();
+        let original = parametrization.right_inverse(&own.detach())?;
+        for found in [&original, &parametrization.forward(&original)?] {
+            if found.shape() != own.shape() {
+                let help = "the original and its weight must have the shape of the layer's weight";
+                return Err(Error::shapes("parametrized", [own.shape(), found.shape()], help));
+            }
+            if found.dtype() != own.dtype() {
+                let help = "the original and its weight must have the dtype of the layer's weight";
+                return Err(Error::dtypes("parametrized", [own.dtype(), found.dtype()], help));
+            }
+        }
+        ops::copy_(own, &original)?;
+        Ok(Parametrized { layer, parametrization })
+    }
+
+    /// Returns the trained parameter.
+    pub fn original(&self) -> &Parameter {
+        self.layer.weight()
+    }
+
+    /// Returns the parametrization.
+    pub fn parametrization(&self) -> &P {
+        &self.parametrization
+    }
+
+    /// Returns the weight.
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::forward`].
+    #[panicking_form]
+    pub fn try_weight(&self) -> Result<Tensor> {
+        self.parametrization.forward(self.original())
+    }
+
+    /// Sets the original so that the weight is this one, or a near one: see [`Parametrization::right_inverse`].
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::right_inverse`]; [`Error::ShapeMismatch`] for another shape.
+    #[panicking_form]
+    pub fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
+        let _off = no_grad();
+        if weight.shape() != self.original().shape() {
+            let help = "the weight must have the shape of the layer's weight";
+            return Err(Error::shapes("parametrized", [self.original().shape(), weight.shape()], help));
+        }
+        ops::copy_(self.original(), &self.parametrization.right_inverse(&weight.detach())?)
+    }
+
+    /// Removes the parametrization: returns the layer, whose parameter becomes the current weight.
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::forward`].
+    #[doc(alias = "remove_parametrizations")]
+    #[panicking_form]
+    pub fn try_remove(self) -> Result<L> {
+        let _off = no_grad();
+        ops::copy_(self.original(), &self.try_weight()?)?;
+        Ok(self.layer)
+    }
+}
+
+impl<L: Weighted, P: Parametrization> Module for Parametrized<L, P> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module(self, None);
+        visit_others(&self.layer, "parametrizations.weight.original", visitor);
+        visitor.field("parametrizations.weight.0", &self.parametrization);
+    }
+}
+
+impl<L: Weighted, P: Parametrization> Layer for Parametrized<L, P> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.layer.compute_with(&self.try_weight()?, x)
+    }
+}
+
+display_as_tree! {
+    [L: Weighted, P: Parametrization] Parametrized<L, P>;
+}

@@ -1,0 +1,190 @@
+//! Low-rank adaptation: values, merging, training and state dicts.
+
+use crate::{assert_near, bits};
+use pellucid_nn::graph::{GraphTrainer, InferenceModel};
+use pellucid_nn::loss::CrossEntropyLoss;
+use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Error, Tensor, no_grad, ops};
+
+/// Overwrites A and B with random values, of which none is an initial zero.
+fn randomize<L: LoraTarget>(layer: Lora<L>) -> Lora<L> {
+    init::normal_(&layer.lora_a, 0.0, 1.0);
+    init::normal_(&layer.lora_b, 0.0, 1.0);
+    layer
+}
+
+/// Checks the layer, its update and its gradients against the layer with the weight W + (α / r)·B·A, and merging.
+fn check_adapted<L: LoraTarget + Clone>(plain: L, x: &Tensor) {
+    let before = plain.forward(x);
+    let layer = Lora::new(plain.deep_copy().unwrap(), 2).alpha(3.0);
+    assert_eq!(layer.forward(x).to_bytes(), before.to_bytes(), "the initial update must be 0");
+    let layer = randomize(layer);
+    let original = layer.layer().adapted_weight().copy();
+    let y = layer.forward(x);
+
+    // The layer with the sum as its weight, which is differentiable in A and B.
+    let sum = &original + layer.delta_weight();
+    let mut tensors: StateDict =
+        plain.named_parameters().into_iter().map(|(name, p)| (name, p.tensor().clone())).collect();
+    tensors.insert("weight".to_string(), sum);
+    let expected = functional_call(&plain, &tensors, |plain| plain.forward(x)).unwrap();
+    assert_near(&y, &expected, 1e-12);
+    let gradients = |y: &Tensor| {
+        layer.zero_grad();
+        y.square().sum(..).backward();
+        [&layer.lora_a, &layer.lora_b].map(|parameter| parameter.grad().unwrap())
+    };
+    let [ours, theirs] = [gradients(&y), gradients(&expected)];
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_near(ours, theirs, 1e-10);
+    }
+    assert!(layer.layer().parameters().iter().all(|frozen| frozen.grad().is_none() && !frozen.requires_grad()));
+
+    layer.merge();
+    layer.merge();
+    assert!(layer.is_merged());
+    assert_near(&layer.forward(x), &y, 1e-12);
+    layer.unmerge();
+    assert_near(layer.layer().adapted_weight(), &original, 1e-14);
+    assert_near(&layer.forward(x), &y, 1e-12);
+    let merged = layer.into_merged();
+    assert_near(&merged.forward(x), &y, 1e-12);
+    assert!(merged.parameters().iter().all(|parameter| parameter.requires_grad()));
+}
+
+#[test]
+fn the_update_equals_a_layer_with_the_sum_of_weights() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let randn = |shape: &[usize]| Tensor::randn(shape, DType::F64);
+    init::in_dtype(DType::F64, || {
+        check_adapted(Linear::new(5, 4), &randn(&[3, 5]));
+        check_adapted(Linear::new(5, 4).without_bias(), &randn(&[2, 3, 5]));
+        check_adapted(Conv1d::new(4, 6, 3).stride(2).padding(1), &randn(&[2, 4, 9]));
+        check_adapted(Conv2d::new(4, 6, [3, 2]).dilation(2).groups(2), &randn(&[2, 4, 7, 6]));
+        check_adapted(Conv2d::new(4, 8, 3).padding(Padding::Same).groups(4), &randn(&[2, 4, 5, 5]));
+        check_adapted(Conv3d::new(2, 3, 2).without_bias(), &randn(&[1, 2, 4, 3, 5]));
+        check_adapted(Embedding::new(7, 3), &Tensor::from([[1i64, 0, 6], [6, 2, 2]]));
+    });
+}
+
+/// A padding row of a table stays as it is: the update leaves it at 0.
+#[test]
+fn a_padding_row_is_not_trained() {
+    let layer = Lora::new(Embedding::new(4, 3).padding_index(1), 2);
+    layer.forward(&Tensor::from([0i64, 1, 1, 3])).square().sum(..).backward();
+    let gradient = layer.lora_a.grad().unwrap();
+    assert_eq!(gradient.i((.., 1)).to_vec::<f32>(), [0.0; 2]);
+    assert!(gradient.i((.., 0)).abs().sum(..).item::<f32>() > 0.0);
+}
+
+#[test]
+fn dropout_changes_the_update_in_training_only() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = randomize(Lora::new(Linear::new(40, 4), 2).dropout(0.5));
+    let x = Tensor::randn([3, 40], DType::F32);
+    assert_ne!(layer.forward(&x).to_bytes(), layer.forward(&x).to_bytes());
+    layer.eval();
+    assert_eq!(layer.forward(&x).to_bytes(), layer.forward(&x).to_bytes());
+    init::zeros_(&layer.lora_b);
+    layer.train();
+    assert_eq!(layer.forward(&x).to_bytes(), layer.layer().forward(&x).to_bytes());
+}
+
+fn model() -> Sequential {
+    sequential![Linear::new(6, 8), Tanh, Lora::new(Linear::new(8, 8), 2).alpha(4.0), Relu, Linear::new(8, 3)]
+}
+
+#[test]
+fn only_the_updates_are_trained_and_saved() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = model();
+    only_lora_trainable(&model).unwrap();
+    let trainable: Vec<String> =
+        model.named_parameters().into_iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name).collect();
+    assert_eq!(trainable, ["2.lora_A", "2.lora_B"]);
+    assert_eq!(lora_parameters(&model).unwrap().len(), 2);
+    let state = lora_state_dict(&model).unwrap();
+    assert_eq!(state.keys().collect::<Vec<_>>(), ["2.lora_A", "2.lora_B"]);
+    let other = model.deep_copy().unwrap();
+    for parameter in lora_parameters(&model).unwrap() {
+        init::normal_(&parameter, 0.0, 1.0);
+    }
+    let keys = other.load_matching(&lora_state_dict(&model).unwrap()).unwrap();
+    assert_eq!((keys.missing.len(), keys.unexpected.len()), (6, 0));
+    let x = Tensor::randn([2, 6], DType::F32);
+    assert_eq!(other.forward(&x).to_bytes(), model.forward(&x).to_bytes());
+
+    // A file of the original model has all names but those of the update.
+    let original = sequential![Linear::new(6, 8), Tanh, Linear::new(8, 8), Relu, Linear::new(8, 3)];
+    let keys = model.load_matching(&original.state_dict()).unwrap();
+    assert_eq!(keys.missing, ["2.lora_A", "2.lora_B"]);
+    let text = model.layers()[2].tree().to_string();
+    assert!(text.contains("weight: [8, 8] frozen") && text.contains("alpha: 4.0"), "{text}");
+}
+
+/// Captured steps train the update with the bits of eager steps, and leave the frozen parameters.
+#[test]
+fn captured_steps_equal_eager_ones() {
+    let run = |captured: bool| {
+        let _random = pellucid_tensor::Generator::new(0).scope();
+        let model = model();
+        only_lora_trainable(&model).unwrap();
+        let frozen = model.state_dict();
+        let optimizer = Sgd::new(lora_parameters(&model).unwrap(), SgdOptions { lr: 0.1, ..Default::default() });
+        let (x, y) = (Tensor::randn([5, 6], DType::F32), Tensor::randint(0, 3, [5]));
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
+        for _ in 0..4 {
+            if captured {
+                trainer.step(&x, &y).unwrap();
+            } else {
+                optimizer.zero_grad();
+                loss::cross_entropy(&model.forward(&x), &y).backward();
+                optimizer.step();
+            }
+        }
+        let state = model.state_dict();
+        for (name, value) in &state {
+            assert_eq!(value.to_bytes() != frozen[name].to_bytes(), name.contains("lora_"), "{name}");
+        }
+        bits(state.values())
+    };
+    assert_eq!(run(true), run(false));
+}
+
+/// An inference model records a path for each of both states.
+#[test]
+fn an_inference_model_follows_a_merge() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = randomize(Lora::new(Linear::new(6, 4), 2));
+    let x = Tensor::randn([2, 6], DType::F32);
+    let mut inference = InferenceModel::new(&layer, &[2]).unwrap();
+    let eager = |layer: &Lora<Linear>| {
+        let _off = no_grad();
+        layer.forward(&x).to_bytes()
+    };
+    assert_eq!(inference.run(&x).unwrap().to_bytes(), eager(&layer));
+    layer.merge();
+    assert_eq!(inference.run(&x).unwrap().to_bytes(), eager(&layer));
+    layer.unmerge();
+    assert_eq!(inference.run(&x).unwrap().to_bytes(), eager(&layer));
+}
+
+#[test]
+fn refused_options_are_errors() {
+    let invalid = |result: Result<(), Error>| matches!(result, Err(Error::InvalidArgument { .. }));
+    assert!(invalid(Lora::try_new(Linear::new(2, 2), 0).map(drop)));
+    assert!(invalid(Lora::new(Linear::new(2, 2), 1).try_alpha(0.0).map(drop)));
+    assert!(invalid(Lora::new(Linear::new(2, 2), 1).try_dropout(1.5).map(drop)));
+    assert!(invalid(Lora::new(Embedding::new(2, 2), 1).try_dropout(0.5).map(drop)));
+    assert!(invalid(lora_parameters(&Linear::new(2, 2)).map(drop)));
+    let plain = Linear::new(2, 2);
+    assert!(invalid(only_lora_trainable(&plain)));
+    assert!(plain.weight.requires_grad());
+    let layer = Lora::new(Linear::new(2, 3), 1);
+    let error = layer.try_forward(&Tensor::zeros([1, 4], DType::F32)).unwrap_err();
+    assert!(matches!(error.root(), Error::ShapeMismatch { .. }), "{error}");
+    let half = Lora::new(Linear::new(2, 3).with_dtype(DType::BF16).unwrap(), 1);
+    assert_eq!(half.lora_a.dtype(), DType::BF16);
+    assert_eq!(ops::neg(&half.delta_weight()).unwrap().dtype(), DType::BF16);
+}

@@ -1,0 +1,143 @@
+//! Layers whose weight is a function of the trained parameter.
+
+use crate::{assert_near, bits};
+use pellucid_nn::graph::GraphTrainer;
+use pellucid_nn::loss::MseLoss;
+use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+
+/// Positive weights, w = exp(original).
+#[derive(Clone, Debug, Module)]
+struct Positive;
+
+impl Parametrization for Positive {
+    fn forward(&self, original: &Tensor) -> Result<Tensor> {
+        ops::exp(original)
+    }
+
+    fn right_inverse(&self, weight: &Tensor) -> Result<Tensor> {
+        ops::ln(weight)
+    }
+}
+
+/// Wrong: the weight has another shape.
+#[derive(Module)]
+struct Doubled;
+
+impl Parametrization for Doubled {
+    fn forward(&self, original: &Tensor) -> Result<Tensor> {
+        ops::concatenate(&[original, original], 0)
+    }
+}
+
+#[test]
+fn a_parametrization_of_the_user_is_applied_and_removed() {
+    let layer = Linear::new(2, 1).without_bias();
+    init::constant_(&layer.weight, 2.0);
+    let layer = Parametrized::new(layer, Positive);
+    assert_near(layer.original(), &Tensor::full([1, 2], 2.0f64.ln(), DType::F32), 1e-6);
+    assert_near(&layer.weight(), &Tensor::full([1, 2], 2.0, DType::F32), 1e-6);
+    // ∂y/∂original = w·x.
+    layer.forward(&Tensor::from([[1.0f32, -3.0]])).sum(..).backward();
+    assert_near(&layer.original().grad().unwrap(), &Tensor::from([[2.0f32, -6.0]]), 1e-5);
+    layer.set_weight(&Tensor::from([[1.0f32, 4.0]]));
+    assert_near(&layer.weight(), &Tensor::from([[1.0f32, 4.0]]), 1e-6);
+    let names: Vec<String> = layer.state_dict().into_keys().collect();
+    assert_eq!(names, ["parametrizations.weight.original"]);
+    let id = layer.original().id();
+    let plain = layer.remove();
+    assert_near(&plain.weight, &Tensor::from([[1.0f32, 4.0]]), 1e-6);
+    assert_eq!(plain.weight.id(), id);
+
+    let plain = Linear::new(2, 3);
+    let before = bits(plain.state_dict().values());
+    let refused = Parametrized::try_new(plain.clone(), Doubled).map(drop);
+    assert!(matches!(refused, Err(Error::ShapeMismatch { .. })), "{refused:?}");
+    assert_eq!(bits(plain.state_dict().values()), before);
+}
+
+/// Asserts that the rows or columns are orthonormal.
+#[track_caller]
+fn assert_orthonormal(weight: &Tensor, tolerance: f64) {
+    let [.., rows, columns] = *weight.shape().dims() else { panic!("the weight must have two axes") };
+    let transposed = weight.transpose(-2, -1);
+    let product = if rows < columns { weight.matmul(&transposed) } else { transposed.matmul(weight) };
+    let identity = Tensor::eye(rows.min(columns), weight.dtype()).broadcast_to(product.shape());
+    assert_near(&product, &identity, tolerance);
+}
+
+#[test]
+fn weights_are_orthogonal_in_every_map() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    init::in_dtype(DType::F64, || {
+        for map in [OrthogonalMap::MatrixExp, OrthogonalMap::Cayley, OrthogonalMap::Householder] {
+            for (inputs, outputs) in [(4, 4), (3, 5), (5, 3)] {
+                let layer = Parametrized::new(Linear::new(inputs, outputs), Orthogonal::new().map(map));
+                assert_orthonormal(&layer.weight(), 1e-12);
+                init::normal_(layer.original(), 0.0, 1.0);
+                assert_orthonormal(&layer.weight(), 1e-12);
+                // A weight that is orthogonal is restored.
+                let weight = layer.weight().detach();
+                layer.set_weight(&weight);
+                assert_near(&layer.weight(), &weight, 1e-12);
+                assert_orthonormal(&layer.remove().weight, 1e-12);
+            }
+            let conv = Parametrized::new(Conv2d::new(2, 3, [3, 2]), Orthogonal::new().map(map));
+            assert_orthonormal(&conv.weight(), 1e-12);
+        }
+        let layer = Parametrized::new(Linear::new(4, 6), Orthogonal::new().without_base());
+        assert_orthonormal(&layer.weight(), 1e-12);
+        let names: Vec<String> = layer.state_dict().into_keys().collect();
+        assert_eq!(names, ["bias", "parametrizations.weight.original"]);
+    });
+}
+
+#[test]
+fn training_keeps_the_weight_orthogonal() {
+    let run = |captured: bool| {
+        let _random = pellucid_tensor::Generator::new(0).scope();
+        let orthogonal = |inputs, outputs| Parametrized::new(Linear::new(inputs, outputs), Orthogonal::new());
+        let (first, last) = (orthogonal(6, 6), orthogonal(6, 3));
+        let model = sequential![first.clone(), Tanh, last.clone()];
+        let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.05, ..Default::default() });
+        let (x, y) = (Tensor::randn([5, 6], DType::F32), Tensor::randn([5, 3], DType::F32));
+        let before = loss::mse(&model.forward(&x), &y).item::<f32>();
+        let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
+        for _ in 0..8 {
+            if captured {
+                trainer.step(&x, &y).unwrap();
+            } else {
+                optimizer.zero_grad();
+                loss::mse(&model.forward(&x), &y).backward();
+                optimizer.step();
+            }
+        }
+        assert!(loss::mse(&model.forward(&x), &y).item::<f32>() < before);
+        for layer in [&first, &last] {
+            assert_orthonormal(&layer.weight().detach(), 1e-5);
+        }
+        bits(model.state_dict().values())
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn maps_without_a_right_inverse_are_refused() {
+    for map in [OrthogonalMap::MatrixExp, OrthogonalMap::Cayley] {
+        let refused = Parametrized::try_new(Linear::new(3, 3), Orthogonal::new().map(map).without_base()).map(drop);
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+    }
+}
+
+/// Clones share their values, and a deep copy has its own.
+#[test]
+fn a_deep_copy_has_an_original_and_a_base_of_its_own() {
+    let layer = Parametrized::new(Linear::new(3, 3), Orthogonal::new());
+    let copy = layer.deep_copy().unwrap();
+    let before = copy.weight().to_bytes();
+    assert_eq!(layer.weight().to_bytes(), before);
+    init::normal_(layer.original(), 0.0, 1.0);
+    init::zeros_(&layer.named_buffers()[0].1);
+    assert_eq!(copy.weight().to_bytes(), before);
+}
