@@ -1,10 +1,9 @@
 //! Batches: a data set in small parts, shuffled in every epoch.
 
 use crate::dataset::{select_samples, shared_samples};
-use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, check_not_empty};
+use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
 use crate::random::EpochSeed;
 use crate::sampler::batch_count;
-use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// Splits K tensors that share their first axis, the samples, into batches, which are copies. A batch is an array of K
@@ -146,36 +145,12 @@ impl<const K: usize> Batches<K> {
         LoaderSizes { samples: self.samples, size: self.size, batches: self.len() }
     }
 
-    /// Returns the position of the next batch.
-    pub fn position(&self) -> BatchPosition {
-        self.progress.position()
-    }
-
     /// Returns the indices of the samples of a batch.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch has no such batch; [`Error::OutOfMemory`] for the order of the samples.
     pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
         samples_of_batch(position, self.sizes(), self.progress.seed())
-    }
-
-    /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the samples are shuffled, and the
-    /// `samples` and batch `size` that a loader of the snapshot must have.
-    ///
-    /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
-    pub fn state_dict(&self) -> StateDict {
-        self.progress.values(self.sizes()).into_iter().collect()
-    }
-
-    /// Continues at a snapshot, including its seed. The next call of [`epoch`](Batches::epoch) returns the rest of the
-    /// saved epoch. An iterator that exists already stays as it is, and no longer changes the position.
-    ///
-    /// # Errors
-    /// [`Error::StateDict`] if the state dict is not from a loader; [`Error::InvalidArgument`] if only one of the two
-    /// loaders shuffles, the data set or the batches have another size, or the position does not exist. On error
-    /// nothing is changed.
-    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        self.prepare_load(state)?.commit()
     }
 }
 
@@ -197,16 +172,7 @@ impl<const K: usize> Clone for Batches<K> {
     }
 }
 
-/// The state of [`Batches::state_dict`].
-impl<const K: usize> Stateful for Batches<K> {
-    fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        Ok(self.progress.values(self.sizes()))
-    }
-
-    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        self.progress.prepare_load(OP, self.sizes(), state)
-    }
-}
+positioned_loader!((OP) [const K: usize] Batches<K>);
 
 /// The iterator over the batches of an epoch, which advances the position of its loader.
 struct EpochBatches<const K: usize> {

@@ -31,6 +31,7 @@
 //! | `sampler` | [`Sampler`] and [`BatchSampler`]: the order of the samples in an epoch |
 //! | `random` | the random numbers of an epoch and of a sample |
 //! | `loader` | [`DataLoader`]: batches from worker threads |
+//! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
 //! | `table` | [`Table`]: named columns of numbers and text; files of CSV (feature `csv`) and JSON (feature `json`) |
@@ -66,6 +67,7 @@ mod preprocessing;
 mod progress;
 mod random;
 mod sampler;
+mod stream;
 mod table;
 mod text;
 #[cfg(feature = "image")]
@@ -95,6 +97,10 @@ pub use random::{EpochSeed, SplitMix64, for_sample, with_rng};
 pub use sampler::{
     BatchSampler, BucketBatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, StratifiedSampler,
     WeightedRandomSampler,
+};
+pub use stream::{
+    FirstRecords, FnRecords, IterableDataset, MapRecords, RecordIter, RecordShard, ShuffledRecords, StreamIter,
+    StreamLoader, TextLines, from_records,
 };
 #[cfg(feature = "csv")]
 pub use table::CsvOptions;

@@ -197,6 +197,54 @@ impl EpochProgress {
     }
 }
 
+/// Defines what a loader with a field `progress` and a method `sizes` does with its position.
+macro_rules! positioned_loader {
+    (($op:expr) [$($generics:tt)*] $loader:ty) => {
+        impl<$($generics)*> $loader {
+            /// Returns the position of the next batch.
+            pub fn position(&self) -> $crate::BatchPosition {
+                self.progress.position()
+            }
+
+            /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the loader has one, and the
+            /// `samples` and batch `size` that a loader of the snapshot must have.
+            ///
+            /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
+            pub fn state_dict(&self) -> pellucid_nn::StateDict {
+                self.progress.values(self.sizes()).into_iter().collect()
+            }
+
+            /// Continues at a snapshot, including its seed. The next call of `epoch` returns the rest of the saved
+            /// epoch: the same batches in every bit. An iterator that exists already stays as it is, and no longer
+            /// changes the position.
+            ///
+            /// # Errors
+            /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
+            /// shuffles, the data set or the batches have another size, or the position does not exist. On error
+            /// nothing is changed.
+            pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
+                pellucid_nn::Stateful::prepare_load(self, state)?.commit()
+            }
+        }
+
+        /// The state is the position, as in [`state_dict`](Self::state_dict).
+        impl<$($generics)*> pellucid_nn::Stateful for $loader {
+            fn state(&self) -> pellucid_tensor::Result<Vec<(String, pellucid_tensor::Tensor)>> {
+                Ok(self.progress.values(self.sizes()))
+            }
+
+            fn prepare_load(
+                &self,
+                state: &pellucid_nn::StateDict,
+            ) -> pellucid_tensor::Result<pellucid_nn::StateLoad<'_>> {
+                self.progress.prepare_load($op, self.sizes(), state)
+            }
+        }
+    };
+}
+pub(crate) use positioned_loader;
+
 /// Returns an error for a loader whose epoch has no batch: a loop over it would train nothing.
 pub(crate) fn check_not_empty(op: &'static str, sizes: LoaderSizes) -> Result<()> {
     if sizes.batches > 0 {

@@ -23,9 +23,27 @@ pub struct Progress {
 impl Progress {
     /// Creates a bar of `steps` steps, labelled `name`. It shows the time left.
     pub fn new(name: impl Into<String>, steps: usize) -> Progress {
-        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg} ({per_sec}, {eta} left)");
+        Progress::of_length(name, Some(steps))
+    }
+
+    /// Creates a bar of a number of steps that is unknown. It shows the rate.
+    pub fn endless(name: impl Into<String>) -> Progress {
+        Progress::of_length(name, None)
+    }
+
+    /// Creates a bar whose number of steps may be unknown.
+    pub(crate) fn of_length(name: impl Into<String>, steps: Option<usize>) -> Progress {
+        let template = match steps {
+            Some(_) => "{prefix} [{bar:30}] {pos}/{len} {msg} ({per_sec}, {eta} left)",
+            None => "{prefix} {pos} {msg} ({per_sec})",
+        };
+        let style = ProgressStyle::with_template(template);
         let style = style.expect("the template of the progress bar must be valid").progress_chars("=> ");
-        let bar = ProgressBar::new(steps as u64).with_style(style).with_prefix(name.into());
+        let bar = match steps {
+            Some(steps) => ProgressBar::new(steps as u64),
+            None => ProgressBar::no_length(),
+        };
+        let bar = bar.with_style(style).with_prefix(name.into());
         Progress { bar, start: Instant::now() }
     }
 

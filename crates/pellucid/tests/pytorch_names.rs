@@ -580,13 +580,14 @@ rows! {
     "nn.init.kaiming_normal_(w, nonlinearity='relu')" => [init::kaiming_normal_(&w, init::Fan::In, init::Nonlinearity::Relu)];
     "nn.init.orthogonal_(w)" => [init::orthogonal_(&w, 1.0)];
 
-    data_and_files [use pellucid::data::{TensorDataset, WeightedRandomSampler, from_fn, random_split}; use pellucid::{io, nn::{Checkpoint, pad_sequence}};] {
+    data_and_files [use pellucid::data::{StreamLoader, TensorDataset, WeightedRandomSampler, from_fn, from_records, random_split}; use pellucid::{io, nn::{Checkpoint, pad_sequence}};] {
         let (x, y) = (Tensor::randn([20, 3], DType::F32), Tensor::randint(0, 2, [20]));
         let (model, folder) = (Linear::new(3, 2), Scratch::new("pytorch-names"));
         let optimizer = Sgd::new(model.parameters(), SgdOptions::default());
         let path = folder.0.join("model.safetensors");
         let mut loader = Batches::new(&[&x, &y], 8);
         let dataset = TensorDataset::new(&[&x, &y]);
+        let numbers = from_records(|_epoch| Ok((0..20i64).map(Ok)));
         let options = LoaderOptions { batch_size: 8, ..Default::default() };
     }
     "DataLoader(TensorDataset(x, y), batch_size=8)" => [Batches::new(&[&x, &y], 8)];
@@ -597,6 +598,8 @@ rows! {
     "DataLoader(dataset, 8, collate_fn=f)" => [DataLoader::with_collate(dataset.clone(), options, |samples| Ok(samples.len()))];
     "DataLoader(dataset, 8, sampler=WeightedRandomSampler(weights, 20))" => [DataLoader::new(dataset.clone(), options).sampler(WeightedRandomSampler::with_replacement(&[1.0, 2.0], 20))];
     "class Squares(Dataset): .." => [from_fn(20, |index| Ok((index * index) as f32))];
+    "class Numbers(IterableDataset): .." => [from_records(|_epoch| Ok((0..20i64).map(Ok)))];
+    "DataLoader(iterable, 8)" => [StreamLoader::new(numbers.clone(), options)];
     "random_split(dataset, [0.75, 0.25])" => [let [train, test] = random_split(dataset.clone(), [0.75, 0.25], 0)?];
     "Subset(dataset, [0, 2])" => [dataset.clone().subset(vec![0, 2])?];
     "ConcatDataset([a, b])" => [dataset.clone().concat(dataset.clone())];

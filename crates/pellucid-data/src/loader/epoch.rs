@@ -1,13 +1,12 @@
 //! The iterator over the batches of an epoch, and the batches that workers compute ahead of it.
 
+use super::compute::{BatchRange, compute_batch};
 use super::plan::{BatchOrder, EpochPlan};
 use super::workers::OrderedWorkers;
 use super::{LoaderOptions, OP};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress};
-use crate::random::{EpochSeed, with_batch};
-use pellucid_tensor::{Error, Result, autocast_off, lock, no_grad};
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::random::EpochSeed;
+use pellucid_tensor::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
 /// The computation of a batch from the indices of its samples.
@@ -27,28 +26,11 @@ impl<B> LoaderPipeline<B> {
         self.order.plan(seed, self.samples)
     }
 
-    /// Computes a batch, independently of the modes and the random numbers of the thread.
     fn compute(&self, plan: &EpochPlan, batch: usize) -> Result<B> {
         let (first, indices) = plan.batch(batch);
-        let (result, failed) = with_batch(plan.seed, first, indices.len(), || {
-            let _modes = (no_grad(), autocast_off());
-            catch_unwind(AssertUnwindSafe(|| (self.batch)(indices)))
-        });
-        let result = result.unwrap_or_else(|panic| {
-            let reason = format!("the computation of a sample panicked: {}", panic_message(&*panic));
-            Err(Error::invalid(OP, reason))
-        });
-        result.map_err(|error| match failed {
-            Some(sample) => Error::Sample { index: indices[sample], source: Box::new(error) },
-            None => error,
-        })
+        let range = BatchRange { seed: plan.seed, first, len: indices.len() };
+        compute_batch(range, |sample| indices[sample], || (self.batch)(indices))
     }
-}
-
-/// Returns the text of a panic.
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value without text")
 }
 
 /// A batch that a worker computes.
@@ -76,9 +58,7 @@ impl<B: Send + 'static> BatchQueue<B> {
         let LoaderOptions { workers, prefetch_factor, .. } = pipeline.options;
         let shared = pipeline.clone();
         let process = move |job: BatchJob| shared.compute(&job.plan, job.batch);
-        let workers = OrderedWorkers::start(workers, prefetch_factor, process).map_err(|error| {
-            Error::invalid(OP, format!("{workers} worker threads cannot be started ({error}); use fewer"))
-        })?;
+        let workers = OrderedWorkers::start(workers, prefetch_factor, process)?;
         Ok(BatchQueue { workers, seed: plan.seed.seed, front, back: front.batch, plan: Arc::new(plan), batches })
     }
 

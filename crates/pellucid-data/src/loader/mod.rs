@@ -1,20 +1,22 @@
 //! [`DataLoader`]: batches of a data set, computed on worker threads.
 
+mod compute;
 mod epoch;
 mod plan;
 mod workers;
 
+pub(crate) use compute::{BatchRange, catch_panic, compute_batch};
 pub use epoch::EpochIter;
+pub(crate) use workers::OrderedWorkers;
 
 use crate::collate::{BatchToDevice, Collate};
 use crate::dataset::Dataset;
-use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty};
+use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
 use crate::random::EpochSeed;
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use epoch::{BatchFn, IdleQueue, LoaderPipeline};
 use pellucid_derive::panicking_form;
-use pellucid_nn::{StateDict, StateLoad, Stateful};
-use pellucid_tensor::{Device, Error, Result, Tensor, lock, unwrap};
+use pellucid_tensor::{Device, Error, Result, lock, unwrap};
 use plan::BatchOrder;
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +41,24 @@ pub struct LoaderOptions {
 impl Default for LoaderOptions {
     fn default() -> Self {
         LoaderOptions { batch_size: 1, shuffle: false, seed: 0, workers: 0, prefetch_factor: 2, drop_last: false }
+    }
+}
+
+impl LoaderOptions {
+    /// Returns an error if an option is out of its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let ranges = [
+            ("batch_size", self.batch_size, 1..=usize::MAX),
+            ("prefetch_factor", self.prefetch_factor, 1..=MAX_PREFETCHED),
+            ("workers", self.workers, 0..=MAX_WORKERS),
+        ];
+        match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
+            None => Ok(()),
+            Some((name, value, range)) => {
+                let reason = format!("{name} must be from {} to {}, got {value}", range.start(), range.end());
+                Err(Error::invalid(OP, reason))
+            }
+        }
     }
 }
 
@@ -132,15 +152,7 @@ impl<B: Send + 'static> DataLoader<B> {
         batch: impl Fn(&[usize]) -> Result<B> + Send + Sync + 'static,
         options: LoaderOptions,
     ) -> Result<DataLoader<B>> {
-        let ranges = [
-            ("batch_size", options.batch_size, 1..=usize::MAX),
-            ("prefetch_factor", options.prefetch_factor, 1..=MAX_PREFETCHED),
-            ("workers", options.workers, 0..=MAX_WORKERS),
-        ];
-        if let Some((name, value, range)) = ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
-            let reason = format!("{name} must be from {} to {}, got {value}", range.start(), range.end());
-            return Err(Error::invalid(OP, reason));
-        }
+        options.check()?;
         let sampler: Box<dyn Sampler> = match options.shuffle {
             true => Box::new(RandomSampler { samples }),
             false => Box::new(SequentialSampler { samples }),
@@ -209,11 +221,6 @@ impl<B> DataLoader<B> {
         self.pipeline.order.sizes(self.pipeline.samples)
     }
 
-    /// Returns the position of the next batch.
-    pub fn position(&self) -> BatchPosition {
-        self.progress.position()
-    }
-
     /// Returns the indices of the samples of a batch.
     ///
     /// # Errors
@@ -223,24 +230,6 @@ impl<B> DataLoader<B> {
         let seed = EpochSeed { seed: self.progress.seed().unwrap_or(0), epoch: position.epoch };
         let plan = self.pipeline.order.plan(seed, self.pipeline.samples)?;
         Ok(plan.batch(position.batch).1.to_vec())
-    }
-
-    /// Returns a snapshot of the position and the seed in `i64`: `epoch`, `batch`, `seed`, and the `samples` and batch
-    /// `size` that a loader of the snapshot must have.
-    ///
-    /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
-    pub fn state_dict(&self) -> StateDict {
-        self.progress.values(self.sizes()).into_iter().collect()
-    }
-
-    /// Continues at a snapshot, including its seed. The next call of [`epoch`](DataLoader::epoch) returns the rest of
-    /// the saved epoch: the same batches in every bit.
-    ///
-    /// # Errors
-    /// [`Error::StateDict`] if the state dict is not from a loader; [`Error::InvalidArgument`] if the data set or the
-    /// batches have another size, or the position does not exist. On error nothing is changed.
-    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        self.prepare_load(state)?.commit()
     }
 }
 
@@ -271,13 +260,4 @@ impl<B> fmt::Debug for DataLoader<B> {
     }
 }
 
-/// The state of [`DataLoader::state_dict`].
-impl<B> Stateful for DataLoader<B> {
-    fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        Ok(self.progress.values(self.sizes()))
-    }
-
-    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        self.progress.prepare_load(OP, self.sizes(), state)
-    }
-}
+positioned_loader!((OP) [B] DataLoader<B>);

@@ -1,5 +1,7 @@
 //! Threads that process jobs and return the results in the order of the jobs.
 
+use super::OP;
+use pellucid_tensor::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +10,7 @@ use std::thread::JoinHandle;
 
 /// Threads that process jobs. Job i runs on thread i mod n, whose results arrive in order, so the results of all jobs
 /// are read in order without a buffer. Dropping it discards the jobs that wait, and joins the threads.
-pub(super) struct OrderedWorkers<J, R> {
+pub(crate) struct OrderedWorkers<J, R> {
     threads: Vec<WorkerThread<J, R>>,
     /// The jobs that have no result yet, at most [`capacity`](Self::capacity).
     waiting: VecDeque<usize>,
@@ -29,12 +31,12 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
     /// Starts `n` threads, each with memory for `depth` jobs and results.
     ///
     /// # Errors
-    /// The error of the operating system if a thread cannot be started.
-    pub(super) fn start(
+    /// [`Error::InvalidArgument`] if a thread cannot be started.
+    pub(crate) fn start(
         n: usize,
         depth: usize,
         process: impl Fn(J) -> R + Send + Sync + 'static,
-    ) -> std::io::Result<OrderedWorkers<J, R>> {
+    ) -> Result<OrderedWorkers<J, R>> {
         let (process, stop) = (Arc::new(process), Arc::new(AtomicBool::new(false)));
         let mut workers =
             OrderedWorkers { threads: Vec::new(), waiting: VecDeque::new(), next: 0, depth, stop: stop.clone() };
@@ -50,24 +52,27 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
                     }
                 }
             };
-            let handle = std::thread::Builder::new().name(format!("data-loader-{index}")).spawn(work)?;
+            let handle = std::thread::Builder::new().name(format!("data-loader-{index}")).spawn(work);
+            let handle = handle.map_err(|error| {
+                Error::invalid(OP, format!("{n} worker threads cannot be started ({error}); use fewer"))
+            })?;
             workers.threads.push(WorkerThread { jobs: Some(jobs), results, handle: Some(handle) });
         }
         Ok(workers)
     }
 
     /// Returns the largest number of jobs that can wait.
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.threads.len() * self.depth
     }
 
     /// Returns the number of jobs whose results were not received.
-    pub(super) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Appends a job. There must be [capacity](Self::capacity) for it.
-    pub(super) fn submit(&mut self, job: J) {
+    pub(crate) fn submit(&mut self, job: J) {
         debug_assert!(self.waiting() < self.capacity(), "the queue of the workers is full");
         let thread = self.next;
         // A thread that has ended returns no result, which `receive` reports.
@@ -77,9 +82,16 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
     }
 
     /// Waits for the result of the oldest job. Returns `None` if no job waits, or its thread has ended.
-    pub(super) fn receive(&mut self) -> Option<R> {
+    pub(crate) fn receive(&mut self) -> Option<R> {
         let thread = self.waiting.pop_front()?;
         self.threads[thread].results.recv().ok()
+    }
+
+    /// Returns the result of the oldest job if it is ready.
+    pub(crate) fn receive_ready(&mut self) -> Option<R> {
+        let result = self.threads[*self.waiting.front()?].results.try_recv().ok()?;
+        self.waiting.pop_front();
+        Some(result)
     }
 }
 

@@ -18,6 +18,7 @@ mod samplers;
 #[path = "../../../pellucid/tests/scratch/mod.rs"]
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod scratch;
+mod streams;
 mod tables;
 mod text;
 #[cfg(feature = "image")]

@@ -10,7 +10,7 @@ use pellucid_tensor::{Error, Result};
 /// What the loop of a run does with a task and its loaders. Most methods call a method of [`TrainingTask`], with the
 /// present batch.
 pub(super) trait RunParts {
-    fn batch_count(&self) -> usize;
+    fn batch_count(&self) -> Option<usize>;
     fn position(&self) -> BatchPosition;
     fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
 
@@ -98,8 +98,8 @@ fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
 }
 
 impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
-    fn batch_count(&self) -> usize {
-        self.train.as_ref().map_or(0, |train| train.batch_count())
+    fn batch_count(&self) -> Option<usize> {
+        self.train.as_ref()?.batch_count()
     }
 
     fn position(&self) -> BatchPosition {

@@ -1,22 +1,22 @@
 //! [`EpochLoader`]: the batches that a trainer reads.
 
-use pellucid_data::{BatchPosition, Batches, DataLoader};
+use pellucid_data::{BatchPosition, Batches, DataLoader, StreamLoader};
 use pellucid_nn::Stateful;
 use pellucid_tensor::{Result, Tensor};
 
 /// The batches of an epoch, each of which may be an error.
 pub type EpochBatchIter<B> = Box<dyn Iterator<Item = Result<B>>>;
 
-/// A loader whose batches a [`Trainer`](super::Trainer) reads, epoch by epoch. [`Batches`] and [`DataLoader`] are
-/// such loaders if [`IntoBatch`] is implemented for their batches.
+/// A loader whose batches a [`Trainer`](super::Trainer) reads, epoch by epoch. [`Batches`],
+/// [`DataLoader`] and [`StreamLoader`] are such loaders if [`IntoBatch`] is implemented for their batches.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a loader of batches `{B}`",
-    note = "a trainer of a model and a loss reads `Batches` of two tensors, or a `DataLoader` of pairs (inputs, targets)",
+    note = "a trainer of a model and a loss reads `Batches` of two tensors, or a `DataLoader` or `StreamLoader` of pairs (inputs, targets)",
     note = "implement `IntoBatch<{B}>` for the batches of your loader, or map its samples to pairs"
 )]
 pub trait EpochLoader<B> {
-    /// Returns the number of batches of an epoch.
-    fn batch_count(&self) -> usize;
+    /// Returns the number of batches of an epoch, if it is known before its end.
+    fn batch_count(&self) -> Option<usize>;
 
     /// Returns the position of the next batch.
     fn position(&self) -> BatchPosition;
@@ -109,51 +109,37 @@ impl<const K: usize> IntoBatch<[Tensor; K]> for [Tensor; K] {
     }
 }
 
-impl<const K: usize, B> EpochLoader<B> for Batches<K>
-where
-    [Tensor; K]: IntoBatch<B>,
-{
-    fn batch_count(&self) -> usize {
-        self.len()
-    }
+/// Implements [`EpochLoader`] by the methods of a loader.
+macro_rules! epoch_loader {
+    ([$($generics:tt)*] $loader:ty, $batch:ty, |$own:ident| $count:expr, |$item:ident| $converted:expr) => {
+        impl<B, $($generics)*> EpochLoader<B> for $loader
+        where
+            $batch: IntoBatch<B>,
+        {
+            fn batch_count(&self) -> Option<usize> {
+                let $own = self;
+                $count
+            }
 
-    fn position(&self) -> BatchPosition {
-        Batches::position(self)
-    }
+            fn position(&self) -> BatchPosition {
+                <$loader>::position(self)
+            }
 
-    fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>> {
-        let batches = self.try_epoch()?;
-        Ok(Box::new(batches.map(|batch| Ok(batch.into_batch()))))
-    }
+            fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>> {
+                Ok(Box::new(self.try_epoch()?.map(|$item| $converted)))
+            }
 
-    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
-        Batches::sample_indices(self, position)
-    }
+            fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+                <$loader>::sample_indices(self, position)
+            }
 
-    fn as_stateful(&self) -> &dyn Stateful {
-        self
-    }
+            fn as_stateful(&self) -> &dyn Stateful {
+                self
+            }
+        }
+    };
 }
 
-impl<T: IntoBatch<B> + Send + 'static, B> EpochLoader<B> for DataLoader<T> {
-    fn batch_count(&self) -> usize {
-        self.len()
-    }
-
-    fn position(&self) -> BatchPosition {
-        DataLoader::position(self)
-    }
-
-    fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>> {
-        let batches = self.try_epoch()?;
-        Ok(Box::new(batches.map(|batch| batch.map(IntoBatch::into_batch))))
-    }
-
-    fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
-        DataLoader::sample_indices(self, position)
-    }
-
-    fn as_stateful(&self) -> &dyn Stateful {
-        self
-    }
-}
+epoch_loader!([const K: usize] Batches<K>, [Tensor; K], |own| Some(own.len()), |batch| Ok(batch.into_batch()));
+epoch_loader!([T: Send + 'static] DataLoader<T>, T, |own| Some(own.len()), |batch| batch.map(T::into_batch));
+epoch_loader!([T: Send + 'static] StreamLoader<T>, T, |_own| None, |batch| batch.map(T::into_batch));

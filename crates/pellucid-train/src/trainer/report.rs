@@ -30,11 +30,11 @@ impl RunReport {
         eprintln!("{text}");
     }
 
-    /// Begins an epoch, of which `done` steps were done before.
-    pub(super) fn begin_epoch(&mut self, epoch: u64, steps: usize, done: usize) {
+    /// Begins an epoch, of which `done` steps were done before. Its number of steps may be unknown.
+    pub(super) fn begin_epoch(&mut self, epoch: u64, steps: Option<usize>, done: usize) {
         #[cfg(feature = "progress")]
         if !self.is_quiet {
-            self.bar = Some(crate::Progress::new(format!("epoch {epoch}"), steps).at(done));
+            self.bar = Some(crate::Progress::of_length(format!("epoch {epoch}"), steps).at(done));
         }
         let _ = (epoch, steps, done);
     }

@@ -435,14 +435,14 @@ impl RunCore<'_> {
             None => "its origin is unknown, because all tensors are finite with new random numbers".to_string(),
         };
         let indices = match parts.sample_indices(position) {
-            Ok(indices) if indices.len() > LISTED_SAMPLES => {
-                format!(
-                    "; the samples are {:?} and {} others",
-                    &indices[..LISTED_SAMPLES],
-                    indices.len() - LISTED_SAMPLES
-                )
+            Ok(mut indices) => {
+                // The last batch of a stream may have fewer.
+                indices.truncate(samples.max(1));
+                let others = indices.len().saturating_sub(LISTED_SAMPLES);
+                indices.truncate(LISTED_SAMPLES);
+                let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+                format!("; the samples are {indices:?}{others}")
             }
-            Ok(indices) => format!("; the samples are {indices:?}"),
             Err(_) => String::new(),
         };
         let reason = format!(

@@ -2,6 +2,7 @@
 
 use crate::runs::{SmallTrainer, alone, bits, points, trainer};
 use crate::scratch::{Scratch, names};
+use pellucid::data::{IterableDataset, StreamLoader, from_records};
 use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr};
 use pellucid::prelude::*;
 use pellucid::train::{EarlyStopping, FitControl, StopReason, TrainingEvent};
@@ -47,6 +48,38 @@ fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
         resumed.fit(&mut train, Some(&mut validation)).unwrap();
         assert_eq!(bits(resumed.model()), bits(expected.model()), "stopped after step {stopped_at}");
         assert_eq!(values(&resumed), values(&expected), "stopped after step {stopped_at}");
+    }
+}
+
+#[test]
+fn a_run_on_a_stream_is_resumed_within_an_epoch() {
+    let _alone = alone();
+    let stream = || {
+        let samples = from_records(|_epoch| Ok((0..46i64).map(Ok))).shuffle_buffer(10).map(|n| {
+            let x = Tensor::rand([4], DType::F32) + (n % 2) as f64;
+            Ok((x, n % 2))
+        });
+        StreamLoader::new(samples, LoaderOptions { batch_size: 8, workers: 1, ..Default::default() })
+    };
+    let mut expected = trainer().epochs(3);
+    expected.fit(&mut stream(), None).unwrap();
+    // The last of the 6 batches of an epoch has 6 samples.
+    assert_eq!(expected.step(), 18);
+    for stopped_at in [2, 6, 11] {
+        let scratch = Scratch::new(&format!("trainer-stream-{stopped_at}"));
+        let mut first = trainer().epochs(3).checkpoints(&scratch.0).callback(
+            move |event: &TrainingEvent<'_>, control: &mut FitControl| {
+                if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
+                    control.stop();
+                }
+                Ok(())
+            },
+        );
+        first.fit(&mut stream(), None).unwrap();
+        drop(first);
+        let mut resumed = trainer().epochs(3).resume(&scratch.0);
+        resumed.fit(&mut stream(), None).unwrap();
+        assert_eq!(bits(resumed.model()), bits(expected.model()), "stopped after step {stopped_at}");
     }
 }
 

@@ -1,0 +1,110 @@
+//! The lines of files of text.
+
+use super::{IterableDataset, RecordIter};
+use crate::random::EpochSeed;
+use pellucid_tensor::{Error, Result};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+const OP: &str = "text_lines";
+
+/// The largest number of bytes of a line. A longer one is an error before memory is allocated for it.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// The lines of files in UTF-8, file after file, without their ends (`\n` or `\r\n`). A line is in memory only while it
+/// is used, so the files can be larger than the memory.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::{IterableDataset, LoaderOptions, StreamLoader, TextLines};
+///
+/// let path = std::env::temp_dir().join(format!("pellucid-lines-{}.txt", std::process::id()));
+/// std::fs::write(&path, "1 2\n3 4\n5 6\n")?;
+/// let rows = TextLines::new([&path]).map(|line| {
+///     let row: Vec<f32> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+///     Ok(Tensor::from(row))
+/// });
+/// let mut loader = StreamLoader::new(rows, LoaderOptions { batch_size: 2, ..Default::default() });
+/// let first = loader.epoch().next().unwrap()?;
+/// assert_eq!(first.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0]);
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// An error ([`Error::File`]) names the file and the line. The epoch continues with the next line if one is not UTF-8,
+/// and with the next file after other errors.
+#[derive(Clone, Debug)]
+pub struct TextLines {
+    paths: Vec<PathBuf>,
+}
+
+impl TextLines {
+    /// Creates a data set of the lines of these files, which are opened when they are read.
+    pub fn new<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> TextLines {
+        TextLines { paths: paths.into_iter().map(|path| path.as_ref().to_path_buf()).collect() }
+    }
+}
+
+impl IterableDataset for TextLines {
+    type Record = String;
+    type Item = String;
+
+    fn records(&self, _seed: EpochSeed) -> Result<RecordIter<String>> {
+        let files = self.paths.clone().into_iter();
+        Ok(Box::new(files.flat_map(|path| {
+            let mut lines = FileLines { path, state: LinesState::Unopened };
+            std::iter::from_fn(move || lines.next_line().transpose())
+        })))
+    }
+
+    fn sample(&self, line: String) -> Result<String> {
+        Ok(line)
+    }
+}
+
+/// The lines of a file.
+struct FileLines {
+    path: PathBuf,
+    state: LinesState,
+}
+
+enum LinesState {
+    Unopened,
+    /// The reader, and the number of lines so far.
+    Open(BufReader<File>, u64),
+    Ended,
+}
+
+impl FileLines {
+    /// Reads a line. Returns `None` at the end of the file and after an error.
+    fn next_line(&mut self) -> Result<Option<String>> {
+        let (mut file, before) = match std::mem::replace(&mut self.state, LinesState::Ended) {
+            LinesState::Unopened => {
+                let file = File::open(&self.path).map_err(|error| Error::unreadable_file(OP, &self.path, &error))?;
+                (BufReader::new(file), 0)
+            }
+            LinesState::Open(file, before) => (file, before),
+            LinesState::Ended => return Ok(None),
+        };
+        let number = before + 1;
+        let of_line = |reason: &str| Error::file(OP, &self.path, format!("line {number}: {reason}"));
+        let mut line = Vec::new();
+        // The limit has room for the end of the line.
+        let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
+        if read.map_err(|error| of_line(&format!("the file cannot be read ({error})")))? == 0 {
+            return Ok(None);
+        }
+        if line.pop_if(|byte| *byte == b'\n').is_some() {
+            line.pop_if(|byte| *byte == b'\r');
+        }
+        if line.len() as u64 > MAX_LINE_BYTES {
+            return Err(of_line(&format!("the line has more than {MAX_LINE_BYTES} bytes; split it")));
+        }
+        self.state = LinesState::Open(file, number);
+        match String::from_utf8(line) {
+            Ok(line) => Ok(Some(line)),
+            Err(_) => Err(of_line("the text is not UTF-8; convert the file")),
+        }
+    }
+}

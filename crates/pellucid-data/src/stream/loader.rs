@@ -1,0 +1,289 @@
+//! [`StreamLoader`]: batches of records that are read in order.
+
+use super::IterableDataset;
+use crate::collate::{BatchToDevice, Collate};
+use crate::loader::{BatchRange, LoaderOptions, OrderedWorkers, catch_panic, compute_batch};
+use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, positioned_loader};
+use crate::random::{EpochSeed, for_sample, reserved};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Device, Error, Result, lock, unwrap};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+const OP: &str = "stream_loader";
+
+/// The computation of a batch from records that were read.
+type BatchTask<B> = Box<dyn FnOnce() -> Result<B> + Send>;
+
+/// The batches of an epoch, in order. An item is an error of the source as a whole.
+type TaskIter<B> = Box<dyn Iterator<Item = Result<BatchTask<B>>> + Send>;
+
+/// Begins the epoch of a seed at a batch.
+type BeginFn<B> = Arc<dyn Fn(EpochSeed, usize) -> Result<TaskIter<B>> + Send + Sync>;
+
+/// Batches of an [`IterableDataset`]. A thread reads the records in order, and
+/// [`workers`](LoaderOptions::workers) compute samples and collate them ahead of the loop; the batches arrive in order.
+/// With 0 workers, the thread of the caller does both.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::{IterableDataset, LoaderOptions, StreamLoader, from_records};
+///
+/// let samples = from_records(|_epoch| Ok((0..10i64).map(Ok))).map(|n| Ok((Tensor::from([n as f32]), n % 2)));
+/// let mut loader = StreamLoader::new(samples, LoaderOptions { batch_size: 5, workers: 1, ..Default::default() });
+/// for batch in loader.epoch() {
+///     let (x, parity) = batch?;
+///     assert_eq!((x.shape().dims(), parity.shape().dims()), (&[5, 1][..], &[5][..]));
+/// }
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// As in a [`DataLoader`](crate::DataLoader), every sample draws its random numbers from a generator of its own, which
+/// depends on the seed, the epoch and the position of its record: the batches are equal in every bit for any number of
+/// workers. To [resume](StreamLoader::load_state_dict) inside an epoch, the loader reads the records of the earlier
+/// batches again without computing samples of them.
+///
+/// The number of batches of an epoch is unknown before its end. An epoch without a batch is an error, which is its only
+/// item. An error or a panic of a sample is the item of its batch, with the position of the record
+/// ([`Error::Sample`]); the epoch continues with the next batch. A panic of the iterator ends the epoch with an error.
+///
+/// The threads end with the iterator of the epoch, which waits for the record that is read.
+pub struct StreamLoader<B> {
+    options: LoaderOptions,
+    begin: BeginFn<B>,
+    progress: LoaderProgress,
+}
+
+impl<B: Send + 'static> StreamLoader<B> {
+    /// Creates a loader whose batches are collated by [`Collate`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an option is out of its range, or
+    /// [`shuffle`](LoaderOptions::shuffle) is set: records have no indices, so
+    /// [`shuffle_buffer`](IterableDataset::shuffle_buffer) shuffles them.
+    #[panicking_form]
+    pub fn try_new<D>(dataset: D, options: LoaderOptions) -> Result<StreamLoader<B>>
+    where
+        D: IterableDataset<Item: Collate<Batch = B>> + 'static,
+    {
+        StreamLoader::try_with_collate(dataset, options, D::Item::collate)
+    }
+
+    /// Creates a loader with a function that collates samples into a batch.
+    ///
+    /// # Errors
+    /// The errors of [`try_new`](Self::try_new).
+    #[panicking_form]
+    pub fn try_with_collate<D, C>(dataset: D, options: LoaderOptions, collate: C) -> Result<StreamLoader<B>>
+    where
+        D: IterableDataset + 'static,
+        C: Fn(Vec<D::Item>) -> Result<B> + Send + Sync + 'static,
+    {
+        options.check()?;
+        if options.shuffle {
+            let reason = "the records of a stream have no indices to shuffle; call shuffle_buffer(n) of the data set";
+            return Err(Error::invalid(OP, reason));
+        }
+        let computation = Arc::new((dataset, collate));
+        let begin = move |seed: EpochSeed, batch: usize| -> Result<TaskIter<B>> {
+            let LoaderOptions { batch_size, drop_last, .. } = options;
+            let first = batch.saturating_mul(batch_size);
+            let mut records = catch_panic("the source", || computation.0.records(seed))?.skip(first);
+            let (mut first, computation) = (first, computation.clone());
+            Ok(Box::new(std::iter::from_fn(move || {
+                let batch = match read_records(&mut records, batch_size) {
+                    Ok(batch) => batch,
+                    Err(error) => return Some(Err(error)),
+                };
+                let range = BatchRange { seed, first, len: batch.len() };
+                if range.len == 0 || (drop_last && range.len < batch_size) {
+                    return None;
+                }
+                first += range.len;
+                let computation = computation.clone();
+                let compute = move || {
+                    let (dataset, collate) = &*computation;
+                    let samples = batch.into_iter().enumerate();
+                    let samples = samples.map(|(i, record)| for_sample(i, || dataset.sample(record?)));
+                    collate(samples.collect::<Result<_>>()?)
+                };
+                let task: BatchTask<B> = Box::new(move || compute_batch(range, |i| range.first + i, compute));
+                Some(Ok(task))
+            })))
+        };
+        Ok(StreamLoader { options, begin: Arc::new(begin), progress: LoaderProgress::new(Some(options.seed)) })
+    }
+
+    /// Copies every batch to a device. Workers do so ahead of the loop, while the device computes.
+    #[must_use]
+    pub fn to(self, device: Device) -> Self
+    where
+        B: BatchToDevice,
+    {
+        let StreamLoader { options, begin: on_host, progress } = self;
+        let begin = move |seed: EpochSeed, batch: usize| -> Result<TaskIter<B>> {
+            let copied = move |task: BatchTask<B>| -> BatchTask<B> { Box::new(move || task()?.to_device(device)) };
+            Ok(Box::new(on_host(seed, batch)?.map(move |task| task.map(copied))))
+        };
+        StreamLoader { options, begin: Arc::new(begin), progress }
+    }
+
+    /// Returns an iterator over the batches of the next epoch. After
+    /// [`load_state_dict`](StreamLoader::load_state_dict), the first iterator returns the rest of the saved epoch.
+    ///
+    /// # Errors
+    /// The errors of [`records`](IterableDataset::records).
+    #[panicking_form]
+    pub fn try_epoch(&mut self) -> Result<StreamIter<B>> {
+        let BatchPosition { epoch, batch } = self.progress.next_position();
+        let seed = EpochSeed { seed: self.progress.seed().unwrap_or(0), epoch };
+        let tasks = (self.begin)(seed, batch)?;
+        let source = match self.options.workers {
+            0 => StreamSource::Caller(tasks),
+            _ => StreamSource::Workers(StreamQueue::start(tasks, &self.options)?),
+        };
+        Ok(StreamIter { source: Some(source), next: batch, progress: self.progress.begin_epoch() })
+    }
+}
+
+impl<B> StreamLoader<B> {
+    /// Returns the positions in the epoch of the samples of a batch. The last batch may have fewer.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a position is beyond `usize`.
+    pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
+        let size = self.options.batch_size;
+        let end = position.batch.checked_add(1).and_then(|batches| batches.checked_mul(size));
+        let end = end.ok_or_else(|| Error::invalid(OP, format!("batch {} does not exist", position.batch)))?;
+        Ok((end - size..end).collect())
+    }
+
+    /// The numbers of samples and batches of an epoch are unknown.
+    fn sizes(&self) -> LoaderSizes {
+        LoaderSizes { samples: 0, size: self.options.batch_size, batches: i64::MAX as usize }
+    }
+}
+
+positioned_loader!((OP) [B] StreamLoader<B>);
+
+impl<B> fmt::Debug for StreamLoader<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LoaderOptions { batch_size, workers, .. } = self.options;
+        let mut fields = f.debug_struct("StreamLoader");
+        fields.field("batch_size", &batch_size).field("workers", &workers);
+        fields.field("position", &self.position()).finish_non_exhaustive()
+    }
+}
+
+/// Reads the records of a batch. Each may be an error.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the iterator panics; [`Error::OutOfMemory`].
+fn read_records<R>(records: &mut impl Iterator<Item = Result<R>>, n: usize) -> Result<Vec<Result<R>>> {
+    catch_panic("the iterator of the records", || {
+        let mut batch = reserved(n.min(1 << 16))?;
+        batch.extend(records.take(n));
+        Ok(batch)
+    })
+}
+
+/// Batches that workers compute ahead.
+struct StreamQueue<B> {
+    /// One thread, which reads the records of a batch for each job. `None` is the end of the epoch.
+    reader: OrderedWorkers<(), Option<Result<BatchTask<B>>>>,
+    workers: OrderedWorkers<Result<BatchTask<B>>, Result<B>>,
+    is_read: bool,
+}
+
+impl<B: Send + 'static> StreamQueue<B> {
+    fn start(tasks: TaskIter<B>, options: &LoaderOptions) -> Result<StreamQueue<B>> {
+        let tasks = Mutex::new(tasks.fuse());
+        let reader = OrderedWorkers::start(1, options.prefetch_factor, move |()| lock(&tasks).next())?;
+        let compute = |task: Result<BatchTask<B>>| task?();
+        let workers = OrderedWorkers::start(options.workers, options.prefetch_factor, compute)?;
+        Ok(StreamQueue { reader, workers, is_read: false })
+    }
+
+    /// Moves batches from the reader to the workers until their queues are full. Waits for the reader only if no batch
+    /// is computed.
+    fn fill(&mut self, may_wait: bool) {
+        while !self.is_read && self.workers.waiting() < self.workers.capacity() {
+            while self.reader.waiting() < self.reader.capacity() {
+                self.reader.submit(());
+            }
+            let task = match self.workers.waiting() {
+                0 if may_wait => self.reader.receive(),
+                _ => match self.reader.receive_ready() {
+                    Some(task) => Some(task),
+                    None => return,
+                },
+            };
+            match task.flatten() {
+                Some(task) => {
+                    // After an error of the source, its iterator may be in any state.
+                    self.is_read = task.is_err();
+                    self.workers.submit(task);
+                }
+                None => self.is_read = true,
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Result<B>> {
+        self.fill(true);
+        let batch = self.workers.receive();
+        self.fill(false);
+        batch
+    }
+}
+
+/// The source of the batches of an epoch.
+enum StreamSource<B> {
+    /// The thread of the caller reads and computes them.
+    Caller(TaskIter<B>),
+    Workers(StreamQueue<B>),
+}
+
+/// An iterator over the batches of an epoch of a [`StreamLoader`], which advances the position of the loader.
+pub struct StreamIter<B: Send + 'static> {
+    /// `None` after the last batch.
+    source: Option<StreamSource<B>>,
+    next: usize,
+    progress: EpochProgress,
+}
+
+impl<B: Send + 'static> Iterator for StreamIter<B> {
+    type Item = Result<B>;
+
+    fn next(&mut self) -> Option<Result<B>> {
+        let batch = match self.source.as_mut()? {
+            StreamSource::Caller(tasks) => match tasks.next() {
+                Some(Ok(task)) => Some(task()),
+                Some(Err(error)) => {
+                    self.source = None;
+                    Some(Err(error))
+                }
+                None => None,
+            },
+            StreamSource::Workers(queue) => queue.next(),
+        };
+        if batch.is_some() {
+            self.next += 1;
+            self.progress.advance_to(self.next);
+            return batch;
+        }
+        self.source = None;
+        self.progress.end();
+        // A loop over nothing would train nothing.
+        (self.next == 0).then(|| {
+            let reason = "the epoch has no batch: the source has no record, or with drop_last fewer than a batch";
+            Err(Error::invalid(OP, reason))
+        })
+    }
+}
+
+impl<B: Send + 'static> Drop for StreamIter<B> {
+    fn drop(&mut self) {
+        self.progress.end();
+    }
+}

@@ -1,0 +1,234 @@
+//! Data sets that are read in order: files that do not fit in memory, generators, network connections.
+
+mod lines;
+mod loader;
+
+pub use lines::TextLines;
+pub use loader::{StreamIter, StreamLoader};
+
+use crate::random::{EpochSeed, SplitMix64};
+use pellucid_tensor::{Error, Result};
+
+/// The records of an epoch, in order.
+pub type RecordIter<R> = Box<dyn Iterator<Item = Result<R>> + Send>;
+
+/// Samples without indices, which are read in order: the lines of large files, the results of a simulation. A
+/// [`StreamLoader`] returns their batches.
+///
+/// One thread reads the records of an epoch, for example lines of text, in order. The workers of the loader compute
+/// samples from them, for example tensors: [`map`](IterableDataset::map) and [`sample`](IterableDataset::sample) run
+/// there. [`from_records`] creates a data set from a function that returns an iterator.
+///
+/// ```
+/// use pellucid::Tensor;
+/// use pellucid::data::{IterableDataset, LoaderOptions, StreamLoader, from_records};
+///
+/// // The records are numbers, and the samples are tensors.
+/// let numbers = from_records(|_epoch| Ok((0..10i64).map(Ok)));
+/// let samples = numbers.shuffle_buffer(4).map(|n| Ok(Tensor::from([n, n * n])));
+/// let mut loader = StreamLoader::new(samples, LoaderOptions { batch_size: 4, workers: 2, ..Default::default() });
+/// let sizes: Vec<usize> = loader.epoch().map(|batch| batch.unwrap().shape()[0]).collect();
+/// assert_eq!(sizes, [4, 4, 2]);
+/// ```
+pub trait IterableDataset: Send + Sync {
+    /// What the reading thread reads.
+    type Record: Send + 'static;
+
+    /// What a worker computes from a record.
+    type Item: 'static;
+
+    /// Begins to read an epoch. Equal seeds must give equal records, so that a loader can resume.
+    ///
+    /// # Errors
+    /// The errors of the source, such as [`Error::File`].
+    fn records(&self, seed: EpochSeed) -> Result<RecordIter<Self::Record>>;
+
+    /// Computes a sample.
+    ///
+    /// # Errors
+    /// The errors of a record that is invalid.
+    fn sample(&self, record: Self::Record) -> Result<Self::Item>;
+
+    /// Returns a data set with `f(sample)` for each sample. The workers compute it, with random numbers that depend on
+    /// the seed, the epoch and the position of the record only.
+    fn map<T: 'static, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> MapRecords<Self, F>
+    where
+        Self: Sized,
+    {
+        MapRecords { records: self, f }
+    }
+
+    /// Returns a data set in an approximately random order: each record is drawn uniformly from the next `n` ones,
+    /// which are kept in memory. With n = 1 the order does not change.
+    ///
+    /// # Errors
+    /// An epoch begins with [`Error::InvalidArgument`] if `n` is 0.
+    fn shuffle_buffer(self, n: usize) -> ShuffledRecords<Self>
+    where
+        Self: Sized,
+    {
+        ShuffledRecords { records: self, n }
+    }
+
+    /// Returns every `world`-th record from the record `rank` on: the part of one of `world` processes that train
+    /// together. It belongs before [`shuffle_buffer`](IterableDataset::shuffle_buffer).
+    ///
+    /// # Errors
+    /// An epoch begins with [`Error::InvalidArgument`] if `rank` is not below `world`.
+    fn shard(self, rank: usize, world: usize) -> RecordShard<Self>
+    where
+        Self: Sized,
+    {
+        RecordShard { records: self, rank, world }
+    }
+
+    /// Returns the first `n` records of each epoch. An epoch of an endless source needs it.
+    fn take(self, n: usize) -> FirstRecords<Self>
+    where
+        Self: Sized,
+    {
+        FirstRecords { records: self, n }
+    }
+}
+
+/// A data set of the records of an iterator; see [`from_records`].
+#[derive(Clone, Debug)]
+pub struct FnRecords<F> {
+    f: F,
+}
+
+/// Returns a data set whose epochs are the iterators `f(seed)`. The samples are the records.
+///
+/// ```
+/// use pellucid::data::{IterableDataset, from_records};
+///
+/// // A random walk that differs in each epoch.
+/// let walk = from_records(|epoch| {
+///     let mut rng = epoch.rng();
+///     let steps = std::iter::repeat_with(move || rng.normal());
+///     Ok(steps.scan(0.0, |position, step| {
+///         *position += step;
+///         Some(Ok(*position))
+///     }))
+/// });
+/// let walk = walk.take(100);
+/// # let seed = pellucid::data::EpochSeed { seed: 0, epoch: 0 };
+/// # assert_eq!(walk.records(seed)?.count(), 100);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub fn from_records<R, I, F>(f: F) -> FnRecords<F>
+where
+    R: Send + 'static,
+    I: Iterator<Item = Result<R>> + Send + 'static,
+    F: Fn(EpochSeed) -> Result<I> + Send + Sync,
+{
+    FnRecords { f }
+}
+
+impl<R, I, F> IterableDataset for FnRecords<F>
+where
+    R: Send + 'static,
+    I: Iterator<Item = Result<R>> + Send + 'static,
+    F: Fn(EpochSeed) -> Result<I> + Send + Sync,
+{
+    type Record = R;
+    type Item = R;
+
+    fn records(&self, seed: EpochSeed) -> Result<RecordIter<R>> {
+        Ok(Box::new((self.f)(seed)?))
+    }
+
+    fn sample(&self, record: R) -> Result<R> {
+        Ok(record)
+    }
+}
+
+/// A data set with a function of each sample; see [`IterableDataset::map`].
+#[derive(Clone, Debug)]
+pub struct MapRecords<D, F> {
+    records: D,
+    f: F,
+}
+
+impl<D: IterableDataset, T: 'static, F: Fn(D::Item) -> Result<T> + Send + Sync> IterableDataset for MapRecords<D, F> {
+    type Record = D::Record;
+    type Item = T;
+
+    fn records(&self, seed: EpochSeed) -> Result<RecordIter<D::Record>> {
+        self.records.records(seed)
+    }
+
+    fn sample(&self, record: D::Record) -> Result<T> {
+        (self.f)(self.records.sample(record)?)
+    }
+}
+
+/// A data set whose records are selected or reordered; the samples are computed as before.
+macro_rules! reordered_records {
+    ($(#[$doc:meta] $name:ident { $($field:ident),+ }, |$own:ident, $records:ident, $seed:ident| $body:expr;)+) => {$(
+        #[$doc]
+        #[derive(Clone, Debug)]
+        pub struct $name<D> {
+            records: D,
+            $($field: usize,)+
+        }
+
+        impl<D: IterableDataset> IterableDataset for $name<D> {
+            type Record = D::Record;
+            type Item = D::Item;
+
+            fn records(&self, $seed: EpochSeed) -> Result<RecordIter<D::Record>> {
+                let ($own, $records) = (self, self.records.records($seed)?);
+                $body
+            }
+
+            fn sample(&self, record: D::Record) -> Result<D::Item> {
+                self.records.sample(record)
+            }
+        }
+    )+};
+}
+
+reordered_records! {
+    /// Records in an approximately random order; see [`IterableDataset::shuffle_buffer`].
+    ShuffledRecords { n }, |own, records, seed| match own.n {
+        0 => Err(Error::invalid("shuffle_buffer", "the number of records must be at least 1, got 0")),
+        n => Ok(Box::new(ShuffleBuffer { records, buffer: Vec::new(), n, rng: seed.rng() })),
+    };
+    /// Every n-th record; see [`IterableDataset::shard`].
+    RecordShard { rank, world }, |own, records, _seed| {
+        if own.rank >= own.world {
+            let reason = format!("the rank must be below the number of processes {}, got {}", own.world, own.rank);
+            return Err(Error::invalid("shard", reason));
+        }
+        Ok(Box::new(records.skip(own.rank).step_by(own.world)))
+    };
+    /// The first records; see [`IterableDataset::take`].
+    FirstRecords { n }, |own, records, _seed| Ok(Box::new(records.take(own.n)));
+}
+
+/// An iterator that returns each record from a random place of a buffer, which the next record then takes.
+struct ShuffleBuffer<R> {
+    records: RecordIter<R>,
+    buffer: Vec<R>,
+    n: usize,
+    rng: SplitMix64,
+}
+
+impl<R> Iterator for ShuffleBuffer<R> {
+    type Item = Result<R>;
+
+    fn next(&mut self) -> Option<Result<R>> {
+        while self.buffer.len() < self.n {
+            match self.records.next() {
+                Some(Ok(record)) => self.buffer.push(record),
+                Some(Err(error)) => return Some(Err(error)),
+                None => break,
+            }
+        }
+        match self.buffer.len() {
+            0 => None,
+            len => Some(Ok(self.buffer.swap_remove(self.rng.below(len)))),
+        }
+    }
+}
