@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};
-use pellucid::data::{DataLoader, Dataset, EpochSeed, Image, LoaderOptions, SplitMix64, from_vec};
+use pellucid::data::{DataLoader, Dataset, Image, LoaderOptions, SplitMix64, from_vec};
 use pellucid::{Result, Tensor};
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ fn random_image(rng: &mut SplitMix64) -> Image {
 }
 
 fn main() -> Result<()> {
-    let mut rng = EpochSeed { seed: 0, epoch: 0 }.rng();
+    let mut rng = SplitMix64::new(0);
     let images: Vec<Image> = (0..IMAGES).map(|_| random_image(&mut rng)).collect();
     let crop = RandomCrop::new([32, 32]).padding(4);
     let flip = RandomHorizontalFlip::default();

@@ -50,6 +50,11 @@ pub struct SplitMix64 {
 }
 
 impl SplitMix64 {
+    /// Creates a generator with a seed. Different seeds give unrelated numbers.
+    pub fn new(seed: u64) -> SplitMix64 {
+        SplitMix64 { state: mix(seed) }
+    }
+
     /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
@@ -209,7 +214,7 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
     });
     let Some((stream, mut rng)) = found else {
         let key: i64 = ops::randint(0, 1 << 53, [1])?.try_item()?;
-        return Ok(f(&mut SplitMix64 { state: mix(key as u64) }));
+        return Ok(f(&mut SplitMix64::new(key as u64)));
     };
     let result = f(&mut rng);
     BATCH.with_borrow_mut(|batch| {

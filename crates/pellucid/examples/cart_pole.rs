@@ -13,7 +13,7 @@
 //! CPU seconds (28 s beside other programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
-use pellucid::data::{EpochSeed, SplitMix64};
+use pellucid::data::SplitMix64;
 use pellucid::distributions::{Categorical, Distribution};
 use pellucid::nn::graph::{StepOptions, TrainingStep};
 use pellucid::nn::loss::HuberLoss;
@@ -55,7 +55,7 @@ fn mlp(outputs: usize) -> Sequential {
 
 /// Returns the mean return of episodes in which each action is the one of the highest score.
 fn mean_return(policy: &Sequential, episodes: usize) -> f64 {
-    let mut rng = EpochSeed { seed: SEED, epoch: 1 }.rng();
+    let mut rng = SplitMix64::new(SEED + 1);
     let mut total = 0;
     for _ in 0..episodes {
         let mut cart = CartPole::new(&mut rng);
@@ -133,7 +133,7 @@ fn deep_q_learning(steps: usize) -> Result<Sequential> {
     const BATCH: usize = 64;
     const BEGIN: usize = 1_000;
     const MEMORY: usize = 20_000;
-    let mut rng = EpochSeed { seed: SEED, epoch: 0 }.rng();
+    let mut rng = SplitMix64::new(SEED);
     let network = mlp(2);
     let target = network.deep_copy()?;
     // A clone of a network shares its parameters.
@@ -205,7 +205,7 @@ const ROLLOUT: usize = 32;
 /// the entropy, keeps the policy from deciding too early.
 fn actor_critic(updates: usize) -> Result<Sequential> {
     let (actor, critic) = (mlp(2), mlp(1));
-    let mut rng = EpochSeed { seed: SEED, epoch: 0 }.rng();
+    let mut rng = SplitMix64::new(SEED);
     let mut learn = policy_step(actor.clone(), critic.clone());
     let schedule = CosineSchedule::new(3e-3, updates);
     let mut carts: Vec<CartPole> = (0..CARTS).map(|_| CartPole::new(&mut rng)).collect();

@@ -15,8 +15,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{env, fs, process};
 
+const SEED: u64 = 0;
+
 fn main() -> Result<()> {
-    manual_seed(0);
+    manual_seed(SEED);
     let path = env::temp_dir().join(format!("pellucid-houses-{}.csv", process::id()));
     write_houses(&path);
 
@@ -49,7 +51,7 @@ fn main() -> Result<()> {
         .metric(MeanAbsoluteError::new());
     let history = trainer.fit(&mut batches, Some(&mut validation))?;
     let r2 = history.last("validation_r2").expect("the metric must be in the history");
-    println!("R² on {} rows that were not trained on: {r2:.3}", test.len());
+    println!("result: R² {r2:.3} on {} rows that were not trained on", test.len());
 
     // A prediction in the unit of the file.
     let first = test.rows(&[0])?;

@@ -15,11 +15,12 @@ use pellucid::train::metrics::Accuracy;
 use std::path::Path;
 use std::{env, fs, process};
 
+const SEED: u64 = 0;
 const SIZE: usize = 32;
 const SHAPES: [&str; 3] = ["circle", "square", "triangle"];
 
 fn main() -> Result<()> {
-    manual_seed(0);
+    manual_seed(SEED);
     let folder = env::temp_dir().join(format!("pellucid-shapes-{}", process::id()));
     write_images(&folder)?;
 
@@ -47,7 +48,7 @@ fn main() -> Result<()> {
     fs::remove_dir_all(&folder).expect("removing the folder that was written must succeed");
 
     let accuracy = history.last("validation_accuracy").expect("the metric must be in the history");
-    println!("accuracy on images that were not trained on: {accuracy:.3}");
+    println!("result: accuracy {accuracy:.3} on images that were not trained on");
     assert!(accuracy > 0.9, "most of the shapes must be recognised");
     Ok(())
 }

@@ -14,11 +14,13 @@ use pellucid::prelude::*;
 use pellucid::train::metrics::{Accuracy, ConfusionMatrix};
 use std::{env, fs, process};
 
+const SEED: u64 = 0;
+
 /// The columns of the features, in centimetres.
 const FEATURES: [&str; 4] = ["sepal_length", "sepal_width", "petal_length", "petal_width"];
 
 fn main() -> Result<()> {
-    manual_seed(0);
+    manual_seed(SEED);
     let table = iris()?;
     let [train, test] = table.split([0.8, 0.2], 1)?;
 
@@ -38,7 +40,7 @@ fn main() -> Result<()> {
     confusion.update(&trainer.predict(&x)?, &y)?;
     println!("{confusion}");
     let accuracy = history.last("validation_accuracy").expect("the metric must be in the history");
-    println!("accuracy on {} other flowers: {accuracy:.3}", test.len());
+    println!("result: accuracy {accuracy:.3} on {} other flowers", test.len());
     assert!(accuracy > 0.9, "most of the flowers must be classified correctly");
 
     // A program that classifies a flower needs the weights and the scaler.

@@ -12,7 +12,7 @@
 //! beside other programs).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
-use pellucid::data::{BucketBatchSampler, EpochSeed, SplitMix64, from_vec, pad_sequences};
+use pellucid::data::{BucketBatchSampler, SplitMix64, from_vec, pad_sequences};
 use pellucid::nn::graph::Model;
 use pellucid::nn::loss::BceWithLogitsLoss;
 use pellucid::nn::{Lstm, RecurrentOptions};
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let (words, epochs) = if quick { (4_000, 3) } else { (20_000, 10) };
     manual_seed(SEED);
-    let mut rng = EpochSeed { seed: SEED, epoch: 0 }.rng();
+    let mut rng = SplitMix64::new(SEED);
     let mut train = batches(random_words(words, &mut rng));
     let mut test = batches(random_words(2_000, &mut rng));
 
