@@ -27,6 +27,11 @@ impl Ceilings {
         Ceilings { fma: best(threads, fma_rate), read: best(threads, read_rate), copy: best(threads, copy_rate) }
     }
 
+    /// Returns the bytes per second that are read and written in a copy.
+    pub(crate) fn copy_bandwidth(self) -> f64 {
+        self.copy
+    }
+
     pub(crate) fn to_env(self) -> String {
         format!("{:e},{:e},{:e}", self.fma, self.read, self.copy)
     }

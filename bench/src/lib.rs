@@ -7,7 +7,9 @@
 //! | --- | --- |
 //! | [`derivatives`] | the catalogue, and the check by differences |
 //! | [`resnet`] | ResNet-18 |
+//! | [`sweep`] | every operation beside PyTorch |
 #![forbid(unsafe_code)]
 
 pub mod derivatives;
 pub mod resnet;
+pub mod sweep;

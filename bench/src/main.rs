@@ -33,6 +33,7 @@ mod vision;
 
 use ceilings::Ceilings;
 use harness::Workload;
+use pellucid_bench::sweep::{self, SweepOptions};
 use std::process::{Command, ExitCode, Stdio};
 
 /// The parsed command line.
@@ -42,19 +43,28 @@ struct Arguments {
     child: Option<String>,
     vs: Option<String>,
     rounds: usize,
+    /// Whether single operations are swept; up to this size, 0 to 2.
+    sweep: bool,
+    largest: usize,
 }
 
 impl Arguments {
     fn parse() -> Result<Arguments, String> {
-        let mut parsed = Arguments { threads: 1, only: Vec::new(), child: None, vs: None, rounds: 5 };
+        let mut parsed =
+            Arguments { threads: 1, only: Vec::new(), child: None, vs: None, rounds: 5, sweep: false, largest: 2 };
         let mut given = std::env::args().skip(1);
         while let Some(name) = given.next() {
+            if name == "--sweep" {
+                parsed.sweep = true;
+                continue;
+            }
             let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number =
                 || value.parse::<usize>().ok().filter(|&n| n > 0).ok_or(format!("{name} needs a count, got {value}"));
             match name.as_str() {
                 "--threads" => parsed.threads = number()?,
                 "--rounds" => parsed.rounds = number()?,
+                "--largest" => parsed.largest = number()?.min(2),
                 "--only" => parsed.only.extend(value.split(',').map(String::from)),
                 "--child" => parsed.child = Some(value),
                 "--vs" => parsed.vs = Some(value),
@@ -93,7 +103,10 @@ fn main() -> ExitCode {
     let arguments = match Arguments::parse() {
         Ok(arguments) => arguments,
         Err(reason) => {
-            eprintln!("{reason}\nusage: pellucid-bench [--threads N] [--only W3,W6] [--vs COMMAND] [--rounds N]");
+            eprintln!(
+                "{reason}\nusage: pellucid-bench [--sweep [--largest 1]] [--threads N] [--only W3,W6] [--vs COMMAND] \
+                 [--rounds N]"
+            );
             return ExitCode::from(2);
         }
     };
@@ -105,6 +118,9 @@ fn main() -> ExitCode {
         println!("{}", harness::run_workload(&workload, arguments.threads, Ceilings::from_env()));
         return ExitCode::SUCCESS;
     }
+    if arguments.sweep {
+        return sweep(arguments);
+    }
     let chosen: Vec<Workload> = workloads().into_iter().filter(|w| arguments.wants(w)).collect();
     let ceilings = Ceilings::measure(arguments.threads);
     println!("{}", ceilings.line(arguments.threads));
@@ -113,6 +129,21 @@ fn main() -> ExitCode {
         None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, arguments.threads, ceilings))),
     }
     ExitCode::SUCCESS
+}
+
+/// Times every operation beside the program of `--vs`.
+fn sweep(arguments: Arguments) -> ExitCode {
+    let Arguments { threads, only, vs: peer, rounds, largest, .. } = arguments;
+    let ceilings = Ceilings::measure(threads);
+    println!("{}", ceilings.line(threads));
+    let options = SweepOptions { only, peer, rounds, copy_bandwidth: ceilings.copy_bandwidth(), largest };
+    match sweep::run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the sweep has ended: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs a workload in a new process and returns its line.

@@ -1,0 +1,267 @@
+//! Cases of a row, their operands and their times.
+
+use super::peer::Peer;
+use super::{Row, Size, SweepOptions, Values};
+use pellucid::{DType, Generator, Tensor, no_grad, ops};
+use serde_json::{Value, json};
+use std::hint::black_box;
+use std::io::Result;
+use std::time::{Duration, Instant};
+
+/// How the elements of the operands lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    Contiguous,
+    /// The first operand is a transposed view.
+    Transposed,
+    /// The second operand is a row, which broadcasts.
+    Row,
+    /// The second operand is a column.
+    Column,
+}
+
+/// A row at one size, axis, layout and dtype.
+pub(super) struct Case<'a> {
+    row: &'a Row,
+    size: Size,
+    layout: Layout,
+    dtype: DType,
+    with_gradient: bool,
+}
+
+/// The seconds of a turn.
+const TURN: f64 = 0.01;
+
+impl<'a> Case<'a> {
+    /// Returns all cases of a row up to a size.
+    pub(super) fn all(row: &'a Row, largest: usize) -> Vec<Case<'a>> {
+        let mut cases = Vec::new();
+        let mut add = |size: Size, layout, dtype: DType| {
+            for with_gradient in [false, true] {
+                let has_gradient = size.step < row.gradient_steps && dtype.is_float();
+                if !with_gradient || has_gradient {
+                    cases.push(Case { row, size, layout, dtype, with_gradient });
+                }
+            }
+        };
+        for step in 0..=largest {
+            for axis in 0..row.axes.max(1) as isize {
+                add(Size { step, axis }, Layout::Contiguous, DType::F32);
+            }
+            let size = Size { step, axis: 0 };
+            if row.has_layouts {
+                add(size, Layout::Transposed, DType::F32);
+                if row.values.len() > 1 {
+                    add(size, Layout::Row, DType::F32);
+                    add(size, Layout::Column, DType::F32);
+                }
+            }
+            for &dtype in row.dtypes.iter().filter(|dtype| **dtype != DType::F32) {
+                add(size, Layout::Contiguous, dtype);
+            }
+        }
+        cases
+    }
+
+    /// Returns the shape and the values of each operand.
+    fn operands(&self) -> Vec<(Vec<usize>, Values)> {
+        let shapes = (self.row.shapes)(self.size.step);
+        let values = &self.row.values;
+        let count = if self.row.is_uniform { shapes.len() } else { values.len() };
+        let mut operands: Vec<(Vec<usize>, Values)> = (0..count)
+            .map(|k| (shapes[k.min(shapes.len() - 1)].clone(), if self.row.is_uniform { values[0] } else { values[k] }))
+            .collect();
+        match self.layout {
+            Layout::Row => operands[1].0[0] = 1,
+            Layout::Column => operands[1].0[1] = 1,
+            Layout::Contiguous | Layout::Transposed => {}
+        }
+        operands
+    }
+
+    /// Returns whether the gradient of operand `k` is computed.
+    fn is_leaf(&self, k: usize, values: Values) -> bool {
+        self.with_gradient && k < self.row.leaves && values.is_float()
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let operands = self.operands().into_iter().enumerate();
+        let tensor = |(k, (shape, values)): (usize, (Vec<usize>, Values))| {
+            let dtype = if values.is_float() { self.dtype } else { DType::F32 };
+            let transposed = k == 0 && self.layout == Layout::Transposed;
+            let made = match transposed {
+                true => random(&shape.iter().rev().copied().collect::<Vec<_>>(), values, dtype, self.size.step).t(),
+                false => random(&shape, values, dtype, self.size.step),
+            };
+            let made = made.detach();
+            if self.is_leaf(k, values) { made.requires_grad_(true) } else { made }
+        };
+        operands.map(tensor).collect()
+    }
+
+    /// Returns the function that is timed.
+    fn body(&self) -> impl Fn() + use<> {
+        let (tensors, run, size, with_gradient) = (self.tensors(), self.row.run, self.size, self.with_gradient);
+        let leaves: Vec<Tensor> = tensors.iter().filter(|tensor| tensor.requires_grad()).cloned().collect();
+        move || {
+            if with_gradient {
+                leaves.iter().for_each(Tensor::zero_grad);
+                run(&tensors, size).sum(..).backward();
+            } else {
+                let _off = no_grad();
+                drop(black_box(run(&tensors, size)));
+            }
+        }
+    }
+
+    /// Runs the case.
+    #[cfg(test)]
+    pub(super) fn run_once(&self) {
+        self.body()();
+    }
+
+    /// Returns the description of the case for the peer.
+    fn for_peer(&self) -> Value {
+        let operand = |(k, (shape, values)): (usize, (Vec<usize>, Values))| {
+            let (kind, numbers) = kind_of(values, self.size.step);
+            json!({
+                "shape": shape, "values": kind, "numbers": numbers, "leaf": self.is_leaf(k, values),
+                "dtype": if values.is_float() { torch_dtype(self.dtype) } else { "int64" },
+                "transposed": k == 0 && self.layout == Layout::Transposed,
+            })
+        };
+        let operands: Vec<Value> = self.operands().into_iter().enumerate().map(operand).collect();
+        let expression = self.row.torch.replace("{d}", &self.size.axis.to_string());
+        json!({ "operands": operands, "expression": expression, "gradient": self.with_gradient, "seconds": TURN })
+    }
+
+    /// Times the case in turn with the peer. The line has the lower quartile of each program in microseconds, the median
+    /// of their ratios, and the share of the bandwidth of a copy.
+    pub(super) fn time(&self, options: &SweepOptions, mut peer: Option<&mut Peer>) -> Result<Value> {
+        let body = self.body();
+        let description = self.for_peer();
+        let has_peer = peer.is_some() && !self.row.torch.is_empty();
+        let (mut ours, mut ratios, mut theirs, mut refusal) = (f64::INFINITY, Vec::new(), f64::INFINITY, None);
+        let calls = calls_in(&body, TURN / 20.0);
+        for _ in 0..options.rounds {
+            let own = turn(&body, calls);
+            ours = ours.min(own);
+            if let (true, Some(peer)) = (has_peer && refusal.is_none(), peer.as_mut()) {
+                match peer.time(&description)? {
+                    Ok(other) => {
+                        theirs = theirs.min(other);
+                        ratios.push(own / other);
+                    }
+                    Err(reason) => refusal = Some(reason),
+                }
+            }
+        }
+        ratios.sort_by(f64::total_cmp);
+        let mut line = json!({
+            "op": self.row.op, "expression": description["expression"], "shape": self.operands()[0].0,
+            "layout": format!("{:?}", self.layout).to_lowercase(), "dtype": self.dtype.to_string(),
+            "pass": if self.with_gradient { "gradient" } else { "forward" }, "us": ours,
+        });
+        if self.row.axes > 0 {
+            line["axis"] = self.size.axis.into();
+        }
+        if let Some(&ratio) = ratios.get(ratios.len() / 2) {
+            line["peer_us"] = theirs.into();
+            line["ratio"] = ratio.into();
+        }
+        if let Some(reason) = refusal {
+            line["refused"] = reason.into();
+        }
+        if !self.with_gradient {
+            let _off = no_grad();
+            let result = (self.row.run)(&self.tensors(), self.size);
+            let bytes: usize = self.tensors().iter().map(Tensor::nbytes).sum::<usize>() + result.nbytes();
+            line["share"] = (bytes as f64 / (ours * 1e-6) / options.copy_bandwidth).into();
+        }
+        Ok(line)
+    }
+}
+
+/// Returns the number of calls that take about `seconds`.
+fn calls_in(body: &impl Fn(), seconds: f64) -> usize {
+    body();
+    let mut calls = 1;
+    loop {
+        let start = Instant::now();
+        (0..calls).for_each(|_| body());
+        let took = start.elapsed().as_secs_f64();
+        if took > seconds / 2.0 || calls > 1 << 20 {
+            return (calls as f64 * seconds / took).ceil().max(1.0) as usize;
+        }
+        calls *= 4;
+    }
+}
+
+/// Returns the lower quartile of microseconds of a call, over groups of `calls`.
+fn turn(body: &impl Fn(), calls: usize) -> f64 {
+    let mut times = Vec::new();
+    let start = Instant::now();
+    while times.len() < 3 || start.elapsed() < Duration::from_secs_f64(TURN) {
+        let group = Instant::now();
+        (0..calls).for_each(|_| body());
+        times.push(group.elapsed().as_secs_f64() * 1e6 / calls as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 4]
+}
+
+fn torch_dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "float64",
+        DType::BF16 => "bfloat16",
+        DType::F16 => "float16",
+        DType::I64 => "int64",
+        _ => "float32",
+    }
+}
+
+/// Returns the name of the values for the peer, and their numbers.
+fn kind_of(values: Values, step: usize) -> (&'static str, [f64; 2]) {
+    match values {
+        Values::Normal => ("normal", [0.0; 2]),
+        Values::Positive => ("uniform", [0.5, 1.5]),
+        Values::Unit => ("uniform", [0.05, 0.95]),
+        Values::Uniform(low, high) => ("uniform", [low, high]),
+        Values::LogProbabilities => ("log_probabilities", [0.0; 2]),
+        Values::Signs => ("signs", [0.0; 2]),
+        Values::Integers(low, high) => ("integers", [low as f64, high as f64]),
+        Values::Below(bounds) => ("integers", [0.0, bounds[step] as f64]),
+        Values::Permutation => ("permutation", [0.0; 2]),
+        Values::Mask => ("mask", [0.0; 2]),
+        Values::Sorted => ("sorted", [0.0; 2]),
+        Values::Spd => ("spd", [0.0; 2]),
+        Values::Lower => ("lower", [0.0; 2]),
+    }
+}
+
+/// Returns random values of a kind; of integers for an integer dtype.
+fn random(shape: &[usize], values: Values, dtype: DType, step: usize) -> Tensor {
+    let _random = Generator::new(1).scope();
+    let normal = || Tensor::randn(shape, DType::F32);
+    let uniform = |low: f64, high: f64| Tensor::rand(shape, DType::F32) * (high - low) + low;
+    let made = match values {
+        _ if dtype.is_int() => Tensor::randint(1, 100, shape),
+        Values::Normal => normal(),
+        Values::Positive => uniform(0.5, 1.5),
+        Values::Unit => uniform(0.05, 0.95),
+        Values::Uniform(low, high) => uniform(low, high),
+        Values::LogProbabilities => normal().log_softmax(-1),
+        Values::Signs => Tensor::rand(shape, DType::F32).gt(0.5).to_dtype(DType::F32) * 2.0 - 1.0,
+        Values::Integers(low, high) => Tensor::randint(low, high, shape),
+        Values::Below(bounds) => Tensor::randint(0, bounds[step], shape),
+        Values::Permutation => ops::randperm(shape[0]).expect("the shape is valid"),
+        Values::Mask => Tensor::rand(shape, DType::F32).gt(0.5),
+        Values::Sorted => normal().sort(-1, false).0,
+        Values::Spd => {
+            let (x, n) = (normal(), shape[shape.len() - 1]);
+            x.matmul(&x.transpose(-1, -2)) * (1.0 / n as f64) + Tensor::eye(n, DType::F32)
+        }
+        Values::Lower => normal().tril(-1) * 0.1 + Tensor::eye(shape[shape.len() - 1], DType::F32),
+    };
+    if values.is_float() { made.to_dtype(dtype) } else { made }
+}
