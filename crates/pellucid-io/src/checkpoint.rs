@@ -74,6 +74,17 @@ pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
 }
 
+/// Restores some parts of a checkpoint from a file of [`save_checkpoint`] in place, as [`Checkpoint::load_parts`] does:
+/// the file may have further parts. A program that predicts reads the scaler of the inputs before it creates the model,
+/// for example.
+///
+/// # Errors
+/// [`Error::File`](pellucid_tensor::Error::File) as for [`load_checkpoint`]; the errors of [`Checkpoint::load_parts`].
+/// On error nothing is changed.
+pub fn load_checkpoint_parts<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
+    checkpoint.borrow().load_parts(&read("load_checkpoint_parts", path.as_ref(), check_mark)?)
+}
+
 fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {
     match description.get(MARK).copied() {
         Some(VERSION) => Ok(()),

@@ -15,7 +15,7 @@ mod checkpoint;
 mod recognize;
 mod replace;
 
-pub use checkpoint::{load_checkpoint, save_checkpoint};
+pub use checkpoint::{load_checkpoint, load_checkpoint_parts, save_checkpoint};
 #[doc(hidden)]
 pub use replace::replace_file;
 

@@ -296,7 +296,7 @@ pub enum Error {
     },
     /// A step of training failed. Parameters and optimizer are as before the step, unless the error of the step says
     /// otherwise.
-    #[error("step {step} (batch {batch} of epoch {epoch}, {samples} samples): {source}")]
+    #[error("step {step} (batch {batch} of epoch {epoch}{}): {source}", help::samples(*samples))]
     Step {
         /// The number of the step, from 1.
         step: u64,
@@ -304,9 +304,19 @@ pub enum Error {
         epoch: u64,
         /// The number of the batch in the epoch, from 1.
         batch: usize,
-        /// The number of samples of the batch.
+        /// The number of samples of the batch; 0 if the batch could not be read.
         samples: usize,
         /// The error of the step.
+        source: Box<Error>,
+    },
+    /// A batch of an evaluation failed.
+    #[error("evaluation (batch {batch}{}): {source}", help::samples(*samples))]
+    Evaluation {
+        /// The number of the batch in the evaluation, from 1.
+        batch: usize,
+        /// The number of samples of the batch; 0 if the batch could not be read.
+        samples: usize,
+        /// The error of the batch.
         source: Box<Error>,
     },
     /// An error in a layer of a model.
@@ -414,7 +424,8 @@ impl Error {
             Error::Layer { source, .. }
             | Error::Checkpoint { source, .. }
             | Error::Sample { source, .. }
-            | Error::Step { source, .. } => source.root(),
+            | Error::Step { source, .. }
+            | Error::Evaluation { source, .. } => source.root(),
             other => other,
         }
     }

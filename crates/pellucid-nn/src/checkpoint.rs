@@ -130,24 +130,47 @@ impl<'a> Checkpoint<'a> {
     /// the error of the part; dtypes must be equal. [`Error::InvalidArgument`] while a step is captured. On error
     /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<u64> {
+        self.check_loadable()?;
+        let mut given = by_part(state);
+        let step = read_step(given.remove(STEP))?;
+        let generator = Generator::default();
+        self.check_parts(&given, &generator)?;
+        load_all(&self.all_parts(&generator).collect::<Vec<_>>(), &mut given)?;
+        Ok(step)
+    }
+
+    /// Restores the parts of this checkpoint in place from a state that may have further ones, such as a scaler from the
+    /// state of a training run. The generator of the current thread is not changed. All values are checked before any
+    /// part changes.
+    ///
+    /// ```
+    /// use pellucid::nn::{Checkpoint, Linear};
+    /// let (encoder, head) = (Linear::new(3, 4), Linear::new(4, 2));
+    /// let state = Checkpoint::new().named_model("encoder", &encoder).named_model("head", &head).state()?;
+    /// let other = Linear::new(4, 2);
+    /// Checkpoint::new().named_model("head", &other).load_parts(&state)?;
+    /// assert_eq!(other.weight.to_vec::<f32>(), head.weight.to_vec::<f32>());
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`load_state_dict`](Checkpoint::load_state_dict), except for parts that only the state has.
+    pub fn load_parts(&self, state: &StateDict) -> Result<()> {
+        self.check_loadable()?;
+        let mut given = by_part(state);
+        let parts: Vec<(&str, &dyn Stateful)> =
+            self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &dyn Stateful)).collect();
+        check_present(&given, &parts)?;
+        load_all(&parts, &mut given)
+    }
+
+    fn check_loadable(&self) -> Result<()> {
         if is_capturing() {
             let reason = "a checkpoint cannot be loaded inside a captured step, because every launch would load it \
                           again; load it between launches";
             return Err(Error::invalid("load_checkpoint", reason));
         }
-        self.check_names()?;
-        let mut given = by_part(state);
-        let step = read_step(given.remove(STEP))?;
-        let generator = Generator::default();
-        self.check_parts(&given, &generator)?;
-        let mut loads = Vec::with_capacity(self.parts.len() + 1);
-        for (name, part) in self.all_parts(&generator) {
-            let given = given.remove(name).unwrap_or_default();
-            let load = check_dtypes(part, &given).and_then(|()| part.prepare_load(&given));
-            loads.push((name, load.map_err(|error| of_part(name, error))?));
-        }
-        loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| of_part(name, error)))?;
-        Ok(step)
+        self.check_names()
     }
 
     /// Returns all parts, with the generator of the current thread.
@@ -175,29 +198,47 @@ impl<'a> Checkpoint<'a> {
     /// Returns an error for a part that is only in the state or only in this checkpoint. A part without values, such as
     /// a model without parameters, is not in a state.
     fn check_parts(&self, given: &BTreeMap<&str, StateDict>, generator: &Generator) -> Result<()> {
-        let invalid = |part: &str, reason: String| Err(of_part(part, Error::invalid("load_checkpoint", reason)));
-        let known: BTreeSet<&str> = self.all_parts(generator).map(|(name, _)| name).collect();
-        for (name, part) in self.all_parts(generator) {
-            if !given.contains_key(name) && !part.state().map_err(|error| of_part(name, error))?.is_empty() {
-                let reason = format!(
-                    "the saved state does not have this part; its parts are {}; leave the part out, or save it again with \
-                     the part",
-                    list(given.keys())
-                );
-                return invalid(name, reason);
-            }
-        }
+        let parts: Vec<_> = self.all_parts(generator).collect();
+        check_present(given, &parts)?;
+        let known: BTreeSet<&str> = parts.iter().map(|(name, _)| *name).collect();
         match given.keys().find(|name| !known.contains(*name)) {
             Some(name) => {
                 let reason = format!(
-                    "the saved state has this part, but the checkpoint that loads it does not; its parts are {}",
+                    "the saved state has this part, but the checkpoint that loads it does not; its parts are {}; add the \
+                     part, or load some parts only with load_parts()",
                     list(known.iter())
                 );
-                invalid(name, reason)
+                Err(of_part(name, Error::invalid("load_checkpoint", reason)))
             }
             None => Ok(()),
         }
     }
+}
+
+/// Returns an error for a part that the state does not have, unless the part has no values.
+fn check_present(given: &BTreeMap<&str, StateDict>, parts: &[(&str, &dyn Stateful)]) -> Result<()> {
+    for (name, part) in parts {
+        if !given.contains_key(name) && !part.state().map_err(|error| of_part(name, error))?.is_empty() {
+            let reason = format!(
+                "the saved state does not have this part; its parts are {}; leave the part out, or save it again with \
+                 the part",
+                list(given.keys())
+            );
+            return Err(of_part(name, Error::invalid("load_checkpoint", reason)));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the values of all parts, and then restores them.
+fn load_all<'a>(parts: &[(&'a str, &'a (dyn Stateful + 'a))], given: &mut BTreeMap<&'a str, StateDict>) -> Result<()> {
+    let mut loads = Vec::with_capacity(parts.len());
+    for (name, part) in parts {
+        let given = given.remove(name).unwrap_or_default();
+        let load = check_dtypes(*part, &given).and_then(|()| part.prepare_load(&given));
+        loads.push((name, load.map_err(|error| of_part(name, error))?));
+    }
+    loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| of_part(name, error)))
 }
 
 fn of_part(part: &str, source: Error) -> Error {

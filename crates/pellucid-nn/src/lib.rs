@@ -109,7 +109,7 @@ pub use functional::functional_call;
 pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
-pub use module::Module;
+pub use module::{Module, is_in_evaluation_mode};
 pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode, in_evaluation_mode};
 pub use pellucid_derive::Module;
 pub use pellucid_tensor::ops::RnnNonlinearity;

@@ -360,6 +360,26 @@ impl Module for Buffer {
     }
 }
 
+/// Returns true if the model has parts with a training mode, such as dropout, and all of them are in evaluation mode.
+///
+/// ```
+/// use pellucid::nn::{Dropout, Linear, Module, is_in_evaluation_mode, sequential};
+/// let model = sequential![Linear::new(2, 3), Dropout::new(0.5)];
+/// assert!(!is_in_evaluation_mode(&model));
+/// model.eval();
+/// assert!(is_in_evaluation_mode(&model));
+/// ```
+pub fn is_in_evaluation_mode(model: &(impl Module + ?Sized)) -> bool {
+    let (mut evaluating, mut training) = (false, false);
+    walk(model, |_, part| {
+        if let ModulePart::TrainingMode(mode) = part {
+            let is_training = mode.get();
+            (evaluating, training) = (evaluating | !is_training, training | is_training);
+        }
+    });
+    evaluating && !training
+}
+
 impl Module for TrainingMode {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::TrainingMode(self));

@@ -46,6 +46,11 @@
 //! | `json` | no | `data::read_json_lines`, `data::Table::read_json_lines` |
 //! | `image` | no | `data::Image`, `data::ImageFolder`, `data::transforms` |
 //! | `bundled` | no | `data::iris`, `data::wine`, `data::digits` |
+//! | `train` | yes | the module `train` |
+//! | `signals` | yes | Ctrl-C ends a training run after its step |
+//! | `distributions` | no | the module `distributions` |
+//! | `tensorboard` | no | `train::TensorBoard` |
+//! | `serve` | no | the server of the example `serve` |
 //! | `wgpu` | no | GPUs |
 #![forbid(unsafe_code)]
 

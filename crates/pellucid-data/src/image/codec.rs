@@ -54,15 +54,20 @@ impl DecodeFailure {
 }
 
 impl DecodeOptions {
-    /// Returns memory for an image, if the limits permit its size.
-    fn allocate(self, width: usize, height: usize, channels: usize) -> std::result::Result<Vec<u8>, DecodeFailure> {
+    /// Returns the number of pixels, if the limits permit it.
+    fn check_size(self, width: usize, height: usize) -> std::result::Result<usize, DecodeFailure> {
         let pixels = width.checked_mul(height).filter(|pixels| (1..=self.max_pixels).contains(pixels));
-        let Some(pixels) = pixels else {
-            return Err(DecodeFailure::Invalid(format!(
+        pixels.ok_or_else(|| {
+            DecodeFailure::Invalid(format!(
                 "the image has {width} × {height} pixels; the limit `max_pixels` is {}",
                 self.max_pixels
-            )));
-        };
+            ))
+        })
+    }
+
+    /// Returns memory for an image, if the limits permit its size.
+    fn allocate(self, width: usize, height: usize, channels: usize) -> std::result::Result<Vec<u8>, DecodeFailure> {
+        let pixels = self.check_size(width, height)?;
         let mut bytes = reserved(pixels * channels).map_err(DecodeFailure::Memory)?;
         bytes.resize(pixels * channels, 0);
         Ok(bytes)
@@ -177,6 +182,9 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> Decoded {
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     decoder.set_ignore_text_chunk(true);
+    let header = decoder.read_header_info().map_err(invalid)?;
+    // The limit of the decoder would not name the size.
+    options.check_size(header.width as usize, header.height as usize)?;
     let mut reader = decoder.read_info().map_err(invalid)?;
     let [width, height] = [reader.info().width, reader.info().height].map(|len| len as usize);
     let (color, _) = reader.output_color_type();

@@ -2,7 +2,8 @@
 
 use super::Image;
 use crate::dataset::{Dataset, check_index};
-use pellucid_tensor::{Error, Result};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, unwrap};
 use std::path::{Path, PathBuf};
 
 const OP: &str = "image_folder";
@@ -60,6 +61,28 @@ impl ImageFolder {
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
         Ok(ImageFolder { classes, samples, is_grey: false })
+    }
+
+    /// Numbers the classes by this list, such as the [`classes`](ImageFolder::classes) of the training images. Without
+    /// it, a folder that lacks a class numbers the later ones differently.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the list does not have a class of this folder, or has a name twice.
+    #[panicking_form]
+    pub fn try_with_classes<S: AsRef<str>>(self, classes: &[S]) -> Result<Self> {
+        let classes: Vec<String> = classes.iter().map(|class| class.as_ref().to_string()).collect();
+        if let Some((_, name)) = classes.iter().enumerate().find(|(k, name)| classes[..*k].contains(name)) {
+            return Err(Error::invalid(OP, format!("the list of classes has {name:?} twice")));
+        }
+        let number = |name: &String| {
+            let position = classes.iter().position(|class| class == name);
+            position.map(|position| position as i64).ok_or_else(|| {
+                Error::invalid(OP, format!("the folder has the class {name:?}, which is not in the list {classes:?}"))
+            })
+        };
+        let numbers = self.classes.iter().map(number).collect::<Result<Vec<i64>>>()?;
+        let samples = self.samples.into_iter().map(|(path, class)| (path, numbers[class as usize])).collect();
+        Ok(ImageFolder { classes, samples, ..self })
     }
 
     /// Converts all images to grey in place of RGB.

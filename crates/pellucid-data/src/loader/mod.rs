@@ -55,7 +55,10 @@ impl LoaderOptions {
         match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
             None => Ok(()),
             Some((name, value, range)) => {
-                let reason = format!("{name} must be from {} to {}, got {value}", range.start(), range.end());
+                let reason = match *range.end() {
+                    usize::MAX => format!("{name} must be at least {}, got {value}", range.start()),
+                    end => format!("{name} must be from {} to {end}, got {value}", range.start()),
+                };
                 Err(Error::invalid(OP, reason))
             }
         }

@@ -35,7 +35,7 @@ struct EncodedColumn {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// Concatenate the codes with scaled numbers: `Tensor::concatenate(&[&numbers, &codes], 1)`.
+/// Concatenate the codes with scaled numbers: `ops::concatenate(&[&numbers, &codes], 1)`.
 #[derive(Debug, Default)]
 pub struct OneHotEncoder {
     unknown: UnknownCategory,

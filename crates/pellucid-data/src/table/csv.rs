@@ -180,6 +180,7 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
     let mut builder = ReaderBuilder::new();
     builder.has_headers(false).flexible(true).trim(Trim::All).delimiter(ascii("delimiter", options.delimiter)?);
     let comment = options.comment.map(|character| ascii("comment", character)).transpose()?;
+    check_quotes(bytes, options.delimiter as u8, comment)?;
     let records = builder.comment(comment).from_reader(bytes).into_records();
     let mut records: Vec<StringRecord> = records
         .collect::<std::result::Result<_, _>>()
@@ -214,6 +215,48 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
         ));
     }
     Ok(lines)
+}
+
+/// Returns an error for a quote that is never closed, which would turn all later lines into one field, and for text
+/// after a closing quote. The parser accepts both.
+fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result::Result<(), String> {
+    let (mut line, mut at) = (1, 0);
+    let (mut is_line_start, mut is_field_start) = (true, true);
+    while let Some(&byte) = bytes.get(at) {
+        at += 1;
+        if is_line_start && comment == Some(byte) {
+            at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
+            continue;
+        }
+        if is_field_start && byte == b'"' {
+            let opened = line;
+            loop {
+                let Some(end) = bytes[at..].iter().position(|byte| *byte == b'"') else {
+                    return Err(format!("line {opened}: a field begins with a quote that is never closed"));
+                };
+                line += bytes[at..at + end].iter().filter(|byte| **byte == b'\n').count();
+                at += end + 1;
+                // Two quotes stand for one.
+                if bytes.get(at) != Some(&b'"') {
+                    break;
+                }
+                at += 1;
+            }
+            let rest = bytes[at..].iter().find(|byte| !matches!(byte, b' ' | b'\t'));
+            if rest.is_some_and(|byte| *byte != delimiter && !matches!(byte, b'\r' | b'\n')) {
+                return Err(format!(
+                    "line {line}: text follows the closing quote of a field that begins in line {opened}; write a quote \
+                     inside a quoted field twice"
+                ));
+            }
+            (is_line_start, is_field_start) = (false, false);
+            continue;
+        }
+        line += usize::from(byte == b'\n');
+        is_line_start = matches!(byte, b'\r' | b'\n');
+        is_field_start = is_line_start || byte == delimiter;
+    }
+    Ok(())
 }
 
 /// Describes an error of the parser, with its line.

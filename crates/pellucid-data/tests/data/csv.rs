@@ -112,3 +112,26 @@ fn files_are_read_and_errors_name_them() {
         assert!(found.contains(expected) && found.contains(&path.display().to_string()), "{found}");
     }
 }
+
+#[test]
+fn quotes_that_are_not_closed_are_errors() {
+    let error = |text: &str| Table::from_csv(text, CsvOptions::default()).unwrap_err().to_string();
+    for (text, line) in [
+        ("a,b\n1,x\n2,\"y\n3,z\n", "line 3:"),
+        ("a,b\n1,\"x\ny\"\n2,\"z", "line 4:"),
+        ("\"a,b\n1,2\n", "line 1:"),
+        ("a,b\r\n1,\"x\"\"\r\n", "line 2:"),
+    ] {
+        let error = error(text);
+        assert!(error.contains(line) && error.contains("never closed"), "{text:?}: {error}");
+    }
+    for text in ["a,b\n1,\"x\"y\n", "a,b\n2,\"y\n3,\"z\n", "a\n\"x\" \"y\"\n"] {
+        let error = error(text);
+        assert!(error.contains("text follows the closing quote"), "{text:?}: {error}");
+    }
+    let options = CsvOptions { comment: Some('#'), ..Default::default() };
+    let text = "a,b\n# it's \"odd\n1,\"x, \"\"y\"\"\" \n2,5\" disk\n3, \"\n";
+    let table = Table::from_csv(text, options).unwrap();
+    let column = table.column("b").unwrap();
+    assert_eq!([0, 1, 2].map(|row| column.text(row)), ["x, \"y\"", "5\" disk", "\""]);
+}

@@ -54,14 +54,17 @@ fn sizes_are_checked_before_memory_is_allocated() {
     let (_, png) = files().into_iter().find(|(name, _)| *name == "rgb.png").unwrap();
     let short = DecodeOptions { max_bytes: 100, ..Default::default() };
     assert!(Image::decode_with(&png, short).unwrap_err().to_string().contains("max_bytes"));
-    // A header that claims 2³⁰ × 2³⁰ pixels, with a valid checksum.
-    let mut header = png[..33].to_vec();
-    header[16..24].copy_from_slice(&[0x40, 0, 0, 0, 0x40, 0, 0, 0]);
-    let checksum = crc32(&header[12..29]);
-    header[29..33].copy_from_slice(&checksum.to_be_bytes());
-    header.extend_from_slice(&png[33..]);
-    let error = Image::decode(&header).unwrap_err().to_string();
-    assert!(error.contains("1073741824 × 1073741824") || error.contains("damaged"), "{error}");
+    // Headers that claim huge sizes, with a valid checksum.
+    for side in [1u32 << 30, (1 << 31) - 1] {
+        let mut header = png[..33].to_vec();
+        header[16..20].copy_from_slice(&side.to_be_bytes());
+        header[20..24].copy_from_slice(&side.to_be_bytes());
+        let checksum = crc32(&header[12..29]);
+        header[29..33].copy_from_slice(&checksum.to_be_bytes());
+        header.extend_from_slice(&png[33..]);
+        let error = Image::decode(&header).unwrap_err().to_string();
+        assert!(error.contains(&format!("{side} × {side}")), "{error}");
+    }
 }
 
 /// The checksum of PNG.
@@ -122,7 +125,16 @@ fn a_folder_has_a_class_for_each_folder() {
     let (images, classes) = DataLoader::new(tensors, options).epoch().next().unwrap().unwrap();
     assert_eq!(images.shape().dims(), [4, 3, 9, 8]);
     assert_eq!(classes.to_vec::<i64>(), [0, 0, 1, 1]);
-    assert_eq!(data.grey().get(1).unwrap().0.channels(), 1);
+    assert_eq!(data.clone().grey().get(1).unwrap().0.channels(), 1);
+
+    // The numbers of another list of classes, which has more.
+    let numbered = data.clone().with_classes(&["ant", "dog", "cat"]);
+    assert_eq!(numbered.classes(), ["ant", "dog", "cat"]);
+    assert_eq!(numbered.samples().iter().map(|(_, class)| *class).collect::<Vec<_>>(), [2, 2, 1, 1]);
+    for (classes, text) in [(vec!["cat"], "\"dog\""), (vec!["cat", "dog", "cat"], "\"cat\" twice")] {
+        let error = data.clone().try_with_classes(&classes).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
 }
 
 #[test]

@@ -11,6 +11,15 @@ pub(super) fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the number of samples of a batch, if it is known.
+pub(super) fn samples(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => ", 1 sample".to_string(),
+        count => format!(", {count} samples"),
+    }
+}
+
 /// Returns the axes that the operation accepts for a tensor of rank `rank`.
 pub(super) fn axis_help(op: &str, rank: usize) -> String {
     match rank {

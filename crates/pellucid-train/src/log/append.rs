@@ -86,6 +86,39 @@ impl AppendFile {
     }
 }
 
+/// The records of the step after which a log continues. A run that was killed after it had logged the end of an epoch,
+/// and before it saved its state, logs this epoch again.
+#[derive(Debug, Default)]
+pub(super) struct ResumedRecords {
+    step: u64,
+    /// The sorted names of the values of each record.
+    names: Vec<Vec<String>>,
+}
+
+impl ResumedRecords {
+    pub(super) fn new(step: u64) -> ResumedRecords {
+        ResumedRecords { step, names: Vec::new() }
+    }
+
+    /// Notes a record that the log has.
+    pub(super) fn note(&mut self, step: u64, names: impl Iterator<Item = String>) {
+        if step == self.step {
+            self.names.push(sorted(names));
+        }
+    }
+
+    /// Returns true if the log has the record already.
+    pub(super) fn contains(&self, step: u64, names: impl Iterator<Item = String>) -> bool {
+        step == self.step && !self.names.is_empty() && self.names.contains(&sorted(names))
+    }
+}
+
+fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    names
+}
+
 /// Returns the text of a file; `None` if it does not exist.
 ///
 /// # Errors

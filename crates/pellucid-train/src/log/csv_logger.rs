@@ -1,6 +1,6 @@
 //! A log as comma-separated text.
 
-use super::append::{AppendFile, resume};
+use super::append::{AppendFile, ResumedRecords, resume};
 use super::names::{check_names, number_text};
 use super::{Logger, csv};
 use pellucid_tensor::{Error, Result};
@@ -39,6 +39,7 @@ pub struct CsvLogger {
     file: AppendFile,
     /// The names of the columns, with `step`; empty if the file has no header yet.
     columns: Vec<String>,
+    resumed: ResumedRecords,
 }
 
 impl CsvLogger {
@@ -47,18 +48,25 @@ impl CsvLogger {
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
     pub fn new(path: impl AsRef<Path>) -> Result<CsvLogger> {
-        Ok(CsvLogger { file: AppendFile::create("csv_logger", path.as_ref())?, columns: Vec::new() })
+        Ok(CsvLogger {
+            file: AppendFile::create("csv_logger", path.as_ref())?,
+            columns: Vec::new(),
+            resumed: ResumedRecords::default(),
+        })
     }
 
     /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. A last row that
-    /// is incomplete because the process was killed is removed. A missing file is created.
+    /// is incomplete because the process was killed is removed. A missing file is created. If the log has a row of step
+    /// `step` with the same names as a new row, the new one is dropped: the earlier process was killed before it saved
+    /// its state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
     pub fn resume(path: impl AsRef<Path>, step: u64) -> Result<CsvLogger> {
         let (op, path) = ("csv_logger", path.as_ref());
         let refuse = |reason: String| Error::file(op, path, format!("not a log of CsvLogger: {reason}"));
-        let mut columns = Vec::new();
+        let mut columns: Vec<String> = Vec::new();
+        let mut resumed = ResumedRecords::new(step);
         let file = resume(op, path, |text| {
             let rows = csv::parse(text).map_err(refuse)?;
             let mut kept = String::new();
@@ -69,7 +77,11 @@ impl CsvLogger {
                         true
                     }
                     _ if index == 0 => return Err(refuse(format!("the first column is `{}`, not `{STEP}`", row[0]))),
-                    Ok(own) => own <= step,
+                    Ok(own) => {
+                        let named = columns.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty());
+                        resumed.note(own, named.map(|(name, _)| name.clone()));
+                        own <= step
+                    }
                     Err(_) => return Err(refuse(format!("row {} has the step `{}`", index + 1, row[0]))),
                 };
                 if is_kept {
@@ -78,7 +90,7 @@ impl CsvLogger {
             }
             Ok(kept)
         })?;
-        Ok(CsvLogger { file, columns })
+        Ok(CsvLogger { file, columns, resumed })
     }
 
     /// Adds columns to the header and to all rows of the file.
@@ -108,6 +120,9 @@ impl CsvLogger {
 impl Logger for CsvLogger {
     fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
         check_names("csv_logger", STEP, values)?;
+        if self.resumed.contains(step, values.iter().map(|(name, _)| name.to_string())) {
+            return Ok(());
+        }
         let own: &[String] = if self.columns.is_empty() { &[STEP.to_string()] } else { &self.columns };
         let new = values.iter().map(|(name, _)| name.to_string()).filter(|name| !own.contains(name));
         let columns: Vec<String> = own.iter().cloned().chain(new).collect();

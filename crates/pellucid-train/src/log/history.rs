@@ -72,10 +72,10 @@ impl HistoryColumns {
     }
 
     /// Returns the cells of a table with a header and the numbers of the epochs.
-    fn cells(&self, format: fn(f64) -> String) -> Vec<Vec<String>> {
+    fn cells(&self, format: fn(&[f64], f64) -> String) -> Vec<Vec<String>> {
         let header = std::iter::once(EPOCH.to_string()).chain(self.columns.iter().map(|(name, _)| name.clone()));
         let row = |row: usize| {
-            let values = self.columns.iter().map(|(_, values)| format(values[row]));
+            let values = self.columns.iter().map(|(_, values)| format(values, values[row]));
             std::iter::once((row + 1).to_string()).chain(values).collect()
         };
         std::iter::once(header.collect()).chain((0..self.rows).map(row)).collect()
@@ -98,6 +98,14 @@ impl History {
         check_names("history", EPOCH, row)?;
         lock(&self.0).push(row);
         Ok(())
+    }
+
+    /// Removes the values of the last epoch.
+    pub(crate) fn remove_last(&self) {
+        let columns = &mut *lock(&self.0);
+        columns.rows = columns.rows.saturating_sub(1);
+        columns.columns.iter_mut().for_each(|(_, values)| values.truncate(columns.rows));
+        columns.columns.retain(|(_, values)| values.iter().any(|value| !value.is_nan()));
     }
 
     /// Returns the number of epochs.
@@ -145,7 +153,7 @@ impl History {
     /// [`Error::File`] if the file cannot be written.
     pub fn save_csv(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut text = String::new();
-        lock(&self.0).cells(number_text).iter().for_each(|row| csv::push_row(&mut text, row));
+        lock(&self.0).cells(|_, value| number_text(value)).iter().for_each(|row| csv::push_row(&mut text, row));
         replace("history", path.as_ref(), &text)
     }
 
@@ -193,8 +201,19 @@ impl fmt::Debug for History {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_table(f, &lock(&self.0).cells(short_text))
+        write_table(
+            f,
+            &lock(&self.0).cells(|column, value| match column.iter().all(|value| is_count(*value)) {
+                true => value.to_string(),
+                false => short_text(value),
+            }),
+        )
     }
+}
+
+/// Returns true for a number such as a count of steps.
+fn is_count(value: f64) -> bool {
+    value >= 0.0 && value.fract() == 0.0 && value < 1e15
 }
 
 /// Formats a number for a table: with four decimals if these show it, else in scientific notation.

@@ -1,7 +1,7 @@
 //! A log as JSON objects, one on each line.
 
 use super::Logger;
-use super::append::{AppendFile, resume};
+use super::append::{AppendFile, ResumedRecords, resume};
 use super::names::{check_names, number_text};
 use pellucid_tensor::{Error, Result};
 use std::fmt::Write;
@@ -31,6 +31,7 @@ const START: &str = "{\"step\":";
 #[derive(Debug)]
 pub struct JsonLinesLogger {
     file: AppendFile,
+    resumed: ResumedRecords,
 }
 
 impl JsonLinesLogger {
@@ -39,16 +40,22 @@ impl JsonLinesLogger {
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
     pub fn new(path: impl AsRef<Path>) -> Result<JsonLinesLogger> {
-        Ok(JsonLinesLogger { file: AppendFile::create("json_lines_logger", path.as_ref())? })
+        Ok(JsonLinesLogger {
+            file: AppendFile::create("json_lines_logger", path.as_ref())?,
+            resumed: ResumedRecords::default(),
+        })
     }
 
     /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. A last line
-    /// that is incomplete because the process was killed is removed. A missing file is created.
+    /// that is incomplete because the process was killed is removed. A missing file is created. If the log has a line of
+    /// step `step` with the same names as a new line, the new one is dropped: the earlier process was killed before it
+    /// saved its state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
     pub fn resume(path: impl AsRef<Path>, step: u64) -> Result<JsonLinesLogger> {
         let (op, path) = ("json_lines_logger", path.as_ref());
+        let mut resumed = ResumedRecords::new(step);
         let file = resume(op, path, |text| {
             let mut kept = String::new();
             for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -59,13 +66,14 @@ impl JsonLinesLogger {
                     );
                     Error::file(op, path, reason)
                 })?;
+                resumed.note(own, names_of(line).into_iter());
                 if own <= step {
                     kept.push_str(line);
                 }
             }
             Ok(kept)
         })?;
-        Ok(JsonLinesLogger { file })
+        Ok(JsonLinesLogger { file, resumed })
     }
 }
 
@@ -75,9 +83,45 @@ fn step_of(line: &str) -> Option<u64> {
     rest[..rest.find([',', '}'])?].parse().ok()
 }
 
+/// Returns the quoted names of the values of a line.
+fn names_of(line: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = line.strip_prefix(START).unwrap_or_default();
+    // A name follows each comma outside of a string.
+    while let Some((_, member)) = rest.split_once(',') {
+        let Some(end) = end_of_string(member) else { break };
+        names.push(member[..end].to_string());
+        rest = &member[end..];
+        if let Some(value) = rest.strip_prefix(":\"") {
+            rest = &value[value.find('"').map_or(value.len(), |end| end + 1)..];
+        }
+    }
+    names
+}
+
+/// Returns the number of bytes of the quoted string with which a text begins.
+fn end_of_string(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.char_indices().skip(1).find_map(|(at, c)| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends.then_some(at + 1)
+    })
+}
+
+/// Returns a string, quoted and escaped.
+fn quoted(text: &str) -> String {
+    let mut line = String::new();
+    push_string(&mut line, text);
+    line
+}
+
 impl Logger for JsonLinesLogger {
     fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
         check_names("json_lines_logger", "step", values)?;
+        if self.resumed.contains(step, values.iter().map(|(name, _)| quoted(name))) {
+            return Ok(());
+        }
         let mut line = format!("{START}{step}");
         for &(name, value) in values {
             line.push(',');

@@ -14,6 +14,12 @@ pub(super) trait RunParts {
     fn position(&self) -> BatchPosition;
     fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
 
+    /// Returns the position of the loader as a state dict.
+    fn batches_state(&self) -> Result<StateDict>;
+
+    /// Returns to a position of the loader.
+    fn load_batches_state(&self, state: &StateDict) -> Result<()>;
+
     /// Begins the next epoch, or the rest of one.
     fn begin_batches(&mut self) -> Result<()>;
 
@@ -38,9 +44,13 @@ pub(super) trait RunParts {
     fn next_validation(&mut self) -> Option<Result<usize>>;
     fn evaluate_step(&mut self) -> Result<BatchScores>;
 
+    /// Ends the batches of an evaluation, also before the last one.
+    fn end_validation(&mut self) -> Result<()>;
+
     /// Returns the parts of the task and of the loaders.
     fn checkpoint(&self) -> Checkpoint<'_>;
     fn weights(&self) -> Result<StateDict>;
+    fn begin_fit(&mut self) -> Result<()>;
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
     fn end_epoch(&mut self) -> Result<()>;
     fn is_between_updates(&self) -> bool;
@@ -61,6 +71,8 @@ pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     validated: Option<EpochBatchIter<T::Batch>>,
     /// The present batch.
     batch: Option<T::Batch>,
+    /// The position of a loader that is evaluated in the middle of an epoch.
+    interrupted: Option<StateDict>,
 }
 
 impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
@@ -69,11 +81,27 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
         train: &'t mut dyn EpochLoader<T::Batch>,
         validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
     ) -> Self {
-        BoundRun { task, train: Some(train), validation, batches: None, validated: None, batch: None }
+        BoundRun {
+            task,
+            train: Some(train),
+            validation,
+            batches: None,
+            validated: None,
+            batch: None,
+            interrupted: None,
+        }
     }
 
     pub(super) fn evaluation(task: &'m mut T, batches: &'v mut dyn EpochLoader<T::Batch>) -> Self {
-        BoundRun { task, train: None, validation: Some(batches), batches: None, validated: None, batch: None }
+        BoundRun {
+            task,
+            train: None,
+            validation: Some(batches),
+            batches: None,
+            validated: None,
+            batch: None,
+            interrupted: None,
+        }
     }
 
     /// Keeps a batch, and returns its number of samples.
@@ -110,6 +138,19 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
         self.train.as_ref().map_or_else(|| Err(no_batch()), |train| train.sample_indices(position))
     }
 
+    fn batches_state(&self) -> Result<StateDict> {
+        let state = self.train.as_ref().map_or_else(|| Ok(Vec::new()), |train| train.as_stateful().state())?;
+        Ok(state.into_iter().collect())
+    }
+
+    fn load_batches_state(&self, state: &StateDict) -> Result<()> {
+        self.train.as_ref().map_or(Ok(()), |train| train.as_stateful().prepare_load(state)?.commit())
+    }
+
+    fn begin_fit(&mut self) -> Result<()> {
+        self.task.begin_fit()
+    }
+
     fn begin_batches(&mut self) -> Result<()> {
         self.batches = self.train.as_mut().map(|train| train.begin_epoch()).transpose()?;
         Ok(())
@@ -144,6 +185,12 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn begin_validation(&mut self) -> Result<BatchPosition> {
         let validation = self.validation.as_mut().ok_or_else(no_batch)?;
+        if validation.position().batch > 0 {
+            // The loader is within an epoch, for example of a training that was stopped: an evaluation reads a whole
+            // epoch, and the loader continues where it was.
+            self.interrupted = Some(validation.as_stateful().state()?.into_iter().collect());
+            drop(validation.begin_epoch()?);
+        }
         let position = validation.position();
         self.validated = Some(validation.begin_epoch()?);
         Ok(position)
@@ -152,15 +199,20 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
     fn next_validation(&mut self) -> Option<Result<usize>> {
         match self.validated.as_mut()?.next() {
             Some(batch) => Some(self.keep(batch)),
-            None => {
-                (self.validated, self.batch) = (None, None);
-                None
-            }
+            None => self.end_validation().err().map(Err),
         }
     }
 
     fn evaluate_step(&mut self) -> Result<BatchScores> {
         self.task.evaluate_step(self.batch.as_ref().ok_or_else(no_batch)?)
+    }
+
+    fn end_validation(&mut self) -> Result<()> {
+        (self.validated, self.batch) = (None, None);
+        match (self.interrupted.take(), &self.validation) {
+            (Some(state), Some(validation)) => validation.as_stateful().prepare_load(&state)?.commit(),
+            _ => Ok(()),
+        }
     }
 
     fn checkpoint(&self) -> Checkpoint<'_> {

@@ -1,14 +1,17 @@
 //! The files of a run: the state after the last epoch, and the weights of the best one.
 
 use pellucid_tensor::{Error, Result};
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
 
 /// The file of the state of the run.
 const LAST: &str = "last.safetensors";
 
 /// The file of the weights of the best epoch.
 const BEST: &str = "best.safetensors";
+
+/// The file that a run locks while it uses its directory.
+const LOCK: &str = "run.lock";
 
 /// Where a run reads and writes its state.
 #[derive(Default)]
@@ -18,20 +21,61 @@ pub(super) struct RunFiles {
     pub(super) every: Option<u64>,
     /// The file or folder that the next run continues from, and whether it must exist.
     pub(super) resume: Option<(PathBuf, bool)>,
+    /// Whether this trainer has written files.
+    pub(super) has_written: bool,
+}
+
+/// The lock of a directory of files. Dropping it, or the end of the process, releases it.
+pub(super) struct DirectoryLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Locks a directory, which proves that it is writable.
+    fn acquire(directory: &Path) -> Result<DirectoryLock> {
+        let path = directory.join(LOCK);
+        let file = File::create(&path).map_err(|error| Error::unwritable_file("fit", &path, &error))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let reason = "another run uses this directory; wait for its end, or choose another directory";
+                Err(Error::file("fit", directory, reason))
+            }
+            // Some file systems have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { path, _file: file }),
+        }
+    }
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // The lock is released with the file; a file that remains is locked by the next run.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl RunFiles {
-    /// Creates the folder of the files.
-    pub(super) fn create_folder(&self) -> Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        fs::create_dir_all(folder).map_err(|error| Error::unwritable_file("fit", folder, &error))
+    /// Creates the directory of the files, and locks it for this run.
+    pub(super) fn open_directory(&self) -> Result<Option<DirectoryLock>> {
+        let Some(directory) = &self.folder else { return Ok(None) };
+        if directory.exists() && !directory.is_dir() {
+            return Err(Error::file("fit", directory, "the path is a file; checkpoints() needs a directory"));
+        }
+        fs::create_dir_all(directory).map_err(|error| Error::unwritable_file("fit", directory, &error))?;
+        DirectoryLock::acquire(directory).map(Some)
     }
 
-    /// Returns the file from which the run continues, once.
-    pub(super) fn take_resumed(&mut self) -> Option<PathBuf> {
-        let (path, must_exist) = self.resume.take()?;
-        let file = if path.is_dir() { path.join(LAST) } else { path };
-        (must_exist || file.exists()).then_some(file)
+    /// Returns the directory if it has the state of a run that this one does not continue.
+    pub(super) fn replaced_directory(&self) -> Option<&Path> {
+        let last = self.last()?;
+        (!self.has_written && self.resume.is_none() && last.exists()).then_some(self.folder.as_deref()?)
+    }
+
+    /// Returns the file from which the run continues. It stays set until it is loaded.
+    pub(super) fn resumed_file(&self) -> Option<PathBuf> {
+        let (path, must_exist) = self.resume.as_ref()?;
+        let file = if path.is_dir() { path.join(LAST) } else { path.clone() };
+        (*must_exist || file.exists()).then_some(file)
     }
 
     /// Returns the path of the state of the run.

@@ -6,6 +6,7 @@
 //! | `supervised` | [`Supervised`]: the task of a model and a loss |
 //! | `loader` | [`EpochLoader`]: the batches |
 //! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
+//! | `validation` | losses and metrics of an epoch, and the choice of the best one |
 //! | `bound` | the task and the loaders of a run, without their types |
 //! | `files` | the files of the best and the last epoch |
 //! | `find_lr` | the learning-rate finder |
@@ -33,6 +34,7 @@ mod signals;
 mod state;
 mod supervised;
 mod task;
+mod validation;
 
 pub use event::{Callback, FitControl, StopReason, TrainingEvent};
 pub use find_lr::{FindLrOptions, LrCurve};
@@ -49,7 +51,7 @@ use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::schedule::Schedule;
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
-use pellucid_nn::{Layer, Parameter};
+use pellucid_nn::{Layer, Parameter, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 use run::RunCore;
 use schedules::{RunSchedule, ScheduleUnit};
@@ -230,8 +232,10 @@ where
         self.with_settings(|settings| settings.eager = true)
     }
 
-    /// Averages the weights over the steps, exponentially with this decay, and evaluates and saves the averages as the
-    /// weights of the best epoch. Running statistics of normalisations are not averaged.
+    /// Averages the weights over the steps, exponentially with this decay. The validations of [`fit`](Trainer::fit) use
+    /// the averages, and `best.safetensors` contains them; the model itself keeps its own weights, which
+    /// [`evaluate`](Trainer::evaluate) and [`predict`](Trainer::predict) use. Running statistics of normalisations are
+    /// not averaged.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a decay outside of [0, 1]; an error for a model whose parameters do not exist
@@ -241,6 +245,15 @@ where
         let averages = AveragedModel::try_new(self.task.model(), Average::Exponential(decay))?;
         self.task.set_averages(averages);
         Ok(self)
+    }
+
+    /// Copies the [averages](Trainer::ema) of the weights into the model. Does nothing without averages, and before the
+    /// first step.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    pub fn use_averages(&mut self) -> Result<()> {
+        self.task.use_averages()
     }
 
     /// Returns the model.
@@ -426,6 +439,14 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
+    /// Adds a part of the program to the state of the run in `last.safetensors`, such as the scaler of the inputs. The
+    /// names of the other parts are reserved: those of the task (`model`, `optimizer`), `batches`,
+    /// `validation_batches`, `run`, `history` and `schedule_0` and so on.
+    pub fn part(mut self, name: &str, part: impl Stateful + 'f) -> Self {
+        self.run.parts.push((name.to_string(), Box::new(part)));
+        self
+    }
+
     /// Shows nothing on standard error.
     pub fn quiet(mut self) -> Self {
         self.run.is_quiet = true;
@@ -441,8 +462,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// at once.
     ///
     /// # Errors
-    /// [`Error::Step`] for an error of a batch, a step or a validation; [`Error::File`] for files that cannot be read
-    /// or written; [`Error::Checkpoint`] for a resumed state that does not fit; the errors of callbacks and loggers. If
+    /// [`Error::Step`] for an error of a batch or a step; [`Error::Evaluation`] for one of a validation, after which the
+    /// state is saved, so that the run continues with this validation; [`Error::File`] for files that cannot be read or
+    /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not fit; the errors of callbacks and loggers. If
     /// the monitored value does not exist, [`Error::InvalidArgument`] with the names of all values.
     pub fn fit(
         &mut self,
@@ -453,11 +475,25 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and `accuracy` for example.
+    /// The weights are those in the model. After a run with [`ema`](Trainer::ema) these are not the averages, which
+    /// `best.safetensors` contains and [`use_averages`](Trainer::use_averages) copies into the model.
+    ///
+    /// A loader in the middle of an epoch is evaluated over a whole epoch, and continues where it was.
     ///
     /// # Errors
-    /// [`Error::Step`] for an error of a batch.
+    /// [`Error::Evaluation`] for an error of a batch or a metric; [`Error::InvalidArgument`] before the `fit` that
+    /// [resumes](Trainer::resume) a run.
     pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
-        self.run.evaluate(&mut BoundRun::evaluation(&mut self.task, batches))
+        if let Some(path) = self.run.files.resumed_file() {
+            let reason = format!(
+                "the state of {} is loaded by fit(), which was not called; call fit() first, or load the weights with \
+                 io::load()",
+                path.display()
+            );
+            return Err(Error::invalid("evaluate", reason));
+        }
+        let scores = self.run.evaluate(&mut BoundRun::evaluation(&mut self.task, batches), None)?;
+        scores.ok_or_else(|| Error::invalid("evaluate", "the evaluation was interrupted"))
     }
 
     /// Returns the task.

@@ -7,15 +7,16 @@ use super::files::RunFiles;
 use super::finite::is_refusal;
 use super::meter::LossMeter;
 use super::report::RunReport;
-use super::schedules::{RunSchedule, ScheduleUnit};
+use super::schedules::{RunSchedule, ScheduleUnit, check_schedules};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
-use super::state::{RunProgress, RunState};
+use super::state::RunState;
+use super::validation::{Improvement, push_rates, with_averages};
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use pellucid_data::BatchPosition;
-use pellucid_nn::Checkpoint;
 use pellucid_nn::optim::Optimizer;
+use pellucid_nn::{Checkpoint, StateDict, Stateful};
 use pellucid_tensor::{Error, Result};
 use std::time::Instant;
 
@@ -40,6 +41,10 @@ pub(super) struct RunCore<'f> {
     pub(super) is_quiet: bool,
     pub(super) state: RunState,
     pub(super) history: History,
+    /// Whether the last row of the history is of an epoch that continues.
+    has_partial_row: bool,
+    /// Parts of the program that the state of the run contains.
+    pub(super) parts: Vec<(String, Box<dyn Stateful + 'f>)>,
     pub(super) stop_reason: Option<StopReason>,
 }
 
@@ -61,16 +66,28 @@ impl<'f> RunCore<'f> {
             is_quiet: false,
             state: RunState::default(),
             history: History::default(),
+            has_partial_row: false,
+            parts: Vec::new(),
             stop_reason: None,
         })
     }
+}
+
+/// Why the steps of an epoch have ended.
+enum StepsEnd {
+    /// All batches were used. The run may have been asked to stop when an update needed further batches.
+    Exhausted(Option<StopReason>),
+    /// The run was stopped within the epoch, and its state is saved.
+    Stopped(StopReason),
+    /// The run has its number of steps.
+    Limit,
 }
 
 /// The number of successive losses that are not finite, after which a run with a scaler ends.
 const MAX_SKIPPED: u64 = 100;
 
 /// The number of steps in the values of an epoch. Loggers have it as an argument.
-const STEP: &str = "step";
+pub(super) const STEP: &str = "step";
 
 /// The largest number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;
@@ -86,6 +103,8 @@ impl RunCore<'_> {
 
     pub(super) fn fit(&mut self, parts: &mut dyn RunParts) -> Result<History> {
         self.stop_reason = None;
+        self.check_settings(&parts.optimizers())?;
+        let _lock = self.files.open_directory()?;
         let signals = TerminationSignals::watch()?;
         let mut report = RunReport::new(self.is_quiet);
         self.begin(parts, &report)?;
@@ -107,46 +126,26 @@ impl RunCore<'_> {
         Ok(self.history.clone())
     }
 
-    pub(super) fn evaluate(&mut self, parts: &mut dyn RunParts) -> Result<Scores> {
-        parts.apply_averages()?;
-        let scores = self.evaluate_weights(parts);
-        parts.restore_weights()?;
-        scores
-    }
-
-    fn evaluate_weights(&mut self, parts: &mut dyn RunParts) -> Result<Scores> {
-        self.metrics.iter_mut().for_each(|metric| metric.reset());
-        let (mut meter, mut sums) = (LossMeter::default(), RunProgress::default());
-        let mut position = parts.begin_validation()?;
-        while let Some(samples) = parts.next_validation() {
-            let samples = samples.map_err(|error| self.of_step(position, 0, error))?;
-            let scores = parts.evaluate_step().map_err(|error| self.of_step(position, samples, error))?;
-            meter.add(&mut sums, &scores.losses, samples as f64, false)?;
-            if let Some((output, target)) = &scores.predictions {
-                self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))?;
-            }
-            position.batch += 1;
-        }
-        meter.read(&mut sums)?;
-        let mut scores = means(&sums, "");
-        for metric in &self.metrics {
-            scores.push(metric.name(), metric.compute()?);
-        }
-        Ok(scores)
-    }
-
     /// Sets the first learning rates and loads a state.
     fn begin(&mut self, parts: &mut dyn RunParts, report: &RunReport) -> Result<()> {
         let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(&optimizers))?;
-        self.files.create_folder()?;
-        if let Some(path) = self.files.take_resumed() {
+        if let Some(directory) = self.files.replaced_directory() {
+            report.line(format_args!("replaces the files of an earlier run in {}", directory.display()));
+        }
+        if let Some(path) = self.files.resumed_file() {
             parts.prepare_load()?;
             let names = self.schedule_names();
             let checkpoint = self.whole_checkpoint(parts.checkpoint(), &names);
             pellucid_io::load_checkpoint(&path, checkpoint)?;
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
+        }
+        self.files.resume = None;
+        parts.begin_fit()?;
+        if self.has_partial_row {
+            self.history.remove_last();
+            self.has_partial_row = false;
         }
         let step = self.step();
         for open in self.opened_loggers.drain(..) {
@@ -181,37 +180,79 @@ impl RunCore<'_> {
         self.emit(TrainingEvent::EpochBegan { epoch })?;
         parts.begin_batches()?;
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
-        let stopped = self.run_steps(parts, signals, report)?;
+        let mut at_end = None;
+        let end = self.run_steps(parts, signals, report, &mut at_end)?;
         report.end_steps();
-        if let Some(reason) = stopped {
-            let verb = if reason == StopReason::Interrupted { "interrupted" } else { "stopped" };
-            report.line(format_args!("{verb} after step {}", self.step()));
-            parts.pause_batches()?;
-            return Ok(Some(reason));
-        }
+        let stopped = match end {
+            StepsEnd::Stopped(reason) => {
+                parts.pause_batches()?;
+                return Ok(Some(self.report_stop(reason, report)));
+            }
+            StepsEnd::Limit => {
+                parts.pause_batches()?;
+                self.save_last(parts)?;
+                return self.end_partial_epoch(parts, start, signals, report).map(Some);
+            }
+            StepsEnd::Exhausted(stopped) => stopped,
+        };
+        // After its last batch, a loader of known length is still in the epoch.
+        let at_end = match at_end {
+            Some(state) => state,
+            None => parts.batches_state()?,
+        };
         parts.end_batches();
         parts.end_epoch()?;
-        let scores = self.epoch_scores(parts, start)?;
-        let stopped = self.end_epoch(parts, &scores)?;
-        report.end_epoch(epoch, self.epochs, &scores);
-        if stopped == Some(StopReason::NotImproving) {
-            let best = self.state.0.borrow().best_epoch;
-            report.line(format_args!("stopped: no improvement since epoch {best}"));
+        let validated = match stopped {
+            None => self.validated_scores(parts, start, signals),
+            Some(_) => Ok(None),
+        };
+        match validated {
+            Ok(Some((scores, improvement))) => {
+                let stopped = self.end_epoch(parts, &scores, improvement)?;
+                report.end_epoch(epoch, self.epochs, &scores);
+                if stopped == Some(StopReason::NotImproving) {
+                    report.line(format_args!("stopped: {}", self.stagnation(parts.is_validated())));
+                }
+                Ok(stopped)
+            }
+            // The steps of the epoch are not lost: a run that continues begins with its validation.
+            Ok(None) => {
+                parts.load_batches_state(&at_end)?;
+                self.save_last(parts)?;
+                Ok(Some(self.report_stop(stopped.unwrap_or(StopReason::Interrupted), report)))
+            }
+            Err(error) => {
+                parts.load_batches_state(&at_end)?;
+                // The error of the validation is the one to report.
+                let _ = self.save_last(parts);
+                Err(error)
+            }
         }
-        Ok(stopped)
     }
 
-    /// Trains on the batches of an epoch. Returns the reason if the run ends within it.
+    fn report_stop(&self, reason: StopReason, report: &RunReport) -> StopReason {
+        let verb = if reason == StopReason::Interrupted { "interrupted" } else { "stopped" };
+        report.line(format_args!("{verb} after step {}", self.step()));
+        reason
+    }
+
+    /// Trains on the batches of an epoch, until they end or the run does. `at_end` becomes the state of a loader of
+    /// unknown length after its last batch.
     fn run_steps(
         &mut self,
         parts: &mut dyn RunParts,
         signals: &TerminationSignals,
         report: &RunReport,
-    ) -> Result<Option<StopReason>> {
+        at_end: &mut Option<StateDict>,
+    ) -> Result<StepsEnd> {
         let mut meter = LossMeter::default();
         let mut position = parts.position();
-        let mut ends = None;
-        while let Some(samples) = parts.next_batch() {
+        let (mut ends, count) = (None, parts.batch_count());
+        while count != Some(position.batch) {
+            if count.is_none() {
+                *at_end = Some(parts.batches_state()?);
+            }
+            let Some(samples) = parts.next_batch() else { break };
             let samples = samples.map_err(|error| self.of_step(position, 0, error))?;
             let is_first = self.step() == 0;
             let stops = self.run_step(samples, position, parts, &mut meter, report)?;
@@ -229,16 +270,22 @@ impl RunCore<'_> {
             if parts.is_between_updates() && (ends.is_some() || is_due) {
                 meter.read(&mut self.state.0.borrow_mut())?;
                 self.save_last(parts)?;
-                if ends.is_some() {
-                    return Ok(ends);
+                if let Some(reason) = ends {
+                    return Ok(StepsEnd::Stopped(reason));
                 }
             }
             if self.max_steps.is_some_and(|steps| step >= steps) {
-                break;
+                let is_last_batch = parts.batch_count() == Some(position.batch);
+                self.check_sums(&mut meter, position, parts)?;
+                // Gradients of steps without an update are used by the update that ends the epoch.
+                return Ok(match is_last_batch || !parts.is_between_updates() {
+                    true => StepsEnd::Exhausted(None),
+                    false => StepsEnd::Limit,
+                });
             }
         }
         self.check_sums(&mut meter, position, parts)?;
-        Ok(None)
+        Ok(StepsEnd::Exhausted(ends))
     }
 
     /// Trains on a batch. Returns true if a callback ends the run.
@@ -301,41 +348,26 @@ impl RunCore<'_> {
         Err(self.of_step(position, 0, Error::invalid("fit", reason)))
     }
 
-    /// Returns the values of an epoch, after its validation.
-    fn epoch_scores(&mut self, parts: &mut dyn RunParts, start: Instant) -> Result<Scores> {
-        let mut scores = Scores::default();
-        {
-            let progress = self.state.0.borrow();
-            scores.push(STEP, progress.step as f64);
-            means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
-        }
-        if parts.is_validated() {
-            let validated = self.evaluate(parts)?;
-            validated.iter().for_each(|(name, value)| scores.push(format!("validation_{name}"), value));
-        }
-        push_rates(parts, &mut scores);
-        scores.push("seconds", start.elapsed().as_secs_f64());
-        Ok(scores)
-    }
-
     /// Ends an epoch: history, schedules, files. Returns the reason if the run ends.
-    fn end_epoch(&mut self, parts: &mut dyn RunParts, scores: &Scores) -> Result<Option<StopReason>> {
-        let improved = self.note_monitored(scores, parts.is_validated())?;
+    fn end_epoch(
+        &mut self,
+        parts: &mut dyn RunParts,
+        scores: &Scores,
+        improvement: Improvement,
+    ) -> Result<Option<StopReason>> {
         {
             let progress = &mut *self.state.0.borrow_mut();
+            improvement.note(progress, true);
             progress.epoch += 1;
             progress.sums.clear();
             progress.weight = 0.0;
         }
-        let values: Vec<(&str, f64)> = scores.iter().collect();
-        self.history.try_push(&values)?;
+        self.log_epoch(scores)?;
         let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
         let (epoch, step) = (self.epoch(), self.step());
-        let logged: Vec<(&str, f64)> = values.into_iter().filter(|(name, _)| *name != STEP).collect();
-        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))?;
         tracing::info!(epoch, step, %scores, "completed an epoch");
-        if improved {
+        if improvement.is_best {
             self.save_best(parts)?;
         }
         self.save_last(parts)?;
@@ -347,40 +379,60 @@ impl RunCore<'_> {
         })
     }
 
-    /// Compares the monitored value with the best one. Returns true if it has improved.
-    fn note_monitored(&mut self, scores: &Scores, is_validated: bool) -> Result<bool> {
-        let default = if is_validated { "validation_loss" } else { "train_loss" };
-        let (name, goal) = match &self.monitor {
-            Some((name, goal)) => (name.as_str(), *goal),
-            None => (default, Goal::Minimize),
+    /// Ends a run within an epoch, which a run of more steps continues: validates and logs, without a change of the
+    /// progress other than the best value.
+    fn end_partial_epoch(
+        &mut self,
+        parts: &mut dyn RunParts,
+        start: Instant,
+        signals: &TerminationSignals,
+        report: &RunReport,
+    ) -> Result<StopReason> {
+        let Some((scores, improvement)) = self.validated_scores(parts, start, signals)? else {
+            return Ok(self.report_stop(StopReason::Interrupted, report));
         };
-        let value = match scores.get(name) {
-            Some(value) => value,
-            // A task of its own need not have a loss of this name: the first one decides.
-            None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
-            None => {
-                let names = scores.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
-                return Err(Error::invalid("monitor", format!("there is no value `{name}`; the values are {names}")));
-            }
-        };
-        let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
-        let progress = &mut *self.state.0.borrow_mut();
-        let least = match goal {
-            Goal::Maximize => progress.best + min_delta,
-            Goal::Minimize => progress.best - min_delta,
-        };
-        let improved = goal.is_better(value, least);
-        if improved {
-            (progress.best, progress.best_epoch, progress.waited) = (value, progress.epoch + 1, 0);
-        } else {
-            progress.waited += 1;
+        improvement.note(&mut self.state.0.borrow_mut(), false);
+        self.log_epoch(&scores)?;
+        self.has_partial_row = true;
+        if improvement.is_best {
+            self.save_best(parts)?;
         }
-        Ok(improved)
+        let epoch = self.epoch() + 1;
+        report.end_epoch(epoch, self.epochs, &scores);
+        self.emit(TrainingEvent::EpochEnded { epoch, scores: &scores })?;
+        Ok(StopReason::Completed)
+    }
+
+    /// Adds the values of an epoch to the history and the logs.
+    fn log_epoch(&mut self, scores: &Scores) -> Result<()> {
+        let values: Vec<(&str, f64)> = scores.iter().collect();
+        self.history.try_push(&values)?;
+        let logged: Vec<(&str, f64)> = values.into_iter().filter(|(name, _)| *name != STEP).collect();
+        let step = self.step();
+        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))
+    }
+
+    /// Returns an error for settings that contradict each other.
+    fn check_settings(&self, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
+        check_schedules(&self.schedules, optimizers)?;
+        if let Some(EarlyStopping { min_delta, .. }) = self.early_stopping
+            && (min_delta.is_nan() || min_delta < 0.0)
+        {
+            return Err(Error::invalid("early_stopping", format!("min_delta must be at least 0, got {min_delta}")));
+        }
+        let names: Vec<String> = self.metrics.iter().map(|metric| metric.name()).collect();
+        match names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
+            Some((_, name)) => Err(Error::invalid("metric", format!("two metrics have the name `{name}`"))),
+            None => Ok(()),
+        }
     }
 
     /// Adds the parts of the run to those of its task and its loaders.
     fn whole_checkpoint<'a>(&'a self, parts: Checkpoint<'a>, schedule_names: &'a [String]) -> Checkpoint<'a> {
         let mut checkpoint = parts.part("run", &self.state).part("history", &self.history);
+        for (name, part) in &self.parts {
+            checkpoint = checkpoint.part(name, &**part);
+        }
         for (name, schedule) in schedule_names.iter().zip(&self.schedules) {
             if let Some(scheduler) = &schedule.scheduler {
                 checkpoint = checkpoint.part(name, scheduler);
@@ -398,16 +450,14 @@ impl RunCore<'_> {
         let Some(path) = self.files.last() else { return Ok(()) };
         let names = self.schedule_names();
         pellucid_io::save_checkpoint(&path, self.whole_checkpoint(parts.checkpoint(), &names))?;
+        self.files.has_written = true;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
     }
 
     /// Writes the weights of the best epoch.
     fn save_best(&mut self, parts: &mut dyn RunParts) -> Result<()> {
         let Some(path) = self.files.best() else { return Ok(()) };
-        parts.apply_averages()?;
-        let saved = parts.weights().and_then(|weights| pellucid_io::save(&path, &weights));
-        parts.restore_weights()?;
-        saved?;
+        with_averages(parts, |parts| parts.weights().and_then(|weights| pellucid_io::save(&path, &weights)))?;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
     }
 
@@ -418,7 +468,7 @@ impl RunCore<'_> {
         Ok(control.stops)
     }
 
-    fn of_step(&self, position: BatchPosition, samples: usize, source: Error) -> Error {
+    pub(super) fn of_step(&self, position: BatchPosition, samples: usize, source: Error) -> Error {
         Error::Step {
             step: self.step() + 1,
             epoch: self.epoch() + 1,
@@ -432,7 +482,7 @@ impl RunCore<'_> {
     fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
         let origin = match parts.first_non_finite() {
             Some(name) => format!("the first tensor that is not finite is {name}"),
-            None => "its origin is unknown, because all tensors are finite with new random numbers".to_string(),
+            None => "its origin is unknown".to_string(),
         };
         let indices = match parts.sample_indices(position) {
             Ok(mut indices) => {
@@ -449,26 +499,5 @@ impl RunCore<'_> {
             "the loss is not finite: {origin}{indices}; lower the learning rate, clip the gradients, or check the samples"
         );
         self.of_step(position, samples, Error::invalid("fit", reason))
-    }
-}
-
-/// Returns the means of the losses.
-fn means(progress: &RunProgress, prefix: &str) -> Scores {
-    let mean = |(name, sum): &(String, f64)| (format!("{prefix}{name}"), sum / progress.weight);
-    Scores(progress.sums.iter().map(mean).collect())
-}
-
-/// Returns the learning rate of the first group. A checkpoint contains it in `f32`, so it is the shortest decimal
-/// number that rounds to this value, before and after a resumption.
-fn rate(optimizer: &dyn Optimizer) -> f64 {
-    let rate = optimizer.lr();
-    (rate as f32).to_string().parse().unwrap_or(rate)
-}
-
-/// Adds the learning rates.
-fn push_rates(parts: &dyn RunParts, scores: &mut Scores) {
-    match parts.optimizers().as_slice() {
-        [(_, one)] => scores.push("lr", rate(*one)),
-        several => several.iter().for_each(|(name, optimizer)| scores.push(format!("lr_{name}"), rate(*optimizer))),
     }
 }

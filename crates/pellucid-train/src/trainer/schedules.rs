@@ -45,6 +45,29 @@ impl<'f> RunSchedule<'f> {
     }
 }
 
+/// Returns an error for schedules that would overwrite each other's rates, or whose optimizer is ambiguous.
+pub(super) fn check_schedules(
+    schedules: &[RunSchedule<'_>],
+    optimizers: &[(&'static str, &dyn Optimizer)],
+) -> Result<()> {
+    let Some((first, _)) = optimizers.first() else { return Ok(()) };
+    let names: Vec<&str> = schedules.iter().map(|schedule| schedule.optimizer.as_deref().unwrap_or(first)).collect();
+    if let Some(name) = names.iter().enumerate().find_map(|(k, name)| names[..k].contains(name).then_some(name)) {
+        let reason = format!(
+            "the optimizer `{name}` has two schedules, which would overwrite each other's rates; combine them in a \
+             ChainedScheduler"
+        );
+        return Err(Error::invalid("schedule", reason));
+    }
+    if optimizers.len() > 1 && schedules.iter().any(|schedule| schedule.optimizer.is_none()) {
+        let names = optimizers.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+        let reason =
+            format!("the task has the optimizers {names}; name one by schedule_steps_of or schedule_epochs_of");
+        return Err(Error::invalid("schedule", reason));
+    }
+    Ok(())
+}
+
 fn find<'a>(optimizers: &[(&'static str, &'a dyn Optimizer)], name: Option<&str>) -> Result<&'a dyn Optimizer> {
     let found = match name {
         None => optimizers.first(),

@@ -17,6 +17,8 @@ pub(super) struct RunProgress {
     pub(super) weight: f64,
     /// The best monitored value; NaN before the first.
     pub(super) best: f64,
+    /// The value that an improvement is compared with; NaN before the first.
+    pub(super) reference: f64,
     /// The epoch of the best value, from 1.
     pub(super) best_epoch: u64,
     /// The number of epochs since the monitored value improved.
@@ -33,6 +35,7 @@ impl Default for RunProgress {
             sums: Vec::new(),
             weight: 0.0,
             best: f64::NAN,
+            reference: f64::NAN,
             best_epoch: 0,
             waited: 0,
             skipped: 0,
@@ -59,7 +62,7 @@ impl Stateful for RunState {
         let progress = self.0.borrow();
         let counts = RunState::counts(&progress).into_iter();
         let counts = counts.map(|(name, count)| (name.to_string(), Tensor::scalar(count as i64, DType::I64)));
-        let numbers = [("best", progress.best), ("weight", progress.weight)];
+        let numbers = [("best", progress.best), ("reference", progress.reference), ("weight", progress.weight)];
         let numbers = numbers.into_iter().map(|(name, number)| (name.to_string(), Tensor::from(number)));
         let sums = progress.sums.iter().map(|(name, sum)| (format!("{SUM}{name}"), Tensor::from(*sum)));
         Ok(counts.chain(numbers).chain(sums).collect())
@@ -84,6 +87,7 @@ impl Stateful for RunState {
             waited: count("waited")?,
             skipped: count("skipped")?,
             best: fixed["best"].try_item()?,
+            reference: fixed["reference"].try_item()?,
             weight: fixed["weight"].try_item()?,
             sums: Vec::with_capacity(sums.len()),
         };

@@ -7,7 +7,7 @@ use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::{
     AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
-use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, in_evaluation_mode};
+use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, in_evaluation_mode, is_in_evaluation_mode};
 use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, enable_grad, no_grad, ops};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -369,6 +369,14 @@ where
         self.captured.optimizer()
     }
 
+    /// Copies the averaged weights into the model, if the trainer averages them.
+    pub(super) fn use_averages(&mut self) -> Result<()> {
+        self.state.apply_averages()?;
+        let averages = self.model().try_state_dict();
+        self.state.restore_weights()?;
+        self.model().load_state_dict(&averages?)
+    }
+
     /// Returns the averaged weights, if the trainer [averages](super::Trainer::ema) them.
     pub fn averages(&self) -> Option<&AveragedModel> {
         self.state.averages.as_ref()
@@ -404,6 +412,14 @@ where
 
     fn train_step(&mut self, batch: &(X, Tensor)) -> Result<NamedScalars> {
         self.with_parts(Some(batch), |state, step| state.train_step(step))
+    }
+
+    fn begin_fit(&mut self) -> Result<()> {
+        // Parts of a model that are in evaluation mode, such as frozen statistics, stay so.
+        if is_in_evaluation_mode(self.model()) {
+            self.model().train();
+        }
+        Ok(())
     }
 
     fn end_epoch(&mut self) -> Result<()> {

@@ -113,6 +113,15 @@ pub trait TrainingTask {
     /// Returns the optimizers with their names, whose learning rates the trainer schedules and logs.
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
 
+    /// Prepares a run, before its first step or after an interruption. A [`Supervised`](super::Supervised) task sets
+    /// its model to training mode, unless a part of the model has it already.
+    ///
+    /// # Errors
+    /// The errors of the preparation.
+    fn begin_fit(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends an epoch, for example by an update with gradients that were accumulated over fewer steps than usual.
     ///
     /// # Errors

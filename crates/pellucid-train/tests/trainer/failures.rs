@@ -59,7 +59,7 @@ fn an_error_of_a_sample_names_it() {
     let mut loader = DataLoader::new(data, LoaderOptions { batch_size: 5, workers: 1, ..Default::default() });
     let mut run = trainer();
     let error = run.fit(&mut loader, None).unwrap_err();
-    let expected = "step 2 (batch 2 of epoch 1, 0 samples): sample 7: decode: the image is truncated";
+    let expected = "step 2 (batch 2 of epoch 1): sample 7: decode: the image is truncated";
     assert_eq!(error.to_string(), expected);
     assert_eq!(run.step(), 1);
 }

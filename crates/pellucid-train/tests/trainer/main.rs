@@ -5,6 +5,7 @@
 mod scratch;
 
 mod bits;
+mod continued;
 mod endings;
 mod failures;
 mod killed;

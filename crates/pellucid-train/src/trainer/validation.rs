@@ -1,0 +1,182 @@
+//! The validation of a run: losses and metrics of an epoch, and the choice of the best one.
+
+use super::bound::RunParts;
+use super::meter::LossMeter;
+use super::run::{RunCore, STEP};
+use super::scores::Scores;
+use super::signals::TerminationSignals;
+use super::state::RunProgress;
+use crate::metrics::Goal;
+use pellucid_nn::optim::Optimizer;
+use pellucid_tensor::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
+
+/// How the monitored value of an epoch compares with those of the earlier epochs.
+#[derive(Clone, Copy)]
+pub(super) struct Improvement {
+    value: f64,
+    pub(super) is_best: bool,
+    /// Whether the value is better than the reference by more than `min_delta`.
+    exceeds_min_delta: bool,
+}
+
+impl Improvement {
+    /// Changes the best value, and what early stopping counts if `ends_epoch` is set.
+    pub(super) fn note(self, progress: &mut RunProgress, ends_epoch: bool) {
+        if self.is_best {
+            (progress.best, progress.best_epoch) = (self.value, progress.epoch + 1);
+        }
+        if ends_epoch && self.exceeds_min_delta {
+            (progress.reference, progress.waited) = (self.value, 0);
+        } else if ends_epoch {
+            progress.waited += 1;
+        }
+    }
+}
+
+/// Calls `f` while the model contains the averages of its weights, if the task averages them. The weights return also
+/// after a panic.
+pub(super) fn with_averages<R>(parts: &mut dyn RunParts, f: impl FnOnce(&mut dyn RunParts) -> Result<R>) -> Result<R> {
+    parts.apply_averages()?;
+    let result = catch_unwind(AssertUnwindSafe(|| f(parts)));
+    parts.restore_weights()?;
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+impl RunCore<'_> {
+    /// Returns the losses and the metrics of the weights in the model; `None` after a signal.
+    pub(super) fn evaluate(
+        &mut self,
+        parts: &mut dyn RunParts,
+        signals: Option<&TerminationSignals>,
+    ) -> Result<Option<Scores>> {
+        self.metrics.iter_mut().for_each(|metric| metric.reset());
+        let batches = parts.begin_validation()?.batch;
+        let scores = self.evaluate_batches(parts, signals, batches);
+        parts.end_validation()?;
+        scores
+    }
+
+    fn evaluate_batches(
+        &mut self,
+        parts: &mut dyn RunParts,
+        signals: Option<&TerminationSignals>,
+        mut batch: usize,
+    ) -> Result<Option<Scores>> {
+        let (mut meter, mut sums) = (LossMeter::default(), RunProgress::default());
+        while let Some(samples) = parts.next_validation() {
+            batch += 1;
+            let of_batch =
+                |samples: usize| move |error: Error| Error::Evaluation { batch, samples, source: Box::new(error) };
+            let samples = samples.map_err(of_batch(0))?;
+            let scores = parts.evaluate_step().map_err(of_batch(samples))?;
+            meter.add(&mut sums, &scores.losses, samples as f64, false)?;
+            if let Some((output, target)) = &scores.predictions {
+                let updated = self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target));
+                updated.map_err(of_batch(samples))?;
+            }
+            if signals.is_some_and(TerminationSignals::arrived) {
+                return Ok(None);
+            }
+        }
+        meter.read(&mut sums)?;
+        let mut scores = means(&sums, "");
+        for metric in &self.metrics {
+            scores.push(metric.name(), metric.compute()?);
+        }
+        Ok(Some(scores))
+    }
+
+    /// Returns the values of an epoch after its validation, and how they compare with earlier ones; `None` after a
+    /// signal.
+    pub(super) fn validated_scores(
+        &mut self,
+        parts: &mut dyn RunParts,
+        start: Instant,
+        signals: &TerminationSignals,
+    ) -> Result<Option<(Scores, Improvement)>> {
+        let mut scores = Scores::default();
+        {
+            let progress = self.state.0.borrow();
+            scores.push(STEP, progress.step as f64);
+            means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
+        }
+        if parts.is_validated() {
+            let validated = with_averages(parts, |parts| self.evaluate(parts, Some(signals)))?;
+            let Some(validated) = validated else { return Ok(None) };
+            validated.iter().for_each(|(name, value)| scores.push(format!("validation_{name}"), value));
+        }
+        push_rates(parts, &mut scores);
+        scores.push("seconds", start.elapsed().as_secs_f64());
+        let improvement = self.compare(&scores, parts.is_validated())?;
+        Ok(Some((scores, improvement)))
+    }
+
+    /// Returns the name of the monitored value, and its direction.
+    fn monitored(&self, is_validated: bool) -> (&str, Goal) {
+        match &self.monitor {
+            Some((name, goal)) => (name, *goal),
+            None if is_validated => ("validation_loss", Goal::Minimize),
+            None => ("train_loss", Goal::Minimize),
+        }
+    }
+
+    /// Compares the monitored value with the earlier ones.
+    fn compare(&self, scores: &Scores, is_validated: bool) -> Result<Improvement> {
+        let (name, goal) = self.monitored(is_validated);
+        let value = match scores.get(name) {
+            Some(value) => value,
+            // A task of its own need not have a loss of this name: the first one decides.
+            None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
+            None => {
+                let names = scores.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+                return Err(Error::invalid("monitor", format!("there is no value `{name}`; the values are {names}")));
+            }
+        };
+        let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
+        let progress = self.state.0.borrow();
+        let least = match goal {
+            Goal::Maximize => progress.reference + min_delta,
+            Goal::Minimize => progress.reference - min_delta,
+        };
+        // The first epoch is the best so far, whatever its value.
+        let is_best = progress.best_epoch == 0 || goal.is_better(value, progress.best);
+        Ok(Improvement { value, is_best, exceeds_min_delta: goal.is_better(value, least) })
+    }
+
+    /// Returns why a run has stopped early.
+    pub(super) fn stagnation(&self, is_validated: bool) -> String {
+        let (name, _) = self.monitored(is_validated);
+        let progress = self.state.0.borrow();
+        match progress.best.is_nan() {
+            true => format!("`{name}` is NaN in all epochs"),
+            false => format!("no improvement of `{name}` since epoch {}", progress.epoch - progress.waited),
+        }
+    }
+}
+
+/// Returns the means of the losses.
+fn means(progress: &RunProgress, prefix: &str) -> Scores {
+    let mean = |(name, sum): &(String, f64)| (format!("{prefix}{name}"), sum / progress.weight);
+    Scores(progress.sums.iter().map(mean).collect())
+}
+
+/// Returns the learning rate of a group. A checkpoint contains it in `f32`, so it is the shortest decimal number that
+/// rounds to this value, before and after a resumption.
+fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
+    let rate = optimizer.group_lr(group);
+    (rate as f32).to_string().parse().unwrap_or(rate)
+}
+
+/// Adds the learning rates: `lr` is the one of the first group, `lr_1` that of the second; the rates of one of several
+/// optimizers begin with `lr_` and its name.
+pub(super) fn push_rates(parts: &dyn RunParts, scores: &mut Scores) {
+    let optimizers = parts.optimizers();
+    for (name, optimizer) in &optimizers {
+        let prefix = if optimizers.len() == 1 { "lr".to_string() } else { format!("lr_{name}") };
+        scores.push(prefix.clone(), rate(*optimizer, 0));
+        (1..optimizer.group_count())
+            .for_each(|group| scores.push(format!("{prefix}_{group}"), rate(*optimizer, group)));
+    }
+}

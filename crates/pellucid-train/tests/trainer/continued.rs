@@ -1,0 +1,353 @@
+//! Runs that are stopped, evaluated, continued or started at moments that are not the end of an epoch.
+
+use crate::runs::{SmallTrainer, alone, bits, model, points, trainer};
+use crate::scratch::{Scratch, names};
+use pellucid::data::{DataLoader, StandardScaler, from_fn};
+use pellucid::nn::optim::schedule::ExponentialLr;
+use pellucid::nn::{Checkpoint, Dropout};
+use pellucid::prelude::*;
+use pellucid::train::metrics::{Accuracy, Goal, Metric};
+use pellucid::train::{EarlyStopping, FitControl, StopReason, TrainingEvent};
+use pellucid::{Error, io};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A callback that ends the run after a step.
+fn stop_after(
+    stopped_at: u64,
+) -> impl FnMut(&TrainingEvent<'_>, &mut FitControl) -> pellucid::Result<()> + Send + 'static {
+    move |event, control| {
+        if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
+            control.stop();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stop_between_updates_ends_the_run_at_the_next_update_or_the_end_of_the_epoch() {
+    let _alone = alone();
+    for (accumulate, stopped_at, ends_at) in [(3, 7, 8), (3, 8, 8), (3, 4, 6), (100, 3, 8), (100, 12, 16)] {
+        let scratch = Scratch::new(&format!("trainer-between-{accumulate}-{stopped_at}"));
+        let run = || trainer().epochs(4).accumulate(accumulate);
+        let (mut train, mut validation) = points();
+        let mut expected = run();
+        expected.fit(&mut train, Some(&mut validation)).unwrap();
+        let (mut train, mut validation) = points();
+        let mut first = run().checkpoints(&scratch.0).callback(stop_after(stopped_at));
+        first.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!((first.stop_reason(), first.step()), (Some(StopReason::Requested), ends_at));
+        drop(first);
+        let (mut train, mut validation) = points();
+        let mut resumed = run().resume(&scratch.0);
+        let history = resumed.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(bits(resumed.model()), bits(expected.model()), "stopped at {stopped_at} of {accumulate}");
+        assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 24.0, 32.0]);
+    }
+}
+
+#[test]
+fn a_run_of_more_steps_continues_within_the_epoch() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().steps(21);
+    let whole = expected.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(whole.column("step").unwrap(), [8.0, 16.0, 21.0]);
+
+    let scratch = Scratch::new("trainer-more-steps");
+    let (mut train, mut validation) = points();
+    let mut run = trainer().steps(5).checkpoints(&scratch.0);
+    let part = run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(part.column("step").unwrap(), [5.0]);
+    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors"]);
+    let mut run = run.steps(21);
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 21.0]);
+    assert_eq!(bits(run.model()), bits(expected.model()));
+
+    let scratch = Scratch::new("trainer-more-steps-resumed");
+    let (mut train, mut validation) = points();
+    trainer().steps(5).checkpoints(&scratch.0).fit(&mut train, Some(&mut validation)).unwrap();
+    let (mut train, mut validation) = points();
+    let mut resumed = trainer().steps(21).resume(&scratch.0);
+    let history = resumed.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(history.column("train_loss").unwrap(), whole.column("train_loss").unwrap());
+    assert_eq!(bits(resumed.model()), bits(expected.model()));
+}
+
+#[test]
+fn an_evaluation_in_the_middle_of_an_epoch_reads_all_samples_and_changes_no_run() {
+    let _alone = alone();
+    let (mut train, _) = points();
+    let mut expected = trainer().epochs(3);
+    expected.fit(&mut train, None).unwrap();
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(3).callback(stop_after(3));
+    run.fit(&mut train, None).unwrap();
+    let position = train.position();
+    let found = run.evaluate(&mut train).unwrap();
+    assert_eq!(train.position(), position);
+    let (mut fresh, _) = points();
+    let all = run.evaluate(&mut fresh).unwrap();
+    assert!((found["loss"] - all["loss"]).abs() < 1e-6, "{found} and {all}");
+    run.fit(&mut train, None).unwrap();
+    assert_eq!(bits(run.model()), bits(expected.model()));
+}
+
+#[test]
+fn evaluations_use_the_weights_in_the_model() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-weights");
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(2).ema(0.9).checkpoints(&scratch.0);
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    let own = run.evaluate(&mut validation).unwrap()["loss"];
+    let averaged = history.last("validation_loss").unwrap();
+    assert_ne!(own, averaged);
+    run.use_averages().unwrap();
+    assert!((run.evaluate(&mut validation).unwrap()["loss"] - averaged).abs() < 1e-6);
+    let best = history.column("validation_loss").unwrap().into_iter().fold(f64::INFINITY, f64::min);
+    run.model().load_state_dict(&io::load(scratch.0.join("best.safetensors")).unwrap()).unwrap();
+    assert!((run.evaluate(&mut validation).unwrap()["loss"] - best).abs() < 1e-6);
+}
+
+#[test]
+fn a_model_in_evaluation_mode_is_trained_in_training_mode() {
+    let _alone = alone();
+    let (mut train, _) = points();
+    let mut expected = trainer();
+    expected.fit(&mut train, None).unwrap();
+    let (mut train, _) = points();
+    let mut run = trainer();
+    run.model().eval();
+    run.fit(&mut train, None).unwrap();
+    assert_eq!(bits(run.model()), bits(expected.model()));
+
+    // A part in evaluation mode stays there.
+    let frozen = Dropout::new(0.9);
+    let model = sequential![Linear::new(4, 4), frozen.clone(), Dropout::new(0.1), Linear::new(4, 2)];
+    model[1].eval();
+    let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet();
+    run.fit(&mut train, None).unwrap();
+    let x = Tensor::ones([2, 4], DType::F32);
+    assert_eq!(model[1].forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
+}
+
+/// A metric with given values, one for each epoch.
+struct Given(Vec<f64>, usize);
+
+impl Metric for Given {
+    fn name(&self) -> String {
+        "given".into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+
+    fn reset(&mut self) {
+        self.1 += 1;
+    }
+
+    fn update(&mut self, _: &Tensor, _: &Tensor) -> pellucid::Result<()> {
+        Ok(())
+    }
+
+    fn compute(&self) -> pellucid::Result<f64> {
+        Ok(self.0[self.1 - 1])
+    }
+}
+
+/// Returns a run whose monitored metric has these values, and the epochs whose weights were saved as the best.
+fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<u64>) {
+    let scratch = Scratch::new(&format!("trainer-given-{}-{}", values.len(), options.min_delta));
+    let saved: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
+    let (kept, epoch) = (saved.clone(), AtomicUsize::new(0));
+    let (mut train, mut validation) = points();
+    let mut run = trainer()
+        .epochs(values.len() as u64)
+        .metric(Given(values.to_vec(), 0))
+        .monitor("validation_given", Goal::Maximize)
+        .early_stopping(options)
+        .checkpoints(&scratch.0)
+        .callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+            match event {
+                TrainingEvent::EpochBegan { epoch: begun } => epoch.store(*begun as usize, Ordering::Relaxed),
+                TrainingEvent::Saved { path } if path.ends_with("best.safetensors") => {
+                    kept.lock().unwrap().push(epoch.load(Ordering::Relaxed) as u64);
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    let saved = saved.lock().unwrap().clone();
+    (run.stop_reason().unwrap(), saved)
+}
+
+#[test]
+fn the_best_weights_do_not_depend_on_min_delta() {
+    let _alone = alone();
+    let options = EarlyStopping { patience: 3, min_delta: 0.1 };
+    let (reason, saved) = given(&[0.50, 0.55, 0.58, 0.52, 0.9], options);
+    assert_eq!((reason, saved), (StopReason::NotImproving, vec![1, 2, 3]));
+    // Weights are saved although no epoch has a value.
+    let (reason, saved) = given(&[f64::NAN; 5], EarlyStopping { patience: 2, min_delta: 0.0 });
+    assert_eq!((reason, saved), (StopReason::NotImproving, vec![1]));
+    let (_, saved) = given(&[f64::NAN, 0.3, 0.2, 0.4], EarlyStopping { patience: 9, min_delta: 0.0 });
+    assert_eq!(saved, [1, 2, 4]);
+}
+
+#[test]
+fn contradicting_settings_are_errors() {
+    let _alone = alone();
+    let error = |run: SmallTrainer| {
+        let (mut train, _) = points();
+        let mut run = run;
+        run.fit(&mut train, None).unwrap_err().to_string()
+    };
+    let schedule = || ExponentialLr { gamma: 0.5 };
+    let found = error(trainer().schedule_epochs(schedule()).schedule_steps(schedule()));
+    assert!(found.contains("two schedules"), "{found}");
+    for min_delta in [f64::NAN, -1.0] {
+        let found = error(trainer().early_stopping(EarlyStopping { patience: 3, min_delta }));
+        assert!(found.contains("min_delta"), "{found}");
+    }
+    let found = error(trainer().metric(Accuracy::new()).metric(Accuracy::new()));
+    assert!(found.contains("two metrics have the name `accuracy`"), "{found}");
+}
+
+#[test]
+fn the_steps_before_an_error_of_a_validation_are_not_lost() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-validation-error");
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().epochs(3);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let samples = from_fn(20, move |index| match counted.fetch_add(1, Ordering::Relaxed) {
+        25 => Err(Error::InvalidArgument { op: "disk", reason: "the sample is gone".into() }),
+        _ => Ok((Tensor::zeros([4], DType::F32), (index % 2) as i64)),
+    });
+    let options = LoaderOptions { batch_size: 7, ..Default::default() };
+    let mut failing = DataLoader::new(samples, options);
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(3).checkpoints(&scratch.0);
+    let error = run.fit(&mut train, Some(&mut failing)).unwrap_err();
+    assert!(matches!(error, Error::Evaluation { batch: 1, samples: 0, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with("evaluation (batch 1): sample 5: disk:"), "{text}");
+    assert_eq!(run.step(), 16);
+    // The same run continues with the validation, and so does another one.
+    run.fit(&mut train, Some(&mut failing)).unwrap();
+    assert_eq!(bits(run.model()), bits(expected.model()));
+    assert_eq!(run.history().column("step").unwrap(), [8.0, 16.0, 24.0]);
+}
+
+#[test]
+fn a_failed_resumption_is_not_forgotten() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-failed-resumption");
+    let (mut train, _) = points();
+    let mut run = trainer().resume(&scratch.0).checkpoints(&scratch.0);
+    for _ in 0..2 {
+        assert!(matches!(run.fit(&mut train, None), Err(Error::File { .. })));
+        assert_eq!(run.step(), 0);
+    }
+    let (mut train, mut validation) = points();
+    trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    let mut run = trainer().resume(&scratch.0);
+    let error = run.evaluate(&mut validation).unwrap_err().to_string();
+    assert!(error.contains("call fit() first"), "{error}");
+}
+
+#[test]
+fn two_runs_do_not_share_a_directory() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-directory");
+    let directory = scratch.0.clone();
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = tried.clone();
+    let second = move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+        if matches!(event, TrainingEvent::StepEnded { step: 2, .. }) {
+            let (mut train, _) = points();
+            let error = trainer().checkpoints(&directory).fit(&mut train, None).unwrap_err();
+            assert!(matches!(error, Error::File { .. }) && error.to_string().contains("another run"), "{error}");
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let (mut train, _) = points();
+    trainer().checkpoints(&scratch.0).callback(second).fit(&mut train, None).unwrap();
+    assert_eq!(tried.load(Ordering::Relaxed), 1);
+    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors"]);
+    // A path that cannot be a directory is an error before the first step.
+    let file = scratch.0.join("last.safetensors");
+    let (mut train, _) = points();
+    let mut run = trainer().checkpoints(&file);
+    assert!(run.fit(&mut train, None).unwrap_err().to_string().contains("needs a directory"));
+    assert_eq!(run.step(), 0);
+}
+
+#[test]
+fn a_panic_of_a_metric_leaves_the_weights_of_the_model() {
+    struct Panics(u32);
+    impl Metric for Panics {
+        fn name(&self) -> String {
+            "panics".into()
+        }
+
+        fn goal(&self) -> Goal {
+            Goal::Maximize
+        }
+
+        fn reset(&mut self) {
+            self.0 += 1;
+        }
+
+        fn update(&mut self, _: &Tensor, _: &Tensor) -> pellucid::Result<()> {
+            assert!(self.0 < 2, "the metric is broken");
+            Ok(())
+        }
+
+        fn compute(&self) -> pellucid::Result<f64> {
+            Ok(0.0)
+        }
+    }
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().epochs(2).ema(0.9);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(2).ema(0.9).metric(Panics(0));
+    catch_unwind(AssertUnwindSafe(|| run.fit(&mut train, Some(&mut validation)))).unwrap_err();
+    assert_eq!(bits(run.model()), bits(expected.model()));
+}
+
+#[test]
+fn the_state_of_a_run_has_parts_of_the_program() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-parts");
+    let scaler = StandardScaler::new();
+    scaler.fit(&Tensor::from([[1.0f32, 2.0], [3.0, 6.0]])).unwrap();
+    let (mut train, _) = points();
+    let model = model();
+    let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet().part("scaler", &scaler);
+    run = run.checkpoints(&scratch.0);
+    run.fit(&mut train, None).unwrap();
+    let restored = StandardScaler::new();
+    let file = scratch.0.join("last.safetensors");
+    io::load_checkpoint_parts(&file, Checkpoint::new().part("scaler", &restored)).unwrap();
+    let x = Tensor::from([[5.0f32, 4.0]]);
+    assert_eq!(restored.transform(&x).unwrap().to_vec::<f32>(), scaler.transform(&x).unwrap().to_vec::<f32>());
+    let (mut train, _) = points();
+    let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet().resume(&scratch.0);
+    let error = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(error.contains("scaler") && error.contains("load_parts()"), "{error}");
+}
