@@ -206,7 +206,7 @@ fn batches_have_the_requested_sizes_and_devices() {
 fn invalid_options_and_orders_are_errors() {
     let data = || TensorDataset::new(&[Tensor::arange(0i64, 4, 1)]);
     for (options, text) in [
-        (LoaderOptions { batch_size: 0, ..Default::default() }, "batch_size must be from 1"),
+        (LoaderOptions { batch_size: 0, ..Default::default() }, "batch_size must be at least 1"),
         (LoaderOptions { prefetch_factor: 0, ..Default::default() }, "prefetch_factor must be from 1"),
         (LoaderOptions { prefetch_factor: usize::MAX, ..Default::default() }, "prefetch_factor must be from 1"),
         (LoaderOptions { workers: usize::MAX, ..Default::default() }, "workers must be from 0"),

@@ -208,3 +208,30 @@ fn several_loggers_are_one() {
     let mut none: Vec<Box<dyn Logger>> = Vec::new();
     none.scalars(1, &[("loss", 0.5)]).unwrap();
 }
+
+/// A process that is killed after it has logged an epoch, and before it has saved its state, logs the epoch again.
+#[test]
+fn a_record_that_the_log_has_is_not_repeated() {
+    let scratch = Scratch::new();
+    let (csv, json) = (scratch.join("log.csv"), scratch.join("log.jsonl"));
+    let epoch: &[(&str, f64)] = &[("a,\"b\\", 1.5), ("loss", f64::NAN), ("seconds", 1.0)];
+    let again: &[(&str, f64)] = &[("a,\"b\\", 1.5), ("loss", f64::NAN), ("seconds", 2.0)];
+    let mut logs: [Box<dyn Logger>; 2] =
+        [Box::new(CsvLogger::new(&csv).unwrap()), Box::new(JsonLinesLogger::new(&json).unwrap())];
+    for log in &mut logs {
+        log.scalars(3, &[("loss", 0.5)]).unwrap();
+        log.scalars(4, &[("loss", 0.25)]).unwrap();
+        log.scalars(4, epoch).unwrap();
+    }
+    let before = [&csv, &json].map(|path| std::fs::read_to_string(path).unwrap());
+    let mut logs: [Box<dyn Logger>; 2] =
+        [Box::new(CsvLogger::resume(&csv, 4).unwrap()), Box::new(JsonLinesLogger::resume(&json, 4).unwrap())];
+    logs.iter_mut().for_each(|log| log.scalars(4, again).unwrap());
+    assert_eq!([&csv, &json].map(|path| std::fs::read_to_string(path).unwrap()), before);
+    for log in &mut logs {
+        log.scalars(4, &[("loss", 0.5), ("seconds", 1.0)]).unwrap();
+        log.scalars(5, again).unwrap();
+    }
+    let lines = [&csv, &json].map(|path| std::fs::read_to_string(path).unwrap().lines().count());
+    assert_eq!(lines, [6, 5]);
+}
