@@ -212,10 +212,15 @@ mod tests {
 
     #[test]
     fn the_smallest_case_of_every_row_runs() {
+        let mut failed = Vec::new();
         for row in rows::rows() {
             for case in Case::all(&row, 0) {
-                case.run_once();
+                if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run_once())) {
+                    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                    failed.push(format!("{} {}: {text}", row.op, row.torch));
+                }
             }
         }
+        assert!(failed.is_empty(), "{}", failed.join("\n"));
     }
 }

@@ -195,7 +195,7 @@ fn resampling() -> Vec<Row> {
         })
         .shapes(images),
         Row::new("affine_grid", "F.affine_grid(a, (a.shape[0], 1, 64, 64), align_corners=False)", |t, _| {
-            t[0].affine_grid(&[t[0].shape()[0], 1, 64, 64], false)
+            t[0].affine_grid(&[64, 64], false)
         })
         .shapes(|n| vec![vec![[1, 8, 128][n], 2, 3]]),
     ]

@@ -135,7 +135,7 @@ fn rearrangements() -> Vec<Row> {
         Row::new("repeat", "a.repeat_interleave(2, {d})", |t, s| t[0].repeat(2, s.axis)).shapes(cubes).axes(3),
         Row::new("rot90", "torch.rot90(a, 1, [0, 1])", |t, _| t[0].rot90(1, [0, 1])).shapes(squares),
         Row::new("tile", "a.repeat(2, 2)", |t, _| t[0].tile((2, 2))),
-        Row::new("einops_repeat", "a.unsqueeze(1).expand(-1, 2, -1).reshape(-1, a.shape[1])", |t, _| {
+        Row::new("repeat", "a.unsqueeze(1).expand(-1, 2, -1).reshape(-1, a.shape[1])", |t, _| {
             ops::einops::repeat(&t[0], "i j -> (i k) j", &[("k", 2)]).expect("the pattern fits")
         }),
         Row::new("tril", "a.tril()", |t, _| t[0].tril(0)),
