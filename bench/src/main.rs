@@ -3,6 +3,7 @@
 //! ```text
 //! pellucid-bench [--threads N] [--only W3,W6]
 //! pellucid-bench --vs "python bench/torch_operations.py {}" [--rounds 5] [--only attention]
+//! pellucid-bench --sweep [--vs "python bench/sweep.py"] [--rounds 5] [--largest 1] [--only softmax,cumsum]
 //! ```
 //!
 //! A line contains `peer` ("pellucid"), `workload`, `variant` ("" for separate eager operations, "formula" for one
@@ -15,6 +16,10 @@
 //! With `--vs`, Pellucid and another program run alternately, workload by workload. The program is called with the name
 //! of the workload in place of `{}` (or as the last argument) and prints lines of the same form. The output is the
 //! ratio of the lower quartiles, Pellucid's to the other program's, as the median over the rounds.
+//!
+//! With `--sweep`, every operation runs at three sizes (`--largest` is the last of 0, 1 and 2), in several layouts, axes
+//! and dtypes, forward and with its gradient, in turn with one process of PyTorch. A line has microseconds and the ratio
+//! of each case; a summary in Markdown follows.
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
@@ -64,7 +69,10 @@ impl Arguments {
             match name.as_str() {
                 "--threads" => parsed.threads = number()?,
                 "--rounds" => parsed.rounds = number()?,
-                "--largest" => parsed.largest = number()?.min(2),
+                "--largest" => {
+                    let largest = value.parse().ok().filter(|&step| step <= 2);
+                    parsed.largest = largest.ok_or(format!("{name} needs 0, 1 or 2, got {value}"))?;
+                }
                 "--only" => parsed.only.extend(value.split(',').map(String::from)),
                 "--child" => parsed.child = Some(value),
                 "--vs" => parsed.vs = Some(value),
@@ -131,9 +139,19 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Times every operation beside the program of `--vs`.
+/// Times every operation beside the program of `--vs`, in a process with this number of threads.
 fn sweep(arguments: Arguments) -> ExitCode {
     let Arguments { threads, only, vs: peer, rounds, largest, .. } = arguments;
+    const VARIABLE: &str = "PELLUCID_NUM_THREADS";
+    if std::env::var(VARIABLE).ok() != Some(threads.to_string()) {
+        let program = std::env::current_exe().expect("the operating system reports the path of this program");
+        let mut process = Command::new(program);
+        process.args(std::env::args().skip(1)).env(VARIABLE, threads.to_string()).env("THREADS", threads.to_string());
+        return match process.status() {
+            Ok(status) if status.success() => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        };
+    }
     let ceilings = Ceilings::measure(threads);
     println!("{}", ceilings.line(threads));
     let options = SweepOptions { only, peer, rounds, copy_bandwidth: ceilings.copy_bandwidth(), largest };

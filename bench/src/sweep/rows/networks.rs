@@ -212,13 +212,13 @@ fn between() -> Vec<Row> {
             let [batch, _, height, width] = images(n)[0][..] else { unreachable!("an image has 4 axes") };
             vec![images(n).remove(0), vec![batch, height, width, 2]]
         }),
-        Row::new("fractional_max_pool2d", "F.fractional_max_pool2d(a, 2, output_ratio=0.5)", |t, _| {
+        Row::new("fractional_max_pool2d", "F.fractional_max_pool2d(a, 2, output_ratio=(0.5, 0.5))", |t, _| {
             let [height, width] = [t[0].shape()[2] / 2, t[0].shape()[3] / 2];
             t[0].fractional_max_pool2d(2, [height, width], None).0
         })
         .of([Normal])
         .shapes(images),
-        Row::new("fractional_max_pool3d", "F.fractional_max_pool3d(a, 2, output_ratio=0.5)", |t, _| {
+        Row::new("fractional_max_pool3d", "F.fractional_max_pool3d(a, 2, output_ratio=(0.5, 0.5, 0.5))", |t, _| {
             let half = t[0].shape()[2] / 2;
             t[0].fractional_max_pool3d(2, [half; 3], None).0
         })

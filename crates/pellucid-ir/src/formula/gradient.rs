@@ -66,6 +66,16 @@ impl GradientRequest {
         (nibble as usize).checked_sub(1)
     }
 
+    /// Returns the first input of every output, in order.
+    pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
+        if let Some(alone) = self.alone() {
+            return SmallVec::from_slice(&[alone as u8]);
+        }
+        let first = |output| (0..GradientRequest::MAX_INPUTS).find(|&input| self.output_of(input) == Some(output));
+        let first = |output| first(output).expect("outputs must be numbered without gaps") as u8;
+        (0..self.outputs()).map(first).collect()
+    }
+
     /// Returns the number of outputs.
     pub fn outputs(self) -> usize {
         if self.alone().is_some() {
@@ -94,6 +104,8 @@ pub struct Gradient {
     pub formula: Formula,
     /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
     pub reads: Vec<GradientInput>,
+    /// The first of the inputs whose gradients are added into each output.
+    pub first_inputs: SmallVec<[u8; 4]>,
     pub(super) results: SmallVec<[GradientStructure; 2]>,
 }
 

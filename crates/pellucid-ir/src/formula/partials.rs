@@ -69,9 +69,7 @@ impl Variables {
 
     /// Returns the first input of every variable, in order.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
-        let first = |k| (0..GradientRequest::MAX_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
-        let together =
-            (0..self.together.outputs()).map(|k| first(k).expect("outputs must be numbered without gaps") as u8);
+        let together = self.together.first_inputs().into_iter();
         together.chain((0..64).filter(|i| self.separate >> i & 1 == 1)).collect()
     }
 }

@@ -77,7 +77,7 @@ pub(super) fn gradient(
         r if r < n + m => GradientInput::Output(r - n),
         r => GradientInput::Gradient(r - n - m),
     });
-    Gradient { formula, reads: reads.collect(), results }
+    Gradient { formula, reads: reads.collect(), first_inputs: request.first_inputs(), results }
 }
 
 /// The nodes reached from the roots if the nodes in `saved` are read instead of computed.

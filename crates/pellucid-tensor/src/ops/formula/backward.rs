@@ -54,7 +54,7 @@ impl<'a> FormulaCall<'a> {
             if !part.broadcast && g.dtype() == meta.dtype { Ok(g) } else { reduce_gradient_to(g, meta) }
         };
         let mut computed = 0u64;
-        for (k, &i) in part.inputs.iter().enumerate() {
+        for (k, &i) in part.gradient.first_inputs.iter().enumerate() {
             let i = i as usize;
             if !needs.contains(i) {
                 continue;
@@ -73,7 +73,7 @@ impl<'a> FormulaCall<'a> {
         if computed != 0 {
             for (k, output) in self.apply_gradient(part, tracked, saved, grads, computed)?.into_iter().enumerate() {
                 if computed >> k & 1 == 1 {
-                    let i = part.inputs[k] as usize;
+                    let i = part.gradient.first_inputs[k] as usize;
                     into[i] = Some(fit(output, saved.meta(i))?);
                 }
             }
@@ -109,7 +109,7 @@ impl<'a> FormulaCall<'a> {
         let (mut cotangents, mut terms) = (SmallVec::<[&Tensor; 4]>::new(), Vec::new());
         for (read, &operand) in part.gradient.reads.iter().zip(operands) {
             let GradientInput::Gradient(j) = *read else { continue };
-            for (k, &i) in part.inputs.iter().enumerate() {
+            for (k, &i) in part.gradient.first_inputs.iter().enumerate() {
                 let variable =
                     tracked.variable_of(i as usize).expect("every input of a gradient part must be a variable");
                 let partial = Partial::first(j, variable);
@@ -132,7 +132,8 @@ impl<'a> FormulaCall<'a> {
         grads: &OutputGradients,
         wanted: u64,
     ) -> Result<SmallVec<[Tensor; 1]>> {
-        let GradientPart { gradient, inputs, broadcast } = part;
+        let GradientPart { gradient, broadcast } = part;
+        let inputs = &gradient.first_inputs;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| broadcast::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
@@ -173,7 +174,8 @@ impl<'a> FormulaCall<'a> {
         grads: &OutputGradients,
         wanted: u64,
     ) -> Result<SmallVec<[Tensor; 1]>> {
-        let GradientPart { gradient, inputs, broadcast } = part;
+        let GradientPart { gradient, broadcast } = part;
+        let inputs = &gradient.first_inputs;
         let mut zeros: SmallVec<[Tensor; 4]> = SmallVec::new();
         for read in &gradient.reads {
             if let GradientInput::Gradient(j) = *read
@@ -238,7 +240,7 @@ impl Derivative for FormulaDerivative {
         }
         let mut gradients: InputGradients = SmallVec::from_elem(None, self.formula.inputs().len());
         for_each_part(self.tracked, &self.formula, |part| {
-            if part.inputs.iter().any(|&i| needs.contains(i as usize)) {
+            if part.gradient.first_inputs.iter().any(|&i| needs.contains(i as usize)) {
                 call.differentiate(&part, self.tracked, saved, grads, needs, &mut gradients)?;
             }
             Ok(())

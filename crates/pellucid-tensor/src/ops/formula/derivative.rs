@@ -22,11 +22,10 @@ pub(super) struct FormulaDerivative {
     pub(super) tracked: Variables,
 }
 
-/// A part of the backward computation: one gradient formula, which computes the gradients of `inputs`.
+/// A part of the backward computation: one gradient formula. Its output k is the gradient of the input
+/// `gradient.first_inputs[k]`.
 pub(super) struct GradientPart<'a> {
     pub(super) gradient: &'a Gradient,
-    /// Output k is the gradient of input `inputs[k]`.
-    pub(super) inputs: &'a [u8],
     /// True if the input (there is only one) was broadcast: its gradient is summed to its shape.
     pub(super) broadcast: bool,
 }
@@ -43,19 +42,10 @@ pub(super) fn for_each_part(
     while separate != 0 {
         let i = separate.trailing_zeros() as usize;
         separate &= separate - 1;
-        let gradient = formula.gradient(GradientRequest::only(i));
-        each(GradientPart { gradient, inputs: &[i as u8], broadcast: true })?;
+        each(GradientPart { gradient: formula.gradient(GradientRequest::only(i)), broadcast: true })?;
     }
-    if together == GradientRequest::default() {
-        return Ok(());
+    match together == GradientRequest::default() {
+        true => Ok(()),
+        false => each(GradientPart { gradient: formula.gradient(together), broadcast: false }),
     }
-    // The first input of every output. Outputs are numbered in the order of their first inputs.
-    let (mut firsts, mut outputs) = ([0u8; GradientRequest::MAX_INPUTS], 0);
-    for i in 0..formula.inputs().len().min(GradientRequest::MAX_INPUTS) {
-        if together.output_of(i) == Some(outputs) {
-            firsts[outputs] = i as u8;
-            outputs += 1;
-        }
-    }
-    each(GradientPart { gradient: formula.gradient(together), inputs: &firsts[..outputs], broadcast: false })
 }
