@@ -418,7 +418,7 @@ pub trait Driver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Returns the kind of its devices.
     fn kind(&self) -> DeviceKind;
-    /// Returns whether [`Driver::open`] is likely to succeed. It initialises no more than this check needs.
+    /// Returns true if [`Driver::open`] is likely to succeed. It initializes no more than this check needs.
     fn is_available(&self) -> bool;
     /// Opens the device of an index. Devices of different indices are different devices, even on one adapter.
     ///
@@ -441,7 +441,7 @@ pub trait Backend: Send + Sync + 'static {
     fn adapter(&self) -> &str {
         self.name()
     }
-    /// Returns whether a GPU is computed by the processor of the host. It is then slower than the CPU backend.
+    /// Returns true if a GPU is computed by the processor of the host. It is then slower than the CPU backend.
     fn is_software(&self) -> bool {
         false
     }
@@ -519,7 +519,7 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
     /// Copies `into.len()` bytes of a storage, starting at byte `offset`, to the host.
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
-    /// Returns whether the engine defers kernels of this device: it collects them and runs them as optimized plans,
+    /// Returns true if the engine defers kernels of this device: it collects them and runs them as optimized plans,
     /// when a value is read or the list is long. This is right for devices whose launches cost more than small kernels.
     fn is_deferred(&self) -> bool {
         false

@@ -3,7 +3,7 @@
 use super::WrongShape;
 use super::help::list;
 
-/// Formats the names and shapes that do not fit, with a help text that recognises state dicts of other optimizers.
+/// Formats the names and shapes that do not fit, with a help text that recognizes state dicts of other optimizers.
 pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {

@@ -138,7 +138,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
 }
 
 /// Returns the nodes in the order of their computation: the operands of the first row reductions, these reductions, the
-/// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
+/// remaining operands of the next ones, and so on; the outputs come last. This minimizes the number of passes over a
 /// row.
 fn schedule(formula: &Formula) -> Vec<NodeId> {
     let graph = &formula.inner.graph;

@@ -84,7 +84,7 @@ impl NodeId {
 
 /// A constant of a formula, stored at full width and rounded once, to the compute type.
 ///
-/// Numbers are normalised to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
+/// Numbers are normalized to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
 /// one literal; two literals are equal if their bits are.
 #[derive(Clone, Copy, Debug)]
 pub struct Literal {

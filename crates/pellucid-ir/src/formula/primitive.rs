@@ -126,7 +126,7 @@ pub enum Binary {
     Polygamma,
     /// Hurwitz' ζ(a, b) = Σ (b + k)⁻ᵃ over k ≥ 0, for a > 1.
     Zeta,
-    /// The regularised lower incomplete gamma function P(a, b) = ∫₀ᵇ tᵃ⁻¹e⁻ᵗ dt / Γ(a).
+    /// The regularized lower incomplete gamma function P(a, b) = ∫₀ᵇ tᵃ⁻¹e⁻ᵗ dt / Γ(a).
     Igamma,
     /// 1 − P(a, b), accurate where it is small.
     Igammac,

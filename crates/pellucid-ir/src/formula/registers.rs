@@ -65,7 +65,7 @@ impl RegisterFile {
 ///
 /// The CPU backend fuses an instruction with the next one if the next one reads its result, and registers occupy
 /// cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such pairs
-/// than the draft. Drafts with row reductions keep their order, which minimises the passes over a row.
+/// than the draft. Drafts with row reductions keep their order, which minimizes the passes over a row.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
     let drafted: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &drafted, &outputs);

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// A matrix factorisation, or the solution of equations with one. The last two axes are matrices; the axes before them
+/// A matrix factorization, or the solution of equations with one. The last two axes are matrices; the axes before them
 /// are a batch.
 ///
 /// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.

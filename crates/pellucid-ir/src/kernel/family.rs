@@ -17,7 +17,7 @@ pub trait Family {
     /// The name of the family in printed plans.
     const FAMILY: &'static str;
 
-    /// Returns the name of the program or factorisation, or the name of the family if there is none.
+    /// Returns the name of the program or factorization, or the name of the family if there is none.
     #[inline]
     fn name(&self) -> &'static str {
         Self::FAMILY
@@ -45,7 +45,7 @@ pub trait Family {
     /// Returns the number of arithmetic operations on values.
     ///
     /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
-    /// values counts as 0. A factorisation counts as the leading term of its usual count, a sort as n·log₂ n.
+    /// values counts as 0. A factorization counts as the leading term of its usual count, a sort as n·log₂ n.
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
 
     /// Returns the program that is applied to the inputs, with its parameters.

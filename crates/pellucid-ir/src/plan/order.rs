@@ -6,7 +6,7 @@ use crate::kernel::{Index, IndexedOperand, Kernel};
 
 impl Plan {
     /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
-    /// writes, or one launch may fail because of its values and the other writes memory that is visible outside of the
+    /// writes, or one launch may fail because of its values and the other writes memory that is visible outside the
     /// plan. A run that fails then leaves the same memory as in the recorded order.
     pub(super) fn have_conflict(&self, a: &Launch, b: &Launch) -> bool {
         let is_dependent =

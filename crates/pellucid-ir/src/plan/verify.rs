@@ -5,7 +5,7 @@
 //! | operands | An operand is within its slot, and the families accept the operands of their kernels. No launch writes memory that the plan only reads. |
 //! | overlap | An output overlaps another operand only as the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
-//! | results | A pass removes no write to memory that is visible outside of the plan. |
+//! | results | A pass removes no write to memory that is visible outside the plan. |
 //! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
 
 use super::arena::visit_uses;
@@ -64,7 +64,7 @@ impl Plan {
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
 
-    /// Describes a slot that is visible outside of the plan, and that launches of `before` write but no launch of this
+    /// Describes a slot that is visible outside the plan, and that launches of `before` write but no launch of this
     /// plan writes.
     fn lost_result(&self, before: &Plan) -> Option<String> {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));

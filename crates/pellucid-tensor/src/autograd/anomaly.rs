@@ -103,7 +103,7 @@ pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
 
-/// Returns the innermost stack frame outside of the library, for calls of functions of `ops`. The program needs line
+/// Returns the innermost stack frame outside the library, for calls of functions of `ops`. The program needs line
 /// tables.
 fn caller_frame() -> Option<String> {
     let trace = Backtrace::force_capture().to_string();

@@ -154,7 +154,7 @@ impl Recomputation {
         collect_gradients(&outputs, &targets, options)
     }
 
-    /// Returns an error if f has recorded a write into a tensor from outside of f while an input of f is a result. The
+    /// Returns an error if f has recorded a write into a tensor from outside f while an input of f is a result. The
     /// history of such a write would end at the leaf that replaces the input, so the input would get no gradient.
     fn check_outside_writes(&self, outputs: &[Tensor], written: &[WrittenBase]) -> Result<()> {
         if !self.leaves.iter().any(|leaf| matches!(leaf, InputRole::Result)) {

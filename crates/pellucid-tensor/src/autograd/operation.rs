@@ -186,7 +186,7 @@ impl<O: Operation> AppliedOperation for Option<O> {
 const OWNED_BY_NODE: &str = "the operation must not be moved into its node before it is applied";
 
 fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    // The operands are cast already, and `autocast` must not change the computation inside of the operation.
+    // The operands are cast already, and `autocast` must not change the computation inside the operation.
     let _as_they_are = autocast_off();
     let placed = on_one_device(op.operation().name(), inputs)?;
     let refs: SmallVec<[&Tensor; 4]>;

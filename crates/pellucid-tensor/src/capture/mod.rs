@@ -69,7 +69,7 @@ pub struct CacheStats {
 /// Where the elements of a tensor of a captured step are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
-    /// The tensor has its own storage, outside of the step.
+    /// The tensor has its own storage, outside the step.
     External,
     /// The tensor is stored in the step's arena.
     Arena(BufferAllocation),

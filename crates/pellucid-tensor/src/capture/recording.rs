@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Runs `f` so that its kernels are recorded instead of run, and returns its result and the recording. `f` reads and
 /// changes gradients that no other thread sees; a slot starts with its gradient in `entries`, or else with its present
 /// one. The third value lists the slots that `f` uses, with their gradients before the step, or is the error that the
-/// step would leave a slot in another state. Tensors that `f` creates have no values outside of launches.
+/// step would leave a slot in another state. Tensors that `f` creates have no values outside launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(super) fn record_closure<R>(

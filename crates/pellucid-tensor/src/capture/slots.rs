@@ -15,7 +15,7 @@ pub(super) enum SlotOrigin {
     Input(usize),
     /// A tensor that the step creates and owns.
     Own,
-    /// A tensor from outside of the step.
+    /// A tensor from outside the step.
     Bound,
     /// A tensor that the step creates from these bytes of the host.
     Constant(Vec<u8>),
@@ -32,7 +32,7 @@ impl SlotOrigin {
     }
 }
 
-/// An in-place write to a tensor outside of the step.
+/// An in-place write to a tensor outside the step.
 pub(super) struct StateWrite {
     pub(super) storage: StorageId,
     /// The index of the kernel in the recording.

@@ -82,7 +82,7 @@ pub(super) struct CompiledStep {
     origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The storages that a launch writes and that tensors outside of the step may share: outside storages, and storages
+    /// The storages that a launch writes and that tensors outside the step may share: outside storages, and storages
     /// of outputs.
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.

@@ -2,7 +2,7 @@
 //! for each device that defers its kernels.
 //!
 //! A list runs when one of its results is read, when it is long, and when the caller asks for it ([`flush`]). Kernels
-//! are skipped if no handle outside of the list and no later kernel can read their results. A thread that uses a result
+//! are skipped if no handle outside the list and no later kernel can read their results. A thread that uses a result
 //! of another thread's list, or writes a storage that the list reads, runs that list first.
 
 use super::deferred_plan::{has_needed_results, run_kernels};
@@ -154,7 +154,7 @@ impl DeferredList {
         }
     }
 
-    /// Returns whether a kernel that has not run yet reads a storage.
+    /// Returns true if a kernel that has not run yet reads a storage.
     fn reads(&self, storage: &Storage) -> bool {
         let is_read = |array: &Array| std::ptr::eq(Arc::as_ptr(array.storage()), storage);
         !is_flushing(self.id) && lock(&self.recording).kernels.iter().any(|k| k.inputs.iter().any(is_read))
@@ -200,7 +200,7 @@ impl DeferredList {
         }
     }
 
-    /// Returns whether this thread appends kernels to the list.
+    /// Returns true if this thread appends kernels to the list.
     fn is_own(&self) -> bool {
         let is_current = || CURRENT.with_borrow(|current| current.as_ref().is_some_and(|list| list.id == self.id));
         is_current() || DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().any(|(_, l)| l.id == self.id))

@@ -30,7 +30,7 @@ impl SlotWrites {
         SlotWrites(writes)
     }
 
-    /// Returns whether a slot that had no values has them after the launches before `launch`.
+    /// Returns true if a slot that had no values has them after the launches before `launch`.
     pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
         let Writes { first_full, last } = self.0[slot];
         first_full.or(last).is_some_and(|write| write < launch)

@@ -16,7 +16,7 @@
 //! | 6 | `reduce` | reductions, scans, softmax, checks of values, `einops` | 1–5 |
 //! | 7 | `index` | indexing, scatter, writes in place, sorting, searching, sets | 1–6 |
 //! | 8 | `products` | products of matrices and tensors, `einsum` | 1–6 |
-//! | 9 | `linalg` | factorisations, linear systems, matrix norms | 1–8 |
+//! | 9 | `linalg` | factorizations, linear systems, matrix norms | 1–8 |
 //! | 10 | `random` | generators, random tensors | 1–7 |
 //! | 11 | `statistics` | covariance, quantiles, reductions of selected elements | 1–8 |
 //! | 12 | `nn` | windows, attention, recurrence, normalization, embeddings, losses | 1–10 |

@@ -70,7 +70,7 @@ impl GradientSlot {
         }
     }
 
-    /// Returns whether the dtype of the tensor was changed in place.
+    /// Returns true if the dtype of the tensor was changed in place.
     #[inline]
     pub(crate) fn is_converted(&self) -> bool {
         self.converted.get().is_some()

@@ -8,7 +8,7 @@ use pellucid_ir::Result;
 use std::sync::atomic::Ordering;
 
 impl Tensor {
-    /// Returns whether the tensor is free: an operation with a tensor that is pinned to another device copies it there.
+    /// Returns true if the tensor is free: an operation with a tensor that is pinned to another device copies it there.
     ///
     /// A tensor that is created from host values is free, and so is the result of an operation on free tensors.
     /// [`Tensor::to`] pins a tensor.

@@ -30,7 +30,7 @@ unary! {
     /// Computes max(x, 0) + min(α·(e^(x/α) − 1), 0) (Barron 2017).
     celu(x; alpha) = x.gt(0.0).select(x, alpha * (x.min(0.0) / alpha).exp_m1()),
         d x = g * x.gt(0.0).select(1.0, (negative_part(x) / alpha).exp());
-    /// Computes λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
+    /// Computes λ·elu(x) with the constants of self-normalizing networks (Klambauer et al. 2017).
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as

@@ -89,7 +89,7 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 /// The indices are the same as in [`argsort`]. A negative `kth` counts from the end.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside of the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside the axis.
 #[tensor_method]
 pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
     let len = x.shape()[x.shape().axis("argpartition", axis)?] as isize;

@@ -1,4 +1,4 @@
-//! LU factorisation, and solving with it.
+//! LU factorization, and solving with it.
 
 use super::triangular::triangular;
 use super::{
@@ -80,7 +80,7 @@ fn unit_lower(x: &Tensor) -> Result<Tensor> {
     arithmetic::add(&diagonal::tril(x, -1)?, &eye(m, n, x.dtype())?)
 }
 
-/// An LU factorisation without autograd history.
+/// An LU factorization without autograd history.
 #[derive(Clone)]
 pub(super) struct Factors {
     pub(super) packed: Tensor,

@@ -51,7 +51,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Submits a factorisation into new arrays.
+/// Submits a factorization into new arrays.
 fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
     let kernel = Kernel::Factorization(kernel);
     let device = Array::common_device(kernel.name(), inputs)?;
@@ -176,7 +176,7 @@ fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
     batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], help))
 }
 
-/// Returns an error if a factorisation failed for a matrix (its info is not 0), where values can be read.
+/// Returns an error if a factorization failed for a matrix (its info is not 0), where values can be read.
 fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
     if !engine::is_eager() || info.device() != Device::cpu() {
         return Ok(());
@@ -188,8 +188,8 @@ fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, hel
     }
 }
 
-/// Calls [`check_info`] for a factorisation whose info is the position of a zero pivot.
+/// Calls [`check_info`] for a factorization whose info is the position of a zero pivot.
 fn check_invertible(op: &'static str, info: &Tensor) -> Result<()> {
-    let what = |k: i32| format!("singular (pivot {k} of its LU factorisation is 0)");
+    let what = |k: i32| format!("singular (pivot {k} of its LU factorization is 0)");
     check_info(op, info, what, "; pinv() and lstsq() accept singular matrices")
 }

@@ -1,4 +1,4 @@
-//! Distances between vectors, and normalisation of vectors to a length.
+//! Distances between vectors, and normalization of vectors to a length.
 
 use crate::array::host_values;
 use crate::autograd::{apply_one, interface::*};
@@ -169,7 +169,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     let shape = check::common_shape("cosine_similarity", &[a, b], "a and b must broadcast")?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let axis = shape.axis("cosine_similarity", axis)?;
-    // Vectors are normalised before they are repeated. An axis of length 1 is part of a longer vector.
+    // Vectors are normalized before they are repeated. An axis of length 1 is part of a longer vector.
     let unit = |x: &Tensor| {
         let at = (axis + x.rank()).checked_sub(shape.rank());
         match at.filter(|&at| x.shape()[at] == shape[axis]) {
@@ -182,7 +182,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     view::squeeze(&kept, axis as isize)
 }
 
-/// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows,
+/// Normalizes vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows,
 /// the result is 0.
 ///
 /// # Errors

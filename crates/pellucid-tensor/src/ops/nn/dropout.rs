@@ -70,7 +70,7 @@ pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     dropout_by(x, &uniform_values(op, x, channel_mask_shape(op, x)?, p)?, p)
 }
 
-/// Applies dropout for self-normalising networks (Klambauer et al. 2017).
+/// Applies dropout for self-normalizing networks (Klambauer et al. 2017).
 ///
 /// Dropped elements get the value of `selu` at −∞. The result is scaled and shifted so that a mean of 0 and a variance
 /// of 1 are preserved.

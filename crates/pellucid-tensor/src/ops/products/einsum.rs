@@ -43,7 +43,7 @@ const ALL_ORDERS: usize = 8;
 /// A letter names an axis in every factor that has it; repeated in one factor, it selects the diagonal. `...` stands
 /// for axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that occur
 /// once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications; with more
-/// factors the cheapest pair goes first. Each contraction is one matrix product. The order minimises multiplications,
+/// factors the cheapest pair goes first. Each contraction is one matrix product. The order minimizes multiplications,
 /// not memory: an intermediate result of more than two factors may be larger than all factors and the result.
 ///
 /// ```

@@ -213,7 +213,7 @@ fn a_removable_singularity_in_twelve_orders() {
     let ts = [0.0, 1e-200, -1e-9, 1e-3, 0.3, -1.0, 3.9999, 4.0001, -9.0];
     let t = leaf(ts);
     let spherical = derivatives(|t| ops::spherical_bessel_j0(t).unwrap(), &t, 12);
-    let normalised = derivatives(|t| (t / std::f64::consts::PI).sinc(), &t, 12);
+    let normalized = derivatives(|t| (t / std::f64::consts::PI).sinc(), &t, 12);
     for n in 0..=12 {
         // The term of tᵏ is the derivative of order n + k of the cosine at 0, times ∫ sⁿ⁺ᵏ ds and tᵏ/k!.
         let expected = ts.map(|t: f64| {
@@ -222,7 +222,7 @@ fn a_removable_singularity_in_twelve_orders() {
             (0..60).map(term).sum::<f64>()
         });
         assert_relatively_close(&spherical[n], &expected, 1e-12, &format!("spherical_bessel_j0, order {n}"));
-        assert_relatively_close(&normalised[n], &expected, 1e-12, &format!("sinc, order {n}"));
+        assert_relatively_close(&normalized[n], &expected, 1e-12, &format!("sinc, order {n}"));
     }
 }
 

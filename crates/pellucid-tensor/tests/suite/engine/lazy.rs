@@ -9,7 +9,7 @@ fn every_program_computes_the_same_bits() {
     for (name, program) in ALL {
         let eager = bits(&program());
         assert_eq!(bits(&lazy(program)), eager, "{name}");
-        // The values are read inside of the lazy scope, one tensor at a time.
+        // The values are read inside the lazy scope, one tensor at a time.
         assert_eq!(
             lazy(|| bits(&program())),
             eager,

@@ -1,4 +1,4 @@
-//! Arguments at the ends of their ranges, and outside of them.
+//! Arguments at the ends of their ranges, and outside them.
 
 use pellucid_tensor::ops::{
     self, BatchNormOptions, Bins, CtcLossOptions, InterpolationMode, QuantileInterpolation, Reduction, Resize,

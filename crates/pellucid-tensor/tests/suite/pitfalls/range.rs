@@ -1,4 +1,4 @@
-//! Results near the ends of the range, and results of a cancellation: normalisations and tails of activations.
+//! Results near the ends of the range, and results of a cancellation: normalizations and tails of activations.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{BatchNormOptions, ConvOptions, Reduction};
@@ -232,7 +232,7 @@ fn ldexp_uses_the_whole_range() {
     );
 }
 
-/// The documented limits of the normalisations: 0 from some magnitude on for eps > 0, none for eps = 0.
+/// The documented limits of the normalizations: 0 from some magnitude on for eps > 0, none for eps = 0.
 #[test]
 fn normalisations_have_the_documented_range() {
     let n = 64;
@@ -272,7 +272,7 @@ fn normalisations_have_the_documented_range() {
     }
 }
 
-/// Gradients of the normalisations at large magnitudes s: those at 1, divided by s.
+/// Gradients of the normalizations at large magnitudes s: those at 1, divided by s.
 #[test]
 fn gradients_of_normalisations_at_large_magnitudes() {
     for (dtype, scale) in [(DType::F32, 2f64.powi(57)), (DType::F64, 2f64.powi(520))] {

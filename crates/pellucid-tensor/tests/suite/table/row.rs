@@ -118,7 +118,7 @@ pub struct Input {
 
 #[derive(Clone)]
 pub enum Kind {
-    /// Numbers of any dtype in a range, outside of the neighbourhood of kinks and poles.
+    /// Numbers of any dtype in a range, outside the neighbourhood of kinks and poles.
     Number { range: RangeInclusive<f64>, away: &'static [f64] },
     /// `i64` positions in `-len..len`.
     Index { len: usize },

@@ -254,7 +254,7 @@ fn messages_write_settings_as_programs_do() {
     assert_eq!(widths.map(|width| width.to_string()), ["2", "(0, -1)", "[(1, 0), (0, 2)]"]);
 }
 
-/// Errors of values outside of a range name the range.
+/// Errors of values outside a range name the range.
 #[test]
 fn messages_name_the_accepted_values() {
     let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);

@@ -90,7 +90,7 @@ pub fn ctc_loss(
     let path = with_blanks(labels, options.blank)?;
     let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &steps_of, &labels_of)?)?;
     if !engine::is_eager() {
-        // Lengths outside of 0..=T make the loss and its gradients NaN, as invalid labels do.
+        // Lengths outside 0..=T make the loss and its gradients NaN, as invalid labels do.
         let is_length =
             compare::logical_and(&compare::ge(&steps_of, 0)?, &compare::le(&steps_of, log_probs.shape()[0] as i64)?)?;
         total = value_range::nan_unless(&is_length, &total)?;

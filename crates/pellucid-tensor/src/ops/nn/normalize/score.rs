@@ -40,7 +40,7 @@ pub(super) fn params(x: &Tensor, eps: f64) -> [Scalar; 3] {
     params.map(Scalar::from)
 }
 
-/// Returns whether each row has its own scale.
+/// Returns true if each row has its own scale.
 fn is_scaled_by_row(x: &Tensor, eps: f64) -> bool {
     eps == 0.0 && x.device().is_cpu()
 }

@@ -88,7 +88,7 @@ pub fn grid_sample(
         .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
     let taps: Vec<Vec<Tap>> = axes.iter().zip(&at).map(|(axis, at)| axis.taps(at, mode)).collect::<Result<_>>()?;
-    // The value of elements outside of the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
+    // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
     // gets its gradient of 0 through this value.
     let zero = fill::zeros((), x.dtype())?;
     let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
@@ -179,7 +179,7 @@ impl SampledAxis {
             GridSampleMode::Cubic => {
                 let low = arithmetic::floor(&at.detach())?;
                 let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
-                // The padding mode replaces an element outside of the image by one inside.
+                // The padding mode replaces an element outside the image by one inside.
                 let padded = |k: usize| self.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?);
                 weights.into_iter().enumerate().map(|(k, weight)| tap(&padded(k)?, Some(weight))).collect()
             }

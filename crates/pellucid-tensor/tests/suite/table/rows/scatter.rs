@@ -362,7 +362,7 @@ fn embedding_row() -> Row {
             let options = EmbeddingOptions { scale_by_frequency: true, ..plain() };
             Ok(gradient(options, &[2, 2, 0, 2])? == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
         })
-        .check("used rows above the maximal norm must be renormalised in the table", move || {
+        .check("used rows above the maximal norm must be renormalized in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]]).requires_grad_(true);
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let y = ops::embedding(&table, &Tensor::from([0i64, 1, 0]), options)?;
@@ -371,7 +371,7 @@ fn embedding_row() -> Row {
                 && near(table.to_vec(), &[0.6, 0.8, 0.3, 0.4, 6.0, 8.0])
                 && y.requires_grad())
         })
-        .check("renormalising a table that is not a leaf must be an error", move || {
+        .check("renormalizing a table that is not a leaf must be an error", move || {
             let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
@@ -452,7 +452,7 @@ fn embedding_bag_row() -> Row {
             };
             Ok(ops::embedding_bag(&table(), &[1i64, 0].into(), options)?.to_vec::<f64>() == [4.0, 8.0, 1.0, 2.0])
         })
-        .check("rows above the maximal norm must be renormalised in the table", move || {
+        .check("rows above the maximal norm must be renormalized in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
             let options =
                 EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };

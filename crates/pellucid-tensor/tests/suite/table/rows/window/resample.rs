@@ -53,7 +53,7 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: Interpol
     }
 }
 
-/// Returns the normalised weights of a filter around the center of output o, which is as wide as `scale` elements if
+/// Returns the normalized weights of a filter around the center of output o, which is as wide as `scale` elements if
 /// there are fewer outputs.
 fn filtered(o: usize, len: usize, scale: f64, filter: impl Fn(f64) -> f64) -> WeightedElements {
     let center = (o as f64 + 0.5) * scale;
