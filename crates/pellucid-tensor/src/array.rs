@@ -94,7 +94,7 @@ impl Array {
         Ok(Array::dense(storage, 0, dtype, shape, device))
     }
 
-    /// Creates an array of the elements of a storage from `offset` on.
+    /// Creates an array of the elements of a storage, starting at `offset`.
     #[inline]
     pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
         Array {

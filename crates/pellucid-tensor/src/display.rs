@@ -175,7 +175,7 @@ struct PrintedElements {
     text: Vec<String>,
 }
 
-/// Returns the printed part of a tensor: the ends of each axis, from `axis` on, concatenated. Each axis is sliced
+/// Returns the printed part of a tensor: the ends of each axis, starting at `axis`, concatenated. Each axis is sliced
 /// before anything is copied.
 fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
     let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
@@ -219,7 +219,7 @@ impl PrintedElements {
         Ok(PrintedElements { linewidth: style.options.linewidth, shape, shown, text })
     }
 
-    /// Writes the elements of the axes from `axis` on. `next` is the index of the next text.
+    /// Writes the elements of the axes starting at `axis`. `next` is the index of the next text.
     fn write(&self, f: &mut fmt::Formatter<'_>, next: &mut usize, axis: usize) -> fmt::Result {
         if axis == self.shape.len() {
             let text = &self.text[*next];

@@ -49,7 +49,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
             4 * (g * (u.sigmoid() * (-u).sigmoid()))
         }
         Tanh => g * (1 - y * y),
-        // For large x, 1 is negligible beside x², which could overflow.
+        // For large x, 1 is negligible compared with x², which could overflow.
         Asinh => g / x.abs().gt(NEGLIGIBLE_ONE).select(x.abs(), (1 + x * x).sqrt()),
         // The product of the roots could overflow, and its derivatives at 1 would be ∞ − ∞.
         Acosh => g / (x - 1).sqrt() / (x + 1).sqrt(),
@@ -83,7 +83,7 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
-/// Returns 2x·y − 2/√π, from x = 2 on by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
+/// Returns 2x·y − 2/√π, for x ≥ 2 by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
 ///
 /// In this range the result is −2/√π / (1 + 2x·f₂), whose terms are positive: none of its derivatives cancels.
 fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {

@@ -335,7 +335,7 @@ impl Binary {
         matches!(self, Binary::Pow | Binary::Atan2 | Binary::Ldexp) || self.is_special()
     }
 
-    /// Returns true if a ∘ b = b ∘ a in every bit.
+    /// Returns true if a ∘ b and b ∘ a are bitwise equal.
     pub const fn is_commutative(self) -> bool {
         use Binary::*;
         matches!(self, Add | Mul | And | Or | Xor | Eq | Ne)

@@ -1,7 +1,7 @@
 //! Splicing: joins programs that run one after the other on the same elements into one program.
 //!
 //! A value that one program stores and the next one loads is rounded to the dtype in which it would have been stored.
-//! The spliced program therefore computes the same bits as the separate programs.
+//! The spliced program is therefore bit-identical to the separate programs.
 
 use super::graph::MAX_OPERANDS;
 use super::primitive::{Binary, Unary};

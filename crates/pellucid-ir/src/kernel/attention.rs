@@ -67,7 +67,7 @@ pub struct AttentionSizes {
 
 impl Hash for Attention {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Equal scales have equal bits after the addition, which replaces −0 by 0.
+        // Equal scales are bitwise equal after the addition, which replaces −0 by 0.
         (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.part).hash(state);
     }
 }

@@ -96,8 +96,8 @@ impl FamilyInfo {
 pub enum ReadOrder {
     /// In any order: no output may overlap an input.
     Anywhere,
-    /// Each element of the inputs from this index on is read just before the same element of the output is written. An
-    /// output may have the same storage and layout as such an input.
+    /// Each element of the inputs with this index or a higher one is read just before the same element of the output is
+    /// written. An output may have the same storage and layout as such an input.
     Elementwise {
         /// The index of the first such input.
         from: usize,

@@ -17,7 +17,7 @@ pub enum Index {
     Along(usize),
 }
 
-/// The operand that a kernel indexes. Its index tensors are the inputs from 1 on.
+/// The operand that a kernel indexes. Its index tensors are inputs 1 and later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexedOperand {
     /// The first input: the kernel reads the selected elements only.

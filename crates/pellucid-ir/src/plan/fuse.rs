@@ -126,7 +126,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
         reader.space = reader.result.clone();
     }
     // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
-    // epilogue is no faster than a separate kernel.
+    // epilogue is not faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates
         && !plan.is_launch_bound

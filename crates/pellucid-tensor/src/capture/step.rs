@@ -320,7 +320,7 @@ impl CompiledStep {
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
         for output in self.outputs.iter().map(|output| output.array().storage()) {
-            // An output has values from its first launch on.
+            // An output has values after its first launch.
             if output.pending() == POISONED {
                 output.set_pending(READY);
             }

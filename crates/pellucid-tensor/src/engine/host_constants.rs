@@ -2,7 +2,7 @@
 //!
 //! Operations create tensors of host values (indices, fills), and compute with them before they are combined with an
 //! operand on a device. Eagerly these kernels run on the CPU, and the result is copied. A captured step has one device:
-//! the kernels run once, while the step is recorded, and their result is a constant of the step, with the bits of eager
+//! the kernels run once, while the step is recorded, and their result is a constant of the step, bit-identical to eager
 //! execution.
 
 use super::recording::{HostConstant, Recording};

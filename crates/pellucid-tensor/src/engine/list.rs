@@ -2,8 +2,8 @@
 //! for each device that defers its kernels.
 //!
 //! A list runs when one of its results is read, when it is long, and when the caller asks for it ([`flush`]). Kernels
-//! are skipped if no handle outside the list and no later kernel can read their results. A thread that uses a result
-//! of another thread's list, or writes a storage that the list reads, runs that list first.
+//! are skipped if neither a handle outside the list nor a later kernel can read their results. A thread that uses a
+//! result of another thread's list, or writes a storage that the list reads, runs that list first.
 
 use super::deferred_plan::{has_needed_results, run_kernels};
 use super::recording::{RecordedKernel, Recording};
@@ -509,7 +509,7 @@ impl Drop for DeferredGuard {
 /// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an
 /// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
 /// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
-/// list. The results are equal to eager mode bit for bit.
+/// list. The results are bit-identical to eager mode.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///

@@ -208,7 +208,8 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
     // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
     run_eager(kernel, inputs, outputs)?;
-    // A kernel without inputs writes a constant, as reductions do that ignore NaN. That is no result of an operation.
+    // A kernel without inputs writes a constant, as reductions do that ignore NaN. Such a constant is not the result of
+    // an operation.
     match outputs.iter().find(nan).filter(|_| !before && !inputs.is_empty()) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());
@@ -372,7 +373,7 @@ pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(
         op,
-        "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
+        "move the read outside the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
     let ready = ensure_ready(op, array.storage());
     // An error that no call has returned yet is the cause of missing values.

@@ -79,7 +79,7 @@ fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
     values.iter().map(|v| v.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
-/// Checks that the programs of `f` and of its gradients compute the same bits as the evaluator.
+/// Checks that the programs of `f` and of its gradients are bit-identical to the evaluator.
 fn check_programs(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let program = f.uniform_program(DType::F64).unwrap();
     assert_eq!(program.is_row(), f.is_row(), "the program\n{program}\nmust be a row program exactly if {f} is");

@@ -87,7 +87,8 @@ fn airy_slope(x: Expr) -> Expr {
 /// Computes Ai(x), the Airy function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
 ///
 /// For x < 0, the phase ⅔·|x|^(3/2) is rounded to the dtype, as in PyTorch. The error relative to the amplitude is at
-/// most 2ε·|x|^(3/2), where ε is the unit in the last place of 1: a result in `f32` has no digits from about −3e4 on.
+/// most 2ε·|x|^(3/2), where ε is the unit in the last place of 1: a result in `f32` has no correct digits for x below
+/// about −3e4.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.

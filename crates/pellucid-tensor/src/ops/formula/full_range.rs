@@ -332,7 +332,7 @@ fn square() -> &'static Formula {
     }
 }
 
-/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives have the bits of the derivatives of the
+/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives are bit-identical to those of the
 /// square.
 fn relative_square() -> &'static Formula {
     formula! {
@@ -362,8 +362,8 @@ fn variance_of_rows() -> &'static Formula {
     }
 }
 
-/// Returns the formula of Σ (x − mean)²/c / n for a constant c > 0. For c = 1 its derivatives have the bits of those of
-/// the variance.
+/// Returns the formula of Σ (x − mean)²/c / n for a constant c > 0. For c = 1 its derivatives are bit-identical to
+/// those of the variance.
 fn relative_variance() -> &'static Formula {
     formula! {
         static std(x, c: per_row; n) = {

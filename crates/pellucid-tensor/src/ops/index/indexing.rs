@@ -150,7 +150,7 @@ impl Tensor {
         in_place::put_axes("set", self, &view, axes, &indices, &values)
     }
 
-    /// Writes one value where a mask is true. The mask covers the axes of `view` from `axis` on.
+    /// Writes one value where a mask is true. The mask covers the axes of `view` starting at `axis`.
     fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
         let rest = view.shape().rank() - axis - mask.rank();
         // The mask selects along one axis.

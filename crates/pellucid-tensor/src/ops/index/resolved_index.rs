@@ -231,7 +231,7 @@ impl IndexResolver<'_> {
         let covered = &self.x.shape()[self.axis..self.axis + mask.rank()];
         if mask.shape()[..] != *covered {
             let help = format!(
-                "a mask must have the shape of the axes that it covers, from axis {} on; reshape() it, or put `..` \
+                "a mask must have the shape of the axes that it covers, starting at axis {}; reshape() it, or put `..` \
                  before it",
                 self.axis
             );

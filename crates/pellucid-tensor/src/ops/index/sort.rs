@@ -96,7 +96,7 @@ pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
     if !(-len..len).contains(&kth) {
         return Err(Error::invalid(
             "argpartition",
-            format!("kth = {kth} is outside of the axis of length {len}; it must be from -{len} to {}", len as i64 - 1),
+            format!("kth = {kth} is outside the axis of length {len}; it must be from -{len} to {}", len as i64 - 1),
         ));
     }
     argsort(x, axis, false)

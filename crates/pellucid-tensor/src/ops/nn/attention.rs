@@ -44,7 +44,7 @@ pub struct AttentionOptions<'a> {
 /// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
 /// heads of Q share them (grouped-query attention, Ainslie et al. 2023). Only one block of scores is in memory at a
 /// time (FlashAttention, Dao et al. 2022), except with dropout or a mask that requires a gradient: all scores,
-/// `[.., L, S]`, are stored then, and by every derivative from the second order on. The second derivative takes about 8
+/// `[.., L, S]`, are stored then, and by every derivative of order 2 or higher. The second derivative takes about 8
 /// times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The scores must be
 /// representable: one that overflows to ∞ gives NaN.
 ///

@@ -118,7 +118,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     };
     let result = view::narrow(&all, 0, 0, bags)?;
     match valid {
-        // Integers have no NaN: the kernel that selects the bags refuses an index that is no bag.
+        // Integers have no NaN: the kernel that selects the bags rejects an index that is not a bag.
         Some(valid) if !number.is_float() => select_rows(
             "embedding_bag offsets",
             &result,
@@ -156,7 +156,7 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
             if !options.include_last_offset {
                 return Ok(Bags { count: bags, of_index: bag, valid });
             }
-            // Indices from the last offset on belong to no bag.
+            // Indices at and after the last offset belong to no bag.
             let end = copy::to_dtype(&view::narrow(offsets, 0, bags, 1)?, DType::I64)?;
             let of_index = arithmetic::where_(&compare::lt(&places, &end)?, &bag, bags as i64)?;
             Ok(Bags { count: bags, of_index, valid })

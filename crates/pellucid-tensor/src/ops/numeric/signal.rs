@@ -102,7 +102,7 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
         WindowFunction::Kaiser { beta } => {
             let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
             let depths = tensor_from_fn(count, |k| Scalar::Float(depth(k)), DType::F64)?;
-            // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows from 714 on.
+            // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows for x ≥ 714.
             let highest = special::i0e(&fill::full((), beta, DType::F64)?)?;
             let ratio = arithmetic::div(&special::i0e(&depths)?, &highest)?;
             copy::to_dtype(&arithmetic::mul(&ratio, &transcendental::exp(&arithmetic::sub(&depths, beta)?)?)?, dtype)

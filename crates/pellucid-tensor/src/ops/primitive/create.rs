@@ -100,7 +100,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
     if count > 0 && !(fits(a) && fits(last)) {
         return Err(reason(&format!(
-            "the first element {a} or the last element {last} is outside of the range of {dtype}; use a wider dtype"
+            "the first element {a} or the last element {last} is outside the range of {dtype}; use a wider dtype"
         )));
     }
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)

@@ -236,7 +236,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     if let Some(positive) = positive {
         is_valid = compare::logical_and(&is_valid, &compare::ge(&positive, samples as i64)?)?;
     }
-    // The kernel that selects the classes refuses an index that is no class.
+    // The kernel that selects the classes rejects an index that is not a class.
     select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
 }
 

@@ -1,4 +1,4 @@
-//! Derivatives of high order: closed forms, derivatives that vanish from some order on, and formulas of many inputs.
+//! Derivatives of high order: closed forms, derivatives that vanish above some order, and formulas of many inputs.
 
 use crate::support::{assert_close, leaf, number};
 use pellucid_ir::formula::{Expr, Input};
@@ -135,7 +135,7 @@ fn derivatives_that_are_zero_can_be_differentiated() {
                 assert_eq!(got.shape(), x.shape(), "{name}");
                 assert!(got.requires_grad(), "{name}, order {n}: the derivative must require a gradient");
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
-                assert!(zero || n < first_zero, "{name}, order {n}: must be 0 from order {first_zero} on, got {got:?}");
+                assert!(zero || n < first_zero, "{name}, order {n}: must be 0 for orders of at least {first_zero}, got {got:?}");
             }
             // Backward passes into `.grad` compute the same derivatives.
             let mut y = f(&x).sum(..);

@@ -138,7 +138,7 @@ fn verify_does_not_depend_on_gradients_of_other_threads() {
     assert_eq!(step.verify(), Ok(()));
     step.launch(&[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
-    // A replaced gradient is no changed host value.
+    // A replaced gradient is not a changed host value.
     w.set_grad(None);
     assert_eq!(step.verify(), Ok(()));
 }

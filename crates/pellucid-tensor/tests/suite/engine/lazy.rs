@@ -1,4 +1,4 @@
-//! `lazy`: deferred operations compute the same bits when they are read.
+//! `lazy`: deferred operations are bit-identical when they are read.
 
 use super::programs::{ALL, wave};
 use crate::support::{bits, leaf, payload_of};
@@ -13,7 +13,7 @@ fn every_program_computes_the_same_bits() {
         assert_eq!(
             lazy(|| bits(&program())),
             eager,
-            "{name}: values that are read inside of the lazy scope differ from the eager ones"
+            "{name}: values that are read inside the lazy scope differ from the eager ones"
         );
     }
 }

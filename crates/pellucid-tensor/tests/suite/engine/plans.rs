@@ -1,4 +1,4 @@
-//! Plans compute the bits of eager kernels, with the fusion rules of the CPU and of launch-bound devices.
+//! Plans are bit-identical to eager kernels, with the fusion rules of the CPU and of launch-bound devices.
 
 use super::plan_fuzz::{PlanMode, compare, compare_modes, launch_bound, operation_names};
 use crate::support::bits;
@@ -25,7 +25,7 @@ fn random_programs_compute_the_same_bits_in_every_mode() {
     assert!(has_axes[0] > 20 && has_axes[1] > 200, "{has_axes:?}");
 }
 
-/// A device that defers its kernels, most of which run on the CPU, computes the same bits as a device that runs them at
+/// A device that defers its kernels, most of which run on the CPU, is bit-identical to a device that runs them at
 /// once.
 #[test]
 fn random_programs_compute_the_same_bits_on_a_device_that_defers_kernels() {

@@ -53,7 +53,7 @@ fn numbers_outside_the_range_of_a_dtype() {
     assert_eq!(
         ops::arange(300, 0, 1, DType::U8).unwrap().size(),
         0,
-        "a range without elements must be allowed for a start outside of the dtype"
+        "a range without elements must be allowed for a start outside the dtype"
     );
     for (start, end, step) in [(0.0, 5.0, 0.5), (0.5, 5.0, 1.0), (0.0, 5.5, 1.0), (0.0, 1e19, 1.0)] {
         assert!(refused("arange", ops::arange(start, end, step, DType::I64)).contains("float dtype"));

@@ -232,7 +232,7 @@ fn ldexp_uses_the_whole_range() {
     );
 }
 
-/// The documented limits of the normalizations: 0 from some magnitude on for eps > 0, none for eps = 0.
+/// The documented limits of the normalizations: 0 above some magnitude for eps > 0, none for eps = 0.
 #[test]
 fn normalisations_have_the_documented_range() {
     let n = 64;
@@ -428,7 +428,7 @@ fn check_rows(name: &str, x: &Tensor, scales: &[f64], unit: f64, power: i32, cal
             e if e < smallest => assert!((0.0..=smallest).contains(&got), "{what}"),
             e => assert!((got - e).abs() <= tolerance(x) * e, "{what}"),
         }
-        // One row alone gives the same bits.
+        // One row alone is bit-identical.
         let row = call(&x.narrow(0, k as isize, 1)).to_vec::<f64>();
         assert_eq!(row[0].to_bits(), got.to_bits(), "{what}, alone");
     }
@@ -638,7 +638,7 @@ fn deviations_without_degrees_of_freedom_have_nan_gradients() {
         let gradient = grad_one(&y.sum(..), &x, Default::default()).unwrap().to_vec::<f64>();
         assert!(y.i(1).item::<f64>().is_nan() && gradient[3].is_nan(), "{y} {gradient:?}");
         assert!(gradient[..3].iter().all(|g| g.is_finite()) && gradient[6..] == [0.0; 3], "{gradient:?}");
-        assert_eq!(gradient[4..6], [0.0; 2], "elements outside of the mask");
+        assert_eq!(gradient[4..6], [0.0; 2], "elements outside the mask");
     }
 }
 

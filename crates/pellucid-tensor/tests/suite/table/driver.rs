@@ -214,7 +214,7 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Checks that equal elements give equal bits in every layout.
+/// Checks that the results are bit-identical in every layout.
 fn layouts(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, tensors) = operands_on(device, row.name, case, &[if floats { DType::F32 } else { DType::I32 }])?;

@@ -270,7 +270,7 @@ pub fn group_norm(
 /// `[N, C, ..]`.
 ///
 /// m is the mean of x² over `size` neighbouring channels, with zeros beyond the ends. The squares must be
-/// representable: from magnitudes of 1.8e19 on in `f32` and half precision, and 1.3e154 in `f64`, the result is 0.
+/// representable: for magnitudes above 1.8e19 in `f32` and half precision, and above 1.3e154 in `f64`, the result is 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.

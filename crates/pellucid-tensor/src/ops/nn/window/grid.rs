@@ -209,7 +209,7 @@ impl SampledAxis {
 }
 
 /// Returns coordinates within 0 .. `last`. The derivative is 0 at both ends, as beyond them: right of the last element
-/// there is none whose weight could grow.
+/// no such element has a weight that could grow.
 fn clip(at: &Tensor, last: f64) -> Result<Tensor> {
     let formula = formula! {
         static clip(at; last) = at.max(0.0).min(last);

@@ -1,4 +1,4 @@
-//! Random programs: every mode of execution computes the bits of eager execution.
+//! Random programs: every mode of execution is bit-identical to eager execution.
 //!
 //! A program runs eagerly, lazily and captured on the CPU. It also runs on a device that defers kernels and fuses them
 //! by the rules of launch-bound plans, eagerly and captured, and on a device that runs the same kernels at once. The

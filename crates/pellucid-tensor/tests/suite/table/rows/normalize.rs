@@ -402,7 +402,7 @@ fn group_norm() -> Row {
         })
 }
 
-/// Computes x / (k + alpha·m)^beta with the mean m of x² over `size` channels from c − ⌊size / 2⌋ on.
+/// Computes x / (k + alpha·m)^beta with the mean m of x² over `size` channels starting at c − ⌊size / 2⌋.
 fn responses(x: &Nd, size: usize, [alpha, beta, k]: [f64; 3]) -> Nd {
     Nd::from_fn(&x.shape, |ix| {
         let neighbours = (0..size).filter_map(|d| (ix[1] + d).checked_sub(size / 2)).filter(|&c| c < x.shape[1]);

@@ -122,7 +122,7 @@ pub(super) fn rows() -> Vec<Row> {
                     Ok(all && right && y.dtype() == dtype && y.shape()[..] == [100, 3])
                 })
             })
-            .check("a range outside of the dtype must be an error, and so must an empty one", || {
+            .check("a range outside the dtype must be an error, and so must an empty one", || {
                 let refused = |low, high| {
                     let x = Tensor::zeros([2], DType::U8);
                     Ok::<_, Error>(matches!(ops::randint_like(&x, low, high), Err(Error::InvalidArgument { .. })))

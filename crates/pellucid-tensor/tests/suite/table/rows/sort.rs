@@ -72,7 +72,7 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Always(DType::I64))
             .untracked()
             .case("the middle", [real([2, 5])], |x| ops::argpartition(&x[0], 2, -1), |x| positions(&x[0], 1, false))
-            .check("a position outside of the axis must be an error", || {
+            .check("a position outside the axis must be an error", || {
                 let refused = |kth| Ok::<_, Error>(ops::argpartition(&Tensor::from([1.0, 2.0]), kth, 0).is_err());
                 Ok(refused(2)? && refused(-3)? && !refused(-2)?)
             }),
