@@ -468,7 +468,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs one kernel and allocates memory for outputs that have none.
     ///
     /// # Errors
-    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel refuses a
+    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel rejects a
     /// value; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
     /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
@@ -565,7 +565,7 @@ pub trait CompiledPlan: Send + Sync {
     ///
     /// # Errors
     /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A backend
-    /// whose device runs asynchronously waits for the launches that refuse values, such as an index out of bounds.
+    /// whose device runs asynchronously waits for the launches that reject values, such as an index out of bounds.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 

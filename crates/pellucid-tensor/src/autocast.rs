@@ -52,7 +52,7 @@ impl Drop for Autocast {
 #[track_caller]
 pub fn autocast(half: DType) -> Autocast {
     if !matches!(half, DType::F16 | DType::BF16) {
-        let error = Error::dtype_argument("autocast", half, "autocast needs a half-precision dtype, bf16 or f16");
+        let error = Error::dtype_argument("autocast", half, "the dtype must be a half-precision dtype, bf16 or f16");
         crate::panic::unwrap::<()>(Err(error));
     }
     set_autocast(Some(half))

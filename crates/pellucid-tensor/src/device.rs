@@ -117,8 +117,8 @@ impl Device {
         Device::named("gpu", 0)
     }
 
-    /// Returns the first GPU if there is one that is not [software](Device::is_software), else the CPU. The first call
-    /// in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error
+    /// Returns the first GPU if there is one that is not [software](Device::is_software), otherwise the CPU. The first
+    /// call in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error
     /// without one.
     pub fn best() -> Device {
         static WARNED: Once = Once::new();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Once;
 
-/// Reports a warning: an event of the crate `tracing`, if the program has ever set a subscriber, else a line on
+/// Reports a warning: an event of the crate `tracing`, if the program has ever set a subscriber, otherwise a line on
 /// standard error.
 #[cold]
 pub(crate) fn warn(message: fmt::Arguments<'_>) {

@@ -177,7 +177,7 @@ fn overlap(a: &Claims, b: &Claims, counts: impl Fn(bool, bool) -> bool) -> bool 
     false
 }
 
-/// Returns true if two kernels with these claims cannot run at once.
+/// Returns true if two kernels with these claims cannot run concurrently.
 fn conflict(a: &Claims, b: &Claims) -> bool {
     overlap(a, b, |a, b| a || b)
 }
@@ -349,7 +349,7 @@ impl Parker {
         std::mem::take(&mut *sleep.unwrap_or_else(PoisonError::into_inner).0).is_woken
     }
 
-    /// Wakes the thread, or lets its next sleep end at once.
+    /// Wakes the thread, or ends its next sleep immediately.
     fn unpark(&self) {
         let mut state = self.state();
         let notifies = state.is_asleep && !state.is_woken;

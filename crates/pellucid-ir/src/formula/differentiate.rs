@@ -131,7 +131,7 @@ pub(super) fn symmetric_product(node: FormulaNode, y: Expr) -> Option<(NodeId, E
 fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] {
     use Binary::*;
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
-    // The selected operand gets the whole gradient; at ties each gets half.
+    // The selected operand gets the full gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
     // The same function, of the neighbouring orders.
     let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));

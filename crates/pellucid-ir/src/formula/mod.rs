@@ -373,7 +373,7 @@ impl Formula {
         let counts =
             [("inputs", inputs, self.inner.inputs.len()), ("parameters", params, self.inner.param_names.len())];
         for (what, given, needed) in counts {
-            assert!(given == needed, "formula `{}`: needs {needed} {what}, got {given}", self.inner.name);
+            assert!(given == needed, "formula `{}`: expected {needed} {what}, got {given}", self.inner.name);
         }
     }
 

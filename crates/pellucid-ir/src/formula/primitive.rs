@@ -122,7 +122,7 @@ pub enum Binary {
     Copysign,
     /// a·2ᵇ on floats, even where 2ᵇ overflows or underflows.
     Ldexp,
-    /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (a whole number ≥ 0), x = b.
+    /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (an integer ≥ 0), x = b.
     Polygamma,
     /// Hurwitz' ζ(a, b) = Σ (b + k)⁻ᵃ over k ≥ 0, for a > 1.
     Zeta,

@@ -146,7 +146,7 @@ impl Attention {
             && own.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {
-            let help = "takes f32 or f64, and a mask of the same dtype or bool; use to_dtype()";
+            let help = "operands must be f32 or f64, and the mask must have the same dtype or bool; use to_dtype()";
             return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };

@@ -72,8 +72,8 @@ pub struct FamilyInfo {
     pub reads: ReadOrder,
     /// Whether printed plans show its FLOPs instead of its bytes.
     pub is_compute_bound: bool,
-    /// Whether the kernel may refuse values at run time, for example an index out of bounds. It then writes nothing.
-    pub refuses_values: bool,
+    /// Whether the kernel may reject values at run time, for example an index out of bounds. It then writes nothing.
+    pub rejects_values: bool,
 }
 
 impl FamilyInfo {
@@ -86,7 +86,7 @@ impl FamilyInfo {
             state_outputs: 0,
             reads: ReadOrder::Anywhere,
             is_compute_bound: false,
-            refuses_values: false,
+            rejects_values: false,
         }
     }
 }

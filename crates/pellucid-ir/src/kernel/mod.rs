@@ -191,7 +191,7 @@ impl Kernel {
     fn too_few_operands(&self, inputs: usize, outputs: usize) -> Error {
         let FamilyInfo { inputs: needed, outputs: needed_outputs, .. } = self.info();
         let reason = format!(
-            "the kernel needs at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
+            "the kernel must have at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
         );
         Error::invalid(self.name(), reason)
     }

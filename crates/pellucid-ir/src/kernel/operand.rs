@@ -39,7 +39,7 @@ pub fn common_shape<'a>(operands: impl IntoIterator<Item = &'a (impl KernelOpera
     shape.checked_size().map(|_| shape)
 }
 
-/// Returns an error unless outputs have one shape, to which the inputs broadcast.
+/// Returns an error unless outputs have the same shape, to which the inputs broadcast.
 #[inline]
 pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O]) -> Result<()> {
     let Some(first) = outputs.first() else { return Ok(()) };

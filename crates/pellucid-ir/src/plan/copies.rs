@@ -19,7 +19,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Returns true if the operand covers its whole buffer in row-major order.
+/// Returns true if the operand covers its entire buffer in row-major order.
 fn is_whole(plan: &Plan, operand: &SlotView) -> bool {
     operand.layout.is_contiguous() && operand.layout.offset() == 0 && operand.bytes() == plan.slots[operand.slot]
 }
@@ -51,8 +51,8 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
             l.outputs.iter().chain(reads).any(|o| o.overlap(&to) != Overlap::Disjoint)
         })
     };
-    // A run that is refused must not have written the state already.
-    if plan.role(to.slot) == SlotRole::State && launches[maker + 1..k].iter().any(|l| l.refuses) {
+    // A run that is rejected must not have written the state already.
+    if plan.role(to.slot) == SlotRole::State && launches[maker + 1..k].iter().any(|l| l.can_fail) {
         return false;
     }
     if is_touched(maker + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {

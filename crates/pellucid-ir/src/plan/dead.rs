@@ -49,7 +49,7 @@ fn without_unwanted_outputs(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> 
         let values = splice.part(program, params, &inputs).ok()?;
         let outputs: Vec<_> = values.into_iter().zip(wanted).filter(|(_, w)| **w).map(|(m, _)| m).collect();
         let spliced = splice.finish(program.name, &outputs).ok()?;
-        // The inputs of the launch stay as they are, so the program must still read all of them in order.
+        // The inputs of the launch stay unchanged, so the program must still read all of them in order.
         (spliced.arrays.iter().copied().eq(0..program.inputs.len()))
             .then(|| (Arc::new(spliced.program), spliced.params))
     };

@@ -375,7 +375,7 @@ impl LaunchPair<'_> {
                 return Err(Some("the consumer reads the result in another layout"));
             }
             if is_scattered(&x.layout) {
-                return Err(Some("a transposed copy is faster as a kernel of its own"));
+                return Err(Some("a transposed copy is faster as a separate kernel"));
             }
             Ok(SpliceOperand::Array(arrays.number(x)))
         };
@@ -394,7 +394,7 @@ impl LaunchPair<'_> {
             program = Arc::new(program.with_per_row_operands());
         }
         if inputs.iter().chain(outputs).any(|o| is_scattered(&o.layout)) {
-            return Err(Some("a transposed copy is faster as a kernel of its own"));
+            return Err(Some("a transposed copy is faster as a separate kernel"));
         }
         let inputs: Vec<SpliceOperand> = inputs.iter().map(|o| SpliceOperand::Array(arrays.number(o))).collect();
         splice.part(&program, &params, &inputs).map_err(Some)
@@ -453,15 +453,13 @@ impl LaunchPair<'_> {
             return Err(None);
         }
         if stored.contains(&true) {
-            return Err(Some("other launches read the value too, and a reduction stores only its result"));
+            return Err(Some("other launches also read the value, and a reduction stores only its result"));
         }
         let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
         // The value has one element for each result if the reduced axes have length 1. The finishing program is
         // separate and cannot read it from registers of the reduction.
         if finishing.iter().any(|x| maker.launch.writes(x.slot)) {
-            return Err(Some(
-                "the finish of the reduction reads the value too, and a reduction stores only its result",
-            ));
+            return Err(Some("the finishing program also reads the value, and a reduction stores only its result"));
         }
         let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
         let produced = self.splice_producer(&mut splice, &mut arrays)?;

@@ -66,7 +66,7 @@ pub struct Launch {
     pub parts: Vec<&'static str>,
     /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
-    pub(crate) refuses: bool,
+    pub(crate) can_fail: bool,
 }
 
 impl Launch {
@@ -181,13 +181,13 @@ impl SlotView {
 impl Launch {
     /// Creates a launch of a recorded (unfused) kernel.
     pub fn new(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
-        Launch { kernel, inputs, outputs, parts: Vec::new(), refuses: false }
+        Launch { kernel, inputs, outputs, parts: Vec::new(), can_fail: false }
     }
 
     /// Creates the launch of a kernel that computes the launches `a` and `b`.
     fn fused(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>, (a, b): (&Launch, &Launch)) -> Launch {
         let parts = [a.parts(), b.parts()].concat();
-        Launch { kernel, inputs, outputs, parts, refuses: a.refuses || b.refuses }
+        Launch { kernel, inputs, outputs, parts, can_fail: a.can_fail || b.can_fail }
     }
 
     /// Returns the names of the recorded kernels that this launch computes.

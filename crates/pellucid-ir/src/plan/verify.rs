@@ -59,7 +59,7 @@ impl Plan {
             return Some(format!("writes slot {}, which the plan may only read", o.slot));
         }
         if let Err(error) = launch.kernel.check(&launch.inputs, &launch.outputs) {
-            return Some(format!("has operands that its family refuses: {error}"));
+            return Some(format!("has operands that its family rejects: {error}"));
         }
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
@@ -297,7 +297,7 @@ mod tests {
         assert_fault(&one(add([x.clone(), integers], part(1, 0, 4))), "dtypes f32 and i32 and f32");
         let mut launch = add([x.clone(), x.clone()], part(1, 0, 4));
         launch.inputs.pop();
-        assert_fault(&one(launch), "needs at least 2 inputs and 1 outputs");
+        assert_fault(&one(launch), "must have at least 2 inputs and 1 outputs");
         let square = |slot| SlotView { layout: Layout::contiguous([2, 2].into()), ..part(slot, 0, 4) };
         let product = |from: [Slot; 2], to| {
             let inputs = from.map(square).into();

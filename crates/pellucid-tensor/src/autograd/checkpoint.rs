@@ -238,14 +238,14 @@ impl Operation for Recomputation {
 
 /// Returns an error if a result depends on a leaf that is not in `inputs`, because the leaf would get no gradient.
 fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
-    let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
+    let rejected = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
     let mut seen: AddressMap<()> = AddressMap::default();
     let mut next: Vec<Arc<GraphNode>> = vec![];
     let mut edges: Vec<Edge> = vec![];
     for output in outputs {
         if !output.dtype().is_float() {
-            return refused(format!("a result has dtype {}; return only results of a float dtype", output.dtype()));
+            return rejected(format!("a result has dtype {}; return only results of a float dtype", output.dtype()));
         }
         edges.push(output.edge());
     }
@@ -257,7 +257,7 @@ fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
                     next.push(node);
                 }
                 Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {
-                    return refused(
+                    return rejected(
                         "the function uses a tracked tensor that is not among its inputs; pass the tensor or its \
                          leaf as an input, or detach() it"
                             .into(),

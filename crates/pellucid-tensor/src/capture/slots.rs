@@ -195,7 +195,7 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
 }
 
 /// Returns true if a kernel that is not on the step's device computes no output of the step and writes no outside
-/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a refused call, or
+/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a failed call, or
 /// computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
     let is_needed = |array: &Array| {

@@ -105,7 +105,7 @@ pub(super) struct CompiledStep {
 }
 
 impl CompiledStep {
-    /// Records a step. Gradient slots start with their gradients in `entries`, or else with their present ones.
+    /// Records a step. Gradient slots start with their gradients in `entries`, or otherwise with their current ones.
     pub(super) fn record(
         step: &mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
         key: &StepKey,
@@ -240,7 +240,7 @@ impl CompiledStep {
         self.requires_grad_changes == requires_grad_changes()
     }
 
-    /// Marks the recording as valid for the present count of `requires_grad` changes.
+    /// Marks the recording as valid for the current count of `requires_grad` changes.
     pub(super) fn mark_current(&mut self) {
         self.requires_grad_changes = requires_grad_changes();
     }

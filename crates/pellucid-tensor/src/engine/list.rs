@@ -171,7 +171,7 @@ impl DeferredList {
     /// nothing.
     ///
     /// # Errors
-    /// The error of an earlier run that was not reported, else the error of this run.
+    /// The error of an earlier run that was not reported, otherwise the error of this run.
     fn flush(&self) -> Result<()> {
         if is_flushing(self.id) {
             return Ok(());

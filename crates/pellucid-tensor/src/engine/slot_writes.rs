@@ -8,7 +8,7 @@ pub(super) struct SlotWrites(Vec<Writes>);
 /// The launches that write a slot.
 #[derive(Clone, Copy, Default)]
 struct Writes {
-    /// The first launch that writes all elements of the slot at once.
+    /// The first launch that writes all elements of the slot.
     first_full: Option<usize>,
     /// The last launch that writes the slot.
     last: Option<usize>,

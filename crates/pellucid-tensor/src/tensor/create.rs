@@ -10,9 +10,9 @@ use pellucid_ir::{DType, Element, Error, Result, Shape};
 /// A number, or nested lists of numbers, whose nesting is the shape: arrays, slices and vectors at every level, such as
 /// `[[f32; 3]; 2]`, `Vec<Vec<f32>>` or `&[[i64; 4]]`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not data of a tensor",
+    message = "a tensor cannot be created from `{Self}`",
     note = "a tensor is created from nested arrays, slices or vectors of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
-    note = "convert numbers of another type: `usize` by `as i64`"
+    note = "convert other number types first: `usize` with `as i64`"
 )]
 pub trait Nested {
     /// The type of the numbers.
@@ -22,11 +22,11 @@ pub trait Nested {
     /// type.
     fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
 
-    /// Appends the numbers in row-major order.
+    /// Appends the elements in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` are the lengths of the levels from
-    /// this one on, and `level` is its number.
+    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` are the lengths of this level and
+    /// of the levels below, and `level` is its index.
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
 
     /// Returns the numbers, if they are stored in one list.
@@ -156,9 +156,9 @@ impl<T: Nested> From<T> for Tensor {
 
 /// A conversion of host data into a tensor of a given shape.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not data of a tensor",
+    message = "a tensor cannot be created from `{Self}`",
     note = "a tensor is created from an array, a slice or a vector of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
-    note = "convert numbers of another type: `usize` by `as i64`"
+    note = "convert other number types first: `usize` with `as i64`"
 )]
 pub trait IntoTensor {
     /// Creates a tensor from the numbers, in row-major order.

@@ -44,7 +44,7 @@ impl Tensor {
         self.array().set_pinned(!is_free);
     }
 
-    /// Returns a copy of the elements on `device`, which `copy` creates if there is none of their present version.
+    /// Returns a copy of the elements on `device`, which `copy` creates if no copy of their current version exists.
     pub(crate) fn device_copy(&self, device: Device, copy: impl FnOnce() -> Result<Array>) -> Result<Array> {
         let version = self.array().storage().version();
         let mut copies = self.0.details().device_copies();

@@ -36,7 +36,7 @@ unary! {
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
     /// [`ndtr`](crate::ops::ndtr()).
     gelu(x) = {
-        // Beyond 40, Φ is 0 or 1, also in `f64`.
+        // Beyond 40, Φ is 0 or 1, even in `f64`.
         let is_far = x.abs().gt(40.0);
         let u = is_far.select(0.0, x);
         is_far.select(x * x.gt(0.0).to_number(), u * u.ndtr())
@@ -44,7 +44,7 @@ unary! {
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
     gelu_tanh(x) = {
-        // Beyond 32 the sigmoid is 0 or 1, also in `f64`. Powers of a large x would overflow.
+        // Beyond 32 the sigmoid is 0 or 1, even in `f64`. Powers of a large x would overflow.
         let is_far = x.abs().gt(32.0);
         let u = is_far.select(0.0, x);
         let v = 1.5957691216057308 * (u + 0.044715 * u * u * u);

@@ -1,4 +1,4 @@
-//! Norms and deviations over the whole range of a dtype.
+//! Norms and deviations over the full range of a dtype.
 //!
 //! The sum of squares of a row overflows or underflows where its root is representable. The formulas of this file
 //! finish such a sum s, which a kernel without further measures has computed. A row whose sum is neither infinite nor

@@ -182,7 +182,7 @@ const MAX_INPUTS: usize = 64;
 fn too_wide(formula: &Formula, inputs: usize) -> Error {
     let (order, most) = (formula.order() + 1, MAX_INPUTS);
     let reason = format!(
-        "the derivative of order {order} of this formula reads {inputs} tensors, but at most {most} are possible: \
+        "the derivative of order {order} of this formula reads {inputs} tensors; the maximum is {most}: \
          split the formula"
     );
     Error::invalid(formula.name(), reason)
@@ -201,14 +201,14 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         return Err(Error::invalid(formula.name(), got));
     }
     if m > MAX_INPUTS {
-        let reason = format!("the formula has {m} inputs, but at most {MAX_INPUTS} are possible: split the formula");
+        let reason = format!("the formula has {m} inputs; the maximum is {MAX_INPUTS}: split the formula");
         return Err(Error::invalid(formula.name(), reason));
     }
     let all = m + 2 * formula.outputs().len();
     if all > Formula::MAX_DIFFERENTIABLE && is_recorded(inputs) {
         let most = Formula::MAX_DIFFERENTIABLE;
         let reason = format!(
-            "the formula has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: \
+            "the formula has {all} inputs, outputs and their gradients; the maximum of a derivative is {most}: \
              split the formula"
         );
         return Err(Error::invalid(formula.name(), reason));

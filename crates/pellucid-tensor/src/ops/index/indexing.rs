@@ -100,7 +100,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside `no_grad`;
-    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number, also in a list, that an integer
+    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number, even in a list, that an integer
     /// dtype cannot represent, such as 2.7, or 300 for `u8` (elements of a tensor are converted); those of
     /// [`Tensor::try_i`]. After an error nothing is written.
     ///

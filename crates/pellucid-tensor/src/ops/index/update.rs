@@ -1,4 +1,4 @@
-//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors at once.
+//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors together.
 
 use crate::autograd::{InPlaceWrite, on_device_of};
 use crate::engine;

@@ -22,7 +22,7 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// Computes P·A = L·U, with L and U in one matrix.
 ///
 /// For k = min(m, n), let L₁ and U₁ be the square parts of L and U, L₂ the rows of L below L₁, and U₂ the columns of U
-/// beside U₁. Then
+/// next to U₁. Then
 ///
 /// P·∂A = [L₁⁻ᵀ·M·U₁⁻ᵀ, L₁⁻ᵀ·∂U₂; ∂L₂·U₁⁻ᵀ], where M is the strict lower triangle of L₁ᵀ·∂L₁ − ∂U₂·U₂ᵀ plus the upper
 /// triangle of ∂U₁·U₁ᵀ − L₂ᵀ·∂L₂.

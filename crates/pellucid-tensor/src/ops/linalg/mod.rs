@@ -1,7 +1,7 @@
 //! Linear algebra: decompositions of the matrices of the last two axes, and operations based on them. The other axes
 //! are batch axes.
 //!
-//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are an error. A matrix with NaN or infinity
+//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are rejected. A matrix with NaN or infinity
 //! gives NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular values,
 //! rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
 //!
@@ -102,7 +102,7 @@ fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
 fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
     let (m, n) = matrix_dims(op, x)?;
     if m != n {
-        let help = "the matrices must be square; pinv(), lstsq(), qr() and svd() take all shapes";
+        let help = "the matrices must be square; pinv(), lstsq(), qr() and svd() accept all shapes";
         return Err(Error::shapes(op, [x.shape()], help));
     }
     Ok(n)

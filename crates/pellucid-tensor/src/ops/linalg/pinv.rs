@@ -121,7 +121,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     // The matrices broadcast with the bounds here, so that their gradient is summed.
     let batch = super::batch(a);
     let batch = Shape::broadcast_all([&batch, atol.shape(), rtol.shape()]).ok_or_else(|| {
-        Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "the two bounds must broadcast to one shape")
+        Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
     let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
     apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])

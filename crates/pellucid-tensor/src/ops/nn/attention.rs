@@ -2,7 +2,7 @@
 //!
 //! - [`Attend`]: the forward kernel [`Attention`](kernel::Attention), which never stores all scores;
 //! - [`AttendGradient`]: its gradient kernel;
-//! - `attention_by_scores`: the definition with the whole score matrix, for dropout and for the gradient of a mask;
+//! - `attention_by_scores`: the definition with the full score matrix, for dropout and for the gradient of a mask;
 //! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
 use crate::autocast::autocast_off;
@@ -180,7 +180,7 @@ fn merge_batch_axes(lead: &Shape, ends: &[usize]) -> Shape {
     [outer, heads, ends[0], ends[1]].into()
 }
 
-/// Computes attention by its definition, with all scores at once, from `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`
+/// Computes attention by its definition, with all scores together, from `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`
 /// and a mask `[N, H, L, S]`.
 fn attention_by_scores(
     q: &Tensor,

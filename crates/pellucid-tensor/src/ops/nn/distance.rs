@@ -124,7 +124,7 @@ impl Operation for LargestDifference {
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, also in the
+/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, even in the
 /// gradient.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ pub struct EmbeddingOptions {
 }
 
 /// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`. Indices are in `0..R`; unlike in
-/// [`index_select`](crate::ops::index_select), negative ones are an error.
+/// [`index_select`](crate::ops::index_select), negative ones return an error.
 ///
 /// The gradients of a row that is selected several times are summed in a fixed order.
 ///

@@ -58,7 +58,7 @@ impl Default for EmbeddingBagOptions<'_> {
 /// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
 /// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an [`Error::InvalidArgument`];
-/// in lazy and captured steps they make the whole result NaN, or, for a table of integers, are an
+/// in lazy and captured steps they make the entire result NaN, or, for a table of integers, are an
 /// [`Error::IndexOutOfBounds`] of the call that runs the kernel.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
@@ -71,11 +71,11 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }
     if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
-        return Err(Error::invalid(op, "scale_by_frequency needs the mode Sum or Mean"));
+        return Err(Error::invalid(op, "scale_by_frequency requires the mode Sum or Mean"));
     }
     if let Some(weights) = options.weights {
         if options.mode != ScatterReduceOp::Sum {
-            return Err(Error::invalid(op, "weights need the mode Sum"));
+            return Err(Error::invalid(op, "weights require the mode Sum"));
         }
         if weights.shape() != index.shape() {
             let help = "weights must have the shape of the indices";
@@ -146,7 +146,7 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
         }
         (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
             let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
-                return Err(Error::invalid(op, "include_last_offset needs at least one offset"));
+                return Err(Error::invalid(op, "include_last_offset requires at least one offset"));
             };
             let starts = copy::to_dtype(&view::narrow(offsets, 0, 0, bags)?, DType::I64)?;
             let places = create::indices(index.size())?;

@@ -25,7 +25,7 @@ struct PolynomialFamily {
 /// The highest order. The recurrence computes all lower orders too, which limits it.
 const MAX_ORDER: i64 = 10_000;
 
-/// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of one shape.
+/// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of the same shape.
 #[derive(Clone, Copy)]
 struct PolynomialDerivative {
     family: &'static PolynomialFamily,

@@ -117,8 +117,8 @@ pub fn addr(x: &Tensor, u: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: 
 /// [`addmm`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless A and B are batches of one length with equal inner lengths, and x broadcasts to the
-/// product; [`Error::DTypeMismatch`] for bool.
+/// [`Error::ShapeMismatch`] unless A and B are batches of the same length with equal inner lengths, and x broadcasts to
+/// the product; [`Error::DTypeMismatch`] for bool.
 #[tensor_method(autocast = Half)]
 pub fn baddbmm(
     x: &Tensor,

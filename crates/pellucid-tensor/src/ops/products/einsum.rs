@@ -68,7 +68,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let terms: Vec<&str> = inputs.split(',').collect();
     if terms.len() != factors.len() {
         return Err(invalid(format!(
-            "the equation has {} terms, but there are {} factors; give one term for each factor,",
+            "the equation has {} terms, but there are {} factors; write one term for each factor,",
             terms.len(),
             factors.len()
         )));
@@ -77,7 +77,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     for (term, factor) in terms.iter().zip(factors) {
         let labels = parse_labels(term, factor.rank()).map_err(invalid)?;
         if labels.len() != factor.rank() {
-            return Err(invalid(format!("term `{term}` does not fit the {} axes of its factor", factor.rank())));
+            return Err(invalid(format!("term `{term}` does not match the {} axes of its factor", factor.rank())));
         }
         named.push(labels);
     }
@@ -345,7 +345,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     if from.len() != to.len() {
         return Err(Error::invalid(
             op,
-            format!("the lists of axes must be equally long, got {axes_a:?} and {axes_b:?}"),
+            format!("the lists of axes must have the same length, got {axes_a:?} and {axes_b:?}"),
         ));
     }
     let fits = |(&i, &j): (&usize, &usize)| a.shape()[i] == b.shape()[j] || a.shape()[i] == 1 || b.shape()[j] == 1;

@@ -20,7 +20,7 @@ pub(in crate::ops) fn in_range(op: &'static str, what: &str, x: &Tensor, range: 
     within(op, what, x, range, true)
 }
 
-/// Like [`in_range`], but NaN is an error too.
+/// Like [`in_range`], but rejects NaN as well.
 pub(in crate::ops) fn in_range_without_nan(
     op: &'static str,
     what: &str,

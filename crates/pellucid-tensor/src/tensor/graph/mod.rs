@@ -118,7 +118,7 @@ pub(crate) struct NodeHeader {
     /// The number of the captured recording that contains the node; 0 for a node outside captured steps.
     recording: u32,
     pub(crate) outputs_meta: SmallVec<[OutputMeta; 1]>,
-    /// The single output tensor if it was created together with the node, else dangling.
+    /// The single output tensor if it was created together with the node, otherwise dangling.
     output: Weak<TensorInner>,
     /// True if an output keeps its gradient or has hooks.
     pub(crate) observed: AtomicBool,

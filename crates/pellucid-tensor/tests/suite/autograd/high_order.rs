@@ -135,7 +135,10 @@ fn derivatives_that_are_zero_can_be_differentiated() {
                 assert_eq!(got.shape(), x.shape(), "{name}");
                 assert!(got.requires_grad(), "{name}, order {n}: the derivative must require a gradient");
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
-                assert!(zero || n < first_zero, "{name}, order {n}: must be 0 for orders of at least {first_zero}, got {got:?}");
+                assert!(
+                    zero || n < first_zero,
+                    "{name}, order {n}: must be 0 for orders of at least {first_zero}, got {got:?}"
+                );
             }
             // Backward passes into `.grad` compute the same derivatives.
             let mut y = f(&x).sum(..);

@@ -1,4 +1,4 @@
-//! `capture`: every launch checks the state that a step depends on beside its inputs: tensors that its closure
+//! `capture`: every launch checks the state that a step depends on in addition to its inputs: tensors that its closure
 //! replaces, flags of the host, and `requires_grad`.
 
 use super::programs::wave;

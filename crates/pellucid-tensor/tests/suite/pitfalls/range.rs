@@ -166,7 +166,7 @@ fn gamma_functions_near_their_negative_zeros() {
     }
 }
 
-/// sin(πx)/(πx) is 0 at integers, and relatively accurate beside them.
+/// sin(πx)/(πx) is 0 at integers, and relatively accurate near them.
 #[test]
 fn sinc_is_accurate_near_its_zeros() {
     for (dtype, bits) in [(DType::F32, 23), (DType::F64, 52), (DType::F16, 10), (DType::BF16, 7)] {
@@ -543,7 +543,7 @@ fn masked_moments_at_the_end_of_the_range() {
     }
 }
 
-/// A scale of a whole column of channels would underflow, and overflow in second derivatives, in its small elements.
+/// A scale of an entire column of channels would underflow, and overflow in second derivatives, in its small elements.
 #[test]
 fn local_response_norm_beside_a_large_channel() {
     let norm = |x: &Tensor| x.local_response_norm(2, 1e-4, 0.75, 1.0);

@@ -104,7 +104,7 @@ fn of_probabilities(
         return Err(Error::shapes(OP, [logits.shape(), targets.shape()], help));
     }
     if options.ignore_index.is_some() {
-        let reason = "ignore_index needs class indices as targets, which are integers; floats are probabilities";
+        let reason = "ignore_index requires class indices as targets, which are integers; floats are probabilities";
         return Err(Error::invalid(OP, reason));
     }
     let (number, params) = (widened_dtype(&[logits, targets]), [options.label_smoothing.into()]);
@@ -189,7 +189,7 @@ fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
         ));
     }
     if weight.dtype() != logits.dtype() {
-        return Err(Error::dtypes(OP, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));
+        return Err(Error::dtypes(OP, [logits.dtype(), weight.dtype()], "weights must have the dtype of the logits"));
     }
     let shape: Vec<usize> = (0..logits.rank()).map(|k| if k == axis { weight.size() } else { 1 }).collect();
     view::reshape(weight, &shape[..])

@@ -77,10 +77,10 @@ pub fn ctc_loss(
     if targets.rank() != 1 && !(targets.rank() == 2 && targets.shape()[0] == samples) {
         return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
     }
-    value_range::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
+    value_range::in_range(op, "input lengths", &steps_of, 0.0..=steps as f64)?;
     let labels = padded_labels(op, &targets, &labels_of, samples)?;
     let most = labels.shape()[1];
-    value_range::in_range(op, "numbers of labels", &labels_of, 0.0..=most as f64)?;
+    value_range::in_range(op, "label lengths", &labels_of, 0.0..=most as f64)?;
     // Labels beyond a sample's length may have any value.
     let counts = compare::lt(&create::indices(most)?, &labels_of)?;
     let checked = in_range(op, &arithmetic::where_(&counts, &labels, options.blank as i64)?, 2, classes)?;
@@ -178,8 +178,7 @@ fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: 
     let counts = lengths.array().to_vec::<i64>(op)?;
     let total = counts.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
     if total.is_none_or(|total| total > targets.size() as i64) {
-        let reason =
-            format!("numbers of labels must be at least 0 with a sum of at most {}, got {counts:?}", targets.size());
+        let reason = format!("label lengths must be nonnegative and sum to at most {}, got {counts:?}", targets.size());
         return Err(Error::invalid(op, reason));
     }
     let most = counts.iter().copied().max().unwrap_or(0);

@@ -120,8 +120,8 @@ struct CheckedClasses {
     inside: Option<Tensor>,
 }
 
-/// Checks class indices: at once if values can be read. In lazy and captured steps, invalid indices are replaced by a
-/// valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
+/// Checks class indices: immediately if values can be read. In lazy and captured steps, invalid indices are replaced by
+/// a valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
         let inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;

@@ -32,7 +32,7 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
 ///
 /// The squares (x − mean)² are scaled. For eps ≥ 1e-27 the quotients are right up to a magnitude of about 2.9e20/√n in
 /// `f32` and half precision, for rows of n elements, and 1.4e163/√n in `f64`; beyond it they are 0. For eps = 0 they
-/// are right over the whole range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled
+/// are right over the full range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled
 /// squares must be representable. For eps > 0 the result is NaN if the sum of x overflows.
 ///
 /// # Errors

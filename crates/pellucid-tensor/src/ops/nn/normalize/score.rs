@@ -7,9 +7,9 @@
 //! d = (x − mean)·c or x·c     q = 1 / √(mean(d²) + eps·c²)     y = d·q
 //! ```
 //!
-//! If eps > 0, one small c serves all rows: squares that underflow are negligible beside eps·c². If eps = 0, c is 1 in
-//! a row of a moderate mean square; any other row is read again, and scaled by its largest magnitude. A GPU does
-//! without that, because a shader reads the rows of a skipped phase too.
+//! If eps > 0, one small c serves all rows: squares that underflow are negligible compared with eps·c². If eps = 0, c
+//! is 1 in a row of a moderate mean square; any other row is read again, and scaled by its largest magnitude. A GPU
+//! does without that, because a shader reads the rows of a skipped phase too.
 //!
 //! With an incoming gradient a, and k = q²·mean(a·d), the derivative by x is
 //!

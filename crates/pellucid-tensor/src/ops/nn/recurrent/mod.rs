@@ -1,4 +1,4 @@
-//! Recurrent layers: one layer in one direction, over whole sequences.
+//! Recurrent layers: one layer in one direction, over entire sequences.
 //!
 //! - `layer`: the operation and its gradient, made of a few large matrix products and the kernel `Recurrent`;
 //! - `definition`: the same layer step by step, in tensor operations, for higher-order gradients;
@@ -145,7 +145,7 @@ pub fn lstm(
     Ok((y, (h, c)))
 }
 
-/// Runs a layer with any cell. The third result is c for an LSTM, else h.
+/// Runs a layer with any cell. The third result is c for an LSTM, otherwise h.
 fn recurrent(
     op: &'static str,
     cell: RnnMode,

@@ -46,7 +46,7 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
                 let extent = window.extent(a);
                 Error::invalid(
                     op,
-                    format!("a window of {extent} does not fit an axis of length {padded} including padding"),
+                    format!("a window of {extent} does not fit into an axis of length {padded} including padding"),
                 )
             })?;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);

@@ -1,4 +1,4 @@
-//! Fractional max pooling: windows of one size, at pseudorandom positions.
+//! Fractional max pooling: windows of the same size, at pseudorandom positions.
 //!
 //! For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o starts at
 //! ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
@@ -49,7 +49,7 @@ fn fractional_max(
         let (windows, size, len) = (outputs[a], size[a], dims[a]);
         return Err(Error::invalid(
             op,
-            format!("{windows} windows of size {size} do not fit an axis of length {len} at different positions"),
+            format!("{windows} windows of size {size} do not fit into an axis of length {len} at different positions"),
         ));
     }
     let drawn;

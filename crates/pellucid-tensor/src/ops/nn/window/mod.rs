@@ -77,7 +77,8 @@ impl Spatial {
             [single] => all[3 - count..].fill(single),
             ref each if each.len() == count => all[3 - count..].copy_from_slice(each),
             ref each => {
-                let reason = format!("{what} needs one number, or one for each of {count} spatial axes; got {each:?}");
+                let reason =
+                    format!("{what} must be one number, or one for each of {count} spatial axes; got {each:?}");
                 return Err(Error::invalid(op, reason));
             }
         }

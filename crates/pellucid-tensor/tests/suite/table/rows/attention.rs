@@ -198,8 +198,8 @@ fn attention() -> Row {
             let x = Tensor::zeros([2, 2], DType::F32);
             let seen = Tensor::from([[1i64, 0], [0, 1]]);
             let options = AttentionOptions { mask: Some(&seen), ..AttentionOptions::default() };
-            let refused = ops::scaled_dot_product_attention(&x, &x, &x, options);
-            Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+            let rejected = ops::scaled_dot_product_attention(&x, &x, &x, options);
+            Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
         })
 }
 

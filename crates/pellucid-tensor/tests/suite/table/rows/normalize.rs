@@ -311,8 +311,8 @@ fn batch_norm() -> Row {
         .check("a failed call must not change running statistics", || {
             let (mean, var) = (Tensor::from([0.5]), Tensor::from([1.0]));
             let running = Some(RunningStatistics { mean: &mean, var: &var });
-            let refused = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
-            Ok(refused.is_err() && mean.item::<f64>() == 0.5 && var.item::<f64>() == 1.0)
+            let rejected = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
+            Ok(rejected.is_err() && mean.item::<f64>() == 0.5 && var.item::<f64>() == 1.0)
         })
 }
 
@@ -440,7 +440,7 @@ fn local_response_norm() -> Row {
         shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
     })
     .check("integers", move || {
-        let refused = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
-        Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+        let rejected = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
+        Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
     })
 }

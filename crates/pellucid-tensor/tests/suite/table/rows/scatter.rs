@@ -276,13 +276,14 @@ fn part_rows() -> Vec<Row> {
                     &Tensor::zeros([3, 4], DType::Bool),
                     &Tensor::zeros([0], DType::F64),
                 )?;
-                let refused =
+                let rejected =
                     ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
-                Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
+                Ok(y.shape()[..] == [3, 4] && out_of_bounds(rejected)?)
             })
             .check("a source of another dtype must be an error", move || {
-                let refused = ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
-                Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+                let rejected =
+                    ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
+                Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
             })
             .check("a mask of another dtype must be an error", move || {
                 Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))
@@ -374,8 +375,8 @@ fn embedding_row() -> Row {
         .check("renormalizing a table that is not a leaf must be an error", move || {
             let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
-            let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
-            Ok(matches!(refused, Err(Error::InPlaceOnTracked { .. })))
+            let rejected = ops::embedding(&table, &Tensor::from([0i64]), options);
+            Ok(matches!(rejected, Err(Error::InPlaceOnTracked { .. })))
         })
         .check("an index out of bounds must be an error", move || {
             let outside = |at: i64| ops::embedding(&Tensor::zeros([3, 2], DType::F32), &Tensor::from([at]), plain());
@@ -465,10 +466,10 @@ fn embedding_bag_row() -> Row {
                 EmbeddingBagOptions { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
             ops::embedding_bag(&table, &[[0i64, 0], [0, 1]].into(), options)?.sum(..).backward();
             let max = EmbeddingBagOptions { mode: ScatterReduceOp::Max, ..options };
-            let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
+            let rejected = ops::embedding_bag(&table, &[[0i64]].into(), max);
             // Three gradients of a third, and one of 1.
             let even = table.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [1.0; 4];
-            Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
+            Ok(even && matches!(rejected, Err(Error::InvalidArgument { .. })))
         })
         .check("a vector of indices without offsets must be an error", move || {
             shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBagOptions::default()))

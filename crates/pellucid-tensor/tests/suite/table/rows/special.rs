@@ -130,9 +130,9 @@ fn further_rows() -> Vec<Row> {
             Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0, 0.0, 4.0, 0.0, 0.0])
         })
         .check("bounds in the wrong order must be an error", || {
-            let refused =
+            let rejected =
                 |eps: f64| matches!(ops::logit_with(&Tensor::from(0.5), eps), Err(Error::InvalidArgument { .. }));
-            Ok(refused(0.6) && refused(-0.1) && refused(f64::NAN))
+            Ok(rejected(0.6) && rejected(-0.1) && rejected(f64::NAN))
         }),
         Row::new("zeta")
             .ulps(64.0)

@@ -152,7 +152,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an empty axis must be an error", move || {
                 shape_refused(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
             })
-            .check("integers must be copied by nearest elements, and refused by interpolation", move || {
+            .check("integers must be copied by nearest elements, and rejected by interpolation", move || {
                 let x = image().to_dtype(DType::U8);
                 let picked: Result<Tensor> = ops::interpolate(&x, to(&[2]), nearest);
                 let mixed = ops::interpolate(&x, to(&[2]), linear);
