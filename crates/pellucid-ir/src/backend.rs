@@ -33,14 +33,14 @@ pub trait Buffer: Typed + Send + Sync {
 /// store forwarding.
 pub trait Typed: 'static {
     /// Returns true if `id` is the id of this type.
-    fn is_of(&self, id: &TypeId) -> bool;
+    fn is_type(&self, id: &TypeId) -> bool;
     /// Returns the value as [`Any`], for backends without `unsafe`.
     fn as_any(&self) -> &dyn Any;
 }
 
 impl<T: 'static> Typed for T {
     #[inline]
-    fn is_of(&self, id: &TypeId) -> bool {
+    fn is_type(&self, id: &TypeId) -> bool {
         *id == TypeId::of::<T>()
     }
     fn as_any(&self) -> &dyn Any {

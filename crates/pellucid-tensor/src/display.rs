@@ -33,7 +33,7 @@ pub struct PrintOptions {
     pub precision: usize,
     /// Tensors of more elements show only the ends of their axes. The default is 1000.
     pub threshold: usize,
-    /// The number of elements that are shown at both ends of a long axis. The default is 3.
+    /// The number of elements of a long axis that are shown at each end. The default is 3.
     pub edgeitems: usize,
     /// The maximum number of characters in a line. The default is 78.
     pub linewidth: usize,
@@ -210,7 +210,7 @@ impl PrintedElements {
             return Err(Error::invalid("print", "too many elements to print"));
         }
         let shown: Vec<_> = shape.iter().map(list).collect();
-        let text = engine::without_report(tensor.device(), || {
+        let text = engine::preserving_errors(tensor.device(), || {
             let part = ends_of(&tensor.detach(), &shown, 0)?;
             texts_of(&part, style)
         })?;

@@ -6,7 +6,7 @@ use super::graph::{FormulaNode, Literal, NodeId, NodeInfo, ValueKind};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};
 use super::program::{InstructionOperand, Load, MAX_STEPS, Op, Program, Store, Uniform, UniformSource};
-use super::registers::{self, Draft, Value};
+use super::registers::{self, UnallocatedProgram, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
 use smallvec::SmallVec;
@@ -100,7 +100,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
         number: signature.number.compute(),
         uniforms: Vec::new(),
         values: vec![None; inner.graph.len()],
-        draft: Draft::default(),
+        draft: UnallocatedProgram::default(),
     };
     for id in schedule(formula) {
         let value = lowering.lower(id)?;
@@ -189,7 +189,7 @@ struct Lowering<'a> {
     number: Compute,
     uniforms: Vec<Uniform>,
     values: Vec<Option<Value>>,
-    draft: Draft,
+    draft: UnallocatedProgram,
 }
 
 impl Lowering<'_> {

@@ -1,9 +1,9 @@
 //! The derivative of every primitive, and the reverse sweep of the chain rule.
 //!
-//! Reverse mode: every node v has an *adjoint*, the derivative of Σⱼ gⱼ·yⱼ with respect to v, where
-//! gⱼ is the incoming gradient of output yⱼ. The nodes are visited from the last to the first; each
-//! adds to the adjoints of its operands by its rule. The adjoint of a requested input is its gradient. The rules build
-//! expressions, so the gradient is a formula too.
+//! Reverse mode: every node v has an *adjoint*, the derivative of Σⱼ gⱼ·yⱼ with respect to v, where gⱼ is the incoming
+//! gradient of output yⱼ. The nodes are visited from the last to the first; each adds to the adjoints of its operands
+//! by its rule. The adjoint of a requested input is its gradient. The rules build expressions, so the gradient is also
+//! a formula.
 //!
 //! A per-row value that is combined with per-element values is broadcast along the row; its adjoint is the sum over the
 //! row. No other rule is needed for rows.
@@ -175,9 +175,12 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
     let (large, small) = (b_is_larger.select(b, a), b_is_larger.select(a, b));
     let large = large.eq(0).select(f64::INFINITY, large);
     let ratio = small / large;
-    let of_larger = g / (large + small * ratio);
-    let of_smaller = of_larger * ratio;
-    [Some(b_is_larger.select(of_larger, of_smaller)), Some(-b_is_larger.select(of_smaller, of_larger))]
+    let larger_adjoint = g / (large + small * ratio);
+    let smaller_adjoint = larger_adjoint * ratio;
+    [
+        Some(b_is_larger.select(larger_adjoint, smaller_adjoint)),
+        Some(-b_is_larger.select(smaller_adjoint, larger_adjoint)),
+    ]
 }
 
 /// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not

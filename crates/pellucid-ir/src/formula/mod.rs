@@ -62,7 +62,7 @@ pub use macros::names;
 pub use partials::{Contraction, Partial, Partials, Term, Variables};
 pub use primitive::{Binary, RowOp, Unary};
 pub use program::{InstructionOperand, Load, Op, Program, Step, Store, Uniform, UniformSource};
-pub use real::{Argument, Literals, Real, SingleFloat, Truth};
+pub use real::{Argument, Literals, Real, RealMask, SingleFloat};
 pub use special::{binary as evaluate_binary, unary as evaluate_unary};
 pub use splice::{Splice, SpliceOperand, Spliced, SplicedValue};
 pub use unroll::{Leaf, Unrolled, UnrolledReduction, UnrolledValue};

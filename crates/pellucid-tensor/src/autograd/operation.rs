@@ -120,18 +120,18 @@ fn mark_lost_derivatives(
         if gradient.array().to_vec::<f64>(operation)?.iter().any(|&value| value != 0.0) {
             let unmarked = gradient.clone();
             let operands: Vec<&Tensor> = [&unmarked].into_iter().chain(incoming.iter().copied()).collect();
-            *gradient = apply_one(LostDerivative { operation }, &operands)?;
+            *gradient = apply_one(NonDifferentiableGradient { operation }, &operands)?;
         }
     }
     Ok(())
 }
 
 /// A gradient whose dependence on the incoming gradients is unknown.
-struct LostDerivative {
+struct NonDifferentiableGradient {
     operation: &'static str,
 }
 
-impl Operation for LostDerivative {
+impl Operation for NonDifferentiableGradient {
     fn name(&self) -> &'static str {
         self.operation
     }

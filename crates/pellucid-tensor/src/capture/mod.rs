@@ -63,7 +63,7 @@ pub struct CacheStats {
     /// flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
     /// Number of recordings that are kept.
-    pub held: usize,
+    pub len: usize,
 }
 
 /// Where the elements of a tensor of a captured step are stored.
@@ -226,7 +226,7 @@ impl<'f> Captured<'f> {
     /// use pellucid::{CaptureOptions, Captured, Tensor};
     /// let mut step = Captured::unrecorded(CaptureOptions::default(), |inputs| inputs[0].square());
     /// assert_eq!(step.launch(&[&Tensor::from([3.0f32])])?.to_vec::<f32>(0), [9.0]);
-    /// assert_eq!((step.cache_stats().misses, step.cache_stats().held), (1, 1));
+    /// assert_eq!((step.cache_stats().misses, step.cache_stats().len), (1, 1));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn unrecorded<O: IntoOutputs>(
@@ -307,7 +307,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// assert!(step.prepare(&[&wide])? && !step.prepare(&[&wide])?);
     /// assert!(step.output_shapes(&[&wide]).is_some());
     /// step.launch(&[&wide])?; // the first launch with this shape does not record
-    /// assert_eq!((step.cache_stats().hits, step.cache_stats().misses, step.cache_stats().held), (1, 0, 2));
+    /// assert_eq!((step.cache_stats().hits, step.cache_stats().misses, step.cache_stats().len), (1, 0, 2));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
@@ -377,7 +377,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
 
     /// Returns the statistics of the recordings.
     pub fn cache_stats(&self) -> CacheStats {
-        CacheStats { held: self.recordings.kept.len(), ..self.recordings.stats }
+        CacheStats { len: self.recordings.kept.len(), ..self.recordings.stats }
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) use fallback::prepare;
 pub use hook_list::HookList;
 pub(crate) use host_dependencies::HostDependencies;
 pub use host_flag::HostFlag;
-pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current, without_report};
+pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, preserving_errors, run_deferred, with_current};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
@@ -279,7 +279,7 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
         POISONED => Err(Error::Poisoned { op }),
         // If this thread has not returned the error of the failed kernel yet, that error is more helpful than one about
         // its result.
-        FAILED => Err(list::first_unreported().unwrap_or(Error::NotComputed { op })),
+        FAILED => Err(list::take_first_unreported().unwrap_or(Error::NotComputed { op })),
         pending if list::is_flushing(pending) => Ok(()),
         _ => list::flush_list_of(op, storage),
     }

@@ -15,7 +15,7 @@ use pellucid_ir::{DType, Element, Error, Result, Shape};
     note = "convert other number types first: `usize` with `as i64`"
 )]
 pub trait Nested {
-    /// The type of the numbers.
+    /// The type of the elements.
     type Item: Element;
 
     /// Appends the length of the first list at every level. A level without a list has length 0, or the length of its
@@ -29,7 +29,7 @@ pub trait Nested {
     /// of the levels below, and `level` is its index.
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
 
-    /// Returns the numbers, if they are stored in one list.
+    /// Returns the elements, if they are stored in one list.
     fn numbers(&self) -> Option<&[Self::Item]> {
         None
     }
@@ -143,7 +143,7 @@ impl<T: Nested + ?Sized> Nested for &T {
 }
 
 impl<T: Nested> From<T> for Tensor {
-    /// Creates a leaf on the CPU, with the dtype of the numbers, from a number or from nested arrays, slices or
+    /// Creates a leaf on the CPU, with the dtype of the elements, from a number or from nested arrays, slices or
     /// vectors: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`, `Tensor::from(vec![vec![1, 2], vec![3, 4]])`.
     ///
     /// # Panics
@@ -161,7 +161,7 @@ impl<T: Nested> From<T> for Tensor {
     note = "convert other number types first: `usize` with `as i64`"
 )]
 pub trait IntoTensor {
-    /// Creates a tensor from the numbers, in row-major order.
+    /// Creates a tensor from the elements, in row-major order.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the data does not fill the shape.
@@ -199,10 +199,10 @@ impl<T: Element> IntoTensor for &Vec<T> {
 }
 
 impl Tensor {
-    /// Creates a tensor from numbers in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
+    /// Creates a tensor from elements in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the numbers do not fill the shape; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the elements do not fill the shape; [`Error::OutOfMemory`].
     #[doc(alias("tensor", "array", "from_numpy"))]
     #[panicking_form]
     pub fn try_new(data: impl IntoTensor, shape: impl Into<Shape>) -> Result<Tensor> {

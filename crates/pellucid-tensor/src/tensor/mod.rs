@@ -182,7 +182,7 @@ impl Tensor {
         Tensor(Arc::new(TensorInner::new(array, Some((node, index as u32)))))
     }
 
-    /// Creates another tensor of a leaf's value, whose gradients are added to the leaf's slot.
+    /// Creates a tensor that shares the leaf's value and gradient slot.
     pub(crate) fn leaf(array: Array, slot: Option<Arc<GradientSlot>>) -> Tensor {
         let inner = TensorInner::new(array, None);
         if let Some(slot) = slot {

@@ -11,7 +11,7 @@ use pellucid_ir::{DType, Error, Layout, Result, lock};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// The arrays of a tensor after its first one, with one for each device and dtype that the tensor had. References to an
+/// The additional arrays of a moved tensor, one per previous device and dtype. References to an
 /// array stay valid after a move, but its elements may be released. An array is used again when the tensor returns to
 /// its device and dtype, so the list has a second such array only if handles of the first one still exist.
 #[derive(Default)]
@@ -137,7 +137,7 @@ impl Tensor {
         self.0.existing_slot().and_then(|slot| slot.get_untracked())
     }
 
-    /// Writes these bytes to an array of another device or dtype, which becomes the current one.
+    /// Writes the result of `bytes` to an array of `device` and `dtype`, which becomes the current one.
     fn replace_elements(
         &self,
         device: Device,
@@ -183,7 +183,7 @@ impl Tensor {
     /// Makes this view a view of `base` on its current device, after [`Tensor::to_`] has moved it. The view keeps its
     /// layout, and is free if `base` is.
     #[doc(hidden)]
-    pub fn follow_(&self, base: &Tensor) {
+    pub fn move_view_to_base_(&self, base: &Tensor) {
         if self.device() != base.device() {
             let moved = &self.0.details().moved;
             let _moving = moved.lock();

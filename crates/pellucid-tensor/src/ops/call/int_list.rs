@@ -37,7 +37,7 @@ impl std::ops::Deref for IntList {
 }
 
 impl IntList {
-    /// Returns the numbers as counts; an error names the operation and the first negative number.
+    /// Returns the integers as counts; an error names the operation and the first negative number.
     pub(in crate::ops) fn counts(&self, op: &'static str) -> Result<SmallVec<[usize; 6]>> {
         let count =
             |&n: &isize| usize::try_from(n).map_err(|_| Error::invalid(op, format!("counts must be ≥ 0, got {n}")));

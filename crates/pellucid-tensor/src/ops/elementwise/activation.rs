@@ -73,8 +73,8 @@ unary! {
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
     /// Computes ln(1 + e^(βx))/β, and x where βx exceeds t: relu with a corner rounded over a width of 1/β.
     softplus_beta(x; beta, t) = {
-        let steep = beta * x;
-        steep.gt(t).select(x, (steep.max(0.0) + (-steep.abs()).exp().ln_1p()) / beta)
+        let safe_l = beta * x;
+        safe_l.gt(t).select(x, (safe_l.max(0.0) + (-safe_l.abs()).exp().ln_1p()) / beta)
     },
         d x = g * (beta * x).gt(t).select(1.0, (beta * x).sigmoid());
     /// Computes ln sigmoid(x) = −softplus(−x), stable for large |x|.

@@ -50,10 +50,10 @@ fn airy_negative(x: Expr) -> Expr {
     let zeta = -x * root * (2.0 / 3.0);
     let z = zeta.recip();
     let s = z * z;
-    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic_polynomial(&AFD, s);
-    let of_cosine = z * polynomial(&AGN, s) / monic_polynomial(&AGD, s);
+    let sine_factor = 1.0 + s * polynomial(&AFN, s) / monic_polynomial(&AFD, s);
+    let cosine_factor = z * polynomial(&AGN, s) / monic_polynomial(&AGD, s);
     let phase = zeta + FRAC_PI_4;
-    PI.sqrt().recip() * (phase.sin() * of_sine - phase.cos() * of_cosine) / root.sqrt()
+    PI.sqrt().recip() * (phase.sin() * sine_factor - phase.cos() * cosine_factor) / root.sqrt()
 }
 
 /// Computes Ai. Each branch reads only arguments of its own range, as the unused branches must not produce NaN

@@ -257,7 +257,7 @@ impl Derivative for OverwriteAt {
             gradients[0] = Some(view::reshape_to(&scatter::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
         }
         if needs.contains(1) {
-            // If positions are equal, only the last source has a gradient. Scattering their numbers finds it.
+            // If positions are equal, only the last source has a gradient. Scattering their positions finds it.
             let numbers = Tensor::arange(0, positions.size() as i64, 1);
             let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;
             let stayed = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &numbers)?;

@@ -83,15 +83,15 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 
 /// Counts the occurrences of 0, 1, .. up to the largest element of a vector of integers, in `i64`.
 ///
-/// The result has at least `least` elements. With weights, which have gradients, it is the sum of the weights of each
-/// number. The length depends on values, so a captured step cannot contain it.
+/// The result has at least `min_length` elements. With weights, which have gradients, it is the sum of the weights of
+/// each number. The length depends on values, so a captured step cannot contain it.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
 /// have its shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
 #[tensor_method]
 #[track_caller]
-pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
+pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
     let op = "bincount";
     if !x.dtype().is_int() {
         return Err(Error::dtypes(op, [x.dtype()], "the input must have an integer dtype"));
@@ -112,7 +112,7 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
         let reason = format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()");
         return Err(Error::invalid(op, reason));
     }
-    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
+    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(min_length);
     match weights {
         Some(weights) => gather::scatter_add_along(weights, x, 0, [len]),
         None => gather::scatter_add_along(&fill::ones(x.shape(), DType::I64)?, x, 0, [len]),

@@ -50,8 +50,8 @@ impl Operation for LuFactor {
         let lower = diagonal::tril(&arithmetic::sub(&from_l, &matmul(&gu2, &mt(&u2)?)?)?, -1)?;
         let upper = diagonal::triu(&arithmetic::sub(&from_u, &matmul(&mt(&l2)?, &gl2)?)?, 0)?;
         // Both blocks are solved together: L₁⁻ᵀ from the left, U₁⁻ᵀ from the right.
-        let beside = concatenate(&[&arithmetic::add(&lower, &upper)?, &gu2], -1)?;
-        let top = triangular(&mt(&l1)?, &beside, true, true)?;
+        let right_block = concatenate(&[&arithmetic::add(&lower, &upper)?, &gu2], -1)?;
+        let top = triangular(&mt(&l1)?, &right_block, true, true)?;
         let (left, right) = (block(&top, (0, 0), k, k)?, block(&top, (0, k), k, n - k)?);
         let below = concatenate(&[&left, &gl2], -2)?;
         let left = mt(&triangular(&u1, &mt(&below)?, true, false)?)?;

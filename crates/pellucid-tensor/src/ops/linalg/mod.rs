@@ -85,7 +85,7 @@ fn untracked_tensor(array: &Array) -> Tensor {
     Tensor::from(array.clone())
 }
 
-/// Returns the numbers of rows and columns of matrices, or an error for dtypes other than `f32` and `f64`.
+/// Returns the row and column counts of matrices, or an error for dtypes other than `f32` and `f64`.
 fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     check_precision(op, x)?;
     match x.shape().dims() {
@@ -139,7 +139,7 @@ fn as_row(x: &Tensor) -> Result<Tensor> {
     view::unsqueeze(x, -2)
 }
 
-/// Reshapes numbers to matrices of one element.
+/// Reshapes elements to matrices of one element.
 fn scalar_matrix(x: &Tensor) -> Result<Tensor> {
     as_column(&as_column(x)?)
 }

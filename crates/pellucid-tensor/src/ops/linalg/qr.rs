@@ -53,8 +53,8 @@ impl Operation for Qr {
         let divided = |x: &Tensor| mt(&triangular(&first, &mt(x)?, true, false)?);
         let inside = matmul(&mt(&q)?, &gq)?;
         let w = arithmetic::sub(&inside, &matmul(&gr, &mt(&r)?)?)?;
-        let turned = divided(&diagonal::tril(&arithmetic::sub(&w, &mt(&w)?)?, -1)?)?;
-        let square = arithmetic::add(&block(&gr, (0, 0), k, k)?, &turned)?;
+        let lower = divided(&diagonal::tril(&arithmetic::sub(&w, &mt(&w)?)?, -1)?)?;
+        let square = arithmetic::add(&block(&gr, (0, 0), k, k)?, &lower)?;
         let inner = concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
         let gradient = matmul(&q, &inner)?;
         Ok(smallvec![Some(match m > n {

@@ -329,13 +329,13 @@ impl Attend {
 /// Returns a new array `[N, H, L, E]` in the memory order of `like`, in which H may vary faster than L.
 fn array_in_order_of(like: &Array, meta: kernel::Meta) -> Result<Array> {
     let strides = like.layout().strides();
-    let beside = strides[1].unsigned_abs() < strides[2].unsigned_abs();
+    let is_transposed = strides[1].unsigned_abs() < strides[2].unsigned_abs();
     let &[n, h, l, e] = meta.shape.dims() else {
         unreachable!("operands of the attention kernels always have four axes")
     };
-    let shape: Shape = if beside { [n, l, h, e].into() } else { meta.shape };
+    let shape: Shape = if is_transposed { [n, l, h, e].into() } else { meta.shape };
     let array = Array::new(like.device(), meta.dtype, shape)?;
-    Ok(if beside { array.view(array.layout().permute(&[0, 2, 1, 3])) } else { array })
+    Ok(if is_transposed { array.view(array.layout().permute(&[0, 2, 1, 3])) } else { array })
 }
 
 impl Operation for Attend {

@@ -101,11 +101,11 @@ impl Operation for LargestDifference {
         let (a, b, y) = (saved.input(0)?, saved.input(1)?, saved.output(0)?);
         // Equal maxima share the gradient evenly.
         let ties = formula! { static distance_ties(a, b, y) = (a - b).abs().eq(y).to_number(); };
-        let share = arithmetic::div(&grads.get(0)?, &map_sum(ties, &[&a, &b, &y], &[], self.axis, None)?)?;
+        let tie_fraction = arithmetic::div(&grads.get(0)?, &map_sum(ties, &[&a, &b, &y], &[], self.axis, None)?)?;
         let gradient = formula! {
-            static distance_max_gradient(a, b, y, share) = {
+            static distance_max_gradient(a, b, y, tie_fraction) = {
                 let d = a - b;
-                d.abs().eq(y).to_number() * (d.signum() * share)
+                d.abs().eq(y).to_number() * (d.signum() * tie_fraction)
             };
         };
         let full = broadcast("cdist", &[&a, &b])?;
@@ -114,7 +114,7 @@ impl Operation for LargestDifference {
                 return Ok(None);
             }
             let axes = broadcast::broadcast_axes(from.shape(), &full);
-            let sum = map_sum(gradient, &[from, to, &y, &share], &[], axes, None)?;
+            let sum = map_sum(gradient, &[from, to, &y, &tie_fraction], &[], axes, None)?;
             view::reshape_to(&sum, from.shape()).map(Some)
         };
         Ok(smallvec![of(0, &a, &b)?, of(1, &b, &a)?])
@@ -195,29 +195,29 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     arithmetic::div(x, &arithmetic::maximum(&reductions::norm(x, p, over(axis).keepdims())?, eps)?)
 }
 
-/// Scales down every slice along an axis whose p-norm exceeds `most`, so that its norm is `most`.
+/// Scales down every slice along an axis whose p-norm exceeds `max_norm`, so that its norm is `max_norm`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for fewer than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
-/// [`Error::InvalidArgument`] for p ≤ 0 or a negative `most`.
+/// [`Error::InvalidArgument`] for p ≤ 0 or a negative `max_norm`.
 #[tensor_method(autocast = Single)]
-pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
+pub fn renorm(x: &Tensor, p: f64, axis: isize, max_norm: f64) -> Result<Tensor> {
     let op = "renorm";
     if x.rank() < 2 {
         return Err(Error::shapes(op, [x.shape()], "the input must have at least two axes; unsqueeze() adds one"));
     }
-    if p.is_nan() || p <= 0.0 || most.is_nan() || most < 0.0 {
+    if p.is_nan() || p <= 0.0 || max_norm.is_nan() || max_norm < 0.0 {
         return Err(Error::invalid(
             op,
-            format!("`p` must be above 0, and the maximal norm at least 0, got {p} and {most}"),
+            format!("`p` must be above 0, and the maximal norm at least 0, got {p} and {max_norm}"),
         ));
     }
-    in_single!(op, [x] => renorm(x, p, axis, most));
+    in_single!(op, [x] => renorm(x, p, axis, max_norm));
     let kept = x.shape().axis(op, axis)?;
     let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
     let length = reductions::norm(x, p, over(others).keepdims())?;
     // 1e-7 is PyTorch's constant; it avoids a division by a norm of 0.
     // A quotient, because the derivatives of a factor most/length contain higher powers of the length.
-    let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, most)?;
-    arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, most)?, &divisor, 1.0)?)
+    let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, max_norm)?;
+    arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, max_norm)?, &divisor, 1.0)?)
 }

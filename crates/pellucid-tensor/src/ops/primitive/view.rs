@@ -114,7 +114,7 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     reshape_to(x, &(0..shape.rank()).filter(|&axis| !goes(axis)).map(|axis| shape[axis]).collect())
 }
 
-/// Inserts axes of length 1. The numbers refer to the new axes in the result (−1: the last one).
+/// Inserts axes of length 1. The indices refer to the new axes in the result (−1: the last one).
 ///
 /// ```
 /// use pellucid::{DType, Tensor};

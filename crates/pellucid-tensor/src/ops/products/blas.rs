@@ -173,7 +173,7 @@ fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
 /// This is NumPy's `vdot`: shapes may differ. [`dot`](crate::ops::dot) takes vectors only.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the numbers of elements differ; [`Error::DTypeMismatch`] for bool.
+/// [`Error::ShapeMismatch`] if the element counts differ; [`Error::DTypeMismatch`] for bool.
 #[tensor_method]
 pub fn vdot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.size() != b.size() {

@@ -394,7 +394,7 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
 /// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
 ///
-/// It stores the products of one input with W: out·m (or out·n) numbers for each row.
+/// It stores the products of one input with W: out·m (or out·n) elements for each row.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of a and c have the lengths of the last two axes of W;

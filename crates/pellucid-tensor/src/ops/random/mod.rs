@@ -207,8 +207,8 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     let weights = copy::to_dtype(&weights.detach(), widened_dtype(&[weights]).unwrap_or(weights.dtype()))?;
     let totals = reductions::sum(&weights, axes::over(-1).keepdims())?;
     if is_readable && weights.size() > 0 {
-        let (least, most) = reductions::aminmax(&totals, ..)?;
-        if least.try_item::<f64>()? <= 0.0 || most.try_item::<f64>()?.is_infinite() {
+        let (min_total, max_total) = reductions::aminmax(&totals, ..)?;
+        if min_total.try_item::<f64>()? <= 0.0 || max_total.try_item::<f64>()?.is_infinite() {
             return Err(Error::invalid(op, "the weights of each row must have a finite sum above 0"));
         }
     }
@@ -217,10 +217,10 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         false => Some(reductions::count_nonzero(&weights, axes::over(-1).keepdims())?),
     };
     if let Some(positive) = positive.as_ref().filter(|_| is_readable && weights.size() > 0) {
-        let least = reductions::min(positive, ..)?.try_item::<i64>()?;
-        if least < samples as i64 {
+        let min_total = reductions::min(positive, ..)?.try_item::<i64>()?;
+        if min_total < samples as i64 {
             let reason = format!(
-                "{samples} samples cannot be drawn without replacement from weights of which {least} are positive; \
+                "{samples} samples cannot be drawn without replacement from weights of which {min_total} are positive; \
                  draw with replacement, or fewer"
             );
             return Err(Error::invalid(op, reason));

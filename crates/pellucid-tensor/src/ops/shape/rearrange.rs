@@ -59,13 +59,13 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     if first == second {
         return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same")));
     }
-    let turned = match times.rem_euclid(4) {
+    let rotated = match times.rem_euclid(4) {
         0 => x.clone(),
         1 => view::flip(&view::transpose(x, a, b)?, a)?,
         2 => view::flip(x, axes)?,
         _ => view::transpose(&view::flip(x, a)?, a, b)?,
     };
-    copy_if_aliased(x, turned)
+    copy_if_aliased(x, rotated)
 }
 
 /// Splits one axis into several of these lengths, of which one may be −1.

@@ -1,4 +1,4 @@
-//! Losses of predicted numbers against target numbers.
+//! Losses between predicted and target values.
 
 use super::Reduction;
 use crate::ops::call::check;

@@ -50,12 +50,12 @@ fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
 }
 
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
-fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
-    if x.rank() < least {
+fn check_channels(op: &'static str, x: &Tensor, min_rank: usize, others: &[Option<&Tensor>]) -> Result<()> {
+    if x.rank() < min_rank {
         return Err(Error::shapes(
             op,
             [x.shape()],
-            format!("the input must be [N, C, ..], with at least {least} axes; unsqueeze() adds one"),
+            format!("the input must be [N, C, ..], with at least {min_rank} axes; unsqueeze() adds one"),
         ));
     }
     check::floats(op, &[x])?;

@@ -228,12 +228,12 @@ struct LayerSizes {
 impl LayerSizes {
     fn new(op: &'static str, cell: RnnMode, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<LayerSizes> {
         let (ih, gates) = (weights.weight_ih, cell.gates());
-        let misfit = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
+        let shape_error = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
         let (&[_, batch, input], &[rows, _]) = (x.shape().dims(), ih.shape().dims()) else {
-            return Err(misfit(format!("x must be [T, N, I] and weight_ih [{gates}·H, I]")));
+            return Err(shape_error(format!("x must be [T, N, I] and weight_ih [{gates}·H, I]")));
         };
         if rows % gates != 0 {
-            return Err(misfit(format!(
+            return Err(shape_error(format!(
                 "the number of rows of weight_ih must be divisible by {gates}, the number of gates"
             )));
         }

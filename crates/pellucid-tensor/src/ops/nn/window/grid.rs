@@ -172,9 +172,9 @@ impl SampledAxis {
             GridSampleMode::Linear => {
                 let at = self.padded_coordinates(at)?;
                 let low = arithmetic::floor(&at.detach())?;
-                let of_next = arithmetic::sub(&at, &low)?;
-                let of_low = arithmetic::sub(1.0, &of_next)?;
-                Ok(vec![tap(&low, Some(of_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(of_next))?])
+                let weight_high = arithmetic::sub(&at, &low)?;
+                let weight_low = arithmetic::sub(1.0, &weight_high)?;
+                Ok(vec![tap(&low, Some(weight_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(weight_high))?])
             }
             GridSampleMode::Cubic => {
                 let low = arithmetic::floor(&at.detach())?;
