@@ -46,7 +46,7 @@ fn without_unwanted_outputs(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> 
     let program = |program: &Program, params: &Params| {
         let mut splice = Splice::new(program.is_row());
         let inputs: Vec<SpliceOperand> = (0..program.inputs.len()).map(SpliceOperand::Array).collect();
-        let values = splice.part(program, params, &inputs).ok()?;
+        let values = splice.append(program, params, &inputs).ok()?;
         let outputs: Vec<_> = values.into_iter().zip(wanted).filter(|(_, w)| **w).map(|(m, _)| m).collect();
         let spliced = splice.finish(program.name, &outputs).ok()?;
         // The inputs of the launch stay unchanged, so the program must still read all of them in order.

@@ -291,7 +291,7 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     let root = |s: &Tensor| if p == 2.0 { square_root(s) } else { map(power::root(), &[s], &inverse) };
     // For p < 2, derivatives contain powers of the differences with negative exponents.
     let limits = FloatLimits::new(sums.dtype());
-    let limits = FloatLimits { moderate: limits.max_moderate_sum.powf((0.5 * p).min(1.0)), ..limits };
+    let limits = FloatLimits { max_moderate_sum: limits.max_moderate_sum.powf((0.5 * p).min(1.0)), ..limits };
     let record = |formula: &Formula, inputs: &[&Tensor], sums: &Tensor, y: &Tensor| {
         let sum = record_result(formula, inputs, order, [Some(axes), None], sums)?;
         record_result(power::root(), &[&sum], &inverse, [None; 2], y)
