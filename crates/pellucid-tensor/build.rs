@@ -1,5 +1,5 @@
-//! Tells the crate that it is compiled without optimisation, which no other configuration tells: debug assertions and
-//! the optimisation level are set independently.
+//! Tells the crate that it is compiled without optimization, which no other configuration tells: debug assertions and
+//! the optimization level are set independently.
 
 fn main() {
     let is_unoptimized = std::env::var("OPT_LEVEL").is_ok_and(|level| level == "0");

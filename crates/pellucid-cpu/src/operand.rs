@@ -156,7 +156,7 @@ pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&
 fn as_cpu_buffer(storage: &Storage) -> Option<&CpuBuffer> {
     let buffer = storage.buffer();
     // SAFETY: `is_of` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override it.
-    buffer.is_of(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
+    buffer.is_type(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
 }
 
 /// Returns true if every element of `layout` is within the first `bytes` bytes of the storage.

@@ -33,14 +33,14 @@ pub trait Buffer: Typed + Send + Sync {
 /// store forwarding.
 pub trait Typed: 'static {
     /// Returns true if `id` is the id of this type.
-    fn is_of(&self, id: &TypeId) -> bool;
+    fn is_type(&self, id: &TypeId) -> bool;
     /// Returns the value as [`Any`], for backends without `unsafe`.
     fn as_any(&self) -> &dyn Any;
 }
 
 impl<T: 'static> Typed for T {
     #[inline]
-    fn is_of(&self, id: &TypeId) -> bool {
+    fn is_type(&self, id: &TypeId) -> bool {
         *id == TypeId::of::<T>()
     }
     fn as_any(&self) -> &dyn Any {
@@ -418,7 +418,7 @@ pub trait Driver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Returns the kind of its devices.
     fn kind(&self) -> DeviceKind;
-    /// Returns whether [`Driver::open`] is likely to succeed. It initialises no more than this check needs.
+    /// Returns true if [`Driver::open`] is likely to succeed. It initializes no more than this check needs.
     fn is_available(&self) -> bool;
     /// Opens the device of an index. Devices of different indices are different devices, even on one adapter.
     ///
@@ -441,7 +441,7 @@ pub trait Backend: Send + Sync + 'static {
     fn adapter(&self) -> &str {
         self.name()
     }
-    /// Returns whether a GPU is computed by the processor of the host. It is then slower than the CPU backend.
+    /// Returns true if a GPU is computed by the processor of the host. It is then slower than the CPU backend.
     fn is_software(&self) -> bool {
         false
     }
@@ -468,7 +468,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs one kernel and allocates memory for outputs that have none.
     ///
     /// # Errors
-    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel refuses a
+    /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel rejects a
     /// value; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
     /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
@@ -519,7 +519,7 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
     /// Copies `into.len()` bytes of a storage, starting at byte `offset`, to the host.
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
-    /// Returns whether the engine defers kernels of this device: it collects them and runs them as optimized plans,
+    /// Returns true if the engine defers kernels of this device: it collects them and runs them as optimized plans,
     /// when a value is read or the list is long. This is right for devices whose launches cost more than small kernels.
     fn is_deferred(&self) -> bool {
         false
@@ -565,7 +565,7 @@ pub trait CompiledPlan: Send + Sync {
     ///
     /// # Errors
     /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A backend
-    /// whose device runs asynchronously waits for the launches that refuse values, such as an index out of bounds.
+    /// whose device runs asynchronously waits for the launches that reject values, such as an index out of bounds.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 

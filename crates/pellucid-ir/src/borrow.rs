@@ -11,7 +11,7 @@
 mod waiting;
 
 use crate::lock;
-use waiting::Words;
+use waiting::BorrowWords;
 pub use waiting::{Parker, WaitList};
 
 use std::cell::Cell;
@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex};
 /// The atomics of the protocol: the standard library's, or a model checker's.
 pub trait Atomics: Sized {
     /// The atomic borrow word, which counts readers or marks a writer.
-    type Holders: AtomicHolders;
+    type ReaderCount: AtomicReaderCount;
     /// The atomic counter of writes.
-    type Writes: AtomicWrites;
+    type Version: AtomicVersion;
     /// The number of sleeps of a reader after which a reservation ends.
     const PATIENCE: usize;
     /// Lets other threads run.
@@ -52,7 +52,7 @@ pub trait Atomics: Sized {
 
 /// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
 #[allow(missing_docs, clippy::missing_errors_doc, reason = "the standard library documents these operations")]
-pub trait AtomicHolders {
+pub trait AtomicReaderCount {
     fn new(value: u32) -> Self;
     fn load(&self, order: Ordering) -> u32;
     fn store(&self, value: u32, order: Ordering);
@@ -68,7 +68,7 @@ pub trait AtomicHolders {
 
 /// The operations of the protocol on an atomic `u64`, as the standard library's [`AtomicU64`] has them.
 #[allow(missing_docs, reason = "the standard library documents these operations")]
-pub trait AtomicWrites {
+pub trait AtomicVersion {
     fn new(value: u64) -> Self;
     fn load(&self, order: Ordering) -> u64;
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
@@ -77,7 +77,7 @@ pub trait AtomicWrites {
 /// Implements the operations for these atomics.
 macro_rules! atomics {
     ($u32:ty, $u64:ty) => {
-        impl AtomicHolders for $u32 {
+        impl AtomicReaderCount for $u32 {
             #[inline(always)]
             fn new(value: u32) -> Self {
                 <$u32>::new(value)
@@ -115,7 +115,7 @@ macro_rules! atomics {
             }
         }
 
-        impl AtomicWrites for $u64 {
+        impl AtomicVersion for $u64 {
             #[inline(always)]
             fn new(value: u64) -> Self {
                 <$u64>::new(value)
@@ -147,8 +147,8 @@ thread_local! {
 }
 
 impl Atomics for Native {
-    type Holders = AtomicU32;
-    type Writes = AtomicU64;
+    type ReaderCount = AtomicU32;
+    type Version = AtomicU64;
 
     const PATIENCE: usize = 5;
 
@@ -202,13 +202,13 @@ impl Atomics for Native {
 const WRITER: u32 = u32::MAX;
 
 /// The number of readers of a storage, or the mark of its one writer.
-pub struct BorrowWord<A: Atomics = Native>(A::Holders);
+pub struct BorrowWord<A: Atomics = Native>(A::ReaderCount);
 
 impl<A: Atomics> Default for BorrowWord<A> {
     /// A word that no thread holds.
     #[inline]
     fn default() -> Self {
-        BorrowWord(A::Holders::new(0))
+        BorrowWord(A::ReaderCount::new(0))
     }
 }
 
@@ -252,13 +252,13 @@ impl<A: Atomics> BorrowWord<A> {
 }
 
 /// The number of writes to a storage. A thread that holds the storage's word sees all writes of earlier writers.
-pub struct Version<A: Atomics = Native>(A::Writes);
+pub struct Version<A: Atomics = Native>(A::Version);
 
 impl<A: Atomics> Default for Version<A> {
     /// No write so far.
     #[inline]
     fn default() -> Self {
-        Version(A::Writes::new(0))
+        Version(A::Version::new(0))
     }
 }
 
@@ -323,7 +323,7 @@ impl<V> Clone for BatchWords<'_, V> {
 
 impl<V> Copy for BatchWords<'_, V> {}
 
-impl<'w, V: Borrowed> Words<'w, V::Atomics> for OperandWords<'w, V>
+impl<'w, V: Borrowed> BorrowWords<'w, V::Atomics> for OperandWords<'w, V>
 where
     V::Atomics: 'w,
 {
@@ -345,7 +345,7 @@ where
     }
 }
 
-impl<'w, V: Borrowed> Words<'w, V::Atomics> for BatchWords<'w, V>
+impl<'w, V: Borrowed> BorrowWords<'w, V::Atomics> for BatchWords<'w, V>
 where
     V::Atomics: 'w,
 {
@@ -356,7 +356,7 @@ where
 
 /// Acquires all words or none. A kernel whose own attempt failed in the meantime is not woken.
 #[inline(always)]
-fn try_all<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+fn try_all<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let mut acquired = 0;
     let is_acquired = words.all(|word, writes| {
         let is_free = if writes { word.try_write() } else { word.try_read() };
@@ -373,7 +373,7 @@ fn try_all<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
 
 /// Releases the first words.
 #[cold]
-fn end_first<'w, A: Atomics + 'w>(words: impl Words<'w, A>, mut count: usize) {
+fn end_first<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>, mut count: usize) {
     words.all(|word, writes| {
         let is_held = count > 0;
         if is_held {
@@ -386,7 +386,7 @@ fn end_first<'w, A: Atomics + 'w>(words: impl Words<'w, A>, mut count: usize) {
 
 /// Acquires all words, or none if a waiting kernel has priority.
 #[inline(always)]
-fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+fn try_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     match A::waited() {
         0 if try_all(words) => true,
         _ => waiting::try_next(words),
@@ -395,7 +395,7 @@ fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
 
 /// Acquires all words. Kernels that wait are served in turn.
 #[inline(always)]
-fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+fn acquire<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if !try_next(words) {
         waiting::wait(words);
     }
@@ -403,7 +403,7 @@ fn acquire<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 
 /// Releases words that [`try_all`] has acquired.
 #[inline]
-fn release<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+fn release<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     words.all(|word, writes| {
         word.end(writes);
         true
@@ -414,7 +414,7 @@ fn release<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 
 /// Wakes the kernels that wait for one of these words, which were released.
 #[inline]
-fn wake_waiters<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+fn wake_waiters<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if A::waited() != 0 {
         waiting::wake(words);
     }

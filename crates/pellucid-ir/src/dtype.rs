@@ -285,7 +285,7 @@ impl fmt::Display for DType {
 /// A Rust type that is the element of some dtype.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the type of an element",
-    note = "elements are `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`; convert a `usize` by `as i64`"
+    note = "elements are `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`; convert a `usize` with `as i64`"
 )]
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
     /// The dtype of the type.

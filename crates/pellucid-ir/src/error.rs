@@ -23,8 +23,8 @@ use std::sync::{Mutex, MutexGuard};
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The shapes of the operands do not fit.
-    #[error("{op}: shapes {} do not fit: {help}", list(shapes))]
+    /// The shapes of the operands are incompatible.
+    #[error("{op}: incompatible shapes {}: {help}", list(shapes))]
     ShapeMismatch {
         /// The operation.
         op: &'static str,
@@ -169,7 +169,7 @@ pub enum Error {
         shape: Shape,
     },
     /// A tensor with more or fewer than one element was read as a number.
-    #[error("{op}: needs a tensor of exactly one element, got shape {shape}; {help}")]
+    #[error("{op}: the tensor must have exactly one element, got shape {shape}; {help}")]
     NotAScalar {
         /// The operation.
         op: &'static str,
@@ -208,7 +208,7 @@ pub enum Error {
     },
     /// A captured step changes a property of its state, such as the shape or the identity of a tensor. A second launch
     /// is therefore impossible.
-    #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
+    #[error("capture: the step changes the state of {slot} ({change}); {help}")]
     NotAFixedPoint {
         /// The state that differs.
         slot: String,
@@ -228,7 +228,7 @@ pub enum Error {
     /// A captured step was launched with a different number of inputs than it was captured with, or with an input on a
     /// different device.
     #[error(
-        "launch: input {index} is {got}, but the step was captured for {expected}; pass the inputs that capture() got"
+        "launch: input {index} is {got}, but the step was captured for {expected}; pass inputs like those passed to capture()"
     )]
     InputMismatch {
         /// The index of the input.

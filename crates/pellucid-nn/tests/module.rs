@@ -508,11 +508,11 @@ fn a_state_dict_of_another_optimizer_is_named() {
     let refused = text(sgd.load_state_dict(&adam.state_dict()));
     assert!(refused.contains("belongs to another optimizer") && !refused.contains("shapes"), "{refused}");
     let refused = text(adam.load_state_dict(&model.state_dict()));
-    assert!(refused.contains("not a state dict of this kind of optimizer"), "{refused}");
+    assert!(refused.contains("not a state dict of this type of optimizer"), "{refused}");
     let refused = text(model.load_state_dict(&adam.state_dict()));
     assert!(refused.contains("state dict of an optimizer"), "{refused}");
     for refused in [text(lbfgs.load_state_dict(&adam.state_dict())), text(adam.load_state_dict(&lbfgs.state_dict()))] {
-        assert!(refused.contains("kind of optimizer") || refused.contains("optimizer of another kind"), "{refused}");
+        assert!(refused.contains("type of optimizer") || refused.contains("optimizer of the same type"), "{refused}");
         assert!(!refused.contains("rename") && !refused.contains("[]"), "{refused}");
     }
     let other = optim::AdamW::try_new(Linear::new(3, 1).parameters(), Default::default()).unwrap();

@@ -44,7 +44,7 @@ pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
 fn impossible_shape(shape: &Shape) -> Error {
     match shape.has_negative_length() {
         true => {
-            // Lengths above `isize::MAX` are printed as negative numbers, too.
+            // Lengths above `isize::MAX` are also printed as negative numbers.
             let help = "lengths must be ≥ 0 and at most isize::MAX, got";
             Error::invalid("shape", format!("{help} {shape}; only reshape() infers a length of -1"))
         }
@@ -56,7 +56,7 @@ fn impossible_shape(shape: &Shape) -> Error {
 /// the process, as `Vec::with_capacity` and `collect` would.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`], also for a long vector that does not fit into the memory cap of the CPU.
+/// [`Error::OutOfMemory`], even for a long vector that does not fit into the memory cap of the CPU.
 pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>());
     if bytes >= CHECKED_BYTES {
@@ -94,7 +94,7 @@ impl Array {
         Ok(Array::dense(storage, 0, dtype, shape, device))
     }
 
-    /// Creates an array of the elements of a storage from `offset` on.
+    /// Creates an array of the elements of a storage, starting at `offset`.
     #[inline]
     pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
         Array {

@@ -28,7 +28,7 @@ impl Drop for Autocast {
 
 /// Enables mixed precision until the guard is dropped: operations cast their operands by their
 /// [`autocast_policy`](crate::autocast_policy), to `half` (`bf16` or `f16`) or to `f32`. Enable it for the forward pass
-/// and the loss. A backward pass computes in the dtypes of its forward pass, even outside of the guard. With `f16`,
+/// and the loss. A backward pass computes in the dtypes of its forward pass, even outside the guard. With `f16`,
 /// scale the loss, so that small gradients are not rounded to 0.
 ///
 /// ```
@@ -52,18 +52,18 @@ impl Drop for Autocast {
 #[track_caller]
 pub fn autocast(half: DType) -> Autocast {
     if !matches!(half, DType::F16 | DType::BF16) {
-        let error = Error::dtype_argument("autocast", half, "autocast needs a half-precision dtype, bf16 or f16");
+        let error = Error::dtype_argument("autocast", half, "the dtype must be a half-precision dtype, bf16 or f16");
         crate::panic::unwrap::<()>(Err(error));
     }
     set_autocast(Some(half))
 }
 
-/// Disables mixed precision until the guard is dropped, even inside of an [`autocast`].
+/// Disables mixed precision until the guard is dropped, even inside an [`autocast`].
 pub fn autocast_off() -> Autocast {
     set_autocast(None)
 }
 
-/// Returns the half-precision dtype of the thread's [`autocast`], or `None` outside of it.
+/// Returns the half-precision dtype of the thread's [`autocast`], or `None` outside it.
 #[inline]
 pub fn autocast_dtype() -> Option<DType> {
     AUTOCAST_DTYPE.with(ScopeStack::get)

@@ -117,8 +117,8 @@ impl Device {
         Device::named("gpu", 0)
     }
 
-    /// Returns the first GPU if there is one that is not [software](Device::is_software), else the CPU. The first call
-    /// in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error
+    /// Returns the first GPU if there is one that is not [software](Device::is_software), otherwise the CPU. The first
+    /// call in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error
     /// without one.
     pub fn best() -> Device {
         static WARNED: Once = Once::new();
@@ -131,7 +131,7 @@ impl Device {
         Device::cpu()
     }
 
-    /// Returns whether a device of this name (`cpu`, `gpu`, `wgpu:1`) can be used. The drivers of GPUs initialise no
+    /// Returns true if a device of this name (`cpu`, `gpu`, `wgpu:1`) can be used. The drivers of GPUs initialize no
     /// more than this check needs; no device is opened.
     ///
     /// ```
@@ -188,13 +188,13 @@ impl Device {
         self.open.index
     }
 
-    /// Returns whether the device is a GPU.
+    /// Returns true if the device is a GPU.
     #[inline]
     pub fn is_gpu(&self) -> bool {
         self.open.kind == DeviceKind::Gpu
     }
 
-    /// Returns whether the device is the CPU of this process, whose memory the host reads directly.
+    /// Returns true if the device is the CPU of this process, whose memory the host reads directly.
     #[inline]
     pub fn is_cpu(&self) -> bool {
         std::ptr::eq(self.open, &CPU)
@@ -225,7 +225,7 @@ impl Device {
         self.backend().adapter()
     }
 
-    /// Returns whether a GPU is computed by the processor of the host, as by Mesa's llvmpipe. Such an adapter is for
+    /// Returns true if a GPU is computed by the processor of the host, as by Mesa's llvmpipe. Such an adapter is for
     /// tests: it is slower than [`Device::cpu`].
     pub fn is_software(&self) -> bool {
         self.backend().is_software()
@@ -238,7 +238,7 @@ impl Device {
         self.backend().counters()
     }
 
-    /// Returns whether kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans
+    /// Returns true if kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans
     /// when a value is read.
     #[inline]
     pub fn is_deferred(&self) -> bool {

@@ -33,7 +33,7 @@ pub struct PrintOptions {
     pub precision: usize,
     /// Tensors of more elements show only the ends of their axes. The default is 1000.
     pub threshold: usize,
-    /// The number of elements that are shown at both ends of a long axis. The default is 3.
+    /// The number of elements of a long axis that are shown at each end. The default is 3.
     pub edgeitems: usize,
     /// The maximum number of characters in a line. The default is 78.
     pub linewidth: usize,
@@ -175,7 +175,7 @@ struct PrintedElements {
     text: Vec<String>,
 }
 
-/// Returns the printed part of a tensor: the ends of each axis, from `axis` on, concatenated. Each axis is sliced
+/// Returns the printed part of a tensor: the ends of each axis, starting at `axis`, concatenated. Each axis is sliced
 /// before anything is copied.
 fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
     let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
@@ -210,7 +210,7 @@ impl PrintedElements {
             return Err(Error::invalid("print", "too many elements to print"));
         }
         let shown: Vec<_> = shape.iter().map(list).collect();
-        let text = engine::without_report(tensor.device(), || {
+        let text = engine::preserving_errors(tensor.device(), || {
             let part = ends_of(&tensor.detach(), &shown, 0)?;
             texts_of(&part, style)
         })?;
@@ -219,7 +219,7 @@ impl PrintedElements {
         Ok(PrintedElements { linewidth: style.options.linewidth, shape, shown, text })
     }
 
-    /// Writes the elements of the axes from `axis` on. `next` is the index of the next text.
+    /// Writes the elements of the axes starting at `axis`. `next` is the index of the next text.
     fn write(&self, f: &mut fmt::Formatter<'_>, next: &mut usize, axis: usize) -> fmt::Result {
         if axis == self.shape.len() {
             let text = &self.text[*next];

@@ -19,7 +19,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 struct WaitingStorages {
     storages: Vec<Weak<Storage>>,
     /// The length at which the list is examined. It is twice the length after the last examination, so a new entry
-    /// costs amortised constant time.
+    /// costs amortized constant time.
     limit: usize,
 }
 

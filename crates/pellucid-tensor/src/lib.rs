@@ -5,9 +5,9 @@
 //! - Autograd: [`Operation`], [`apply`], [`Tensor::backward`], [`grad`], [`gradcheck`].
 //! - The engine: [`lazy`] and [`capture`] run the same code in deferred mode.
 //!
-//! The folders of `src/ops` have an order, which the documentation of [`ops`] lists. An elementwise operation is one
-//! line in `ops/elementwise`, and an operation over axes one entry of a table (`ops/formula/over_axes.rs`); the other
-//! operations have files of their own.
+//! The directories of `src/ops` have an order, which the documentation of [`ops`] lists. An elementwise operation is
+//! one line in `ops/elementwise`, and an operation over axes one entry of a table (`ops/formula/over_axes.rs`); the
+//! other operations have files of their own.
 //!
 //! A layer imports only from earlier ones:
 //!
@@ -24,9 +24,9 @@
 //! | --- | --- |
 //! | `idle` | the memory of tensors that have moved to another device |
 //! | `device` | [`Device`]: a handle of the hardware that stores arrays and runs kernels |
-//! | `execution_mode` | whether this thread runs kernels at once, collects them in a list, or captures them |
+//! | `execution_mode` | whether this thread runs kernels immediately, collects them in a list, or captures them |
 //! | `array` | [`Array`]: elements on a device and their layout, without gradients or history |
-//! | `engine` | [`submit`]: runs a kernel at once, or appends it to a list |
+//! | `engine` | [`submit`]: runs a kernel immediately, or appends it to a list |
 //! | `tensor` | [`Tensor`]: an array with its history: graph nodes, gradient slots, hooks, view bases |
 //! | `grad_mode` | whether operations on this thread are recorded |
 //! | `autograd` | recording of operations, the backward pass, checkpoints, function transforms |

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Once;
 
-/// Reports a warning: an event of the crate `tracing`, if the program has ever set a subscriber, else a line on
+/// Reports a warning: an event of the crate `tracing`, if the program has ever set a subscriber, otherwise a line on
 /// standard error.
 #[cold]
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
@@ -26,14 +26,14 @@ pub(crate) fn warn_of_result_without_gradient(shape: &pellucid_ir::Shape) {
     });
 }
 
-/// Warns once, at the first kernel, that this build has no optimisation.
+/// Warns once, at the first kernel, that this build has no optimization.
 #[cfg(pellucid_unoptimized)]
 #[inline]
 pub(crate) fn warn_of_unoptimized_build() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         warn(format_args!(
-            "this debug build runs kernels without optimisation, 30 to 100 times slower; build with --release, or add \
+            "this debug build runs kernels without optimization, 30 to 100 times slower; build with --release, or add \
              these lines to Cargo.toml:\n[profile.dev.package.\"*\"]\nopt-level = 3"
         ));
     });

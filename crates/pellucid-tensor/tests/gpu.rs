@@ -174,7 +174,7 @@ fn an_index_out_of_bounds_is_an_error_of_the_read() {
     }
 }
 
-/// A captured step replays the bits of the eager steps of the same device, with random numbers drawn there.
+/// A captured step is bit-identical to eager steps on the same device, with random numbers drawn there.
 #[test]
 fn replayed_steps_equal_eager_ones_in_every_bit() {
     let Some(device) = gpu() else { return };

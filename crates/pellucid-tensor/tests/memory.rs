@@ -267,7 +267,7 @@ fn filling_a_buffer_step_by_step_allocates_nothing_per_step() {
     let bytes = 4 * steps * width;
     assert!(filled < 2 * bytes, "the writes must save no copies: {filled} bytes in use for a buffer of {bytes}");
     let now = Device::cpu().memory_stats().peak;
-    // If each step needed a gradient of the whole buffer, the peak would be two hundred times the size of the buffer.
+    // If each step needed a gradient of the entire buffer, the peak would be two hundred times the size of the buffer.
     assert!(
         now <= peak.max(before + 8 * bytes),
         "the peak grew too much, from {peak} to {now} bytes, with {before} in use before"
@@ -415,7 +415,7 @@ fn values_beyond_the_memory_cap_are_refused_before_they_are_computed() {
     ];
     cpu.set_memory_cap(usize::MAX);
     for (op, error) in results {
-        let error = error.unwrap_or_else(|| panic!("{op} must be refused"));
+        let error = error.unwrap_or_else(|| panic!("{op} must be rejected"));
         assert!(matches!(&error, Error::OutOfMemory { op: named, .. } if *named == op), "{op}: {error}");
     }
     assert_eq!(ops::linspace(0.0, 1.0, 3, DType::F32).unwrap().to_vec::<f32>(), [0.0, 0.5, 1.0]);

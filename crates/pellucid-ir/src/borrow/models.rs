@@ -24,8 +24,8 @@ loom::thread_local! {
 }
 
 impl Atomics for Loom {
-    type Holders = LoomU32;
-    type Writes = LoomU64;
+    type ReaderCount = LoomU32;
+    type Version = LoomU64;
 
     const PATIENCE: usize = 1;
 

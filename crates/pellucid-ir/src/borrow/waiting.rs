@@ -1,11 +1,12 @@
 //! The order of threads that wait for borrow words.
 //!
-//! A kernel that finds a word taken joins a list. If two kernels need one word and at least one writes it, the kernel
-//! that is earlier in the list runs first. A kernel that does not wait yet comes after all of them. A kernel joins at
-//! the end, but a writer overtakes waiting readers, each of them at most [`OVERTAKINGS`] times. So no series of readers
-//! can hold up a writer, nor a series of writers a reader, and readers between two writers run concurrently.
+//! A kernel that fails to acquire a borrow word is appended to a wait list. If two kernels need one word and at least
+//! one writes it, the kernel that is earlier in the list runs first. A kernel that does not wait yet comes after all of
+//! them. A kernel joins at the end, but a writer overtakes waiting readers, each of them at most [`OVERTAKINGS`] times.
+//! So no series of readers can hold up a writer, nor a series of writers a reader, and readers between two writers run
+//! concurrently.
 //!
-//! A thread that trains a model returns to its words again and again. If all readers ran as soon as a write ends, the
+//! A thread that trains a model acquires its words repeatedly. If all readers ran as soon as a write ends, the
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
 //! The words of a writer that had to wait therefore stay *reserved* for its thread: until it writes them again, only
 //! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again and no
@@ -21,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The words of a kernel, and whether it writes each.
-pub(super) trait Words<'w, A: Atomics + 'w>: Copy {
+pub(super) trait BorrowWords<'w, A: Atomics + 'w>: Copy {
     /// Calls `f` with each word in turn until it returns false. Returns true if it returned true for all.
     fn all(self, f: impl FnMut(&'w BorrowWord<A>, bool) -> bool) -> bool;
 }
@@ -65,14 +66,14 @@ impl WaitList {
         WaitList { waiters: Vec::new(), reservations: Vec::new(), tickets: 0, spare: Vec::new() }
     }
 
-    pub(super) fn claims<'w, A: Atomics + 'w>(&mut self, words: impl Words<'w, A>) -> Claims {
+    pub(super) fn claims<'w, A: Atomics + 'w>(&mut self, words: impl BorrowWords<'w, A>) -> Claims {
         self.claims_of(words, |_| true)
     }
 
     /// Returns the claims of a kernel for the words for which `counts` returns true.
     fn claims_of<'w, A: Atomics + 'w>(
         &mut self,
-        words: impl Words<'w, A>,
+        words: impl BorrowWords<'w, A>,
         counts: impl Fn(&BorrowWord<A>) -> bool,
     ) -> Claims {
         let mut claims = self.spare.pop().unwrap_or_default();
@@ -93,13 +94,15 @@ impl WaitList {
 
     /// Returns true if one of the first `before` kernels is to run before a kernel with these claims.
     fn conflicts(&self, before: usize, claims: &Claims) -> bool {
-        self.waiters[..before].iter().any(|waiter| conflict(&waiter.claims, claims))
+        self.waiters[..before].iter().any(|waiter| claims_conflict(&waiter.claims, claims))
     }
 
     /// Returns the reservation of another thread for a word that these claims read.
     fn reservation(&self, claims: &Claims, parker: &Arc<Parker>) -> Option<usize> {
-        let holds_up = |it: &Reservation| !Arc::ptr_eq(&it.owner, parker) && reads(claims, &it.claims);
-        self.reservations.iter().position(holds_up)
+        let blocks = |reservation: &Reservation| {
+            !Arc::ptr_eq(&reservation.owner, parker) && claims_read(claims, &reservation.claims)
+        };
+        self.reservations.iter().position(blocks)
     }
 
     /// Returns the reservation that holds up a kernel of the list.
@@ -115,19 +118,24 @@ impl WaitList {
     /// Adds a kernel, before the readers that it may overtake. Returns its ticket.
     pub(super) fn join(&mut self, claims: Claims, parker: Arc<Parker>) -> u64 {
         let may_pass = |waiter: &Waiter| {
-            !conflict(&waiter.claims, &claims)
-                || (waiter.overtaken < OVERTAKINGS && !overlap(&waiter.claims, &claims, |writes, _| writes))
+            !claims_conflict(&waiter.claims, &claims)
+                || (waiter.overtaken < OVERTAKINGS && !claims_overlap(&waiter.claims, &claims, |writes, _| writes))
         };
         let passed = self.waiters.iter().rposition(|waiter| !may_pass(waiter)).map_or(0, |last| last + 1);
-        let overtaken = self.waiters[passed..].iter().position(|waiter| conflict(&waiter.claims, &claims));
+        let overtaken = self.waiters[passed..].iter().position(|waiter| claims_conflict(&waiter.claims, &claims));
         let position = overtaken.map_or(self.waiters.len(), |first| passed + first);
-        for (k, waiter) in self.waiters.iter_mut().enumerate().filter(|(_, it)| conflict(&it.claims, &claims)) {
+        for (k, waiter) in
+            self.waiters.iter_mut().enumerate().filter(|(_, waiter)| claims_conflict(&waiter.claims, &claims))
+        {
             waiter.overtaken += usize::from(k >= position);
             // A kernel must not wait for a reader that waits for the kernel's return.
             waiter.is_admitted |= k < position;
         }
         let admitting = self.reservation(&claims, &parker).map(|k| &mut self.reservations[k]);
-        let is_admitted = admitting.filter(|it| it.admissions > 0).map(|it| it.admissions -= 1).is_some();
+        let is_admitted = admitting
+            .filter(|reservation| reservation.admissions > 0)
+            .map(|reservation| reservation.admissions -= 1)
+            .is_some();
         self.tickets += 1;
         self.waiters.insert(position, Waiter { ticket: self.tickets, claims, parker, overtaken: 0, is_admitted });
         self.tickets
@@ -136,14 +144,14 @@ impl WaitList {
     /// Removes a kernel that has acquired its words. The words that it writes are reserved, and the readers that have
     /// waited longest are admitted.
     pub(super) fn leave(&mut self, ticket: u64) {
-        let own = self.position(ticket);
-        let Waiter { mut claims, parker: owner, .. } = self.waiters.remove(own);
+        let index = self.position(ticket);
+        let Waiter { mut claims, parker: owner, .. } = self.waiters.remove(index);
         claims.retain(|&(_, writes)| writes);
         if claims.is_empty() {
             return self.recycle(claims);
         }
-        self.end_reservations(|it| conflict(&it.claims, &claims));
-        let readers = self.waiters.iter_mut().filter(|waiter| reads(&waiter.claims, &claims));
+        self.end_reservations(|reservation| claims_conflict(&reservation.claims, &claims));
+        let readers = self.waiters.iter_mut().filter(|waiter| claims_read(&waiter.claims, &claims));
         let admitted = readers.take(ADMITTED).map(|reader| reader.is_admitted = true).count();
         self.reservations.push(Reservation { ticket, claims, owner, admissions: ADMITTED - admitted });
     }
@@ -158,13 +166,13 @@ impl WaitList {
     /// Publishes which words the list contains.
     pub(super) fn publish<A: Atomics>(&self) {
         let waiting = self.waiters.iter().map(|waiter| &waiter.claims);
-        let claims = waiting.chain(self.reservations.iter().map(|it| &it.claims)).flatten();
+        let claims = waiting.chain(self.reservations.iter().map(|reservation| &reservation.claims)).flatten();
         A::set_waited(claims.fold(0, |mask, &(word, _)| mask | A::bit(word)));
     }
 }
 
 /// Returns true if both lists contain a word for which `counts` holds, given whether each of the two kernels writes it.
-fn overlap(a: &Claims, b: &Claims, counts: impl Fn(bool, bool) -> bool) -> bool {
+fn claims_overlap(a: &Claims, b: &Claims, counts: impl Fn(bool, bool) -> bool) -> bool {
     let (mut i, mut k) = (0, 0);
     while let (Some(&(one, writes)), Some(&(other, also_writes))) = (a.get(i), b.get(k)) {
         match one.cmp(&other) {
@@ -177,14 +185,14 @@ fn overlap(a: &Claims, b: &Claims, counts: impl Fn(bool, bool) -> bool) -> bool 
     false
 }
 
-/// Returns true if two kernels with these claims cannot run at once.
-fn conflict(a: &Claims, b: &Claims) -> bool {
-    overlap(a, b, |a, b| a || b)
+/// Returns true if two kernels with these claims cannot run concurrently.
+fn claims_conflict(a: &Claims, b: &Claims) -> bool {
+    claims_overlap(a, b, |a, b| a || b)
 }
 
 /// Returns true if a kernel reads one of the written words.
-fn reads(claims: &Claims, written: &Claims) -> bool {
-    overlap(claims, written, |writes, _| !writes)
+fn claims_read(claims: &Claims, written: &Claims) -> bool {
+    claims_overlap(claims, written, |writes, _| !writes)
 }
 
 fn address<A: Atomics>(word: &BorrowWord<A>) -> usize {
@@ -193,7 +201,7 @@ fn address<A: Atomics>(word: &BorrowWord<A>) -> usize {
 
 /// Returns true if each written word occurs once.
 #[cold]
-pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let mut claims = Claims::new();
     words.all(|word, writes| {
         claims.push((address(word), writes));
@@ -205,7 +213,7 @@ pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl Words<'w, A>) 
 
 /// Acquires all words, or none if a kernel of the list has priority.
 #[cold]
-pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     if !is_next(words) {
         return false;
     }
@@ -217,7 +225,7 @@ pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
 }
 
 /// Returns true if a kernel may acquire these words before all kernels of the list.
-fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
+fn is_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let waited = A::waited();
     if words.all(|word, _| waited & A::bit(address(word)) == 0) || A::held() > 0 {
         return true;
@@ -226,12 +234,15 @@ fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
     A::with_waiters(|list| {
         let claims = list.claims(words);
         let mut is_next = !list.conflicts(list.waiters.len(), &claims) && list.reservation(&claims, &parker).is_none();
-        let mut own = list.reservations.iter().filter(|it| overlap(&it.claims, &claims, |_, writes| writes));
-        if is_next && own.any(|it| it.admissions < ADMITTED) {
+        let mut own = list
+            .reservations
+            .iter()
+            .filter(|reservation| claims_overlap(&reservation.claims, &claims, |_, writes| writes));
+        if is_next && own.any(|reservation| reservation.admissions < ADMITTED) {
             // Readers have arrived since the last write: the kernel joins the list, which reserves its words again.
             is_next = false;
         } else if is_next {
-            list.end_reservations(|it| overlap(&it.claims, &claims, |_, writes| writes));
+            list.end_reservations(|reservation| claims_overlap(&reservation.claims, &claims, |_, writes| writes));
             list.publish::<A>();
         }
         list.recycle(claims);
@@ -241,7 +252,7 @@ fn is_next<'w, A: Atomics + 'w>(words: impl Words<'w, A>) -> bool {
 
 /// Acquires all words: tries as soon as it is the kernel's turn, and again when a word is released.
 #[cold]
-pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if A::held() > 0 {
         while !try_all(words) {
             wake_waiters(words);
@@ -263,15 +274,15 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
         // fails, so such an attempt wakes no kernel.
         let is_acquired = A::with_waiters(|list| {
             if sleeps >= A::PATIENCE {
-                list.end_reservations(|it| Some(it.ticket) == reserved);
+                list.end_reservations(|reservation| Some(reservation.ticket) == reserved);
             }
-            let own = list.position(ticket);
-            let waiter = &list.waiters[own];
+            let index = list.position(ticket);
+            let waiter = &list.waiters[index];
             let reservation = list.reservation_before(waiter).map(|k| list.reservations[k].ticket);
             if reservation != reserved {
                 (reserved, sleeps) = (reservation, 0);
             }
-            let is_acquired = reserved.is_none() && !list.conflicts(own, &waiter.claims) && try_all(words);
+            let is_acquired = reserved.is_none() && !list.conflicts(index, &waiter.claims) && try_all(words);
             if is_acquired {
                 list.leave(ticket);
                 list.publish::<A>();
@@ -292,12 +303,12 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
 
 /// Wakes the kernels whose turn it is and that wait for one of these words, if it is free.
 #[cold]
-pub(super) fn wake<'w, A: Atomics + 'w>(words: impl Words<'w, A>) {
+pub(super) fn wake<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     let mut woken = Vec::new();
     A::with_waiters(|list| {
         let claims = list.claims_of(words, BorrowWord::is_free);
         for (k, waiter) in list.waiters.iter().enumerate() {
-            if overlap(&waiter.claims, &claims, |_, _| true)
+            if claims_overlap(&waiter.claims, &claims, |_, _| true)
                 && !list.conflicts(k, &waiter.claims)
                 && list.reservation_before(waiter).is_none()
             {
@@ -349,7 +360,7 @@ impl Parker {
         std::mem::take(&mut *sleep.unwrap_or_else(PoisonError::into_inner).0).is_woken
     }
 
-    /// Wakes the thread, or lets its next sleep end at once.
+    /// Wakes the thread, or ends its next sleep immediately.
     fn unpark(&self) {
         let mut state = self.state();
         let notifies = state.is_asleep && !state.is_woken;

@@ -17,10 +17,10 @@ impl Error {
         Error::file(op, path, reason_of(path, error, "the file does not exist: check the path"))
     }
 
-    /// Creates an [`Error::File`] for a file that cannot be written. It does not exist if its folder does not.
+    /// Creates an [`Error::File`] for a file that cannot be written. It does not exist if its directory does not.
     #[cold]
     pub fn unwritable_file(op: &'static str, path: &Path, error: &io::Error) -> Error {
-        Error::file(op, path, reason_of(path, error, "the folder does not exist: create it"))
+        Error::file(op, path, reason_of(path, error, "the directory does not exist: create it"))
     }
 }
 
@@ -28,13 +28,13 @@ impl Error {
 /// exist.
 fn reason_of(path: &Path, error: &io::Error, not_found: &str) -> String {
     match error.kind() {
-        _ if path.file_name().is_none() => "the path does not end with the name of a file: add it".to_string(),
-        // A relative path usually fails because the program runs in a different folder than expected.
+        _ if path.file_name().is_none() => "the path has no file name: add one".to_string(),
+        // A relative path usually fails because the program runs in a different directory than expected.
         ErrorKind::NotFound => match std::env::current_dir() {
-            Ok(current) if path.is_relative() => format!("{not_found}; the current folder is {}", current.display()),
+            Ok(current) if path.is_relative() => format!("{not_found}; the current directory is {}", current.display()),
             _ => not_found.to_string(),
         },
-        ErrorKind::IsADirectory => "the path is a folder: add the name of a file".to_string(),
+        ErrorKind::IsADirectory => "the path is a directory: add a file name".to_string(),
         ErrorKind::PermissionDenied => format!("{error}: change the permissions, or use another path"),
         ErrorKind::StorageFull => format!("{error}: delete files, or use another disk"),
         _ => error.to_string(),

@@ -44,7 +44,7 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
             BceWithLogitsLoss with float targets, or give the model two outputs"
             .to_string(),
         "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" | "ctc_loss" => {
-            format!("; classes are 0..{len}: give the model more outputs, or renumber the labels")
+            format!("; classes are 0..{len}: add outputs to the model, or renumber the labels")
         }
         "embedding" | "embedding_bag" => {
             format!("; indices must be in 0..{len}: enlarge the table, or check the vocabulary")
@@ -54,7 +54,7 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
             without replacement"
             .to_string(),
         "masked_scatter" => {
-            format!("; the mask has more than {len} true elements: the source needs one element for each of them")
+            format!("; the mask has more than {len} true elements: the source must have one element for each of them")
         }
         // `narrow` reports the start or the end of the range.
         "narrow" => format!("; start must be at least -{len}, and start + length at most {len}"),

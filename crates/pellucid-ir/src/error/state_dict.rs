@@ -1,9 +1,9 @@
-//! The error text for a state dict that does not fit.
+//! The error text for a state dict that does not match.
 
 use super::WrongShape;
 use super::help::list;
 
-/// Formats the names and shapes that do not fit, with a help text that recognises state dicts of other optimizers.
+/// Formats the names and shapes that do not match, with a help text that recognizes state dicts of other optimizers.
 pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {
@@ -18,7 +18,7 @@ pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong
     let mismatches = parts.join(", ");
     match op {
         "functional_call" => format!(
-            "{op}: the tensors do not fit the model: {mismatches}; pass tensors with the names and shapes of \
+            "{op}: the tensors do not match the model: {mismatches}; pass tensors with the names and shapes of \
              named_parameters()"
         ),
         "concatenate_entries" => format!(
@@ -27,7 +27,7 @@ pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong
         ),
         _ => {
             let help = help(missing, unexpected, wrong_shapes);
-            format!("{op}: the state dict does not fit: {mismatches}; nothing was loaded; {help}")
+            format!("{op}: the state dict does not match: {mismatches}; nothing was loaded; {help}")
         }
     }
 }
@@ -39,10 +39,10 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));
     let help = match (has_rate(missing), has_rate(unexpected)) {
         _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
-        (true, _) => "it is not a state dict of this kind of optimizer",
-        (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
+        (true, _) => "it is not a state dict of this type of optimizer",
+        (_, true) => "it is the state dict of an optimizer; load it into an optimizer of the same type",
         _ if names.all(|name| is_of_optimizer(name)) => {
-            "it belongs to another optimizer: create the kind of optimizer that was saved, with the same options and parameters under the same names"
+            "it belongs to another optimizer: create an optimizer of the saved type, with the same options and parameters under the same names"
         }
         _ if missing.is_empty() && unexpected.is_empty() => {
             "create the model with the sizes in the file, or remove these entries from the state dict and use \
@@ -52,9 +52,9 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
         _ if missing.is_empty() => "load_matching() ignores unexpected names",
         _ => match prefix(missing, unexpected) {
             Some(prefix) => {
-                return format!("the names of the state dict begin with `{prefix}`: remove this by rename_keys()");
+                return format!("the names of the state dict begin with `{prefix}`: remove it with rename_keys()");
             }
-            None => "rename_keys() gives values other names; load_matching() loads those whose names fit",
+            None => "rename entries with rename_keys(), or load the matching entries with load_matching()",
         },
     };
     help.into()
@@ -116,9 +116,9 @@ mod tests {
         assert!(!text(&["0.weight"], &["step"], &[]).contains("checkpoint"));
         assert!(text(&[], &["1.weight"], &[]).ends_with("load_matching() ignores unexpected names"));
         let wrapped = text(&["0.weight", "0.bias"], &["module.0.bias", "module.0.weight"], &[]);
-        assert!(wrapped.ends_with("begin with `module.`: remove this by rename_keys()"), "{wrapped}");
+        assert!(wrapped.ends_with("begin with `module.`: remove it with rename_keys()"), "{wrapped}");
         let other = text(&["0.weight", "0.bias"], &["module.0.bias", "head"], &[]);
-        assert!(other.contains("load_matching() loads those whose names fit"), "{other}");
+        assert!(other.contains("load the matching entries with load_matching()"), "{other}");
     }
 
     #[test]
@@ -128,11 +128,11 @@ mod tests {
         assert!(text(&[], &["groups.1.lr", "state.0.step"], &[]).contains(another));
         assert!(text(&[], &[], &["state.head.weight.mean"]).contains(another));
         assert!(text(&["0.weight"], &["groups.0.lr", "state.0.step"], &[]).contains("state dict of an optimizer"));
-        assert!(text(&["groups.0.lr", "state.0.step"], &["0.weight"], &[]).contains("not a state dict of this kind"));
+        assert!(text(&["groups.0.lr", "state.0.step"], &["0.weight"], &[]).contains("not a state dict of this type"));
         for names in [text(&["groups.0.lr"], &["lr"], &[]), text(&[], &["state.0.step"], &[])] {
             assert!(!names.contains("rename"), "{names}");
         }
-        // A module may have a part with the name `state` beside parts with other names.
+        // A module may have a part with the name `state` next to parts with other names.
         assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("load_matching()"));
     }
 }

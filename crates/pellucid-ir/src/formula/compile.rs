@@ -6,7 +6,7 @@ use super::graph::{FormulaNode, Literal, NodeId, NodeInfo, ValueKind};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};
 use super::program::{InstructionOperand, Load, MAX_STEPS, Op, Program, Store, Uniform, UniformSource};
-use super::registers::{self, Draft, Value};
+use super::registers::{self, UnallocatedProgram, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
 use smallvec::SmallVec;
@@ -49,7 +49,7 @@ fn default_dtype(kind: ValueKind, number: DType) -> DType {
     }
 }
 
-/// The cache of compiled programs. Programs whose operands all have one dtype are indexed by this dtype, without
+/// The cache of compiled programs. Programs whose operands all have the same dtype are indexed by this dtype, without
 /// hashing or locking.
 #[derive(Default)]
 pub(super) struct Programs {
@@ -100,7 +100,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
         number: signature.number.compute(),
         uniforms: Vec::new(),
         values: vec![None; inner.graph.len()],
-        draft: Draft::default(),
+        draft: UnallocatedProgram::default(),
     };
     for id in schedule(formula) {
         let value = lowering.lower(id)?;
@@ -138,7 +138,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
 }
 
 /// Returns the nodes in the order of their computation: the operands of the first row reductions, these reductions, the
-/// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
+/// remaining operands of the next ones, and so on; the outputs come last. This minimizes the number of passes over a
 /// row.
 fn schedule(formula: &Formula) -> Vec<NodeId> {
     let graph = &formula.inner.graph;
@@ -189,7 +189,7 @@ struct Lowering<'a> {
     number: Compute,
     uniforms: Vec<Uniform>,
     values: Vec<Option<Value>>,
-    draft: Draft,
+    draft: UnallocatedProgram,
 }
 
 impl Lowering<'_> {
@@ -210,7 +210,7 @@ impl Lowering<'_> {
     }
 
     /// Creates the error for a primitive that does not exist in the compute type.
-    fn refuse(&self, what: &str, help: &str) -> Error {
+    fn unsupported(&self, what: &str, help: &str) -> Error {
         let help = format!("{what} is not defined for {}; {help}", self.signature.number);
         Error::dtypes(self.formula.name(), self.signature.inputs.iter().copied(), help)
     }
@@ -246,7 +246,7 @@ impl Lowering<'_> {
         };
         if !fits {
             let help = "first convert the input with to_dtype to a dtype that represents the literal";
-            return Err(self.refuse(&format!("the literal {x}"), help));
+            return Err(self.unsupported(&format!("the literal {x}"), help));
         }
         Ok(self.uniform(UniformSource::Literal(literal.value), compute))
     }
@@ -282,7 +282,7 @@ impl Lowering<'_> {
             FormulaNode::Round(dtype, _) => self.step(Op::Round(dtype), compute, id, &args),
             FormulaNode::RowReduce(op, _) if compute == Compute::Mask => {
                 let what = format!("`{}`", op.name());
-                return Err(self.refuse(&what, "convert the mask to a number first"));
+                return Err(self.unsupported(&what, "convert the mask to a number first"));
             }
             FormulaNode::RowReduce(op, _) => self.step(Op::Reduce(op), compute, id, &args),
         })
@@ -311,7 +311,7 @@ impl Lowering<'_> {
             IsNan if !float => self.binary(Binary::Ne, compute, id, x, x)?,
             IsFinite if !float => self.binary(Binary::Eq, compute, id, x, x)?,
             _ if float && op != Not => self.step(Op::Unary(op), compute, id, &[x]),
-            _ => return Err(self.refuse_op(op.name(), compute)),
+            _ => return Err(self.unsupported_op(op.name(), compute)),
         })
     }
 
@@ -324,7 +324,7 @@ impl Lowering<'_> {
         };
         match exists {
             true => Ok(self.step(Op::Binary(op), compute, id, &[a, b])),
-            false => Err(self.refuse_op(op.name(), compute)),
+            false => Err(self.unsupported_op(op.name(), compute)),
         }
     }
 
@@ -341,19 +341,19 @@ impl Lowering<'_> {
             Gt => (And, self.step(Op::Unary(Unary::Not), mask, id, &[b]), a, false),
             Le => (Or, self.step(Op::Unary(Unary::Not), mask, id, &[a]), b, false),
             Ge => (Or, self.step(Op::Unary(Unary::Not), mask, id, &[b]), a, false),
-            _ => return Err(self.refuse_op(op.name(), mask)),
+            _ => return Err(self.unsupported_op(op.name(), mask)),
         };
         let value = self.step(Op::Binary(op), mask, id, &[a, b]);
         Ok(if negate { self.step(Op::Unary(Unary::Not), mask, id, &[value]) } else { value })
     }
 
-    fn refuse_op(&self, name: &str, compute: Compute) -> Error {
+    fn unsupported_op(&self, name: &str, compute: Compute) -> Error {
         let what = format!("`{name}`");
         match compute {
             Compute::F32 | Compute::F64 => {
-                self.refuse(&what, "the operation takes integers or masks; convert the input with to_dtype()")
+                self.unsupported(&what, "the operands must be integers or masks; convert the input with to_dtype()")
             }
-            _ => self.refuse(&what, "convert the input to a float dtype first, with to_dtype()"),
+            _ => self.unsupported(&what, "convert the input to a float dtype first, with to_dtype()"),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The derivative of every primitive, and the reverse sweep of the chain rule.
 //!
-//! Reverse mode: every node v has an *adjoint*, the derivative of Σⱼ gⱼ·yⱼ with respect to v, where
-//! gⱼ is the incoming gradient of output yⱼ. The nodes are visited from the last to the first; each
-//! adds to the adjoints of its operands by its rule. The adjoint of a requested input is its gradient. The rules build
-//! expressions, so the gradient is a formula too.
+//! Reverse mode: every node v has an *adjoint*, the derivative of Σⱼ gⱼ·yⱼ with respect to v, where gⱼ is the incoming
+//! gradient of output yⱼ. The nodes are visited from the last to the first; each adds to the adjoints of its operands
+//! by its rule. The adjoint of a requested input is its gradient. The rules build expressions, so the gradient is also
+//! a formula.
 //!
 //! A per-row value that is combined with per-element values is broadcast along the row; its adjoint is the sum over the
 //! row. No other rule is needed for rows.
@@ -49,7 +49,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
             4 * (g * (u.sigmoid() * (-u).sigmoid()))
         }
         Tanh => g * (1 - y * y),
-        // For large x, 1 is negligible beside x², which could overflow.
+        // For large x, 1 is negligible compared with x², which could overflow.
         Asinh => g / x.abs().gt(NEGLIGIBLE_ONE).select(x.abs(), (1 + x * x).sqrt()),
         // The product of the roots could overflow, and its derivatives at 1 would be ∞ − ∞.
         Acosh => g / (x - 1).sqrt() / (x + 1).sqrt(),
@@ -83,7 +83,7 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
-/// Returns 2x·y − 2/√π, from x = 2 on by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
+/// Returns 2x·y − 2/√π, for x ≥ 2 by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
 ///
 /// In this range the result is −2/√π / (1 + 2x·f₂), whose terms are positive: none of its derivatives cancels.
 fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
@@ -131,7 +131,7 @@ pub(super) fn symmetric_product(node: FormulaNode, y: Expr) -> Option<(NodeId, E
 fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] {
     use Binary::*;
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
-    // The selected operand gets the whole gradient; at ties each gets half.
+    // The selected operand gets the full gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
     // The same function, of the neighbouring orders.
     let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));
@@ -175,9 +175,12 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
     let (large, small) = (b_is_larger.select(b, a), b_is_larger.select(a, b));
     let large = large.eq(0).select(f64::INFINITY, large);
     let ratio = small / large;
-    let of_larger = g / (large + small * ratio);
-    let of_smaller = of_larger * ratio;
-    [Some(b_is_larger.select(of_larger, of_smaller)), Some(-b_is_larger.select(of_smaller, of_larger))]
+    let larger_adjoint = g / (large + small * ratio);
+    let smaller_adjoint = larger_adjoint * ratio;
+    [
+        Some(b_is_larger.select(larger_adjoint, smaller_adjoint)),
+        Some(-b_is_larger.select(smaller_adjoint, larger_adjoint)),
+    ]
 }
 
 /// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not

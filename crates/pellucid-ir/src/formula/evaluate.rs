@@ -9,8 +9,8 @@ use crate::dtype::{DType, Element, Scalar};
 impl Formula {
     /// Evaluates the outputs for one row in `f64`; masks are 0 and 1, indices are integers.
     ///
-    /// Inputs have one value for each element, all of one length. Per-row inputs and outputs have one value. A formula
-    /// without rows is evaluated element by element.
+    /// Inputs have one value for each element, all of the same length. Per-row inputs and outputs have one value. A
+    /// formula without rows is evaluated element by element.
     ///
     /// # Panics
     /// Panics if the lengths do not fit, or inputs or parameters are missing.
@@ -27,7 +27,7 @@ impl Formula {
         self.check_counts(inputs.len(), params.len());
         for (i, (input, values)) in inner.inputs.iter().zip(inputs).enumerate() {
             let (given, needed) = (values.len(), if input.per_row { 1 } else { elements });
-            assert!(given == needed, "formula `{}`: input {i} needs {needed} elements, got {given}", inner.name);
+            assert!(given == needed, "formula `{}`: input {i} must have {needed} elements, got {given}", inner.name);
         }
         let mut values: Vec<Vec<f64>> = Vec::with_capacity(inner.graph.len());
         for (id, node) in inner.graph.iter() {

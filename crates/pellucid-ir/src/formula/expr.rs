@@ -345,7 +345,7 @@ impl Expr {
         Expr::binary(Binary::Zeta, s.lift(ValueKind::Number), self)
     }
 
-    /// The regularised incomplete gamma functions P(a, x) and Q(a, x) = 1 − P(a, x).
+    /// The regularized incomplete gamma functions P(a, x) and Q(a, x) = 1 − P(a, x).
     #[track_caller]
     #[must_use]
     pub fn igamma(self, a: impl IntoExpr) -> (Expr, Expr) {

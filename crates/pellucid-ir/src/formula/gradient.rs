@@ -176,8 +176,8 @@ impl Formula {
     }
 
     /// Returns the formula with some outputs added to accumulators. For every bit k of `outputs` there is one more
-    /// input s, in order, and output k is s + yₖ. The addition is rounded separately, so the result has the bits of a
-    /// separate addition if the compute type is the storage type.
+    /// input s, in order, and output k is s + yₖ. The addition is rounded separately, so the result is bit-identical to
+    /// a separate addition if the compute type is the storage type.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;

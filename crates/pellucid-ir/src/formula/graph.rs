@@ -84,7 +84,7 @@ impl NodeId {
 
 /// A constant of a formula, stored at full width and rounded once, to the compute type.
 ///
-/// Numbers are normalised to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
+/// Numbers are normalized to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
 /// one literal; two literals are equal if their bits are.
 #[derive(Clone, Copy, Debug)]
 pub struct Literal {
@@ -275,13 +275,13 @@ impl Graph {
             false => {
                 let wanted = allowed.iter().map(|k| k.noun()).collect::<Vec<_>>().join(" or ");
                 let help = "convert it with to_number(), to_index() or to_mask()";
-                Err(format!("`{name}` takes {wanted}, but it is given {}; {help}", found.noun()))
+                Err(format!("the operand of `{name}` must be {wanted}, got {}; {help}", found.noun()))
             }
         };
         let agree = |name: &str, a: NodeId, b: NodeId| match kind(a) == kind(b) {
             true => Ok(kind(a)),
             false => Err(format!(
-                "`{name}` takes two values of one kind, but it is given {} and {}; convert one with to_number(), to_index() or to_mask()",
+                "the operands of `{name}` must have the same kind, got {} and {}; convert one with to_number(), to_index() or to_mask()",
                 kind(a).noun(),
                 kind(b).noun()
             )),

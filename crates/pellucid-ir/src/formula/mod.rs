@@ -62,7 +62,7 @@ pub use macros::names;
 pub use partials::{Contraction, Partial, Partials, Term, Variables};
 pub use primitive::{Binary, RowOp, Unary};
 pub use program::{InstructionOperand, Load, Op, Program, Step, Store, Uniform, UniformSource};
-pub use real::{Argument, Literals, Real, SingleFloat, Truth};
+pub use real::{Argument, Literals, Real, RealMask, SingleFloat};
 pub use special::{binary as evaluate_binary, unary as evaluate_unary};
 pub use splice::{Splice, SpliceOperand, Spliced, SplicedValue};
 pub use unroll::{Leaf, Unrolled, UnrolledReduction, UnrolledValue};
@@ -373,7 +373,7 @@ impl Formula {
         let counts =
             [("inputs", inputs, self.inner.inputs.len()), ("parameters", params, self.inner.param_names.len())];
         for (what, given, needed) in counts {
-            assert!(given == needed, "formula `{}`: needs {needed} {what}, got {given}", self.inner.name);
+            assert!(given == needed, "formula `{}`: expected {needed} {what}, got {given}", self.inner.name);
         }
     }
 

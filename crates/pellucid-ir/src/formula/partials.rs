@@ -127,10 +127,10 @@ pub struct Partials {
     param_names: Vec<String>,
     /// The leaves that first derivatives read; derivatives of higher order read no others.
     reads: Vec<GradientInput>,
-    tower: Mutex<Tower>,
+    table: Mutex<PartialTable>,
 }
 
-struct Tower {
+struct PartialTable {
     builder: Builder,
     /// The variable of each input.
     variable_of: Vec<Option<usize>>,
@@ -230,7 +230,7 @@ impl Partials {
             list.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id))).collect()
         };
         let is_declared = |v: usize| (0..n).any(|i| inner.declared[i].is_some() && variables.variable_of(i) == Some(v));
-        let tower = Tower {
+        let table = PartialTable {
             partials: nonzero(first),
             refined: nonzero(refined),
             builder,
@@ -247,7 +247,7 @@ impl Partials {
             params: formula.params(),
             param_names: inner.param_names.clone(),
             reads: reads.into_iter().collect(),
-            tower: Mutex::new(tower),
+            table: Mutex::new(table),
         }
     }
 
@@ -258,7 +258,7 @@ impl Partials {
 
     /// Returns the number of nodes of all partial derivatives that were derived so far.
     pub fn nodes(&self) -> usize {
-        self.tower().builder.graph.len()
+        self.table().builder.graph.len()
     }
 
     /// Returns the name of the first derivative.
@@ -271,10 +271,10 @@ impl Partials {
     /// # Errors
     /// [`Error::InvalidArgument`] if all derivatives of the formula together have too many nodes.
     pub fn constant(&self, partial: &Partial) -> Result<Option<f64>> {
-        let mut tower = self.tower();
-        match tower.partial(self.name, partial)? {
+        let mut table = self.table();
+        match table.partial(self.name, partial)? {
             None => Ok(Some(0.0)),
-            Some(id) => Ok(tower.builder.constant(id)),
+            Some(id) => Ok(table.builder.constant(id)),
         }
     }
 
@@ -283,18 +283,18 @@ impl Partials {
     /// # Errors
     /// [`Error::InvalidArgument`] if the formula has too many nodes or inputs.
     pub fn contraction(&self, terms: &[Term], cotangents: usize) -> Result<Arc<Contraction>> {
-        let mut tower = self.tower();
+        let mut table = self.table();
         let key = (terms.to_vec(), cotangents);
-        if let Some(known) = tower.contractions.get(&key) {
+        if let Some(known) = table.contractions.get(&key) {
             return Ok(known.clone());
         }
         let mut roots = Vec::with_capacity(terms.len());
         for term in terms {
-            let root = tower.partial(self.name, &term.partial)?;
+            let root = table.partial(self.name, &term.partial)?;
             roots.push(root.expect("the caller must omit terms whose derivative is zero"));
         }
-        let contraction = Arc::new(self.write(&tower.builder.graph, terms, &roots, cotangents)?);
-        tower.contractions.insert(key, contraction.clone());
+        let contraction = Arc::new(self.write(&table.builder.graph, terms, &roots, cotangents)?);
+        table.contractions.insert(key, contraction.clone());
         Ok(contraction)
     }
 
@@ -365,9 +365,9 @@ impl Partials {
         if leaf < self.inputs { GradientInput::Input(leaf) } else { GradientInput::Output(leaf - self.inputs) }
     }
 
-    fn tower(&self) -> MutexGuard<'_, Tower> {
+    fn table(&self) -> MutexGuard<'_, PartialTable> {
         // The lock is poisoned only if a panic occurred while it was held, which would be a bug in this crate.
-        lock(&self.tower)
+        lock(&self.table)
     }
 }
 
@@ -406,7 +406,7 @@ fn leaves_of(graph: &Graph, roots: &[NodeId]) -> Vec<u8> {
     leaves.into_iter().collect()
 }
 
-impl Tower {
+impl PartialTable {
     /// Returns the node of a partial derivative; `None` if it is zero.
     fn partial(&mut self, name: &'static str, wanted: &Partial) -> Result<Option<NodeId>> {
         if let Some(known) = self.partials.get(wanted) {

@@ -122,11 +122,11 @@ pub enum Binary {
     Copysign,
     /// a·2ᵇ on floats, even where 2ᵇ overflows or underflows.
     Ldexp,
-    /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (a whole number ≥ 0), x = b.
+    /// The n-th polygamma function ψ⁽ⁿ⁾(x), n = a (an integer ≥ 0), x = b.
     Polygamma,
     /// Hurwitz' ζ(a, b) = Σ (b + k)⁻ᵃ over k ≥ 0, for a > 1.
     Zeta,
-    /// The regularised lower incomplete gamma function P(a, b) = ∫₀ᵇ tᵃ⁻¹e⁻ᵗ dt / Γ(a).
+    /// The regularized lower incomplete gamma function P(a, b) = ∫₀ᵇ tᵃ⁻¹e⁻ᵗ dt / Γ(a).
     Igamma,
     /// 1 − P(a, b), accurate where it is small.
     Igammac,
@@ -335,7 +335,7 @@ impl Binary {
         matches!(self, Binary::Pow | Binary::Atan2 | Binary::Ldexp) || self.is_special()
     }
 
-    /// Returns true if a ∘ b = b ∘ a in every bit.
+    /// Returns true if a ∘ b and b ∘ a are bitwise equal.
     pub const fn is_commutative(self) -> bool {
         use Binary::*;
         matches!(self, Add | Mul | And | Or | Xor | Eq | Ne)

@@ -1,4 +1,4 @@
-//! Formulas as mathematical text.
+//! Formulas as mathematical expressions.
 //!
 //! A subexpression that is used more than once gets a name, so the length of the text grows in proportion to the graph.
 
@@ -8,9 +8,9 @@ use super::graph::{FormulaNode, Graph, NodeId};
 use super::primitive::{Binary, Unary};
 use std::fmt;
 
-/// The precedence of the outermost operator of a text.
+/// The precedence of the outermost operator of an expression.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Binds {
+enum Precedence {
     Or,
     Xor,
     And,
@@ -24,63 +24,63 @@ enum Binds {
 
 struct Printer<'a> {
     formula: &'a Formula,
-    /// The text for a use of every node, and its precedence.
-    texts: Vec<(String, Binds)>,
+    /// For each node, the expression that refers to it, and its precedence.
+    expressions: Vec<(String, Precedence)>,
 }
 
 impl Printer<'_> {
     fn text(&self, id: NodeId) -> &str {
-        &self.texts[id.index()].0
+        &self.expressions[id.index()].0
     }
 
-    /// Returns the text of an operand, in parentheses if its precedence is lower than `least`.
-    fn operand(&self, id: NodeId, least: Binds) -> String {
-        let (text, binds) = &self.texts[id.index()];
-        if *binds < least { format!("({text})") } else { text.clone() }
+    /// Returns the text of an operand, in parentheses if its precedence is lower than `min_precedence`.
+    fn operand(&self, id: NodeId, min_precedence: Precedence) -> String {
+        let (text, binds) = &self.expressions[id.index()];
+        if *binds < min_precedence { format!("({text})") } else { text.clone() }
     }
 
-    fn infix(&self, a: NodeId, sign: &str, b: NodeId, binds: Binds, tighter: Binds) -> (String, Binds) {
+    fn infix(&self, a: NodeId, sign: &str, b: NodeId, binds: Precedence, tighter: Precedence) -> (String, Precedence) {
         // A left-associative operator needs parentheses on the right only.
-        let left = if binds == Binds::Compare { tighter } else { binds };
+        let left = if binds == Precedence::Compare { tighter } else { binds };
         (format!("{} {sign} {}", self.operand(a, left), self.operand(b, tighter)), binds)
     }
 
-    fn call(&self, name: &str, args: &[NodeId]) -> (String, Binds) {
+    fn call(&self, name: &str, args: &[NodeId]) -> (String, Precedence) {
         let args: Vec<&str> = args.iter().map(|&a| self.text(a)).collect();
-        (format!("{name}({})", args.join(", ")), Binds::Atom)
+        (format!("{name}({})", args.join(", ")), Precedence::Atom)
     }
 
-    fn node(&self, node: FormulaNode) -> (String, Binds) {
+    fn node(&self, node: FormulaNode) -> (String, Precedence) {
         use Binary::*;
         let inner = &self.formula.inner;
         match node {
-            FormulaNode::Input(i) => (inner.input_names[i as usize].clone(), Binds::Atom),
-            FormulaNode::Param(k) => (inner.param_names[k as usize].clone(), Binds::Atom),
+            FormulaNode::Input(i) => (inner.input_names[i as usize].clone(), Precedence::Atom),
+            FormulaNode::Param(k) => (inner.param_names[k as usize].clone(), Precedence::Atom),
             FormulaNode::Literal(literal) => {
                 let text = literal.value.to_string();
-                let binds = if text.starts_with('-') { Binds::Sign } else { Binds::Atom };
+                let binds = if text.starts_with('-') { Precedence::Sign } else { Precedence::Atom };
                 (text, binds)
             }
-            FormulaNode::Unary(Unary::Neg, a) => (format!("-{}", self.operand(a, Binds::Sign)), Binds::Sign),
-            FormulaNode::Unary(Unary::Not, a) => (format!("!{}", self.operand(a, Binds::Sign)), Binds::Sign),
+            FormulaNode::Unary(Unary::Neg, a) => (format!("-{}", self.operand(a, Precedence::Sign)), Precedence::Sign),
+            FormulaNode::Unary(Unary::Not, a) => (format!("!{}", self.operand(a, Precedence::Sign)), Precedence::Sign),
             FormulaNode::Unary(op, a) => self.call(op.name(), &[a]),
             FormulaNode::Binary(op, a, b) => match op {
-                Or => self.infix(a, "|", b, Binds::Or, Binds::Xor),
-                Xor => self.infix(a, "^", b, Binds::Xor, Binds::And),
-                And => self.infix(a, "&", b, Binds::And, Binds::Compare),
-                Lt => self.infix(a, "<", b, Binds::Compare, Binds::Shift),
-                Le => self.infix(a, "<=", b, Binds::Compare, Binds::Shift),
-                Gt => self.infix(a, ">", b, Binds::Compare, Binds::Shift),
-                Ge => self.infix(a, ">=", b, Binds::Compare, Binds::Shift),
-                Eq => self.infix(a, "==", b, Binds::Compare, Binds::Shift),
-                Ne => self.infix(a, "!=", b, Binds::Compare, Binds::Shift),
-                Shl => self.infix(a, "<<", b, Binds::Shift, Binds::Sum),
-                Shr => self.infix(a, ">>", b, Binds::Shift, Binds::Sum),
-                Add => self.infix(a, "+", b, Binds::Sum, Binds::Product),
-                Sub => self.infix(a, "-", b, Binds::Sum, Binds::Product),
-                Mul => self.infix(a, "*", b, Binds::Product, Binds::Sign),
-                Div => self.infix(a, "/", b, Binds::Product, Binds::Sign),
-                Rem => self.infix(a, "%", b, Binds::Product, Binds::Sign),
+                Or => self.infix(a, "|", b, Precedence::Or, Precedence::Xor),
+                Xor => self.infix(a, "^", b, Precedence::Xor, Precedence::And),
+                And => self.infix(a, "&", b, Precedence::And, Precedence::Compare),
+                Lt => self.infix(a, "<", b, Precedence::Compare, Precedence::Shift),
+                Le => self.infix(a, "<=", b, Precedence::Compare, Precedence::Shift),
+                Gt => self.infix(a, ">", b, Precedence::Compare, Precedence::Shift),
+                Ge => self.infix(a, ">=", b, Precedence::Compare, Precedence::Shift),
+                Eq => self.infix(a, "==", b, Precedence::Compare, Precedence::Shift),
+                Ne => self.infix(a, "!=", b, Precedence::Compare, Precedence::Shift),
+                Shl => self.infix(a, "<<", b, Precedence::Shift, Precedence::Sum),
+                Shr => self.infix(a, ">>", b, Precedence::Shift, Precedence::Sum),
+                Add => self.infix(a, "+", b, Precedence::Sum, Precedence::Product),
+                Sub => self.infix(a, "-", b, Precedence::Sum, Precedence::Product),
+                Mul => self.infix(a, "*", b, Precedence::Product, Precedence::Sign),
+                Div => self.infix(a, "/", b, Precedence::Product, Precedence::Sign),
+                Rem => self.infix(a, "%", b, Precedence::Product, Precedence::Sign),
                 FloorDiv | Pow | Atan2 | Max | Min | Copysign | Ldexp => self.call(op.name(), &[a, b]),
                 _ => self.call(op.name(), &[a, b]),
             },
@@ -89,8 +89,8 @@ impl Printer<'_> {
             FormulaNode::Cast(kind, a) => self.call(&format!("{kind:?}").to_lowercase(), &[a]),
             FormulaNode::Round(dtype, a) => self.call(dtype.name(), &[a]),
             FormulaNode::RowReduce(op, a) => self.call(op.name(), &[a]),
-            FormulaNode::RowIndex => ("row_index".into(), Binds::Atom),
-            FormulaNode::RowLength => ("row_len".into(), Binds::Atom),
+            FormulaNode::RowIndex => ("row_index".into(), Precedence::Atom),
+            FormulaNode::RowLength => ("row_len".into(), Precedence::Atom),
         }
     }
 }
@@ -120,16 +120,16 @@ impl fmt::Display for Formula {
         write!(f, ") = ")?;
         let uses = uses(&inner.graph, inner.outputs.iter().map(|o| o.node));
         let mut names = fresh_names(inner.input_names.iter().chain(&inner.param_names).collect());
-        let mut printer = Printer { formula: self, texts: Vec::with_capacity(inner.graph.len()) };
+        let mut printer = Printer { formula: self, expressions: Vec::with_capacity(inner.graph.len()) };
         let mut shared = Vec::new();
         for (id, node) in inner.graph.iter() {
             let mut text = printer.node(node);
             if uses[id.index()] > 1 && !node.is_leaf() && node != FormulaNode::RowIndex {
                 let name = names.next().expect("the iterator of names must never end");
                 shared.push(format!("let {name} = {}; ", text.0));
-                text = (name, Binds::Atom);
+                text = (name, Precedence::Atom);
             }
-            printer.texts.push(text);
+            printer.expressions.push(text);
         }
         let outputs: Vec<&str> = inner.outputs.iter().map(|o| printer.text(o.node)).collect();
         let body = match outputs[..] {

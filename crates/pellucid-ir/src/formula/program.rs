@@ -122,7 +122,7 @@ pub struct Step {
     pub op: Op,
     /// The type of its operands (for `Select` of the last two).
     pub compute: Compute,
-    /// The destination: a `Row` if all operands are uniforms or per-row values, else a `Register`.
+    /// The destination: a `Row` if all operands are uniforms or per-row values, otherwise a `Register`.
     pub into: InstructionOperand,
     /// The operands.
     pub args: SmallVec<[InstructionOperand; 3]>,

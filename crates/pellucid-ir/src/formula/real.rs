@@ -175,12 +175,12 @@ pub trait Argument<T>: Copy {
 }
 
 /// The result of a comparison of [`Real`]s: `bool`, or a mask expression.
-pub trait Truth<T>: Copy + ops::BitAnd<Output = Self> + ops::BitOr<Output = Self> + ops::Not<Output = Self> {
+pub trait RealMask<T>: Copy + ops::BitAnd<Output = Self> + ops::BitOr<Output = Self> + ops::Not<Output = Self> {
     /// `self ? a : b`
     fn select(self, a: impl Argument<T>, b: impl Argument<T>) -> T;
 }
 
-impl<T> Truth<T> for bool {
+impl<T> RealMask<T> for bool {
     fn select(self, a: impl Argument<T>, b: impl Argument<T>) -> T {
         if self { a.number() } else { b.number() }
     }
@@ -199,7 +199,7 @@ impl Argument<Expr> for f64 {
     }
 }
 
-impl Truth<Expr> for Expr {
+impl RealMask<Expr> for Expr {
     #[track_caller]
     fn select(self, a: impl Argument<Expr>, b: impl Argument<Expr>) -> Expr {
         Expr::select(self, a.number(), b.number())
@@ -224,7 +224,7 @@ macro_rules! real_trait {
             + ops::Div<f64, Output = Self>
         {
             /// The type of the result of a comparison.
-            type Mask: Truth<Self>;
+            type Mask: RealMask<Self>;
             $($(#[$doc])* #[must_use] fn $name(self) -> Self;)*
             each_binary!(real_binary);
             each_comparison!(real_comparison);

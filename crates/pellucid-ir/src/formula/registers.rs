@@ -13,7 +13,7 @@ pub(super) enum Value {
     Step(usize),
 }
 
-struct DraftStep {
+struct UnallocatedStep {
     op: Op,
     compute: Compute,
     args: SmallVec<[Value; 3]>,
@@ -23,13 +23,13 @@ struct DraftStep {
 
 /// An ordered list of instructions, each with a result of its own, before register allocation.
 #[derive(Default)]
-pub(super) struct Draft {
-    steps: Vec<DraftStep>,
+pub(super) struct UnallocatedProgram {
+    steps: Vec<UnallocatedStep>,
 }
 
-impl Draft {
+impl UnallocatedProgram {
     pub(super) fn push(&mut self, op: Op, compute: Compute, args: &[Value], result: Compute, per_row: bool) -> Value {
-        self.steps.push(DraftStep { op, compute, args: args.into(), result, per_row });
+        self.steps.push(UnallocatedStep { op, compute, args: args.into(), result, per_row });
         Value::Step(self.steps.len() - 1)
     }
 }
@@ -65,8 +65,8 @@ impl RegisterFile {
 ///
 /// The CPU backend fuses an instruction with the next one if the next one reads its result, and registers occupy
 /// cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such pairs
-/// than the draft. Drafts with row reductions keep their order, which minimises the passes over a row.
-pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
+/// than the draft. Drafts with row reductions keep their order, which minimizes the passes over a row.
+pub(super) fn allocate(draft: &UnallocatedProgram, outputs: Vec<(Value, Store)>) -> Allocated {
     let drafted: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &drafted, &outputs);
     if draft.steps.iter().any(|step| matches!(step.op, Op::Reduce(_))) {
@@ -80,20 +80,20 @@ pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated
 }
 
 /// Returns the instructions that compute operands of `step`.
-fn operands(step: &DraftStep) -> impl Iterator<Item = usize> {
+fn operands(step: &UnallocatedStep) -> impl Iterator<Item = usize> {
     step.args.iter().filter_map(|arg| if let Value::Step(s) = *arg { Some(s) } else { None })
 }
 
 /// Returns the number of instructions that read the result of the previous instruction.
-fn links(draft: &Draft, order: &[usize]) -> usize {
+fn links(draft: &UnallocatedProgram, order: &[usize]) -> usize {
     order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
 }
 
 /// Returns the instructions that the outputs depend on, depth first. Of several operands, the one whose computation
 /// needs more registers comes first (Sethi & Ullman 1970).
-fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
+fn depth_first(draft: &UnallocatedProgram, outputs: &[(Value, Store)]) -> Vec<usize> {
     let mut held = vec![0; draft.steps.len()];
-    let by_held = |step: &DraftStep, held: &[usize]| {
+    let by_held = |step: &UnallocatedStep, held: &[usize]| {
         let mut operands: SmallVec<[usize; 3]> = operands(step).collect();
         operands.sort_by_key(|&s| std::cmp::Reverse(held[s]));
         operands.dedup();
@@ -127,7 +127,7 @@ fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
 ///
 /// A result gets its register before the registers of its operands become free, so it never shares one with them.
 /// Numbers beyond 16 bits wrap here: the caller checks the number of instructions.
-fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
+fn assign(draft: &UnallocatedProgram, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
     let mut last_read = vec![0; draft.steps.len()];
     for &i in order {
         operands(&draft.steps[i]).for_each(|s| last_read[s] = i);

@@ -1,9 +1,9 @@
-//! The choice of the values that a gradient reads, which must be saved in the forward pass.
+//! Chooses the values that a gradient reads, which the forward pass must save.
 //!
-//! A subexpression of the gradient that equals an output may be read (the output is saved) or
-//! recomputed from the inputs. All subsets of outputs are tried. The best one recomputes the fewest
-//! expensive primitives, then saves the fewest bytes, then has the fewest instructions. For example exp,
-//! tanh and sigmoid read their output, and x² its input.
+//! A subexpression of the gradient that equals an output may be read (the output is saved) or recomputed from the
+//! inputs. All subsets of outputs are tried. The best one recomputes the fewest expensive primitives, then saves the
+//! fewest bytes, then has the fewest instructions. For example exp, tanh and sigmoid read their output, and x² its
+//! input.
 
 use super::builder::Builder;
 use super::gradient::{Gradient, GradientInput, GradientRequest, GradientStructure};
@@ -28,17 +28,17 @@ pub(super) fn gradient(
     let (n, m) = (inner.inputs.len(), inner.outputs.len());
     // The outputs that the gradient reads, as (node, input that represents the saved output).
     let reached = ReachableNodes::new(b, roots, &[]).nodes;
-    let mentioned = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
+    let readable_outputs = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
         let node = forward[output.node.index()];
-        let is_saved_as_it_is = b.graph.node_info(node).per_row == output.per_row || !inner.is_row;
-        let useful = reached.contains(&node) && !b.graph.node(node).is_leaf() && is_saved_as_it_is;
+        let is_saved_unchanged = b.graph.node_info(node).per_row == output.per_row || !inner.is_row;
+        let useful = reached.contains(&node) && !b.graph.node(node).is_leaf() && is_saved_unchanged;
         useful.then_some((node, n + j))
     });
-    let mentioned: Vec<(NodeId, usize)> = mentioned.collect();
-    let (tried, always) = mentioned.split_at(mentioned.len().min(MAX_CHOICES));
-    let choices = (0..1usize << tried.len()).map(|set| {
-        let chosen = tried.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
-        chosen.chain(always.iter().copied()).collect::<Vec<_>>()
+    let readable_outputs: Vec<(NodeId, usize)> = readable_outputs.collect();
+    let (optional_outputs, required_outputs) = readable_outputs.split_at(readable_outputs.len().min(MAX_CHOICES));
+    let choices = (0..1usize << optional_outputs.len()).map(|set| {
+        let chosen = optional_outputs.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
+        chosen.chain(required_outputs.iter().copied()).collect::<Vec<_>>()
     });
     let saved = choices.min_by_key(|saved| ReachableNodes::new(b, roots, saved).cost(b)).unwrap_or_default();
 

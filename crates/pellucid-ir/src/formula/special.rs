@@ -1,4 +1,4 @@
-//! The primitives in `f64`: the reference for all vectorised implementations.
+//! The primitives in `f64`: the reference for all vectorized implementations.
 //!
 //! Functions of `std` and `libm` are used where they exist; the others are computed by series and integrals.
 

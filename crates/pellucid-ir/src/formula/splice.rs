@@ -1,12 +1,12 @@
 //! Splicing: joins programs that run one after the other on the same elements into one program.
 //!
 //! A value that one program stores and the next one loads is rounded to the dtype in which it would have been stored.
-//! The spliced program therefore computes the same bits as the separate programs.
+//! The spliced program is therefore bit-identical to the separate programs.
 
 use super::graph::MAX_OPERANDS;
 use super::primitive::{Binary, Unary};
 use super::program::{InstructionOperand, Load, MAX_STEPS, Op, Program, Step, Store, Uniform, UniformSource};
-use super::registers::{self, Draft, Value};
+use super::registers::{self, UnallocatedProgram, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::kernel::Params;
 use smallvec::SmallVec;
@@ -18,9 +18,9 @@ pub struct Splice {
     loads: Vec<(usize, Load)>,
     uniforms: Vec<Uniform>,
     params: Vec<Scalar>,
-    draft: Draft,
+    draft: UnallocatedProgram,
     /// The operations and operands of the instructions of the draft, for reusing equal instructions.
-    known: Vec<(Op, Compute, SmallVec<[Value; 3]>)>,
+    seen_steps: Vec<(Op, Compute, SmallVec<[Value; 3]>)>,
     /// For every instruction, whether its result has one value for each row.
     per_row: Vec<bool>,
     rows: bool,
@@ -77,7 +77,7 @@ impl Splice {
     }
 
     /// Appends `program` to the parts so far and returns its outputs; the reason if it cannot be spliced.
-    pub fn part(
+    pub fn append(
         &mut self,
         program: &Program,
         params: &Params,
@@ -162,13 +162,13 @@ impl Splice {
     }
 
     fn input(&mut self, array: usize, load: Load) -> Value {
-        let known = self.loads.iter().position(|known| *known == (array, load));
-        let place = known.unwrap_or_else(|| {
+        let existing = self.loads.iter().position(|existing| *existing == (array, load));
+        let position = existing.unwrap_or_else(|| {
             self.loads.push((array, load));
             self.loads.len() - 1
         });
         // The number wraps beyond 255; `finish` checks the count.
-        Value::Input(place as u8)
+        Value::Input(position as u8)
     }
 
     fn uniform(&mut self, uniform: Uniform) -> Value {
@@ -177,11 +177,11 @@ impl Splice {
             _ => None,
         };
         let same = |u: &Uniform| *u == uniform && literal(u) == literal(&uniform);
-        let place = self.uniforms.iter().position(same).unwrap_or_else(|| {
+        let position = self.uniforms.iter().position(same).unwrap_or_else(|| {
             self.uniforms.push(uniform);
             self.uniforms.len() - 1
         });
-        Value::Uniform(place)
+        Value::Uniform(position)
     }
 
     /// Returns true if the value has one element for each row.
@@ -195,15 +195,15 @@ impl Splice {
 
     fn step(&mut self, op: Op, compute: Compute, args: &[Value]) -> Value {
         let same = |(o, c, a): &(Op, Compute, SmallVec<[Value; 3]>)| *o == op && *c == compute && a[..] == *args;
-        if let Some(known) = self.known.iter().position(same) {
-            return Value::Step(known);
+        if let Some(existing) = self.seen_steps.iter().position(same) {
+            return Value::Step(existing);
         }
         let per_row = match op {
             Op::Reduce(_) => true,
             Op::RowIndex => false,
             _ => self.rows && args.iter().all(|a| self.is_per_row(*a)),
         };
-        self.known.push((op, compute, args.into()));
+        self.seen_steps.push((op, compute, args.into()));
         self.per_row.push(per_row);
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
@@ -216,8 +216,8 @@ impl Splice {
         }
         let (from, to) = (stored.compute, load.compute);
         let exact = from.storage() == stored.storage;
-        let halves = from.is_float() && stored.storage.is_float();
-        if !exact && !halves {
+        let is_float_rounding = from.is_float() && stored.storage.is_float();
+        if !exact && !is_float_rounding {
             return Err("an integer would wrap when it is stored in between");
         }
         // The compute type of the value.

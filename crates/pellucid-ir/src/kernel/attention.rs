@@ -67,7 +67,7 @@ pub struct AttentionSizes {
 
 impl Hash for Attention {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Equal scales have equal bits after the addition, which replaces −0 by 0.
+        // Equal scales are bitwise equal after the addition, which replaces −0 by 0.
         (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.part).hash(state);
     }
 }
@@ -146,7 +146,7 @@ impl Attention {
             && own.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {
-            let help = "takes f32 or f64, and a mask of the same dtype or bool; use to_dtype()";
+            let help = "operands must be f32 or f64, and the mask must have the same dtype or bool; use to_dtype()";
             return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };

@@ -43,12 +43,12 @@ impl ConvPart {
 /// the three arrays, so each [`ConvPart`] is a derivative of the others, and its derivatives belong to the same family.
 ///
 /// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
-/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`, and the output
+/// and are never read. All arrays have the same dtype; `f16` and `bf16` accumulate in `f32`, and the output
 /// may have dtype `f32`, which is then not rounded. The order of accumulation depends on the shapes alone: channels,
 /// then taps, in blocks of a fixed length. If it is faster for these shapes, Winograd convolution is used (Winograd
 /// 1980; Lavin and Gray 2016). It is also exact for small integers, but its rounding errors are relative to the largest
 /// elements near a window, not only those in it. An input that is not finite affects only its own windows: if there is
-/// one, or the Winograd transform overflows, the whole call runs without Winograd convolution.
+/// one, or the Winograd transform overflows, the entire call runs without Winograd convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
     /// The geometry of the window w over x.
@@ -79,7 +79,7 @@ impl Family for Conv {
         let [x, w, y] = self.part.sorted([a, b], out);
         let (window, groups) = (&self.window, self.groups);
         if !self.permits([a.dtype(), b.dtype()], out.dtype()) {
-            let help = "takes numbers of one dtype; use to_dtype()";
+            let help = "operands must have the same non-bool dtype; use to_dtype()";
             return Err(Error::dtypes("conv", [x.dtype(), w.dtype(), y.dtype()], help));
         }
         let [x, w, y] = [x.shape(), w.shape(), y.shape()];

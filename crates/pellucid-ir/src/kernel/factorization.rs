@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// A matrix factorisation, or the solution of equations with one. The last two axes are matrices; the axes before them
+/// A matrix factorization, or the solution of equations with one. The last two axes are matrices; the axes before them
 /// are a batch.
 ///
 /// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.
@@ -29,7 +29,7 @@ pub enum Factorization {
     /// the first zero on the diagonal of U.
     Lu,
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
-    /// row orderᵢ of A. Pivots outside 1..=rows are an error.
+    /// row orderᵢ of A. Pivots outside 1..=rows are rejected.
     RowOrder {
         /// The operation that the error of a pivot names.
         op: &'static str,
@@ -45,7 +45,7 @@ pub enum Factorization {
     /// and column were exchanged with p − 1.
     Ldl,
     /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; their batch axes are equal.
-    /// Invalid pivots are an error.
+    /// Invalid pivots are rejected.
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///
@@ -131,10 +131,10 @@ impl Factorization {
             return ldl_solve(op, inputs);
         }
         if let Some(other) = inputs.iter().find(|m| !matches!(m.dtype, DType::F32 | DType::F64) || m.dtype != a.dtype) {
-            return Err(Error::dtypes(op, [a.dtype, other.dtype], "takes f32 or f64; use to_dtype()"));
+            return Err(Error::dtypes(op, [a.dtype, other.dtype], "matrices must be f32 or f64; use to_dtype()"));
         }
         let [batch @ .., m, n] = a.shape.dims() else {
-            return Err(Error::shapes(op, [&a.shape], "takes matrices: at least two axes"));
+            return Err(Error::shapes(op, [&a.shape], "matrices must have at least two axes"));
         };
         let (m, n, k) = (*m, *n, *m.min(n));
         let shaped = |last: &[usize]| batch.iter().chain(last).copied().collect::<Shape>();
@@ -171,7 +171,11 @@ fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
     let [a, pivots, b] = inputs else { unreachable!("ldl_solve must have three inputs") };
     if !matches!(a.dtype, DType::F32 | DType::F64) || pivots.dtype != DType::I32 || b.dtype != a.dtype {
         let dtypes = inputs.iter().map(|m| m.dtype);
-        return Err(Error::dtypes(op, dtypes, "takes factors and B of one dtype, f32 or f64, and pivots of i32"));
+        return Err(Error::dtypes(
+            op,
+            dtypes,
+            "factors and B must have the same dtype, f32 or f64, and pivots must be i32",
+        ));
     }
     match (a.shape.dims(), b.shape.dims()) {
         ([batch @ .., m, n], [own @ .., rows, _])
@@ -180,7 +184,7 @@ fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
             Ok(smallvec![b.clone()])
         }
         _ => {
-            let help = "takes factors [.., n, n], pivots [.., n] and B [.., n, k]";
+            let help = "factors must be [.., n, n], pivots [.., n] and B [.., n, k]";
             Err(Error::shapes(op, inputs.iter().map(|m| &m.shape), help))
         }
     }
@@ -210,8 +214,8 @@ impl Family for Factorization {
     }
 
     fn info(&self) -> FamilyInfo {
-        let refuses_values = matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve);
-        FamilyInfo { refuses_values, ..FamilyInfo::new(self.inputs(), self.outputs()) }
+        let rejects_values = matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve);
+        FamilyInfo { rejects_values, ..FamilyInfo::new(self.inputs(), self.outputs()) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

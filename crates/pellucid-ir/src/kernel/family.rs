@@ -17,7 +17,7 @@ pub trait Family {
     /// The name of the family in printed plans.
     const FAMILY: &'static str;
 
-    /// Returns the name of the program or factorisation, or the name of the family if there is none.
+    /// Returns the name of the program or factorization, or the name of the family if there is none.
     #[inline]
     fn name(&self) -> &'static str {
         Self::FAMILY
@@ -45,7 +45,7 @@ pub trait Family {
     /// Returns the number of arithmetic operations on values.
     ///
     /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
-    /// values counts as 0. A factorisation counts as the leading term of its usual count, a sort as n·log₂ n.
+    /// values counts as 0. A factorization counts as the leading term of its usual count, a sort as n·log₂ n.
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
 
     /// Returns the program that is applied to the inputs, with its parameters.
@@ -72,8 +72,8 @@ pub struct FamilyInfo {
     pub reads: ReadOrder,
     /// Whether printed plans show its FLOPs instead of its bytes.
     pub is_compute_bound: bool,
-    /// Whether the kernel may refuse values at run time, for example an index out of bounds. It then writes nothing.
-    pub refuses_values: bool,
+    /// Whether the kernel may reject values at run time, for example an index out of bounds. It then writes nothing.
+    pub rejects_values: bool,
 }
 
 impl FamilyInfo {
@@ -86,7 +86,7 @@ impl FamilyInfo {
             state_outputs: 0,
             reads: ReadOrder::Anywhere,
             is_compute_bound: false,
-            refuses_values: false,
+            rejects_values: false,
         }
     }
 }
@@ -96,8 +96,8 @@ impl FamilyInfo {
 pub enum ReadOrder {
     /// In any order: no output may overlap an input.
     Anywhere,
-    /// Each element of the inputs from this index on is read just before the same element of the output is written. An
-    /// output may have the same storage and layout as such an input.
+    /// Each element of the inputs with this index or a higher one is read just before the same element of the output is
+    /// written. An output may have the same storage and layout as such an input.
     Elementwise {
         /// The index of the first such input.
         from: usize,

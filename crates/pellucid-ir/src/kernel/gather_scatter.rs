@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 /// `y = x[index]`: inputs are x and the `i64` index tensors.
 ///
-/// An index out of bounds is an error, which is detected before any write.
+/// An index out of bounds is rejected before any write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
     /// The operation that the error of an index names.
@@ -52,7 +52,7 @@ impl Family for Gather {
     const FAMILY: &'static str = "gather";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo { refuses_values: true, ..FamilyInfo::new(1 + self.index.tensors(), 1) }
+        FamilyInfo { rejects_values: true, ..FamilyInfo::new(1 + self.index.tensors(), 1) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
@@ -77,7 +77,7 @@ impl Family for Scatter {
     const FAMILY: &'static str = "scatter";
 
     fn info(&self) -> FamilyInfo {
-        FamilyInfo { state_outputs: 1, refuses_values: true, ..FamilyInfo::new(1 + self.index.tensors(), 1) }
+        FamilyInfo { state_outputs: 1, rejects_values: true, ..FamilyInfo::new(1 + self.index.tensors(), 1) }
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {

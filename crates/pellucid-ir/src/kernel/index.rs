@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 /// The elements that index tensors select.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Index {
-    /// Index tensors for these axes (ascending), all of one shape I: the indexed array is
+    /// Index tensors for these axes (ascending), all of the same shape I: the indexed array is
     /// `I ++ (shape without those axes)`.
     Axes(SmallVec<[usize; 4]>),
     /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis,
@@ -17,7 +17,7 @@ pub enum Index {
     Along(usize),
 }
 
-/// The operand that a kernel indexes. Its index tensors are the inputs from 1 on.
+/// The operand that a kernel indexes. Its index tensors are inputs 1 and later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexedOperand {
     /// The first input: the kernel reads the selected elements only.
@@ -68,7 +68,7 @@ impl Index {
             && (!along || (0..shape.rank()).all(|a| a == axes[0] || index_shape[a] <= shape[a]))
             && *values.shape() == self.shape(shape, index_shape);
         if !fits {
-            let rule = "there must be one index array per indexed axis, all of one shape, and values with the shape of \
+            let rule = "there must be one index array per indexed axis, all of the same shape, and values with the shape of \
                         the result";
             return Err(Error::shapes(op, [shape, values.shape(), index_shape], rule));
         }

@@ -37,7 +37,7 @@ impl Family for Map {
         Ok(self.program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect())
     }
 
-    /// All outputs must have one shape, to which the inputs must broadcast.
+    /// All outputs must have the same shape, to which the inputs must broadcast.
     #[inline]
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         check_dtypes(&self.program, inputs, outputs)?;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
 ///
-/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the product have one dtype,
-/// except for an epilogue that reads the `f32` product of `f16` or `bf16` factors
+/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the product have the same
+/// dtype, except for an epilogue that reads the `f32` product of `f16` or `bf16` factors
 /// ([`product_dtype`](MatMul::product_dtype)). The order of accumulation depends on m, n and k alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct MatMul {
@@ -105,8 +105,8 @@ fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
     if k != k2 {
         return Err(mismatch(format!(
-            "the last axis of the first operand ({k}) must equal the last axis but one of the second operand ({k2}); \
-             transpose one of them?"
+            "the last axis of the first operand ({k}) must equal the second-to-last axis of the second operand \
+             ({k2}); transpose an operand"
         )));
     }
     let batch = Shape::from(&a[..i]).broadcast(&Shape::from(&b[..j]));

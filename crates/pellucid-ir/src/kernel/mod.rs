@@ -1,7 +1,7 @@
 //! The kernel families, which are all that a backend implements.
 //!
 //! A family has a shape rule and a definition; operations choose a family and its arguments. The number of families
-//! stays small: the documentation of each specialised family contains the reason why it is separate.
+//! stays small: the documentation of each specialized family contains the reason why it is separate.
 
 mod attention;
 mod axes;
@@ -76,7 +76,7 @@ pub enum Kernel {
     Scatter(Scatter),
     /// The sorted elements of an axis, and their original indices.
     Sort(Sort),
-    /// A matrix factorisation, or the solution of equations with one.
+    /// A matrix factorization, or the solution of equations with one.
     Factorization(Factorization),
     /// A recurrent layer over time, or its gradient.
     Recurrent(Recurrent),
@@ -154,7 +154,7 @@ impl Kernel {
         with_family!(self, family => family_name(family))
     }
 
-    /// Returns the name of the program or factorisation, or the name of the family if there is none.
+    /// Returns the name of the program or factorization, or the name of the family if there is none.
     #[inline]
     pub fn name(&self) -> &'static str {
         with_family!(self, family => family.name())
@@ -191,7 +191,7 @@ impl Kernel {
     fn too_few_operands(&self, inputs: usize, outputs: usize) -> Error {
         let FamilyInfo { inputs: needed, outputs: needed_outputs, .. } = self.info();
         let reason = format!(
-            "the kernel needs at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
+            "the kernel must have at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
         );
         Error::invalid(self.name(), reason)
     }

@@ -39,7 +39,7 @@ pub fn common_shape<'a>(operands: impl IntoIterator<Item = &'a (impl KernelOpera
     shape.checked_size().map(|_| shape)
 }
 
-/// Returns an error unless outputs have one shape, to which the inputs broadcast.
+/// Returns an error unless outputs have the same shape, to which the inputs broadcast.
 #[inline]
 pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O]) -> Result<()> {
     let Some(first) = outputs.first() else { return Ok(()) };
@@ -53,11 +53,11 @@ pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], 
 /// Returns an error unless the operands have the dtypes for which the program was compiled.
 #[inline]
 pub(super) fn check_dtypes<O: KernelOperand>(program: &Program, inputs: &[O], outputs: &[O]) -> Result<()> {
-    let fits = inputs.len() == program.inputs.len()
+    let layout_ok = inputs.len() == program.inputs.len()
         && outputs.len() == program.outputs.len()
         && inputs.iter().zip(&program.inputs).all(|(i, l)| i.dtype() == l.storage)
         && outputs.iter().zip(&program.outputs).all(|(o, s)| o.dtype() == s.storage);
-    if fits { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
+    if layout_ok { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
 }
 
 /// Returns the error for operands whose dtypes differ from the program's.
@@ -76,15 +76,16 @@ pub(super) fn shape_error<O: KernelOperand>(op: &'static str, inputs: &[O], outp
     Error::shapes(op, shapes, format!("{rule} (the inputs are listed before the outputs)"))
 }
 
-/// Returns an error unless the outputs have the shapes and dtypes `expected`, and a layout that `fits`, as `rule` says.
+/// Returns an error unless the outputs have the shapes and dtypes `expected`, and a layout that `layout_ok`, as `rule`
+/// says.
 pub(super) fn check_outputs<O: KernelOperand>(
     op: &'static str,
     outputs: &[O],
     expected: &[Meta],
-    fits: impl Fn(&Layout) -> bool,
+    layout_ok: impl Fn(&Layout) -> bool,
     rule: &str,
 ) -> Result<()> {
-    let is_stored = |(o, m): (&O, &Meta)| *o.shape() == m.shape && fits(o.layout());
+    let is_stored = |(o, m): (&O, &Meta)| *o.shape() == m.shape && layout_ok(o.layout());
     if outputs.len() != expected.len() || !outputs.iter().zip(expected).all(is_stored) {
         return Err(Error::shapes(op, outputs.iter().map(|o| o.shape()), rule));
     }

@@ -183,7 +183,7 @@ impl Recurrent {
             && inputs[..floats].iter().all(|m| m.dtype == dtype)
             && inputs[floats..].iter().all(|m| m.dtype == DType::I64);
         if !typed {
-            let help = "takes f32 or f64, and lengths of i64; use to_dtype()";
+            let help = "operands must be f32 or f64, and lengths must be i64; use to_dtype()";
             return Err(Error::dtypes(self.op, inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };
@@ -211,7 +211,7 @@ impl Family for Recurrent {
     fn info(&self) -> FamilyInfo {
         FamilyInfo {
             is_compute_bound: true,
-            refuses_values: self.lengths,
+            rejects_values: self.lengths,
             ..FamilyInfo::new(self.inputs(), self.outputs())
         }
     }

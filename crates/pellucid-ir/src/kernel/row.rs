@@ -45,8 +45,8 @@ impl Family for Row {
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let program = &*self.program;
         check_dtypes(program, inputs, outputs)?;
-        let rule = "the operands must broadcast to one shape, which outputs with one value per element have; operands \
-                    with one value per row have length 1 along the axes of the row";
+        let rule = "operands must broadcast to the shape of the per-element outputs; per-row operands have length 1 \
+                    along the row axes";
         let error = || shape_error(program.name, inputs, outputs, rule);
         let shape = common_shape(inputs.iter().chain(outputs)).ok_or_else(error)?;
         let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));

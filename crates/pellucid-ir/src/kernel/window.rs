@@ -61,7 +61,7 @@ impl Window {
     /// Returns true if every output along an axis has a tap inside an input of length `len`. Stride and dilation must
     /// be positive, and [coordinates](Self::has_coordinates) must not overflow.
     pub fn has_taps(&self, axis: usize, len: usize, outputs: usize) -> bool {
-        // Windows from `started` on begin inside the input; the last of these begins farthest.
+        // Windows with an index of at least `started` begin inside the input; the last of these begins farthest.
         let started = self.before[axis].div_ceil(self.stride[axis]).min(outputs);
         (0..started).chain(outputs.checked_sub(1)).all(|o| !self.inside(axis, len, o).is_empty())
     }

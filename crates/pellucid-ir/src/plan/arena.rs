@@ -176,14 +176,14 @@ fn pack_blocks(allocations: &mut [BufferAllocation], block: &[usize]) -> usize {
     let mut placed: Vec<(MergedBlock, usize)> = Vec::with_capacity(blocks.len());
     for b in blocks {
         let size = b.bytes.next_multiple_of(ALIGNMENT);
-        let mut beside: Vec<(usize, usize)> = placed
+        let mut live_ranges: Vec<(usize, usize)> = placed
             .iter()
             .filter(|(other, _)| other.first <= b.last && b.first <= other.last)
             .map(|(other, at)| (*at, at + other.bytes.next_multiple_of(ALIGNMENT)))
             .collect();
-        beside.sort_unstable();
+        live_ranges.sort_unstable();
         let mut at = 0;
-        for (start, end) in beside {
+        for (start, end) in live_ranges {
             if start >= at + size {
                 break;
             }

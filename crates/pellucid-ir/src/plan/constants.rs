@@ -6,7 +6,7 @@ use super::{Launch, Plan, Slot, SlotRole};
 ///
 /// A kernel is a function of its operands, so a random number generator, whose state the program changes, is not a
 /// constant. A fill (a launch without inputs) stays: writing it costs as little as reading it, and a fill that is fused
-/// with its reader needs no memory.
+/// with its consumer needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
     let own = |slot| plan.role(slot) == SlotRole::Own;

@@ -1,4 +1,4 @@
-//! Copy elimination: the producer writes directly to the destination, or the reader reads the source directly.
+//! Copy elimination: the producer writes directly to the destination, or the consumer reads the source directly.
 
 use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use crate::kernel::Kernel;
@@ -19,7 +19,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Returns true if the operand covers its whole buffer in row-major order.
+/// Returns true if the operand covers its entire buffer in row-major order.
 fn is_whole(plan: &Plan, operand: &SlotView) -> bool {
     operand.layout.is_contiguous() && operand.layout.offset() == 0 && operand.bytes() == plan.slots[operand.slot]
 }
@@ -35,13 +35,13 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
         && from.overlap(&to) == Overlap::Disjoint;
     let users: Vec<usize> = plan.users(from.slot).collect();
     // Several launches may write the source: a fill and a scatter onto it, or one launch for each part.
-    let maker = users.first().copied().unwrap_or(k);
+    let producer = users.first().copied().unwrap_or(k);
     let launches = &plan.launches;
     let is_written_first =
-        launches[maker].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
+        launches[producer].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
     let typed =
         users.iter().flat_map(|&u| launches[u].operands()).all(|o| o.slot != from.slot || o.dtype == from.dtype);
-    if !fits || !is_written_first || !typed || maker >= k {
+    if !fits || !is_written_first || !typed || producer >= k {
         return false;
     }
     let last = users.iter().copied().max().unwrap_or(k);
@@ -51,11 +51,11 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
             l.outputs.iter().chain(reads).any(|o| o.overlap(&to) != Overlap::Disjoint)
         })
     };
-    // A run that is refused must not have written the state already.
-    if plan.role(to.slot) == SlotRole::State && launches[maker + 1..k].iter().any(|l| l.refuses) {
+    // A run that is rejected must not have written the state already.
+    if plan.role(to.slot) == SlotRole::State && launches[producer + 1..k].iter().any(|l| l.can_fail) {
         return false;
     }
-    if is_touched(maker + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {
+    if is_touched(producer + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {
         return false;
     }
     let moved = |launch: &Launch| {

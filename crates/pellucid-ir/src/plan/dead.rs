@@ -46,10 +46,10 @@ fn without_unwanted_outputs(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> 
     let program = |program: &Program, params: &Params| {
         let mut splice = Splice::new(program.is_row());
         let inputs: Vec<SpliceOperand> = (0..program.inputs.len()).map(SpliceOperand::Array).collect();
-        let values = splice.part(program, params, &inputs).ok()?;
+        let values = splice.append(program, params, &inputs).ok()?;
         let outputs: Vec<_> = values.into_iter().zip(wanted).filter(|(_, w)| **w).map(|(m, _)| m).collect();
         let spliced = splice.finish(program.name, &outputs).ok()?;
-        // The inputs of the launch stay as they are, so the program must still read all of them in order.
+        // The inputs of the launch stay unchanged, so the program must still read all of them in order.
         (spliced.arrays.iter().copied().eq(0..program.inputs.len()))
             .then(|| (Arc::new(spliced.program), spliced.params))
     };

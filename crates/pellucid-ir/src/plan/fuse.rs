@@ -26,21 +26,21 @@ use crate::kernel::{Kernel, Map, Params, Reduce, Row};
 use crate::shape::{Layout, Shape};
 use std::sync::Arc;
 
-/// The maximal number of inputs of a fused kernel.
+/// The maximum number of inputs of a fused kernel.
 const MAX_INPUTS: usize = 16;
-/// The maximal number of outputs of a fused kernel.
+/// The maximum number of outputs of a fused kernel.
 const MAX_OUTPUTS: usize = 8;
-/// The maximal number of instructions of a fused program.
+/// The maximum number of instructions of a fused program.
 const MAX_STEPS: usize = 192;
 /// The number of instructions for which a function such as tanh counts in a launch-bound plan. Such a device compiles a
 /// kernel with the text of every function, so the functions determine the time of compilation. A `Row` kernel contains
 /// a function once for each pass over the row that follows: one for each later reduction, and one for the outputs.
 const FUNCTION_STEPS: usize = 12;
 /// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
-const CACHED: usize = 4 << 20;
-/// The maximal distance, in launches, of two launches that are fused although the fusion extends the lifetime of more
+const MAX_CACHED_BYTES: usize = 4 << 20;
+/// The maximum distance, in launches, of two launches that are fused although the fusion extends the lifetime of more
 /// memory than it frees.
-const NEAR: usize = 4;
+const MAX_FUSION_DISTANCE: usize = 4;
 
 /// Fuses all launches that can be fused, from the first to the last.
 pub(super) fn fuse(mut plan: Plan) -> Plan {
@@ -49,8 +49,8 @@ pub(super) fn fuse(mut plan: Plan) -> Plan {
         let mut at = plan.launches.len() - rest;
         rest -= 1;
         // A fused launch may be fused again with the producers of its other inputs.
-        while let Some(place) = fuse_with_producer(&mut plan, at) {
-            at = place;
+        while let Some(fused) = fuse_with_producer(&mut plan, at) {
+            at = fused;
         }
     }
     plan
@@ -59,14 +59,14 @@ pub(super) fn fuse(mut plan: Plan) -> Plan {
 /// Fuses launch `j` with a producer of one of its inputs. Returns the index of the fused launch; `None` if there is
 /// no such producer.
 fn fuse_with_producer(plan: &mut Plan, j: usize) -> Option<usize> {
-    let mut tried: Vec<usize> = Vec::new();
+    let mut tried_producers: Vec<usize> = Vec::new();
     for k in 0..plan.launches[j].inputs.len() {
         let slot = plan.launches[j].inputs[k].slot;
         let Some(i) = (0..j).rev().find(|&i| plan.launches[i].writes(slot)) else { continue };
-        if tried.contains(&i) {
+        if tried_producers.contains(&i) {
             continue;
         }
-        tried.push(i);
+        tried_producers.push(i);
         match fuse_pair(plan, i, j) {
             Ok(pair) => return Some(apply_fusion(plan, i, j, pair)),
             Err(Some(why)) => {
@@ -94,9 +94,9 @@ struct FusedPair {
     launch: Launch,
     interleaving: Interleaving,
     /// The fused launch takes the position of the producer instead of the consumer.
-    up: bool,
+    at_producer: bool,
     /// The producer stays as well, for other readers.
-    keep: bool,
+    keeps_producer: bool,
 }
 
 /// The reason why two launches are not fused; `None` if fusion is not expected and the report omits it.
@@ -104,11 +104,11 @@ type FusionRefusal = Option<&'static str>;
 
 /// Replaces launches `i` and `j` by the fused launch. Returns the index of the fused launch.
 fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
-    let FusedPair { launch, interleaving, up, keep } = pair;
+    let FusedPair { launch, interleaving, at_producer, keeps_producer } = pair;
     let touched: Vec<_> = plan.launches[i].outputs.iter().map(|o| o.slot).collect();
     let parts = launch.parts.clone();
-    let first = keep.then(|| plan.launches[i].clone());
-    let mut at = replace_pair(&mut plan.launches, i, j, launch, &interleaving, up);
+    let first = keeps_producer.then(|| plan.launches[i].clone());
+    let mut at = replace_pair(&mut plan.launches, i, j, launch, &interleaving, at_producer);
     if let Some(first) = first {
         plan.launches.insert(i, first);
         at += 1;
@@ -120,18 +120,18 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
 /// Fuses launches `i` and `j`, or returns why they stay unfused.
 fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
-    let (maker, mut reader) = (FusionSide::of(a).ok_or(None)?, FusionSide::of(b).ok_or(None)?);
-    let finish = finish_that_reads(b, a);
+    let (producer, mut consumer) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
+    let finish = finish_reading(b, a);
     if finish.is_some() {
-        reader.space = reader.result.clone();
+        consumer.space = consumer.result.clone();
     }
     // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
-    // epilogue is no faster than a separate kernel.
+    // epilogue is not faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates
         && !plan.is_launch_bound
         && matches!(a.kernel, Kernel::MatMul(_))
-        && a.outputs.iter().all(|o| o.bytes() < CACHED)
+        && a.outputs.iter().all(|o| o.bytes() < MAX_CACHED_BYTES)
     {
         return Err(Some("the product is still in a cache when the update reads it"));
     }
@@ -142,14 +142,14 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
         !overwritten && (plan.is_wanted(o.slot) || others)
     };
     // A fill is recomputed by each of its readers.
-    let again = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
-    let stored: Vec<bool> = a.outputs.iter().map(|o| !again && seen(o)).collect();
-    let keep = again && a.outputs.iter().any(seen);
+    let is_recomputed = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
+    let stored: Vec<bool> = a.outputs.iter().map(|o| !is_recomputed && seen(o)).collect();
+    let keeps_producer = is_recomputed && a.outputs.iter().any(seen);
     let repeats = plan.is_launch_bound && !stored.contains(&true);
-    let (maker, reader) = align_spaces(maker, reader, repeats)?;
+    let (producer, consumer) = align_spaces(producer, consumer, repeats)?;
     let interleaving = Interleaving::between(plan, i, j)
         .ok_or(Some("a launch between them depends on the first and feeds the second"))?;
-    let pair = LaunchPair { maker, reader, stored };
+    let pair = LaunchPair { producer, consumer, stored };
     let launch = match (&a.kernel, &b.kernel) {
         (_, Kernel::Reduce(reduce)) if let Some(finish) = finish => pair.fuse_into_finish(reduce, finish)?,
         (Kernel::Reduce(reduce), _) => pair.fuse_finish(reduce, plan.is_launch_bound)?,
@@ -167,20 +167,20 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
         return Err(Some("the second writes an operand that the first reads in another layout"));
     }
     let costs = LifetimeCosts::compute(plan, i, j, &pair.stored);
-    if j - i > NEAR && costs.up.min(costs.down) > costs.saved {
+    if j - i > MAX_FUSION_DISTANCE && costs.at_producer.min(costs.at_consumer) > costs.freed {
         return Err(Some("fusing would keep more memory alive than it frees"));
     }
-    Ok(FusedPair { launch, interleaving, up: costs.up < costs.down, keep })
+    Ok(FusedPair { launch, interleaving, at_producer: costs.at_producer < costs.at_consumer, keeps_producer })
 }
 
 /// The effect of a fusion on memory, in bytes.
 struct LifetimeCosts {
     /// Bytes that are live for longer if the fused launch takes the position of the producer.
-    up: usize,
+    at_producer: usize,
     /// Bytes that are live for longer if the fused launch takes the position of the consumer.
-    down: usize,
+    at_consumer: usize,
     /// Bytes that no longer need memory.
-    saved: usize,
+    freed: usize,
 }
 
 impl LifetimeCosts {
@@ -193,11 +193,11 @@ impl LifetimeCosts {
             let own = matches!(plan.role(o.slot), SlotRole::Own | SlotRole::Input) && !plan.is_wanted(o.slot);
             new && own && plan.users(o.slot).next_back().is_some_and(|last| last < j)
         };
-        let down = a.inputs.iter().filter(&mut ends).map(|o| plan.slots[o.slot]).sum();
+        let at_consumer = a.inputs.iter().filter(&mut ends).map(|o| plan.slots[o.slot]).sum();
         let is_new = |o: &&SlotView| plan.role(o.slot) == SlotRole::Own && plan.users(o.slot).next() == Some(j);
-        let up = b.outputs.iter().filter(is_new).map(|o| plan.slots[o.slot]).sum();
-        let saved = a.outputs.iter().zip(stored).filter(|(_, s)| !**s).map(|(o, _)| plan.slots[o.slot]).sum();
-        LifetimeCosts { up, down, saved }
+        let at_producer = b.outputs.iter().filter(is_new).map(|o| plan.slots[o.slot]).sum();
+        let freed = a.outputs.iter().zip(stored).filter(|(_, s)| !**s).map(|(o, _)| plan.slots[o.slot]).sum();
+        LifetimeCosts { at_producer, at_consumer, freed }
     }
 }
 
@@ -206,11 +206,11 @@ impl LifetimeCosts {
 fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
     let count = |program: &Program| {
         let mut passes = 1;
-        let of_step = |step: &Step| {
+        let step_cost = |step: &Step| {
             passes += usize::from(matches!(step.op, Op::Reduce(_)));
             if functions && step.op.is_transcendental() { FUNCTION_STEPS * passes } else { 1 }
         };
-        program.steps.iter().rev().map(of_step).sum::<usize>()
+        program.steps.iter().rev().map(step_cost).sum::<usize>()
     };
     match kernel {
         Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| count(p)),
@@ -227,14 +227,14 @@ struct FusionSide<'a> {
     result: Shape,
     inputs: Vec<SlotView>,
     outputs: Vec<SlotView>,
-    /// Whether all operands are elementwise, so that the index space may be reshaped.
-    free: bool,
-    /// Whether the launch computes one element, which is computed for each element of the other launch.
-    repeated: bool,
+    /// True if all operands are elementwise, so that the index space may be reshaped.
+    is_elementwise: bool,
+    /// True if the launch computes one element, which is computed for each element of the other launch.
+    is_repeated: bool,
 }
 
 impl<'a> FusionSide<'a> {
-    fn of(launch: &'a Launch) -> Option<FusionSide<'a>> {
+    fn from_launch(launch: &'a Launch) -> Option<FusionSide<'a>> {
         let (inputs, outputs) = (launch.inputs.clone(), launch.outputs.clone());
         let first = outputs.first()?.layout.shape().clone();
         let (space, result) = match &launch.kernel {
@@ -245,33 +245,34 @@ impl<'a> FusionSide<'a> {
             Kernel::Reduce(reduce) => (broadcast_shape(&inputs[..reduce.program.inputs.len()])?, first),
             _ => return None,
         };
-        let free = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
-        Some(FusionSide { launch, space, result, inputs, outputs, free, repeated: false })
+        let is_elementwise = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
+        Some(FusionSide { launch, space, result, inputs, outputs, is_elementwise, is_repeated: false })
     }
 
     /// Returns the same launch over an index space of another shape.
     fn over(&self, space: &Shape) -> Option<FusionSide<'a>> {
-        let cut = |o: &SlotView| {
+        let reshape_view = |o: &SlotView| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
             Some(SlotView { layout, ..o.clone() })
         };
-        let all = |list: &[SlotView]| list.iter().map(cut).collect::<Option<Vec<_>>>();
-        let (inputs, outputs) = (all(&self.inputs)?, all(&self.outputs)?);
+        let map_views = |list: &[SlotView]| list.iter().map(reshape_view).collect::<Option<Vec<_>>>();
+        let (inputs, outputs) = (map_views(&self.inputs)?, map_views(&self.outputs)?);
         Some(FusionSide { space: space.clone(), result: space.clone(), inputs, outputs, ..*self })
     }
 
     /// Returns a launch with one element as a launch that computes it for each element of `space`.
     fn repeated_over(&self, space: &Shape) -> Option<FusionSide<'a>> {
-        let single = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });
-        let spread = |o: &SlotView| Some(SlotView { layout: single(o)?.layout.broadcast_to(space)?, ..o.clone() });
+        let scalar_view = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });
+        let broadcast_view =
+            |o: &SlotView| Some(SlotView { layout: scalar_view(o)?.layout.broadcast_to(space)?, ..o.clone() });
         Some(FusionSide {
             launch: self.launch,
             space: space.clone(),
             result: space.clone(),
-            inputs: self.inputs.iter().map(single).collect::<Option<_>>()?,
-            outputs: self.outputs.iter().map(spread).collect::<Option<_>>()?,
-            free: self.free,
-            repeated: true,
+            inputs: self.inputs.iter().map(scalar_view).collect::<Option<_>>()?,
+            outputs: self.outputs.iter().map(broadcast_view).collect::<Option<_>>()?,
+            is_elementwise: self.is_elementwise,
+            is_repeated: true,
         })
     }
 }
@@ -284,24 +285,25 @@ fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a SlotView>) -> Opti
 /// Reshapes one of the launches so that both have the same index space. With `repeats`, a producer of one element may
 /// compute it for each element of the consumer.
 fn align_spaces<'a>(
-    maker: FusionSide<'a>,
-    reader: FusionSide<'a>,
+    producer: FusionSide<'a>,
+    consumer: FusionSide<'a>,
     repeats: bool,
 ) -> Result<(FusionSide<'a>, FusionSide<'a>), FusionRefusal> {
-    if maker.result == reader.space {
-        return Ok((maker, reader));
+    if producer.result == consumer.space {
+        return Ok((producer, consumer));
     }
-    if maker.result.size() != reader.space.size() {
-        let repeated = (repeats && maker.free && maker.result.size() == 1).then(|| maker.repeated_over(&reader.space));
-        return Ok((repeated.flatten().ok_or(None)?, reader));
+    if producer.result.size() != consumer.space.size() {
+        let repeated = (repeats && producer.is_elementwise && producer.result.size() == 1)
+            .then(|| producer.repeated_over(&consumer.space));
+        return Ok((repeated.flatten().ok_or(None)?, consumer));
     }
-    if reader.free
-        && let Some(cut) = reader.over(&maker.result)
+    if consumer.is_elementwise
+        && let Some(reshaped) = consumer.over(&producer.result)
     {
-        return Ok((maker, cut));
+        return Ok((producer, reshaped));
     }
-    match maker.over(&reader.space) {
-        Some(cut) if maker.free => Ok((cut, reader)),
+    match producer.over(&consumer.space) {
+        Some(reshaped) if producer.is_elementwise => Ok((reshaped, consumer)),
         _ => Err(Some("the shapes of the two launches have no common index space")),
     }
 }
@@ -352,8 +354,8 @@ fn is_scattered(layout: &Layout) -> bool {
 
 /// Two launches over one index space that are fused.
 struct LaunchPair<'a> {
-    maker: FusionSide<'a>,
-    reader: FusionSide<'a>,
+    producer: FusionSide<'a>,
+    consumer: FusionSide<'a>,
     /// Whether each output of the producer is stored.
     stored: Vec<bool>,
 }
@@ -366,16 +368,16 @@ impl LaunchPair<'_> {
         produced: &[SplicedValue],
         arrays: &mut FusedArrays,
     ) -> Result<Vec<SpliceOperand>, FusionRefusal> {
-        let results = &self.maker.outputs;
+        let results = &self.producer.outputs;
         let source = |x: &SlotView| {
-            if let Some(k) = results.iter().position(|o| same_view(o, x, &self.reader.space)) {
+            if let Some(k) = results.iter().position(|o| same_view(o, x, &self.consumer.space)) {
                 return Ok(SpliceOperand::Value(produced[k]));
             }
             if results.iter().any(|o| o.slot == x.slot) {
                 return Err(Some("the consumer reads the result in another layout"));
             }
             if is_scattered(&x.layout) {
-                return Err(Some("a transposed copy is faster as a kernel of its own"));
+                return Err(Some("a transposed copy is faster as a separate kernel"));
             }
             Ok(SpliceOperand::Array(arrays.number(x)))
         };
@@ -388,23 +390,23 @@ impl LaunchPair<'_> {
         splice: &mut Splice,
         arrays: &mut FusedArrays,
     ) -> Result<Vec<SplicedValue>, FusionRefusal> {
-        let FusionSide { launch, inputs, outputs, repeated, .. } = &self.maker;
+        let FusionSide { launch, inputs, outputs, is_repeated, .. } = &self.producer;
         let (mut program, params) = program_of(launch).ok_or(None)?;
-        if *repeated && splice.has_rows() {
+        if *is_repeated && splice.has_rows() {
             program = Arc::new(program.with_per_row_operands());
         }
         if inputs.iter().chain(outputs).any(|o| is_scattered(&o.layout)) {
-            return Err(Some("a transposed copy is faster as a kernel of its own"));
+            return Err(Some("a transposed copy is faster as a separate kernel"));
         }
         let inputs: Vec<SpliceOperand> = inputs.iter().map(|o| SpliceOperand::Array(arrays.number(o))).collect();
-        splice.part(&program, &params, &inputs).map_err(Some)
+        splice.append(&program, &params, &inputs).map_err(Some)
     }
 
     /// Returns the outputs of the fused kernel with their values: all outputs of the consumer, whose values are `read`,
     /// then the stored outputs of the producer.
     fn outputs(&self, produced: &[SplicedValue], read: Vec<SplicedValue>) -> (Vec<SlotView>, Vec<SplicedValue>) {
-        let (mut operands, mut values) = (self.reader.outputs.clone(), read);
-        for ((o, m), _) in self.maker.outputs.iter().zip(produced).zip(&self.stored).filter(|(_, s)| **s) {
+        let (mut operands, mut values) = (self.consumer.outputs.clone(), read);
+        for ((o, m), _) in self.producer.outputs.iter().zip(produced).zip(&self.stored).filter(|(_, s)| **s) {
             operands.push(o.clone());
             values.push(*m);
         }
@@ -413,30 +415,31 @@ impl LaunchPair<'_> {
 
     /// Returns the fused launch.
     fn launch(&self, kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
-        Launch::fused(kernel, inputs, outputs, (self.maker.launch, self.reader.launch))
+        Launch::fused(kernel, inputs, outputs, (self.producer.launch, self.consumer.launch))
     }
 
     /// Fuses maps and row kernels into one map or row kernel.
     fn fuse_elementwise(&self) -> Result<Launch, FusionRefusal> {
-        let LaunchPair { maker, reader, .. } = self;
+        let LaunchPair { producer, consumer, .. } = self;
         let axes = |side: &FusionSide<'_>| match &side.launch.kernel {
             Kernel::Row(k) => Some(k.axes),
             _ => None,
         };
-        if maker.space != reader.space || matches!((axes(maker), axes(reader)), (Some(x), Some(y)) if x != y) {
+        if producer.space != consumer.space || matches!((axes(producer), axes(consumer)), (Some(x), Some(y)) if x != y)
+        {
             return Err(Some("the rows of the two launches are along different axes"));
         }
-        let rows = axes(maker).or(axes(reader));
+        let rows = axes(producer).or(axes(consumer));
         let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
         let produced = self.splice_producer(&mut splice, &mut arrays)?;
-        let inputs = self.sources(&reader.inputs, &produced, &mut arrays)?;
-        let (program, params) = program_of(reader.launch).ok_or(None)?;
-        let read = splice.part(&program, &params, &inputs).map_err(Some)?;
+        let inputs = self.sources(&consumer.inputs, &produced, &mut arrays)?;
+        let (program, params) = program_of(consumer.launch).ok_or(None)?;
+        let read = splice.append(&program, &params, &inputs).map_err(Some)?;
         let (outputs, values) = self.outputs(&produced, read);
         let spliced = splice.finish("fused", &values).map_err(Some)?;
         let inputs = arrays.select(&spliced);
         let (program, params) = (Arc::new(spliced.program), spliced.params);
-        if rows.is_some() && broadcast_shape(inputs.iter().chain(&outputs)).as_ref() != Some(&reader.space) {
+        if rows.is_some() && broadcast_shape(inputs.iter().chain(&outputs)).as_ref() != Some(&consumer.space) {
             return Err(Some("no operand of the fused kernel would have the full length of a row"));
         }
         let kernel = match rows {
@@ -448,40 +451,38 @@ impl LaunchPair<'_> {
 
     /// Fuses a map into the inputs of a reduction.
     fn fuse_into_reduction(&self, reduce: &Reduce) -> Result<Launch, FusionRefusal> {
-        let LaunchPair { maker, reader, stored } = self;
-        if matches!(maker.launch.kernel, Kernel::Row(_) | Kernel::MatMul(_)) {
+        let LaunchPair { producer, consumer, stored } = self;
+        if matches!(producer.launch.kernel, Kernel::Row(_) | Kernel::MatMul(_)) {
             return Err(None);
         }
         if stored.contains(&true) {
-            return Err(Some("other launches read the value too, and a reduction stores only its result"));
+            return Err(Some("other launches also read the value, and a reduction stores only its result"));
         }
-        let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+        let (reduced, finishing) = consumer.inputs.split_at(reduce.program.inputs.len());
         // The value has one element for each result if the reduced axes have length 1. The finishing program is
         // separate and cannot read it from registers of the reduction.
-        if finishing.iter().any(|x| maker.launch.writes(x.slot)) {
-            return Err(Some(
-                "the finish of the reduction reads the value too, and a reduction stores only its result",
-            ));
+        if finishing.iter().any(|x| producer.launch.writes(x.slot)) {
+            return Err(Some("the finishing program also reads the value, and a reduction stores only its result"));
         }
         let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
         let produced = self.splice_producer(&mut splice, &mut arrays)?;
         let inputs = self.sources(reduced, &produced, &mut arrays)?;
-        let read = splice.part(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
+        let read = splice.append(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
         let spliced = splice.finish("fused", &read).map_err(Some)?;
         let mut inputs = arrays.select(&spliced);
         // A reduction takes its index space from its inputs.
-        if broadcast_shape(&inputs).as_ref() != Some(&reader.space) {
+        if broadcast_shape(&inputs).as_ref() != Some(&consumer.space) {
             return Err(Some("no input of the fused kernel would have the reduced shape"));
         }
         inputs.extend_from_slice(finishing);
         let kernel =
             Kernel::Reduce(Reduce { program: Arc::new(spliced.program), params: spliced.params, ..reduce.clone() });
-        Ok(self.launch(kernel, inputs, reader.launch.outputs.clone()))
+        Ok(self.launch(kernel, inputs, consumer.launch.outputs.clone()))
     }
 }
 
 /// Returns the finishing program of reduction `b` if it, and not the reduction itself, reads results of `a`.
-fn finish_that_reads<'a>(b: &'a Launch, a: &Launch) -> Option<&'a Arc<Program>> {
+fn finish_reading<'a>(b: &'a Launch, a: &Launch) -> Option<&'a Arc<Program>> {
     let Kernel::Reduce(reduce) = &b.kernel else { return None };
     let (reduced, finishing) = b.inputs.split_at(reduce.program.inputs.len());
     let reads = |operands: &[SlotView]| operands.iter().any(|x| a.writes(x.slot));

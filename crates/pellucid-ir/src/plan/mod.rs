@@ -1,7 +1,7 @@
 //! Plans: lists of kernels over numbered buffer slots, in the order in which they run.
 //!
 //! In a recorded plan every result of a kernel has a slot of its own. The [passes](PASSES) transform it into a plan
-//! that computes the same bits with fewer kernels and less memory. A plan is pure data: it refers to no device and
+//! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and
 //! holds no values.
 //!
 //! | file | contents |
@@ -66,7 +66,7 @@ pub struct Launch {
     pub parts: Vec<&'static str>,
     /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
-    pub(crate) refuses: bool,
+    pub(crate) can_fail: bool,
 }
 
 impl Launch {
@@ -117,7 +117,7 @@ pub struct Plan {
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
     /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then fused even if the
-    /// fused kernel is no faster than both.
+    /// fused kernel is not faster than both.
     pub is_launch_bound: bool,
     /// True if a backend may keep the right factors of matrix products in a faster layout, in memory of their size,
     /// when the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
@@ -181,13 +181,13 @@ impl SlotView {
 impl Launch {
     /// Creates a launch of a recorded (unfused) kernel.
     pub fn new(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
-        Launch { kernel, inputs, outputs, parts: Vec::new(), refuses: false }
+        Launch { kernel, inputs, outputs, parts: Vec::new(), can_fail: false }
     }
 
     /// Creates the launch of a kernel that computes the launches `a` and `b`.
     fn fused(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>, (a, b): (&Launch, &Launch)) -> Launch {
         let parts = [a.parts(), b.parts()].concat();
-        Launch { kernel, inputs, outputs, parts, refuses: a.refuses || b.refuses }
+        Launch { kernel, inputs, outputs, parts, can_fail: a.can_fail || b.can_fail }
     }
 
     /// Returns the names of the recorded kernels that this launch computes.

@@ -6,12 +6,12 @@ use crate::kernel::{Index, IndexedOperand, Kernel};
 
 impl Plan {
     /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
-    /// writes, or one launch may fail because of its values and the other writes memory that is visible outside of the
+    /// writes, or one launch may fail because of its values and the other writes memory that is visible outside the
     /// plan. A run that fails then leaves the same memory as in the recorded order.
     pub(super) fn have_conflict(&self, a: &Launch, b: &Launch) -> bool {
         let is_dependent =
             || a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot));
-        a.refuses && self.writes_visible(b) || b.refuses && self.writes_visible(a) || is_dependent()
+        a.can_fail && self.writes_visible(b) || b.can_fail && self.writes_visible(a) || is_dependent()
     }
 
     fn writes_visible(&self, launch: &Launch) -> bool {
@@ -25,9 +25,9 @@ impl Plan {
         // Slots of positions, with the number of elements to which they refer.
         let mut positions: Vec<(Slot, usize)> = Vec::new();
         for launch in &mut self.launches {
-            launch.refuses = launch.kernel.info().refuses_values;
+            launch.can_fail = launch.kernel.info().rejects_values;
             if let Some(check) = IndexCheck::of(launch) {
-                launch.refuses = !checked.contains(&check) && !check.holds_for(&positions);
+                launch.can_fail = !checked.contains(&check) && !check.holds_for(&positions);
                 checked.push(check);
             }
             checked.retain(|check| check.indices.iter().all(|index| !launch.writes(index.slot)));
@@ -77,7 +77,7 @@ impl IndexCheck {
 struct Footprint<'a> {
     plan: &'a Plan,
     slots: Vec<SlotAccess>,
-    refuses: bool,
+    can_fail: bool,
     writes_visible: bool,
 }
 
@@ -90,7 +90,7 @@ enum SlotAccess {
 
 impl Footprint<'_> {
     fn new(plan: &Plan) -> Footprint<'_> {
-        Footprint { plan, slots: vec![SlotAccess::Untouched; plan.slots.len()], refuses: false, writes_visible: false }
+        Footprint { plan, slots: vec![SlotAccess::Untouched; plan.slots.len()], can_fail: false, writes_visible: false }
     }
 
     fn add(&mut self, launch: &Launch) {
@@ -98,7 +98,7 @@ impl Footprint<'_> {
             self.slots[o.slot] = self.slots[o.slot].max(SlotAccess::Read);
         }
         launch.outputs.iter().for_each(|o| self.slots[o.slot] = SlotAccess::Written);
-        self.refuses |= launch.refuses;
+        self.can_fail |= launch.can_fail;
         self.writes_visible |= self.plan.writes_visible(launch);
     }
 
@@ -106,8 +106,8 @@ impl Footprint<'_> {
     fn has_conflict(&self, launch: &Launch) -> bool {
         launch.outputs.iter().any(|o| self.slots[o.slot] != SlotAccess::Untouched)
             || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotAccess::Written)
-            || self.refuses && self.plan.writes_visible(launch)
-            || self.writes_visible && launch.refuses
+            || self.can_fail && self.plan.writes_visible(launch)
+            || self.writes_visible && launch.can_fail
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Plan, arena, constants, copies, dead, early, fuse};
 use crate::error::{Error, Result};
 
-/// One pass: a pure function from a plan to a plan that computes the same bits.
+/// One pass: a pure function from a plan to a plan with bit-identical results.
 pub struct Pass {
     /// The name, for [`Passes::with`] and [`Passes::without`].
     pub name: &'static str,

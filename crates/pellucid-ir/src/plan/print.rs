@@ -45,8 +45,8 @@ impl fmt::Display for Plan {
         if dead > 0 {
             writeln!(f, "{dead} values are not computed because they are never read")?;
         }
-        for (maker, reader, why) in &self.report.unfused {
-            writeln!(f, "not fused: {maker} and {reader}: {why}")?;
+        for (producer, consumer, why) in &self.report.unfused {
+            writeln!(f, "not fused: {producer} and {consumer}: {why}")?;
         }
         Ok(())
     }

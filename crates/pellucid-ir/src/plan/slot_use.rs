@@ -56,7 +56,7 @@ impl SlotUse {
     #[cold]
     fn unfit(&self, bytes: usize) -> Error {
         let reason = match bytes < self.bytes {
-            true => format!("a slot needs {} bytes, got a buffer of {bytes} bytes", self.bytes),
+            true => format!("a slot must have {} bytes, got a buffer of {bytes} bytes", self.bytes),
             false => "an operand that the plan reads has no memory, because it has never been written".to_string(),
         };
         Error::invalid("launch", reason)

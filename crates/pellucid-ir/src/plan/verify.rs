@@ -5,7 +5,7 @@
 //! | operands | An operand is within its slot, and the families accept the operands of their kernels. No launch writes memory that the plan only reads. |
 //! | overlap | An output overlaps another operand only as the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
-//! | results | A pass removes no write to memory that is visible outside of the plan. |
+//! | results | A pass removes no write to memory that is visible outside the plan. |
 //! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
 
 use super::arena::visit_uses;
@@ -59,12 +59,12 @@ impl Plan {
             return Some(format!("writes slot {}, which the plan may only read", o.slot));
         }
         if let Err(error) = launch.kernel.check(&launch.inputs, &launch.outputs) {
-            return Some(format!("has operands that its family refuses: {error}"));
+            return Some(format!("has operands that its family rejects: {error}"));
         }
         (!launch.is_sound()).then(|| "writes an output that overlaps another operand".into())
     }
 
-    /// Describes a slot that is visible outside of the plan, and that launches of `before` write but no launch of this
+    /// Describes a slot that is visible outside the plan, and that launches of `before` write but no launch of this
     /// plan writes.
     fn lost_result(&self, before: &Plan) -> Option<String> {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
@@ -297,7 +297,7 @@ mod tests {
         assert_fault(&one(add([x.clone(), integers], part(1, 0, 4))), "dtypes f32 and i32 and f32");
         let mut launch = add([x.clone(), x.clone()], part(1, 0, 4));
         launch.inputs.pop();
-        assert_fault(&one(launch), "needs at least 2 inputs and 1 outputs");
+        assert_fault(&one(launch), "must have at least 2 inputs and 1 outputs");
         let square = |slot| SlotView { layout: Layout::contiguous([2, 2].into()), ..part(slot, 0, 4) };
         let product = |from: [Slot; 2], to| {
             let inputs = from.map(square).into();

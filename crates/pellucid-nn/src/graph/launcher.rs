@@ -79,7 +79,7 @@ impl<'f> Launcher<'f> {
     pub(super) fn cache_stats(&self) -> CacheStats {
         match self {
             Launcher::Captured(captured, _) => captured.cache_stats(),
-            Launcher::Eager(step) => CacheStats { held: step.known.len(), ..step.stats },
+            Launcher::Eager(step) => CacheStats { len: step.known.len(), ..step.stats },
         }
     }
 

@@ -109,7 +109,7 @@ impl<'f> StepCore<'f> {
     pub(super) fn cache_stats(&self) -> CacheStats {
         let stats = |launcher: &Option<Launcher<'f>>| launcher.as_ref().map(Launcher::cache_stats).unwrap_or_default();
         let (pass, update) = (stats(&self.pass), stats(&self.update));
-        CacheStats { misses: pass.misses + update.misses, held: pass.held + update.held, ..pass }
+        CacheStats { misses: pass.misses + update.misses, len: pass.len + update.len, ..pass }
     }
 
     /// Returns the random numbers of the thread that recorded the step first.
@@ -244,9 +244,9 @@ impl<'f> StepCore<'f> {
         if self.options.accumulate > 1 {
             self.reached.remove(&replaced);
         }
-        let recorded = self.cache_stats().held;
+        let recorded = self.cache_stats().len;
         let result = catch_unwind(AssertUnwindSafe(|| f(self)));
-        if !matches!(result, Ok(Ok(_))) && self.cache_stats().held <= recorded {
+        if !matches!(result, Ok(Ok(_))) && self.cache_stats().len <= recorded {
             self.gradients.undo(self.optimizer.parameters(), replaced);
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))

@@ -38,7 +38,7 @@ use std::sync::Arc;
 ///     trainer.step(&x, &x.sum(1).reshape([size, 1]))?; // the first and the last record, all launch
 ///     println!("{}", trainer.loss()?);
 /// }
-/// assert_eq!(trainer.cache_stats().held, 2);
+/// assert_eq!(trainer.cache_stats().len, 2);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[doc(alias = "make_graphed_callables")]

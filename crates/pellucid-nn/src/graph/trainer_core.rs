@@ -89,7 +89,7 @@ impl<'f> TrainerCore<'f> {
         CacheStats {
             hits: step.hits + evaluation.hits,
             misses: step.misses + evaluation.misses,
-            held: step.held + evaluation.held,
+            len: step.len + evaluation.len,
         }
     }
 
@@ -268,7 +268,7 @@ impl<'f> TrainerCore<'f> {
             self.frozen = frozen;
             record(self)
         });
-        if result.is_ok() || self.step.cache_stats().held > before.held {
+        if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
             log_recording(before, self.step.cache_stats(), &self.inputs, self.step.limit);
         } else if is_filled {
@@ -362,12 +362,12 @@ pub(super) fn of_loss(source: Error) -> Error {
 
 /// Logs a recording that was made between these statistics, and recordings that were dropped for it.
 fn log_recording(before: CacheStats, after: CacheStats, inputs: &[Tensor], limit: usize) {
-    if after.misses + after.held as u64 <= before.misses + before.held as u64 {
+    if after.misses + after.len as u64 <= before.misses + before.len as u64 {
         return;
     }
     let shape = inputs.first().map(|x| tracing::field::display(x.shape()));
-    tracing::info!(shape, steps = after.held, "recorded a step");
-    let dropped = (before.held + 1).saturating_sub(after.held);
+    tracing::info!(shape, steps = after.len, "recorded a step");
+    let dropped = (before.len + 1).saturating_sub(after.len);
     if dropped > 0 {
         tracing::debug!(dropped, limit, "dropped the steps that were not used for longest");
     }

@@ -52,8 +52,8 @@ impl Clocks {
 
     /// Makes the counters and rates of parameter `i` views of the clocks at their current location.
     pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
-        self.numbers.iter().zip(counters).for_each(|((_, all), (_, own))| own.follow_(all));
-        self.rates.iter().zip(rates).for_each(|(all, own)| own.follow_(all));
+        self.numbers.iter().zip(counters).for_each(|((_, all), (_, own))| own.move_view_to_base_(all));
+        self.rates.iter().zip(rates).for_each(|(all, own)| own.move_view_to_base_(all));
     }
 
     /// Advances the clocks of the parameters that have a gradient, unless the step is skipped.

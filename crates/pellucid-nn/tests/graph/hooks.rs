@@ -202,7 +202,7 @@ fn recordings_with_removed_hooks_are_dropped() {
         step.launch(&[&x]).unwrap();
         drop(guard);
         step.launch(&[&x]).unwrap();
-        assert_eq!(step.cache_stats().held, 2);
+        assert_eq!(step.cache_stats().len, 2);
     }
     assert_eq!(step.cache_stats().misses, 12);
 }

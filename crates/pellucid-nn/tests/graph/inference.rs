@@ -33,7 +33,7 @@ fn with_rows(x: &Tensor, rows: usize) -> Tensor {
 }
 
 fn counts(stats: CacheStats) -> (u64, u64, usize) {
-    (stats.hits, stats.misses, stats.held)
+    (stats.hits, stats.misses, stats.len)
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn names_of_the_earlier_framework_do_the_same() {
         let model = model.deep_copy().unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.05, 0.9));
         if mirrored { trainer.compile(KINDS[0].2) } else { trainer.prepare(&x) }.unwrap();
-        assert_eq!(trainer.cache_stats(), CacheStats { hits: 0, misses: 0, held: 1 });
+        assert_eq!(trainer.cache_stats(), CacheStats { hits: 0, misses: 0, len: 1 });
         results.push(if mirrored { trainer.one_step(&x, &y) } else { trainer.step_and_evaluate(&x, &y) }.unwrap());
     }
     assert_eq!(results[0], results[1]);
@@ -119,7 +119,7 @@ fn the_first_step_of_each_shape_records() {
         }
         assert!(buffers.iter().all(|buf| buf.array().shares_storage(buffers[0].array())));
         // Each recorded step or evaluation counts.
-        assert_eq!((trainer.cache_stats().misses, trainer.cache_stats().held, empty.parameters().len()), (4, 4, 4));
+        assert_eq!((trainer.cache_stats().misses, trainer.cache_stats().len, empty.parameters().len()), (4, 4, 4));
     }
 }
 
@@ -135,11 +135,11 @@ fn recordings_for_modes_are_counted() {
     trainer.step(&x, &y).unwrap();
     model.train();
     trainer.step(&x, &y).unwrap();
-    assert_eq!(trainer.cache_stats(), CacheStats { hits: 1, misses: 2, held: 2 });
+    assert_eq!(trainer.cache_stats(), CacheStats { hits: 1, misses: 2, len: 2 });
     trainer.evaluate(&x, &y).unwrap();
     trainer.evaluate(&x, &y).unwrap();
-    assert_eq!(trainer.cache_stats(), CacheStats { hits: 2, misses: 3, held: 3 });
-    assert_eq!(trainer.captured().unwrap().cache_stats().held, 2);
+    assert_eq!(trainer.cache_stats(), CacheStats { hits: 2, misses: 3, len: 3 });
+    assert_eq!(trainer.captured().unwrap().cache_stats().len, 2);
 }
 
 /// A batch that a model cannot train on can be evaluated, before and after it is trained, and records no training step.
@@ -164,13 +164,13 @@ fn an_evaluation_needs_no_training_step() {
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
         }
         assert!(trainer.captured().is_none() && empty.parameters().is_empty());
-        assert_eq!((trainer.cache_stats().misses, trainer.cache_stats().hits, trainer.cache_stats().held), (2, 2, 2));
+        assert_eq!((trainer.cache_stats().misses, trainer.cache_stats().hits, trainer.cache_stats().len), (2, 2, 2));
         let refused = trainer.step(&one, &label).unwrap_err().to_string();
         assert!(refused.contains("1 (BatchNorm1d)") && refused.contains("more than one value"), "{refused}");
         assert!(empty.parameters().is_empty());
         // The evaluation of the shapes of a training step stays.
         trainer.step(&x, &y).unwrap();
-        assert_eq!(trainer.cache_stats().held, 3);
+        assert_eq!(trainer.cache_stats().len, 3);
         assert_eq!(trainer.evaluate(&one, &label).unwrap(), expected(&one, &label));
         assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
         assert_eq!(trainer.step_and_evaluate(&x, &y).unwrap(), expected(&x, &y));
@@ -199,7 +199,7 @@ fn a_refused_batch_records_nothing() {
                 assert!(layer == *name && source.to_string().contains(text), "{layer}: {source}");
             }
             let stats = trainer.cache_stats();
-            assert_eq!((stats.misses, stats.held, optimizer.parameters().len()), (held as u64, held, 4 * held));
+            assert_eq!((stats.misses, stats.len, optimizer.parameters().len()), (held as u64, held, 4 * held));
         }
         if !after_a_step {
             assert!(model.parameters().iter().all(|p| p.grad().is_none()));
@@ -223,7 +223,7 @@ fn the_first_step_of_each_dtype_records() {
         trainer.step(&x, &y).unwrap();
         assert_eq!(trainer.loss().unwrap(), expected);
     }
-    assert_eq!(trainer.cache_stats().held, 2);
+    assert_eq!(trainer.cache_stats().len, 2);
 }
 
 /// The first step tells a closure's targets, which prepare() cannot know.
@@ -253,7 +253,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     for size in [8, 4, 2] {
         trainer.compile(&[size, 6]).unwrap();
     }
-    let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.held);
+    let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.len);
     assert_eq!(counts(trainer.cache_stats()), (0, 0, 2));
     let hand = sgd(&other, 0.1, 0.9);
     // Each entry is a batch size, and whether the cache contains its step. The most recently used steps are kept.
@@ -273,7 +273,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
             u64::from(!found),
             "batch {seed}: the number of cache misses is wrong"
         );
-        assert_eq!(trainer.cache_stats().held, 2);
+        assert_eq!(trainer.cache_stats().len, 2);
         hand.zero_grad();
         loss::cross_entropy(&other.forward(&x), &y).backward();
         hand.step();
@@ -281,7 +281,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
     // A shape that was not prepared is recorded, within the limit.
     trainer.step(&Tensor::zeros([3, 6], DType::F32), &Tensor::zeros([3], DType::I64)).unwrap();
-    assert_eq!(trainer.cache_stats().held, 2);
+    assert_eq!(trainer.cache_stats().len, 2);
 }
 
 #[test]

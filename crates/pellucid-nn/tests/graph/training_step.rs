@@ -68,7 +68,7 @@ fn the_steps_of_a_gan_equal_eager_steps() {
             assert_eq!(bits(generator.state_dict()), bits(g.state_dict()));
             assert_eq!(bits(discriminator.state_dict()), bits(d.state_dict()));
         }
-        assert_eq!(discriminate.cache_stats(), CacheStats { hits: 3, misses: 2, held: 2 });
+        assert_eq!(discriminate.cache_stats(), CacheStats { hits: 3, misses: 2, len: 2 });
     }
 }
 
@@ -85,7 +85,7 @@ fn refused_steps_change_nothing() {
         assert_eq!(step.prepare(&[&x]).unwrap_err().to_string(), error.to_string());
         assert!(model.parameters().iter().all(|p| p.grad().is_none()));
         assert_eq!(bits(model.state_dict()), before);
-        assert_eq!(step.cache_stats().held, 0);
+        assert_eq!(step.cache_stats().len, 0);
         error
     };
     let mean = |model: &Sequential, i: &[Tensor]| ops::mean(&model.try_forward(&i[0])?, ..);
@@ -103,10 +103,10 @@ fn refused_steps_change_nothing() {
     // A step that was prepared does not record at its first launch.
     let mut step = TrainingStep::new(adam(&model), |i| mean(&model, i)).max_recordings(1);
     step.prepare(&[&x]).unwrap();
-    assert_eq!((step.captured().is_some(), step.cache_stats()), (true, CacheStats { hits: 0, misses: 0, held: 1 }));
+    assert_eq!((step.captured().is_some(), step.cache_stats()), (true, CacheStats { hits: 0, misses: 0, len: 1 }));
     assert_eq!(bits(model.state_dict()), before);
     step.launch(&[&x.requires_grad_(true)]).unwrap();
-    assert_eq!(step.cache_stats(), CacheStats { hits: 1, misses: 0, held: 1 });
+    assert_eq!(step.cache_stats(), CacheStats { hits: 1, misses: 0, len: 1 });
     assert!(step.optimizer().parameters().iter().all(|p| p.grad().is_some()));
     assert_ne!(bits(model.state_dict()), before);
 }

@@ -197,7 +197,7 @@ fn errors_name_the_tensor() {
     let text = error_text(call(&few));
     for part in [
         "functional_call",
-        "the tensors do not fit the model",
+        "the tensors do not match the model",
         "missing [\"2.bias\"]",
         "unexpected [\"3.bias\"]",
         "other shapes: 0.bias: [2] instead of [3]",

@@ -280,5 +280,5 @@ fn a_change_to_evaluation_and_back_is_followed() {
         let zeros = zeros(step.launch(&[&x]).unwrap().to_vec(0));
         assert_eq!(zeros > 0, training);
     }
-    assert_eq!((step.cache_stats().misses, step.cache_stats().held), (1, 2));
+    assert_eq!((step.cache_stats().misses, step.cache_stats().len), (1, 2));
 }

@@ -29,7 +29,8 @@ thread_local! {
 /// input has, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the kernel. In a backward
 /// pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass, the
 /// error also contains the file and line of that operation's forward call. The checks are slow. On a
-/// device that defers its kernels, each kernel then runs at once. Kernels inside [`lazy`](crate::lazy) are not checked.
+/// device that defers its kernels, each kernel then runs immediately. Kernels inside [`lazy`](crate::lazy) are not
+/// checked.
 ///
 /// ```
 /// use pellucid::{detect_anomaly, BackwardOptions, Error, Tensor};
@@ -103,7 +104,7 @@ pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
 
-/// Returns the innermost stack frame outside of the library, for calls of functions of `ops`. The program needs line
+/// Returns the innermost stack frame outside the library, for calls of functions of `ops`. The program needs line
 /// tables.
 fn caller_frame() -> Option<String> {
     let trace = Backtrace::force_capture().to_string();

@@ -104,7 +104,7 @@ fn check_jacobian(
     check: GradCheckOptions,
 ) -> Result<()> {
     if let Some(other) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
-        let help = "central differences need the precision of f64; use to_dtype()";
+        let help = "central differences require the precision of f64; use to_dtype()";
         return Err(Error::dtypes(name, [other.dtype()], help));
     }
     let _on = enable_grad();

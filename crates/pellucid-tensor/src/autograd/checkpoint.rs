@@ -52,9 +52,9 @@ pub fn checkpoint(
             f(x)
         }),
         generator: Generator::default(),
-        drawn_from: StateRecord::default(),
-        leaves: inputs.iter().map(|t| InputRole::of(t)).collect(),
-        inputs: vec![inputs.len()],
+        initial_states: StateRecord::default(),
+        roles: inputs.iter().map(|t| InputRole::from_tensor(t)).collect(),
+        input_counts: vec![inputs.len()],
     };
     Ok(apply(operation, inputs)?.into_vec())
 }
@@ -73,7 +73,7 @@ enum InputRole {
 }
 
 impl InputRole {
-    fn of(t: &Tensor) -> InputRole {
+    fn from_tensor(t: &Tensor) -> InputRole {
         match t.edge() {
             Edge::None => InputRole::Untracked,
             Edge::Node(..) => InputRole::Result,
@@ -88,25 +88,25 @@ struct Recomputation {
     /// The thread's random generator in the forward pass.
     generator: Generator,
     /// The states of the generator before the first run of f, on the devices on which f draws.
-    drawn_from: StateRecord,
-    leaves: Vec<InputRole>,
+    initial_states: StateRecord,
+    roles: Vec<InputRole>,
     /// The number of inputs of each of F₀, F₁, .. Fₖ.
-    inputs: Vec<usize>,
+    input_counts: Vec<usize>,
 }
 
 impl Recomputation {
     fn level(&self) -> usize {
-        self.inputs.len() - 1
+        self.input_counts.len() - 1
     }
 
     /// Returns true if input i has a gradient. Incoming gradients have one.
     fn is_tracked(&self, i: usize) -> bool {
-        !matches!(self.leaves.get(i), Some(InputRole::Untracked))
+        !matches!(self.roles.get(i), Some(InputRole::Untracked))
     }
 
     /// Returns the inputs of Fₖ that have gradients.
     fn tracked(&self, level: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.inputs[level]).filter(|&i| self.is_tracked(i))
+        (0..self.input_counts[level]).filter(|&i| self.is_tracked(i))
     }
 
     /// Returns the leaves of a new graph, one for each input. An input that is a leaf is used itself, but only at its
@@ -118,7 +118,7 @@ impl Recomputation {
     fn graph_leaves(&self, inputs: &[&Array]) -> Result<Vec<Tensor>> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
-            let own = match self.leaves.get(i) {
+            let own = match self.roles.get(i) {
                 Some(InputRole::Own(own)) => own.upgrade().map(Tensor::from_inner),
                 _ => None,
             };
@@ -131,7 +131,7 @@ impl Recomputation {
                 return Err(Error::invalid("checkpoint", reason));
             }
             let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same_tensor(own)));
-            let is_tracked = !matches!(self.leaves.get(i), Some(InputRole::Untracked));
+            let is_tracked = !matches!(self.roles.get(i), Some(InputRole::Untracked));
             leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
         }
         Ok(leaves)
@@ -139,9 +139,9 @@ impl Recomputation {
 
     /// Computes Fₖ(x) with recording on.
     fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.inputs[0]]) };
+        let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.input_counts[0]]) };
         let outputs = self.evaluate(below, x)?;
-        let incoming = &x[self.inputs[below]..self.inputs[level]];
+        let incoming = &x[self.input_counts[below]..self.input_counts[level]];
         if outputs.len() != incoming.len() {
             let (now, before) = (outputs.len(), incoming.len());
             let reason = format!("the function returned {before} results at first, and {now} when it ran again");
@@ -154,10 +154,10 @@ impl Recomputation {
         collect_gradients(&outputs, &targets, options)
     }
 
-    /// Returns an error if f has recorded a write into a tensor from outside of f while an input of f is a result. The
+    /// Returns an error if f has recorded a write into a tensor from outside f while an input of f is a result. The
     /// history of such a write would end at the leaf that replaces the input, so the input would get no gradient.
     fn check_outside_writes(&self, outputs: &[Tensor], written: &[WrittenBase]) -> Result<()> {
-        if !self.leaves.iter().any(|leaf| matches!(leaf, InputRole::Result)) {
+        if !self.roles.iter().any(|role| matches!(role, InputRole::Result)) {
             return Ok(());
         }
         for (base, _) in written {
@@ -175,7 +175,7 @@ impl Recomputation {
 
     /// Runs [`evaluate`](Self::evaluate) with the random numbers of the forward pass.
     fn reevaluate(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        let generator = self.generator.at_states(&self.drawn_from)?;
+        let generator = self.generator.at_states(&self.initial_states)?;
         let _scope = generator.scope();
         self.evaluate(self.level(), x)
     }
@@ -195,7 +195,7 @@ impl Operation for Recomputation {
             return Ok(outputs.iter().map(|output| output.array().clone()).collect());
         }
         let (outputs, written) = {
-            let _scope = self.generator.recorded(&self.drawn_from).scope();
+            let _scope = self.generator.recorded(&self.initial_states).scope();
             collect_writes(|| self.evaluate(0, &x))
         };
         let checked = outputs.and_then(|outputs| {
@@ -223,9 +223,9 @@ impl Operation for Recomputation {
         let gradient = Recomputation {
             f: self.f.clone(),
             generator: self.generator.clone(),
-            drawn_from: self.drawn_from.clone(),
-            leaves: self.leaves.clone(),
-            inputs: self.inputs.iter().copied().chain([x.len()]).collect(),
+            initial_states: self.initial_states.clone(),
+            roles: self.roles.clone(),
+            input_counts: self.input_counts.iter().copied().chain([x.len()]).collect(),
         };
         let results = apply(gradient, &x.iter().collect::<Vec<_>>())?;
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
@@ -238,14 +238,14 @@ impl Operation for Recomputation {
 
 /// Returns an error if a result depends on a leaf that is not in `inputs`, because the leaf would get no gradient.
 fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
-    let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
+    let invalid = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
     let mut seen: AddressMap<()> = AddressMap::default();
     let mut next: Vec<Arc<GraphNode>> = vec![];
     let mut edges: Vec<Edge> = vec![];
     for output in outputs {
         if !output.dtype().is_float() {
-            return refused(format!("a result has dtype {}; return only results of a float dtype", output.dtype()));
+            return invalid(format!("a result has dtype {}; return only results of a float dtype", output.dtype()));
         }
         edges.push(output.edge());
     }
@@ -257,7 +257,7 @@ fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
                     next.push(node);
                 }
                 Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {
-                    return refused(
+                    return invalid(
                         "the function uses a tracked tensor that is not among its inputs; pass the tensor or its \
                          leaf as an input, or detach() it"
                             .into(),

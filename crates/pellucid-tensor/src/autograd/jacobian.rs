@@ -26,7 +26,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
     jacobian_as("jacobian", f, x)
 }
 
-/// Computes the Jacobian for the operation `op`, which its errors name.
+/// Computes the Jacobian. Errors name the operation `op`.
 fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();

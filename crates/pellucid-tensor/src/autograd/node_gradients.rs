@@ -144,7 +144,8 @@ impl Node {
         let (node, name) = (&self.0, self.name());
         if grad_outputs.len() != node.outputs_meta.len() {
             let (got, outputs) = (grad_outputs.len(), node.outputs_meta.len());
-            let reason = format!("backward() needs one incoming gradient for each of the {outputs} outputs, got {got}");
+            let reason =
+                format!("backward() must get one incoming gradient for each of the {outputs} outputs, got {got}");
             return Err(Error::invalid(name, reason));
         }
         // A gradient is computed in the dtypes of its forward computation.

@@ -68,7 +68,7 @@ pub trait Operation: Send + Sync + 'static {
     /// operations only. Each gradient has the shape and dtype of its input.
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients>;
 
-    /// Returns false if the derivative of a float output exists but is not implemented. The operation then refuses
+    /// Returns false if the derivative of a float output exists but is not implemented. The operation then rejects
     /// tracked inputs.
     fn has_gradient(&self) -> bool {
         true
@@ -77,14 +77,14 @@ pub trait Operation: Send + Sync + 'static {
     /// Returns true if every output consists of elements of the first input in another layout (a slice, transpose or
     /// broadcast), shares its storage where possible, and `backward` is the transpose of this map. A write in place to
     /// the input is then recorded for the outputs too, and vice versa. If any other operation returns memory of an
-    /// input, recorded writes to the input or to this output are errors.
+    /// input, recorded writes to the input or to this output return errors.
     fn is_view(&self) -> bool {
         false
     }
 
     /// Returns true if `forward` runs on the CPU only, for example because it reads its inputs on the host. Inputs on
     /// another device are then copied to the CPU with their history, and the outputs are copied back. A captured step
-    /// on another device refuses such an operation.
+    /// on another device rejects such an operation.
     fn runs_on_cpu(&self) -> bool {
         false
     }
@@ -104,7 +104,7 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Marks gradients without history of incoming gradients with one: differentiating them is an error. A gradient is
+/// Marks gradients without history of incoming gradients with one: differentiating them returns an error. A gradient is
 /// linear in the incoming ones, so such a gradient is zero, or its derivatives are lost.
 #[cold]
 fn mark_lost_derivatives(
@@ -120,18 +120,18 @@ fn mark_lost_derivatives(
         if gradient.array().to_vec::<f64>(operation)?.iter().any(|&value| value != 0.0) {
             let unmarked = gradient.clone();
             let operands: Vec<&Tensor> = [&unmarked].into_iter().chain(incoming.iter().copied()).collect();
-            *gradient = apply_one(LostDerivative { operation }, &operands)?;
+            *gradient = apply_one(NonDifferentiableGradient { operation }, &operands)?;
         }
     }
     Ok(())
 }
 
 /// A gradient whose dependence on the incoming gradients is unknown.
-struct LostDerivative {
+struct NonDifferentiableGradient {
     operation: &'static str,
 }
 
-impl Operation for LostDerivative {
+impl Operation for NonDifferentiableGradient {
     fn name(&self) -> &'static str {
         self.operation
     }
@@ -186,7 +186,7 @@ impl<O: Operation> AppliedOperation for Option<O> {
 const OWNED_BY_NODE: &str = "the operation must not be moved into its node before it is applied";
 
 fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    // The operands are cast already, and `autocast` must not change the computation inside of the operation.
+    // The operands are cast already, and `autocast` must not change the computation inside the operation.
     let _as_they_are = autocast_off();
     let placed = on_one_device(op.operation().name(), inputs)?;
     let refs: SmallVec<[&Tensor; 4]>;
@@ -228,7 +228,7 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
 fn apply_on_cpu(op: &mut dyn AppliedOperation, inputs: &[&Tensor], device: Device) -> Result<SmallVec<[Tensor; 1]>> {
     let name = op.operation().name();
     let copied =
-        inputs.iter().map(|input| copy_to(input, Device::cpu()).map_err(|error| refused_in_capture(name, error)));
+        inputs.iter().map(|input| copy_to(input, Device::cpu()).map_err(|error| reword_capture_error(name, error)));
     let on_cpu: SmallVec<[Tensor; 4]> = copied.collect::<Result<_>>()?;
     let outputs = apply_object(op, &on_cpu.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
     outputs.iter().map(|output| copy_to(output, device)).collect()
@@ -236,7 +236,7 @@ fn apply_on_cpu(op: &mut dyn AppliedOperation, inputs: &[&Tensor], device: Devic
 
 /// Replaces the error of a copy to the CPU inside a captured step by one of the operation.
 #[cold]
-fn refused_in_capture(name: &'static str, error: Error) -> Error {
+fn reword_capture_error(name: &'static str, error: Error) -> Error {
     match error {
         Error::ReadInCapture { location, .. } => {
             let help = "the operation runs on the CPU only, so a step on another device cannot contain it; compute its \

@@ -220,7 +220,7 @@ impl<'a> BackwardPass<'a> {
         }
     }
 
-    /// Runs all nodes. Slots are written only after the whole pass has succeeded.
+    /// Runs all nodes. Slots are written only after the entire pass has succeeded.
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
         // A gradient is computed in the dtypes of its forward computation.

@@ -63,7 +63,7 @@ fn free_copy(x: &Tensor, device: Device) -> Result<Tensor> {
 /// Returns the inputs of an operation on the device on which it runs, or `None` if they are there already.
 ///
 /// The operation runs on the device of all pinned inputs. If all inputs are free, it runs on the GPU if one of them is
-/// there, else on the CPU.
+/// there, otherwise on the CPU.
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] if pinned inputs are on several devices.

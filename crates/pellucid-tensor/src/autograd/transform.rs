@@ -1,6 +1,6 @@
 //! Function transforms: `grad`, `grad_one`, `vjp`, `jvp`, `hvp`. They do not change `.grad`.
 //!
-//! `grad` refuses an input that the graph does not reach, because it is usually a mistake. A transform of a function
+//! `grad` rejects an input that the graph does not reach, because it is usually a mistake. A transform of a function
 //! returns zeros instead: the derivative of a function by an input that it does not use is zero.
 //!
 //! `jvp` and `hvp` differentiate a gradient. They need its graph, but only the values that the second pass reads. So
@@ -37,14 +37,14 @@ pub struct GradOptions {
 /// Computes the gradients of `outputs` with respect to `inputs` (leaves or not): Σⱼ gⱼ·∂outputⱼ/∂inputᵢ, in the order
 /// of the inputs.
 ///
-/// An input that the graph of the outputs does not reach is an error, and so is an output that requires no gradient;
+/// An input that the graph of the outputs does not reach is rejected, and so is an output that requires no gradient;
 /// with `allow_unused`, the input gets zeros and the output is ignored. An input that is reached gets zeros if all
 /// derivatives on the path are zero.
 ///
 /// With `create_graph`, a gradient that requires no gradient is recorded as a function of the inputs with derivative
 /// zero. For example, the second derivative of x² is 2, and its third derivative is 0, not an error. A gradient that
 /// depends on other tensors only is the result of their operations, and may not reach the input: the gradient of W·x by
-/// the vector x is Wᵀ·g, and its gradient by x is an error without `allow_unused`.
+/// the vector x is Wᵀ·g, and its gradient with respect to x returns an error without `allow_unused`.
 ///
 /// Without `create_graph`, the results share no memory with each other or with `grad_outputs`.
 ///
@@ -66,8 +66,8 @@ pub struct GradOptions {
 /// let x = Tensor::from([3.0f64]).requires_grad_(true);
 /// let other = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
 /// let y = x.square();
-/// let refused = grad(&[&y], &[&x, &other], GradOptions::default());
-/// assert!(matches!(refused, Err(Error::UnusedInput { input: 1, .. })));
+/// let rejected = grad(&[&y], &[&x, &other], GradOptions::default());
+/// assert!(matches!(rejected, Err(Error::UnusedInput { input: 1, .. })));
 /// let gradients = grad(&[&y], &[&x, &other], GradOptions { allow_unused: true, ..Default::default() })?;
 /// assert_eq!(gradients[1].to_vec::<f64>(), [0.0, 0.0]);
 /// # Ok::<(), pellucid::Error>(())
@@ -135,8 +135,8 @@ pub fn grad_if_reached(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOpt
         if output.requires_grad() {
             seeded.push((output, seed));
         } else if !allow_unused {
-            let help = "it depends on no tensor that requires one: if it is itself a gradient, compute it with \
-                        create_graph: true; only if its gradients are zero, set allow_unused to leave it out";
+            let help = "no input of its computation requires a gradient. If it is a gradient itself, compute it with \
+                        create_graph: true. If zero gradients are intended, set allow_unused";
             let (what, shape) = (format!("output {k}").into(), output.shape().clone());
             return Err(Error::NotTracked { op: "grad", what, shape, help });
         }
@@ -198,7 +198,7 @@ fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Ite
 }
 
 /// Returns tracked tensors of the same values. With `keeps_history`, gradients flow on to inputs that require one. An
-/// input that is not a float is an error of `op`.
+/// input that is not a float is rejected with an error of `op`.
 pub(super) fn track_inputs(op: &'static str, keeps_history: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     check_floats(op, "input", inputs.iter().copied())?;
     let fresh = |t: &&Tensor| {

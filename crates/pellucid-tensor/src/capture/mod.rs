@@ -63,13 +63,13 @@ pub struct CacheStats {
     /// flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
     /// Number of recordings that are kept.
-    pub held: usize,
+    pub len: usize,
 }
 
 /// Where the elements of a tensor of a captured step are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
-    /// The tensor has its own storage, outside of the step.
+    /// The tensor has its own storage, outside the step.
     External,
     /// The tensor is stored in the step's arena.
     Arena(BufferAllocation),
@@ -95,8 +95,8 @@ pub enum Placement {
 /// step, and their changes count as changes between two launches. [`capture_local`] accepts closures that are not
 /// `Send`.
 ///
-/// A step has one arena, so it runs one launch at a time. To launch on several threads at once, capture a step for each
-/// of them. The steps share all tensors that they only read, such as weights:
+/// A step has one arena, so it runs one launch at a time. To launch on several threads concurrently, capture a step for
+/// each of them. The steps share all tensors that they only read, such as weights:
 ///
 /// ```
 /// use pellucid::{DType, Tensor, capture};
@@ -226,7 +226,7 @@ impl<'f> Captured<'f> {
     /// use pellucid::{CaptureOptions, Captured, Tensor};
     /// let mut step = Captured::unrecorded(CaptureOptions::default(), |inputs| inputs[0].square());
     /// assert_eq!(step.launch(&[&Tensor::from([3.0f32])])?.to_vec::<f32>(0), [9.0]);
-    /// assert_eq!((step.cache_stats().misses, step.cache_stats().held), (1, 1));
+    /// assert_eq!((step.cache_stats().misses, step.cache_stats().len), (1, 1));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     pub fn unrecorded<O: IntoOutputs>(
@@ -287,7 +287,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// # Errors
     /// [`Error::InputMismatch`] for a different number of inputs, or for an input on a different device than the
     /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the
-    /// step writes before its last read of the input; the error of a kernel that refuses a value, such as an index out
+    /// step writes before its last read of the input; the error of a kernel that rejects a value, such as an index out
     /// of bounds: kernels before it have then written. The step is recorded again, with the errors of [`capture`], if
     /// shapes, dtypes or devices differ, if gradients have other storage, or if the closure uses different tensors than
     /// before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
@@ -307,7 +307,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// assert!(step.prepare(&[&wide])? && !step.prepare(&[&wide])?);
     /// assert!(step.output_shapes(&[&wide]).is_some());
     /// step.launch(&[&wide])?; // the first launch with this shape does not record
-    /// assert_eq!((step.cache_stats().hits, step.cache_stats().misses, step.cache_stats().held), (1, 0, 2));
+    /// assert_eq!((step.cache_stats().hits, step.cache_stats().misses, step.cache_stats().len), (1, 0, 2));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
@@ -377,7 +377,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
 
     /// Returns the statistics of the recordings.
     pub fn cache_stats(&self) -> CacheStats {
-        CacheStats { held: self.recordings.kept.len(), ..self.recordings.stats }
+        CacheStats { len: self.recordings.kept.len(), ..self.recordings.stats }
     }
 }
 
@@ -426,7 +426,7 @@ impl Recordings {
     }
 
     /// Records the step, with the random numbers of the thread that recorded it first. Gradient slots start with their
-    /// gradients in `entries`, or else with their present ones.
+    /// gradients in `entries`, or otherwise with their current ones.
     fn compiled(
         &self,
         step: RecordedFn<'_>,
@@ -485,7 +485,7 @@ impl Recordings {
             Some((index, device)) => Error::InputMismatch {
                 index,
                 got: format!("on {}", inputs[index].device()),
-                expected: format!("an input on {device}, where its other tensors are; move the input with to(device)"),
+                expected: format!("an input on {device}, the device of the step; move the input with to(device)"),
             },
             None => error,
         }
@@ -532,7 +532,7 @@ fn closure<F: ?Sized>(step: &mut Mutex<Box<F>>) -> &mut Box<F> {
     step.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Refuses inputs that require a gradient, because a launch could not compute it.
+/// Rejects inputs that require a gradient, because a launch could not compute it.
 fn check_untracked(inputs: &[&Tensor]) -> Result<()> {
     let Some(input) = inputs.iter().find(|x| x.requires_grad()) else { return Ok(()) };
     let reason = format!(

@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// Runs `f` so that its kernels are recorded instead of run, and returns its result and the recording. `f` reads and
-/// changes gradients that no other thread sees; a slot starts with its gradient in `entries`, or else with its present
-/// one. The third value lists the slots that `f` uses, with their gradients before the step, or is the error that the
-/// step would leave a slot in another state. Tensors that `f` creates have no values outside of launches.
+/// changes gradients that no other thread sees; a slot starts with its gradient in `entries`, or otherwise with its
+/// current one. The third value lists the slots that `f` uses, with their gradients before the step, or is the error
+/// that the step would leave a slot in another state. Tensors that `f` creates have no values outside launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(super) fn record_closure<R>(
@@ -50,8 +50,8 @@ fn is_moved(before: &Array, after: &Array) -> bool {
 /// value by a copy at the end of the step.
 fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) -> Result<EntryGradients> {
     let mut slots = Vec::new();
-    let mut refused = None;
-    for RecordedSlot { slot, entry, present: exit, is_cleared } in used {
+    let mut rejected = None;
+    for RecordedSlot { slot, entry, current: exit, is_cleared } in used {
         // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;
@@ -68,7 +68,7 @@ fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) ->
                 "call zero_grad() before the step is captured, or do not call it at the end of the step",
             )),
             (Some(before), Some(after)) if is_moved(before.array(), after.array()) => {
-                Some(("stored in another part of the same memory after the step", "set a copy() of the gradient"))
+                Some(("a different view of the same storage after the step", "set a copy() of the gradient"))
             }
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {
@@ -79,11 +79,11 @@ fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) ->
                 None
             }
         };
-        if let (Some((change, help)), None) = (change, &refused) {
+        if let (Some((change, help)), None) = (change, &rejected) {
             let slot = format!("the gradient of a tensor of shape {}", slot.meta().shape);
-            refused = Some(Error::NotAFixedPoint { slot, change: change.into(), help: help.into() });
+            rejected = Some(Error::NotAFixedPoint { slot, change: change.into(), help: help.into() });
         }
         slots.push((slot, entry));
     }
-    refused.map_or(Ok(slots), Err)
+    rejected.map_or(Ok(slots), Err)
 }

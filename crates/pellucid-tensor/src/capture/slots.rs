@@ -15,7 +15,7 @@ pub(super) enum SlotOrigin {
     Input(usize),
     /// A tensor that the step creates and owns.
     Own,
-    /// A tensor from outside of the step.
+    /// A tensor from outside the step.
     Bound,
     /// A tensor that the step creates from these bytes of the host.
     Constant(Vec<u8>),
@@ -32,7 +32,7 @@ impl SlotOrigin {
     }
 }
 
-/// An in-place write to a tensor outside of the step.
+/// An in-place write to a tensor outside the step.
 pub(super) struct StateWrite {
     pub(super) storage: StorageId,
     /// The index of the kernel in the recording.
@@ -195,7 +195,7 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
 }
 
 /// Returns true if a kernel that is not on the step's device computes no output of the step and writes no outside
-/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a refused call, or
+/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a failed call, or
 /// computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
     let is_needed = |array: &Array| {

@@ -82,7 +82,7 @@ pub(super) struct CompiledStep {
     origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The storages that a launch writes and that tensors outside of the step may share: outside storages, and storages
+    /// The storages that a launch writes and that tensors outside the step may share: outside storages, and storages
     /// of outputs.
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.
@@ -105,7 +105,7 @@ pub(super) struct CompiledStep {
 }
 
 impl CompiledStep {
-    /// Records a step. Gradient slots start with their gradients in `entries`, or else with their present ones.
+    /// Records a step. Gradient slots start with their gradients in `entries`, or otherwise with their current ones.
     pub(super) fn record(
         step: &mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
         key: &StepKey,
@@ -240,7 +240,7 @@ impl CompiledStep {
         self.requires_grad_changes == requires_grad_changes()
     }
 
-    /// Marks the recording as valid for the present count of `requires_grad` changes.
+    /// Marks the recording as valid for the current count of `requires_grad` changes.
     pub(super) fn mark_current(&mut self) {
         self.requires_grad_changes = requires_grad_changes();
     }
@@ -320,7 +320,7 @@ impl CompiledStep {
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
         for output in self.outputs.iter().map(|output| output.array().storage()) {
-            // An output has values from its first launch on.
+            // An output has values after its first launch.
             if output.pending() == POISONED {
                 output.set_pending(READY);
             }

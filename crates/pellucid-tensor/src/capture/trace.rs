@@ -71,13 +71,13 @@ pub fn placeholder(device: Device, shape: impl Into<Shape>, dtype: DType) -> Res
     Ok(Tensor::from(Array::new(device, dtype, shape.into())?).pinned())
 }
 
-/// Returns the work so far inside of [`trace`], and `None` elsewhere.
+/// Returns the work so far inside [`trace`], and `None` elsewhere.
 pub fn traced() -> Option<KernelWork> {
     is_capturing().then(|| with_current(|recording| kernel_work(recording)))
 }
 
 /// Returns the storages that recorded kernels write, without the first `kernels` kernels and without storages that
-/// existed before the recording. Each storage is listed once. The list is empty outside of [`trace`] and of captured
+/// existed before the recording. Each storage is listed once. The list is empty outside [`trace`] and of captured
 /// steps, where no kernel is recorded.
 pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
     if !is_capturing() {

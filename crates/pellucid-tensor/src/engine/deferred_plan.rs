@@ -81,7 +81,7 @@ impl RunFailure {
         Box::new(RunFailure { error, complete: None })
     }
 
-    /// Returns whether the values of a slot were complete before the failure.
+    /// Returns true if the values of a slot were complete before the failure.
     fn is_complete(&self, slot: usize) -> bool {
         self.complete.as_ref().is_some_and(|complete| complete[slot])
     }
@@ -138,7 +138,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
 struct NumberedKernels {
     /// The storage of every slot.
     storages: Vec<Arc<Storage>>,
-    /// The number of handles of every storage outside of the kernels.
+    /// The number of handles of every storage outside the kernels.
     handles: Vec<usize>,
     launches: Vec<Launch>,
 }
@@ -167,7 +167,7 @@ impl NumberedKernels {
     }
 }
 
-/// Returns whether kernels write a storage that also has handles outside of the kernels.
+/// Returns true if kernels write a storage that also has handles outside the kernels.
 pub(super) fn has_needed_results(kernels: &[RecordedKernel]) -> bool {
     let NumberedKernels { handles, launches, .. } = NumberedKernels::new(kernels);
     launches.iter().flat_map(|launch| &launch.outputs).any(|out| handles[out.slot] > 0)

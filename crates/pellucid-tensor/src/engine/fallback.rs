@@ -24,7 +24,7 @@ pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outpu
     run_on_cpu(device, kernel, inputs, outputs)
 }
 
-/// Returns whether a device has a kernel of its own for these operands.
+/// Returns true if a device has a kernel of its own for these operands.
 fn is_native<'a, O: 'a>(device: Device, kernel: &Kernel, inputs: &'a [O], outputs: &'a [O]) -> bool
 where
     OperandMeta<'a>: From<&'a O>,

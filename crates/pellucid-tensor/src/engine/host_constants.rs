@@ -2,7 +2,7 @@
 //!
 //! Operations create tensors of host values (indices, fills), and compute with them before they are combined with an
 //! operand on a device. Eagerly these kernels run on the CPU, and the result is copied. A captured step has one device:
-//! the kernels run once, while the step is recorded, and their result is a constant of the step, with the bits of eager
+//! the kernels run once, while the step is recorded, and their result is a constant of the step, bit-identical to eager
 //! execution.
 
 use super::recording::{HostConstant, Recording};
@@ -61,7 +61,7 @@ impl Recording {
         Some(sources)
     }
 
-    /// Returns the only kernel that writes an array, if it writes the whole array with a value that is the same on
+    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is the same on
     /// every device: a fill, or a copy of host values.
     fn exact_source(&self, array: &Array, sources: &[usize]) -> Option<usize> {
         let &[k] = sources else { return None };

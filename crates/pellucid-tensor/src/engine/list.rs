@@ -1,9 +1,9 @@
 //! Lists of deferred kernels. A thread has one for each scope of [`lazy`], for each captured step that it records, and
 //! for each device that defers its kernels.
 //!
-//! A list runs when one of its results is read, when it is long, and when the caller asks for it ([`flush`]). Kernels
-//! are skipped if no handle outside of the list and no later kernel can read their results. A thread that uses a result
-//! of another thread's list, or writes a storage that the list reads, runs that list first.
+//! A list runs when one of its results is read, when it reaches [`MAX_KERNELS`], and on [`flush`]. Kernels
+//! are skipped if neither a handle outside the list nor a later kernel can read their results. A thread that uses a
+//! result of another thread's list, or writes a storage that the list reads, runs that list first.
 
 use super::deferred_plan::{has_needed_results, run_kernels};
 use super::recording::{RecordedKernel, Recording};
@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// The number of kernels at which a list runs by itself, so that its memory stays bounded.
+/// The number of deferred kernels that triggers a run, so that the memory of a list stays bounded.
 const MAX_KERNELS: usize = 2_048;
 
 /// The uploaded bytes at which a list runs by itself: its kernels hold the uploaded arrays.
@@ -109,8 +109,8 @@ impl DeferredList {
     }
 
     fn record(&self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-        let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != self.id;
-        for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {
+        let is_pending_elsewhere = |s: &Storage| s.pending() != READY && s.pending() != self.id;
+        for array in inputs.iter().chain(outputs).filter(|a| is_pending_elsewhere(a.storage())) {
             super::ensure_ready(kernel.name(), array.storage())?;
         }
         if !self.is_capture {
@@ -154,7 +154,7 @@ impl DeferredList {
         }
     }
 
-    /// Returns whether a kernel that has not run yet reads a storage.
+    /// Returns true if a kernel that has not run yet reads a storage.
     fn reads(&self, storage: &Storage) -> bool {
         let is_read = |array: &Array| std::ptr::eq(Arc::as_ptr(array.storage()), storage);
         !is_flushing(self.id) && lock(&self.recording).kernels.iter().any(|k| k.inputs.iter().any(is_read))
@@ -171,7 +171,7 @@ impl DeferredList {
     /// nothing.
     ///
     /// # Errors
-    /// The error of an earlier run that was not reported, else the error of this run.
+    /// The error of an earlier run that was not reported, otherwise the error of this run.
     fn flush(&self) -> Result<()> {
         if is_flushing(self.id) {
             return Ok(());
@@ -200,7 +200,7 @@ impl DeferredList {
         }
     }
 
-    /// Returns whether this thread appends kernels to the list.
+    /// Returns true if this thread appends kernels to the list.
     fn is_own(&self) -> bool {
         let is_current = || CURRENT.with_borrow(|current| current.as_ref().is_some_and(|list| list.id == self.id));
         is_current() || DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().any(|(_, l)| l.id == self.id))
@@ -271,9 +271,9 @@ fn current() -> SharedList {
     CURRENT.with_borrow(|c| c.clone()).expect("a thread in a deferred mode must have a list")
 }
 
-/// Calls `look` with the recording of this thread, which must be in a deferred mode.
-pub(crate) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
-    look(&mut lock(&current().recording))
+/// Calls `f` with the recording of this thread, which must be in a deferred mode.
+pub(crate) fn with_current<R>(f: impl FnOnce(&mut Recording) -> R) -> R {
+    f(&mut lock(&current().recording))
 }
 
 /// Returns the list of this thread for a device that defers its kernels.
@@ -317,9 +317,9 @@ pub(super) fn count_upload(device: Device, bytes: usize) -> Result<()> {
     list.run_first(&mut recording, count)
 }
 
-/// Calls `look` with the recording to which this thread appends kernels of a device, if it defers them.
-pub(super) fn with_list_for<R>(device: Device, look: impl FnOnce(&Recording) -> R) -> Option<R> {
-    list_for(device).map(|list| look(&lock(&list.recording)))
+/// Calls `f` with the recording to which this thread appends kernels of a device, if it defers them.
+pub(super) fn with_list_for<R>(device: Device, f: impl FnOnce(&Recording) -> R) -> Option<R> {
+    list_for(device).map(|list| f(&lock(&list.recording)))
 }
 
 /// Runs the kernels that this thread has deferred, on all devices, without waiting for the devices. A captured step is
@@ -385,7 +385,7 @@ fn reporting_list(device: Device) -> Option<SharedList> {
 }
 
 /// Takes the error of a deferred kernel of any device that no call of this thread has returned yet.
-pub(super) fn first_unreported() -> Option<Error> {
+pub(super) fn take_first_unreported() -> Option<Error> {
     let current = CURRENT.with_borrow(|current| current.as_ref().and_then(|list| list.take_unreported()));
     current
         .or_else(|| DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().find_map(|(_, l)| l.take_unreported())))
@@ -394,7 +394,7 @@ pub(super) fn first_unreported() -> Option<Error> {
 
 /// Runs `read`, which reads values of a device to print them. The errors of deferred kernels are kept, so the next call
 /// that reads or runs them returns them.
-pub(crate) fn without_report<R>(device: Device, read: impl FnOnce() -> Result<R>) -> Result<R> {
+pub(crate) fn preserving_errors<R>(device: Device, read: impl FnOnce() -> Result<R>) -> Result<R> {
     let before = take_unreported(device);
     let result = match (read(), &before) {
         (Err(Error::NotComputed { .. }), Some(cause)) => Err(cause.clone()),
@@ -509,7 +509,7 @@ impl Drop for DeferredGuard {
 /// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an
 /// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
 /// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
-/// list. The results are equal to eager mode bit for bit.
+/// list. The results are bit-identical to eager mode.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///

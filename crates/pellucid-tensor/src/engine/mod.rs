@@ -1,10 +1,10 @@
 //! The engine, through which every kernel is submitted.
 //!
-//! - **Eager**: the kernel runs at once.
+//! - **Eager**: the kernel runs immediately.
 //! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`],
 //!   and devices that defer their kernels, run the list as a plan when a value is read, and skip kernels whose results
-//!   cannot be read. [`capture`](crate::capture()) refuses reads and compiles the list to a
-//!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) refuses reads and only counts the work.
+//!   cannot be read. [`capture`](crate::capture()) rejects reads and compiles the list to a
+//!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) rejects reads and only counts the work.
 //!
 //! Recording runs no kernel, so it has no side effect. The engine works on arrays: it knows neither tensors nor
 //! operations.
@@ -33,7 +33,7 @@ pub(crate) use fallback::prepare;
 pub use hook_list::HookList;
 pub(crate) use host_dependencies::HostDependencies;
 pub use host_flag::HostFlag;
-pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current, without_report};
+pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, preserving_errors, run_deferred, with_current};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
@@ -154,7 +154,7 @@ pub(crate) fn is_immediate(device: Device) -> bool {
     }
 }
 
-/// Runs one kernel at once. Deferred kernels that produce its inputs or read its outputs run first.
+/// Runs one kernel immediately. Deferred kernels that produce its inputs or read its outputs run first.
 fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         ensure_ready(kernel.name(), array.storage())?;
@@ -170,8 +170,8 @@ fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<(
     run_kernel(kernel, inputs, outputs, VersionUpdate::Count)
 }
 
-/// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. If `output` is `None`
-/// the storage is new; otherwise `output` has the storage and layout of an input.
+/// Runs a map of `size` elements on dense inputs immediately, and returns the storage of the output. If `output` is
+/// `None` the storage is new; otherwise `output` has the storage and layout of an input.
 ///
 /// This fast path serves most kernels of the CPU: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
@@ -200,7 +200,7 @@ pub(crate) fn map_dense(
     Ok(output.storage().clone())
 }
 
-/// Runs one kernel at once, and fails if an output contains NaN and no input does.
+/// Runs one kernel immediately, and fails if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _immediate = ModeGuard::to(ExecutionMode::Immediate);
     // An array that cannot be checked counts as free of NaN.
@@ -208,7 +208,8 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
     // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
     run_eager(kernel, inputs, outputs)?;
-    // A kernel without inputs writes a constant, as reductions do that ignore NaN. That is no result of an operation.
+    // A kernel without inputs writes a constant, as reductions do that ignore NaN. Such a constant is not the result of
+    // an operation.
     match outputs.iter().find(nan).filter(|_| !before && !inputs.is_empty()) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());
@@ -278,7 +279,7 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
         POISONED => Err(Error::Poisoned { op }),
         // If this thread has not returned the error of the failed kernel yet, that error is more helpful than one about
         // its result.
-        FAILED => Err(list::first_unreported().unwrap_or(Error::NotComputed { op })),
+        FAILED => Err(list::take_first_unreported().unwrap_or(Error::NotComputed { op })),
         pending if list::is_flushing(pending) => Ok(()),
         _ => list::flush_list_of(op, storage),
     }
@@ -320,7 +321,7 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let device = device_of(inputs, outputs);
     // Outputs without elements need no computation, even if the inputs are large. Indices are still checked.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
-    if outputs.iter().all(nothing) && !kernel.info().refuses_values {
+    if outputs.iter().all(nothing) && !kernel.info().rejects_values {
         return outputs.iter().try_for_each(|out| device.backend().upload(&[], out.storage()));
     }
     let (inputs, outputs) = (views(inputs), views(outputs));
@@ -334,7 +335,7 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
             None => error,
         }
     })?;
-    // A write of no elements changes no value. All outputs that exist before the kernel have one shape.
+    // A write of no elements changes no value. All outputs that exist before the kernel have the same shape.
     if writes == VersionUpdate::Count && outputs.iter().any(|out| out.layout.shape().size() > 0) {
         guard.count_writes();
     }
@@ -372,7 +373,7 @@ pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(
         op,
-        "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
+        "move the read outside the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
     let ready = ensure_ready(op, array.storage());
     // An error that no call has returned yet is the cause of missing values.
@@ -420,7 +421,7 @@ pub(crate) fn is_recorded(array: &Array) -> bool {
     is_capturing() && list::with_current(|r| r.id == array.storage().pending())
 }
 
-/// Returns the number of the recording of the step that this thread captures; 0 outside of captured steps.
+/// Returns the number of the recording of the step that this thread captures; 0 outside captured steps.
 #[inline]
 pub(crate) fn recording_number() -> u32 {
     if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }

@@ -8,7 +8,7 @@ pub(super) struct SlotWrites(Vec<Writes>);
 /// The launches that write a slot.
 #[derive(Clone, Copy, Default)]
 struct Writes {
-    /// The first launch that writes all elements of the slot at once.
+    /// The first launch that writes all elements of the slot.
     first_full: Option<usize>,
     /// The last launch that writes the slot.
     last: Option<usize>,
@@ -30,7 +30,7 @@ impl SlotWrites {
         SlotWrites(writes)
     }
 
-    /// Returns whether a slot that had no values has them after the launches before `launch`.
+    /// Returns true if a slot that had no values has them after the launches before `launch`.
     pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
         let Writes { first_full, last } = self.0[slot];
         first_full.or(last).is_some_and(|write| write < launch)

@@ -28,7 +28,7 @@ impl Array {
         if shape.checked_size() != Some(data.len()) {
             let needs = shape.checked_size().map_or("more than memory can hold".to_string(), |n| n.to_string());
             let reason = format!(
-                "{} elements of dtype {} do not fill shape {shape}, which needs {needs}; change the shape, or use full() to \
+                "{} elements of dtype {} do not fill shape {shape}, which requires {needs}; change the shape, or use full() to \
                  repeat a value",
                 data.len(),
                 T::DTYPE
@@ -104,7 +104,8 @@ impl Array {
         error.with_shape(self.shape())
     }
 
-    /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, else a copy.
+    /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, otherwise a
+    /// copy.
     pub fn contiguous(&self) -> Result<Array> {
         if self.layout().is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
@@ -145,7 +146,7 @@ impl Array {
         ensure_ready(op, dense.storage())?;
         let count = self.shape().size() * self.dtype().size();
         if count >= SMALL_READ {
-            // The bytes are read first and then converted, so both vectors exist at once.
+            // The bytes are read first and then converted, so both vectors exist simultaneously.
             host_vec::<[u8; 2]>(count).map_err(|error| named(error.with_shape(self.shape())))?;
         }
         let mut bytes = vec![0u8; count];
@@ -167,7 +168,7 @@ impl Array {
     /// [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for an element that the integer type `T` cannot represent.
     #[track_caller]
     pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
-        // The check precedes the cast: a refused read must not record a conversion.
+        // The check precedes the cast: a rejected read must not record a conversion.
         ensure_readable(op, self)?;
         if T::DTYPE.is_int() && self.dtype() != T::DTYPE {
             return match self.dtype().is_float() {

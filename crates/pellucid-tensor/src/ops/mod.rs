@@ -3,10 +3,10 @@
 //! The functions return typed errors and suit servers, importers and bindings. [`Tensor`](crate::Tensor) has methods of
 //! the same names, which panic with the same error.
 //!
-//! Every file is in a folder. A file imports the files that define the items that it uses, and a folder uses only
-//! folders above it in this table. The test `structure` of `pellucid` reads the table and enforces the rule.
+//! Every file is in a directory. A file imports the files that define the items that it uses, and a directory uses only
+//! directories above it in this table. The test `structure` of `pellucid` reads the table and enforces the rule.
 //!
-//! | | folder | contents | may use |
+//! | | directory | contents | may use |
 //! | --- | --- | --- | --- |
 //! | 1 | `call` | axes, integer lists, checks of arguments, the scope of a call, the registry | – |
 //! | 2 | `primitive` | copies, fills, precision, views, concatenation, gather, gradients by definition | 1 |
@@ -16,7 +16,7 @@
 //! | 6 | `reduce` | reductions, scans, softmax, checks of values, `einops` | 1–5 |
 //! | 7 | `index` | indexing, scatter, writes in place, sorting, searching, sets | 1–6 |
 //! | 8 | `products` | products of matrices and tensors, `einsum` | 1–6 |
-//! | 9 | `linalg` | factorisations, linear systems, matrix norms | 1–8 |
+//! | 9 | `linalg` | factorizations, linear systems, matrix norms | 1–8 |
 //! | 10 | `random` | generators, random tensors | 1–7 |
 //! | 11 | `statistics` | covariance, quantiles, reductions of selected elements | 1–8 |
 //! | 12 | `nn` | windows, attention, recurrence, normalization, embeddings, losses | 1–10 |

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-/// The collection of a thread; `None` outside of [`collect`].
+/// The collection of a thread; `None` outside [`collect`].
 pub(crate) type Collection<T> = RefCell<Option<T>>;
 
 /// Runs `f` with the collection `initial`, and returns its result and the collection.

@@ -10,26 +10,26 @@ use pellucid_ir::{DType, Element, Error, Result, Shape};
 /// A number, or nested lists of numbers, whose nesting is the shape: arrays, slices and vectors at every level, such as
 /// `[[f32; 3]; 2]`, `Vec<Vec<f32>>` or `&[[i64; 4]]`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not data of a tensor",
+    message = "a tensor cannot be created from `{Self}`",
     note = "a tensor is created from nested arrays, slices or vectors of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
-    note = "convert numbers of another type: `usize` by `as i64`"
+    note = "convert other number types first: `usize` with `as i64`"
 )]
 pub trait Nested {
-    /// The type of the numbers.
+    /// The type of the elements.
     type Item: Element;
 
     /// Appends the length of the first list at every level. A level without a list has length 0, or the length of its
     /// type.
     fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
 
-    /// Appends the numbers in row-major order.
+    /// Appends the elements in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` are the lengths of the levels from
-    /// this one on, and `level` is its number.
+    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` are the lengths of this level and
+    /// of the levels below, and `level` is its index.
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
 
-    /// Returns the numbers, if they are stored in one list.
+    /// Returns the elements, if they are stored in one list.
     fn numbers(&self) -> Option<&[Self::Item]> {
         None
     }
@@ -143,7 +143,7 @@ impl<T: Nested + ?Sized> Nested for &T {
 }
 
 impl<T: Nested> From<T> for Tensor {
-    /// Creates a leaf on the CPU, with the dtype of the numbers, from a number or from nested arrays, slices or
+    /// Creates a leaf on the CPU, with the dtype of the elements, from a number or from nested arrays, slices or
     /// vectors: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`, `Tensor::from(vec![vec![1, 2], vec![3, 4]])`.
     ///
     /// # Panics
@@ -156,12 +156,12 @@ impl<T: Nested> From<T> for Tensor {
 
 /// A conversion of host data into a tensor of a given shape.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not data of a tensor",
+    message = "a tensor cannot be created from `{Self}`",
     note = "a tensor is created from an array, a slice or a vector of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
-    note = "convert numbers of another type: `usize` by `as i64`"
+    note = "convert other number types first: `usize` with `as i64`"
 )]
 pub trait IntoTensor {
-    /// Creates a tensor from the numbers, in row-major order.
+    /// Creates a tensor from the elements, in row-major order.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the data does not fill the shape.
@@ -199,10 +199,10 @@ impl<T: Element> IntoTensor for &Vec<T> {
 }
 
 impl Tensor {
-    /// Creates a tensor from numbers in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
+    /// Creates a tensor from elements in row-major order: `Tensor::new(vec![1.0f32; 6], [2, 3])`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the numbers do not fill the shape; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the elements do not fill the shape; [`Error::OutOfMemory`].
     #[doc(alias("tensor", "array", "from_numpy"))]
     #[panicking_form]
     pub fn try_new(data: impl IntoTensor, shape: impl Into<Shape>) -> Result<Tensor> {

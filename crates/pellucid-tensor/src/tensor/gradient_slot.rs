@@ -39,8 +39,8 @@ pub(crate) struct SlotGradient {
 /// The shape with each float dtype, so that references stay valid after another change of the dtype.
 struct ConvertedMeta {
     metas: [Meta; 4],
-    /// The index of the present dtype.
-    present: AtomicUsize,
+    /// The index of the current dtype.
+    current: AtomicUsize,
 }
 
 impl GradientSlot {
@@ -66,11 +66,11 @@ impl GradientSlot {
     pub(crate) fn meta(&self) -> &Meta {
         match self.converted.get() {
             None => &self.first_meta,
-            Some(converted) => &converted.metas[converted.present.load(Ordering::Acquire)],
+            Some(converted) => &converted.metas[converted.current.load(Ordering::Acquire)],
         }
     }
 
-    /// Returns whether the dtype of the tensor was changed in place.
+    /// Returns true if the dtype of the tensor was changed in place.
     #[inline]
     pub(crate) fn is_converted(&self) -> bool {
         self.converted.get().is_some()
@@ -81,8 +81,8 @@ impl GradientSlot {
         let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
         let Some(index) = floats.iter().position(|&float| float == dtype) else { return };
         let metas = || floats.map(|dtype| Meta { shape: self.first_meta.shape.clone(), dtype });
-        let new = || Box::new(ConvertedMeta { metas: metas(), present: AtomicUsize::new(index) });
-        self.converted.get_or_init(new).present.store(index, Ordering::Release);
+        let new = || Box::new(ConvertedMeta { metas: metas(), current: AtomicUsize::new(index) });
+        self.converted.get_or_init(new).current.store(index, Ordering::Release);
     }
 
     /// Returns the device of the tensor after its last move in place, if it has moved.
@@ -110,10 +110,10 @@ impl GradientSlot {
     /// the gradient without reading it.
     fn with_gradient<R>(self: &Arc<GradientSlot>, clears: bool, f: impl FnOnce(&mut SlotGradient) -> R) -> R {
         if engine::is_capturing()
-            && let Some(mut present) = recorded_gradient(self, clears)
+            && let Some(mut current) = recorded_gradient(self, clears)
         {
-            let result = f(&mut present);
-            set_recorded_gradient(self, present);
+            let result = f(&mut current);
+            set_recorded_gradient(self, current);
             return result;
         }
         f(&mut self.lock())
@@ -161,8 +161,8 @@ pub(crate) struct RecordedSlot {
     pub(crate) slot: Arc<GradientSlot>,
     /// The gradient before the step.
     pub(crate) entry: SlotGradient,
-    /// The present gradient of the step; after the recording, the gradient at the end of the step.
-    pub(crate) present: SlotGradient,
+    /// The current gradient of the step; after the recording, the gradient at the end of the step.
+    pub(crate) current: SlotGradient,
     /// The step overwrites the slot before it reads it.
     pub(crate) is_cleared: bool,
 }
@@ -175,7 +175,7 @@ pub(crate) type EntryGradients = Vec<(Arc<GradientSlot>, SlotGradient)>;
 struct RecordedSlots {
     /// The slots that the step has used.
     used: Vec<RecordedSlot>,
-    /// The gradients with which the step starts, instead of the present gradients of these slots.
+    /// The gradients with which the step starts, instead of the current gradients of these slots.
     entries: EntryGradients,
 }
 
@@ -197,12 +197,12 @@ fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradi
     RECORDED.with_borrow_mut(|recorded| {
         let RecordedSlots { used, entries } = recorded.as_mut()?;
         if let Some(known) = used.iter().find(|known| Arc::ptr_eq(&known.slot, slot)) {
-            return Some(known.present.clone());
+            return Some(known.current.clone());
         }
         let given = entries.iter().find(|(known, _)| Arc::ptr_eq(known, slot));
         let entry = given.map_or_else(|| slot.lock().clone(), |(_, entry)| entry.clone());
-        let present = entry.clone();
-        used.push(RecordedSlot { slot: slot.clone(), entry: entry.clone(), present, is_cleared: clears });
+        let current = entry.clone();
+        used.push(RecordedSlot { slot: slot.clone(), entry: entry.clone(), current, is_cleared: clears });
         Some(entry)
     })
 }
@@ -210,14 +210,14 @@ fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradi
 /// Returns the gradient of a slot that the step of this thread has used.
 fn known_recorded_gradient(slot: &GradientSlot) -> Option<SlotGradient> {
     let is_known = |known: &&RecordedSlot| std::ptr::eq(&*known.slot, slot);
-    RECORDED.with_borrow(|recorded| recorded.as_ref()?.used.iter().find(is_known).map(|known| known.present.clone()))
+    RECORDED.with_borrow(|recorded| recorded.as_ref()?.used.iter().find(is_known).map(|known| known.current.clone()))
 }
 
 /// Sets the gradient of a slot that the step of this thread has used.
 fn set_recorded_gradient(slot: &Arc<GradientSlot>, gradient: SlotGradient) {
     let old = RECORDED.with_borrow_mut(|recorded| {
         let known = recorded.as_mut()?.used.iter_mut().find(|known| Arc::ptr_eq(&known.slot, slot))?;
-        Some(std::mem::replace(&mut known.present, gradient))
+        Some(std::mem::replace(&mut known.current, gradient))
     });
     drop(old);
 }

@@ -1,7 +1,7 @@
 //! `Tensor`: an array with its autograd history.
 //!
 //! A tensor is a cheap handle (one reference count). The methods of operations are defined in [`ops`](crate::ops),
-//! beside the functions that they call: the functions return typed errors, the methods panic with them.
+//! next to the functions that they call: the functions return typed errors, the methods panic with them.
 //!
 //! The history of a tensor consists of the nodes that produced it (`graph`), its gradient (`gradient_slot`) with hooks,
 //! and the state that it shares with its views (`view_base`, `history`). The recording of a captured step has gradients
@@ -92,7 +92,7 @@ pub struct TensorId(usize);
 pub(crate) type Creator = (Arc<GraphNode>, u32);
 
 pub(crate) struct TensorInner {
-    /// The first array; [`Tensor::array`] returns the present one.
+    /// The first array; [`Tensor::array`] returns the current one.
     array: Array,
     /// The creator until the first recorded write in place.
     creator: Option<Creator>,
@@ -112,8 +112,8 @@ pub(crate) struct TensorInner {
     is_untracked_view: AtomicBool,
     /// Whether an operation may copy the tensor to another device.
     is_free: AtomicBool,
-    /// The index of the present array: 0 for the first one, others after a move to another device.
-    present: AtomicU32,
+    /// The index of the current array: 0 for the first one, others after a move to another device.
+    current: AtomicU32,
 }
 
 impl TensorInner {
@@ -121,7 +121,7 @@ impl TensorInner {
     fn new(array: Array, creator: Option<Creator>) -> TensorInner {
         TensorInner {
             is_free: AtomicBool::new(!array.is_pinned()),
-            present: AtomicU32::new(0),
+            current: AtomicU32::new(0),
             array,
             creator,
             view_base: OnceLock::new(),
@@ -143,7 +143,7 @@ impl TensorInner {
     /// Returns the gradient slot; creates it on first use.
     fn slot(self: &Arc<TensorInner>) -> &Arc<GradientSlot> {
         let new = |array: &Array| Arc::new(GradientSlot::new(Arc::downgrade(self), array.meta(), array.device()));
-        self.details().slot.get_or_init(|| new(self.moved_array(self.present.load(Ordering::Acquire))))
+        self.details().slot.get_or_init(|| new(self.moved_array(self.current.load(Ordering::Acquire))))
     }
 
     fn details(&self) -> &TensorDetails {
@@ -182,7 +182,7 @@ impl Tensor {
         Tensor(Arc::new(TensorInner::new(array, Some((node, index as u32)))))
     }
 
-    /// Creates another tensor of a leaf's value, whose gradients are added to the leaf's slot.
+    /// Creates a tensor that shares the leaf's value and gradient slot.
     pub(crate) fn leaf(array: Array, slot: Option<Arc<GradientSlot>>) -> Tensor {
         let inner = TensorInner::new(array, None);
         if let Some(slot) = slot {
@@ -222,7 +222,7 @@ impl Tensor {
     /// Returns the tensor's array: the elements without history.
     #[inline]
     pub fn array(&self) -> &Array {
-        match self.0.present.load(Ordering::Acquire) {
+        match self.0.current.load(Ordering::Acquire) {
             0 => &self.0.array,
             index => self.0.moved_array(index),
         }
@@ -344,7 +344,7 @@ impl Tensor {
         self.with_creator(|creator| creator.map(|(node, _)| Node(node.clone())))
     }
 
-    /// Returns 0 for a leaf, else its creator's generation plus one.
+    /// Returns 0 for a leaf, otherwise its creator's generation plus one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.with_creator(|creator| creator.map_or(0, |(node, _)| node.generation + 1))

@@ -11,7 +11,7 @@ use pellucid_ir::{DType, Error, Layout, Result, lock};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// The arrays of a tensor after its first one, with one for each device and dtype that the tensor had. References to an
+/// The additional arrays of a moved tensor, one per previous device and dtype. References to an
 /// array stay valid after a move, but its elements may be released. An array is used again when the tensor returns to
 /// its device and dtype, so the list has a second such array only if handles of the first one still exist.
 #[derive(Default)]
@@ -58,14 +58,14 @@ impl TensorInner {
     /// Returns the array of this index.
     #[cold]
     pub(super) fn moved_array(&self, index: u32) -> &Array {
-        self.arrays().nth(index as usize).expect("the present array must be in the list")
+        self.arrays().nth(index as usize).expect("the current array must be in the list")
     }
 
-    /// Makes the array of this index the present one, and releases the memory of the previous one if no other handle
+    /// Makes the array of this index the current one, and releases the memory of the previous one if no other handle
     /// uses it.
-    fn make_present(&self, index: usize) {
+    fn set_current(&self, index: usize) {
         let index = u32::try_from(index).expect("a tensor must have fewer than 2^32 arrays");
-        let before = self.present.swap(index, Ordering::AcqRel);
+        let before = self.current.swap(index, Ordering::AcqRel);
         idle::add_idle_handle(self.moved_array(before).storage());
         if let Some(details) = self.details.get() {
             details.drop_device_copies();
@@ -75,8 +75,8 @@ impl TensorInner {
 
 impl Drop for TensorInner {
     fn drop(&mut self) {
-        let present = *self.present.get_mut() as usize;
-        let is_idle = |(index, _): &(usize, &Array)| *index != present;
+        let current = *self.current.get_mut() as usize;
+        let is_idle = |(index, _): &(usize, &Array)| *index != current;
         self.arrays().enumerate().filter(is_idle).for_each(|(_, array)| array.storage().remove_idle());
     }
 }
@@ -137,7 +137,7 @@ impl Tensor {
         self.0.existing_slot().and_then(|slot| slot.get_untracked())
     }
 
-    /// Writes these bytes to an array of another device or dtype, which becomes the present one.
+    /// Writes the result of `bytes` to an array of `device` and `dtype`, which becomes the current one.
     fn replace_elements(
         &self,
         device: Device,
@@ -173,17 +173,17 @@ impl Tensor {
                 Ok::<usize, Error>(moved.iter().count())
             }
         })?;
-        self.0.make_present(index);
+        self.0.set_current(index);
         if let Some(base) = self.0.view_base.get() {
             base.set_moved();
         }
         Ok(())
     }
 
-    /// Makes this view a view of `base` on its present device, after [`Tensor::to_`] has moved it. The view keeps its
+    /// Makes this view a view of `base` on its current device, after [`Tensor::to_`] has moved it. The view keeps its
     /// layout, and is free if `base` is.
     #[doc(hidden)]
-    pub fn follow_(&self, base: &Tensor) {
+    pub fn move_view_to_base_(&self, base: &Tensor) {
         if self.device() != base.device() {
             let moved = &self.0.details().moved;
             let _moving = moved.lock();
@@ -199,7 +199,7 @@ impl Tensor {
                 view.storage().remove_idle();
             }
             drop(view);
-            self.0.make_present(index);
+            self.0.set_current(index);
         }
         if base.is_free() {
             self.free();
@@ -231,7 +231,7 @@ impl Tensor {
         Err(Error::invalid(op, format!("{reason} (shape {})", self.shape())))
     }
 
-    /// Ends the use of the present array by deferred and captured work of this thread.
+    /// Ends the use of the current array by deferred and captured work of this thread.
     fn prepare_move(&self) {
         // A captured step that uses the array must be recorded again.
         engine::count_requires_grad_change(self.array());

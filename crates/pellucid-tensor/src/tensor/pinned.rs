@@ -8,7 +8,7 @@ use pellucid_ir::Result;
 use std::sync::atomic::Ordering;
 
 impl Tensor {
-    /// Returns whether the tensor is free: an operation with a tensor that is pinned to another device copies it there.
+    /// Returns true if the tensor is free: an operation with a tensor that is pinned to another device copies it there.
     ///
     /// A tensor that is created from host values is free, and so is the result of an operation on free tensors.
     /// [`Tensor::to`] pins a tensor.
@@ -44,7 +44,7 @@ impl Tensor {
         self.array().set_pinned(!is_free);
     }
 
-    /// Returns a copy of the elements on `device`, which `copy` creates if there is none of their present version.
+    /// Returns a copy of the elements on `device`, which `copy` creates if no copy of their current version exists.
     pub(crate) fn device_copy(&self, device: Device, copy: impl FnOnce() -> Result<Array>) -> Result<Array> {
         let version = self.array().storage().version();
         let mut copies = self.0.details().device_copies();

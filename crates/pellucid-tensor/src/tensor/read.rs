@@ -1,4 +1,4 @@
-//! Reads of values by the host. A read runs deferred kernels; while a step is captured it is an error.
+//! Reads of values by the host. A read runs deferred kernels; while a step is captured it returns an error.
 
 use super::Tensor;
 use crate::array::host_vec;

@@ -87,7 +87,7 @@ impl ViewBase {
         self.is_moved.load(Ordering::Relaxed)
     }
 
-    /// Marks that the base tensor, but not its views, has moved to another device. Later recorded writes are errors.
+    /// Marks that the base tensor, but not its views, has moved to another device. Later recorded writes return errors.
     pub(crate) fn set_moved(&self) {
         self.is_moved.store(true, Ordering::Relaxed);
     }
@@ -102,7 +102,7 @@ impl ViewBase {
         self.layout.shape().size()
     }
 
-    /// Marks that an operation that is not a view returned memory of this base. Later recorded writes are errors.
+    /// Marks that an operation that is not a view returned memory of this base. Later recorded writes return errors.
     pub(crate) fn set_opaque(&self) {
         self.is_opaque.store(true, Ordering::Relaxed);
     }
@@ -148,8 +148,8 @@ impl ViewBase {
         self.layout.extent().start
     }
 
-    /// Returns the shape of the base value: the shape of the tensor if it is contiguous, else one axis over its whole
-    /// extent.
+    /// Returns the shape of the base value: the shape of the tensor if it is contiguous, otherwise one axis over its
+    /// entire extent.
     pub(crate) fn shape(&self) -> Shape {
         if self.layout.is_contiguous() { self.layout.shape().clone() } else { [self.layout.extent().len()].into() }
     }

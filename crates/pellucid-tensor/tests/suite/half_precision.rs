@@ -382,7 +382,7 @@ fn check_table(table: Vec<(&'static str, Domain, Call)>) {
                     assert_rounded(&format!("gradient {k} of {what}"), half, g, slope, 1e-5);
                 }
             }
-            // The captured step computes the same bits.
+            // The captured step is bit-identical.
             let narrow: Vec<Tensor> = operands.iter().map(|t| t.to_dtype(half)).collect();
             let inputs: Vec<&Tensor> = narrow.iter().collect();
             let mut step = capture(|x| vec![call(x).unwrap()], &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));

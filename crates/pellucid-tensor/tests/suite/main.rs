@@ -6,7 +6,7 @@
 //! | `table` | one row for each operation, and the driver that runs the rows |
 //! | `autograd` | the graph, backward passes, gradients of any order, errors |
 //! | `pitfalls` | known defects of comparable libraries, one short test each |
-//! | `engine` | eager, lazy and captured execution give the same bits; the contract of `capture` |
+//! | `engine` | eager, lazy and captured execution are bit-identical; the contract of `capture` |
 //! | `tensor` | creation, indexing, printing, operators, promotion |
 //! | `half_precision` | half precision: one rounding for each operation |
 //! | `robustness` | long chains, threads |

@@ -34,7 +34,7 @@ impl ListModel {
     }
 }
 
-impl<'w, A: Atomics + 'w> Words<'w, A> for &[(&'w BorrowWord<A>, bool)] {
+impl<'w, A: Atomics + 'w> BorrowWords<'w, A> for &[(&'w BorrowWord<A>, bool)] {
     fn all(self, mut f: impl FnMut(&'w BorrowWord<A>, bool) -> bool) -> bool {
         self.iter().all(|&(word, writes)| f(word, writes))
     }
@@ -146,8 +146,8 @@ static SLEEPS: AtomicUsize = AtomicUsize::new(0);
 static WOKEN: AtomicUsize = AtomicUsize::new(0);
 
 impl Atomics for Counted {
-    type Holders = AtomicU32;
-    type Writes = AtomicU64;
+    type ReaderCount = AtomicU32;
+    type Version = AtomicU64;
 
     const PATIENCE: usize = Native::PATIENCE;
 

@@ -79,7 +79,7 @@ fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
     values.iter().map(|v| v.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
-/// Checks that the programs of `f` and of its gradients compute the same bits as the evaluator.
+/// Checks that the programs of `f` and of its gradients are bit-identical to the evaluator.
 fn check_programs(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let program = f.uniform_program(DType::F64).unwrap();
     assert_eq!(program.is_row(), f.is_row(), "the program\n{program}\nmust be a row program exactly if {f} is");
@@ -204,7 +204,7 @@ fn integers_and_booleans_have_their_own_arithmetic() {
 
 #[test]
 fn an_unsupported_primitive_is_a_dtype_error() {
-    let refused = |f: &Formula, dtype| match f.uniform_program(dtype) {
+    let rejected = |f: &Formula, dtype| match f.uniform_program(dtype) {
         Err(Error::DTypeMismatch { op, dtypes, help }) => {
             assert_eq!(op, f.name());
             assert_eq!(dtypes, vec![dtype; f.inputs().len()]);
@@ -213,12 +213,12 @@ fn an_unsupported_primitive_is_a_dtype_error() {
         other => panic!("expected an error, got {other:?}"),
     };
     let sine = formula! { sine(x) = x.sin() };
-    assert!(refused(&sine, DType::I32).starts_with("`sin` is not defined for i32"));
-    assert!(refused(formula!(|a, b| a / b), DType::U8).contains("`div`"));
-    assert!(refused(formula!(|a, b| a & b), DType::F32).contains("integers or masks"));
-    assert!(refused(formula!(|x| !x), DType::BF16).contains("`not`"));
-    assert!(refused(formula!(|x| x + 0.5), DType::I64).contains("literal 0.5"));
-    assert!(refused(formula!(|x| -x), DType::Bool).contains("`neg`"));
+    assert!(rejected(&sine, DType::I32).starts_with("`sin` is not defined for i32"));
+    assert!(rejected(formula!(|a, b| a / b), DType::U8).contains("`div`"));
+    assert!(rejected(formula!(|a, b| a & b), DType::F32).contains("integers or masks"));
+    assert!(rejected(formula!(|x| !x), DType::BF16).contains("`not`"));
+    assert!(rejected(formula!(|x| x + 0.5), DType::I64).contains("literal 0.5"));
+    assert!(rejected(formula!(|x| -x), DType::Bool).contains("`neg`"));
     assert!(sine.uniform_program(DType::F16).is_ok(), "an error for one dtype must not affect other dtypes");
     let short = Signature::new([], DType::F32);
     assert!(matches!(sine.program(&short), Err(Error::InvalidArgument { .. })));

@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(layer_norm(), &[x, z, z], &[1e-2]),
         case(formula!(rms_norm(x, gamma; eps) = x / (x.square().row_mean() + eps).sqrt() * gamma), &[x, z], &[1e-2]),
-        case(formula!(standardise(x, mean: per_row, rstd: per_row) = (x - mean) * rstd), &[x, &[0.3], &[1.7]], &[]),
+        case(formula!(standardize(x, mean: per_row, rstd: per_row) = (x - mean) * rstd), &[x, &[0.3], &[1.7]], &[]),
         case(
             formula!(
                 moments(x) = {

@@ -20,10 +20,10 @@ fn a_spliced_program_equals_its_parts() {
     let (a, b) = (program_of(&first, DType::F64), program_of(&second, DType::F64));
     let mut splice = Splice::new(false);
     let values = splice
-        .part(&a, &[2.0].map(Into::into).into_iter().collect(), &[SpliceOperand::Array(7), SpliceOperand::Array(3)])
+        .append(&a, &[2.0].map(Into::into).into_iter().collect(), &[SpliceOperand::Array(7), SpliceOperand::Array(3)])
         .unwrap();
     let inputs = [SpliceOperand::Value(values[0]), SpliceOperand::Array(3), SpliceOperand::Value(values[1])];
-    let read = splice.part(&b, &[0.5].map(Into::into).into_iter().collect(), &inputs).unwrap();
+    let read = splice.append(&b, &[0.5].map(Into::into).into_iter().collect(), &inputs).unwrap();
     let spliced = splice.finish("both", &[read[0], values[0]]).unwrap();
     assert_eq!(spliced.arrays, [7, 3]);
     let (x, y) = (vec![0.1, -0.7, 2.0], vec![3.0, 0.25, -1.0]);
@@ -38,7 +38,7 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let f = program_of(formula!(|x, y| (x * y).exp()), DType::F32);
     let mut splice = Splice::new(false);
     let inputs = [SpliceOperand::Array(0), SpliceOperand::Array(1)];
-    let (a, b) = (splice.part(&f, &none(), &inputs).unwrap(), splice.part(&f, &none(), &inputs).unwrap());
+    let (a, b) = (splice.append(&f, &none(), &inputs).unwrap(), splice.append(&f, &none(), &inputs).unwrap());
     assert_eq!(splice.finish("twice", &[a[0], b[0]]).unwrap().program.steps.len(), 2);
 
     // An intermediate value that is stored as f32 and computed in f64 is rounded.
@@ -46,8 +46,8 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let narrow = f.program(&Signature::new([DType::F64], DType::F64).storing([DType::F32])).unwrap();
     let wide = f.program(&Signature::new([DType::F32], DType::F64)).unwrap();
     let mut splice = Splice::new(false);
-    let values = splice.part(narrow, &none(), &[SpliceOperand::Array(0)]).unwrap();
-    let read = splice.part(wide, &none(), &[SpliceOperand::Value(values[0])]).unwrap();
+    let values = splice.append(narrow, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let read = splice.append(wide, &none(), &[SpliceOperand::Value(values[0])]).unwrap();
     let both = splice.finish("both", &read).unwrap().program;
     let x = 0.7f64;
     assert_eq!(run_program(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
@@ -55,8 +55,8 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     // bf16 is computed in f32: the intermediate value is rounded by an instruction, the result by the store.
     let f = program_of(formula!(|x| x + 1.0), DType::BF16);
     let mut splice = Splice::new(false);
-    let values = splice.part(&f, &none(), &[SpliceOperand::Array(0)]).unwrap();
-    let read = splice.part(&f, &none(), &[SpliceOperand::Value(values[0])]).unwrap();
+    let values = splice.append(&f, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let read = splice.append(&f, &none(), &[SpliceOperand::Value(values[0])]).unwrap();
     let ops: Vec<Op> = splice.finish("both", &read).unwrap().program.steps.iter().map(|s| s.op).collect();
     assert_eq!(ops, [Op::Binary(Binary::Add), Op::Round(DType::BF16), Op::Binary(Binary::Add)]);
 }
@@ -73,9 +73,9 @@ fn rows_come_before_and_after_maps() {
     );
     let scale = program_of(formula!(|x, y| x * y), DType::F64);
     let mut splice = Splice::new(true);
-    let a = splice.part(&square, &none(), &[SpliceOperand::Array(0)]).unwrap();
-    let b = splice.part(&softmax, &none(), &[SpliceOperand::Value(a[0])]).unwrap();
-    let c = splice.part(&scale, &none(), &[SpliceOperand::Value(b[0]), SpliceOperand::Value(a[0])]).unwrap();
+    let a = splice.append(&square, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let b = splice.append(&softmax, &none(), &[SpliceOperand::Value(a[0])]).unwrap();
+    let c = splice.append(&scale, &none(), &[SpliceOperand::Value(b[0]), SpliceOperand::Value(a[0])]).unwrap();
     let both = splice.finish("all", &c).unwrap().program;
     assert!(both.is_row());
     let x = vec![0.5, -1.0, 2.0, 0.0];
@@ -88,9 +88,9 @@ fn rows_come_before_and_after_maps() {
 fn splices_that_would_change_a_value_are_errors() {
     let add = |dtype| program_of(formula!(|x| x + 1), dtype);
     let mut splice = Splice::new(false);
-    let values = splice.part(&add(DType::I8), &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let values = splice.append(&add(DType::I8), &none(), &[SpliceOperand::Array(0)]).unwrap();
     assert!(
-        splice.part(&add(DType::I8), &none(), &[SpliceOperand::Value(values[0])]).is_err(),
+        splice.append(&add(DType::I8), &none(), &[SpliceOperand::Value(values[0])]).is_err(),
         "splicing must fail because the intermediate i8 value would wrap"
     );
 
@@ -98,9 +98,9 @@ fn splices_that_would_change_a_value_are_errors() {
     let sum = program_of(formula!(|x| x - x.row_sum()), DType::F64);
     let mut splice = Splice::new(true);
     let values =
-        splice.part(&program_of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
+        splice.append(&program_of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
     assert!(
-        splice.part(&sum, &none(), &[SpliceOperand::Value(values[0])]).is_err(),
+        splice.append(&sum, &none(), &[SpliceOperand::Value(values[0])]).is_err(),
         "splicing must fail because a row of one value cannot be reduced"
     );
 }

@@ -140,7 +140,10 @@ fn formulas_call_formulas() {
 fn misuse_panics_with_a_help_text() {
     let message = |f: fn()| *catch_unwind(f).unwrap_err().downcast::<String>().unwrap();
     let kinds = message(|| drop(Formula::new("f", &[Input::MASK], 0, |c, _| vec![c[0].exp()])));
-    assert!(kinds.contains("`exp` takes a number, but it is given a mask") && kinds.contains("to_number()"), "{kinds}");
+    assert!(
+        kinds.contains("the operand of `exp` must be a number, got a mask") && kinds.contains("to_number()"),
+        "{kinds}"
+    );
     let mixed = message(|| drop(Formula::new("f", &[Input::NUMBER, Input::INDEX], 0, |x, _| vec![x[0] + x[1]])));
     assert!(mixed.contains("a number and an index"), "{mixed}");
     let outside = message(|| {
@@ -162,11 +165,11 @@ fn misuse_panics_with_a_help_text() {
         Formula::new("twice", &[Input::NUMBER], 1, |x, k| vec![k[0] * x[0]])
     }
     let inputs = message(|| _ = formula!(|a, b| twice().call(&[a, b], &[])[0]));
-    assert_eq!(inputs, "formula `twice`: needs 1 inputs, got 2");
+    assert_eq!(inputs, "formula `twice`: expected 1 inputs, got 2");
     let parameters = message(|| drop(twice().evaluate(&[&[1.0]], &[])));
-    assert_eq!(parameters, "formula `twice`: needs 1 parameters, got 0");
+    assert_eq!(parameters, "formula `twice`: expected 1 parameters, got 0");
     let elements = message(|| drop(twice().evaluate_row(&[&[1.0]], &[2.0], 2)));
-    assert_eq!(elements, "formula `twice`: input 0 needs 2 elements, got 1");
+    assert_eq!(elements, "formula `twice`: input 0 must have 2 elements, got 1");
     // A panic does not affect the construction of the next formula.
     assert_eq!(text(formula!(|x| x + 1)), "x + 1");
 }

@@ -33,18 +33,18 @@ impl ResultProgram {
         let Some((program, params)) = applied else { return Ok(vec![result]) };
         let others = others.iter().map(|o| SpliceOperand::Array(self.arrays.number(o)));
         let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(others).collect();
-        self.splice.part(program, params, &inputs).map_err(Some)
+        self.splice.append(program, params, &inputs).map_err(Some)
     }
 
-    /// Adds the program of the reader, and returns its values.
-    fn add_reader(
+    /// Adds the program of the consumer, and returns its values.
+    fn add_consumer(
         &mut self,
         pair: &LaunchPair<'_>,
         produced: &[SplicedValue],
     ) -> Result<Vec<SplicedValue>, FusionRefusal> {
-        let (program, params) = map_of(pair.reader.launch)?;
-        let inputs = pair.sources(&pair.reader.inputs, produced, &mut self.arrays)?;
-        self.splice.part(&program, &params, &inputs).map_err(Some)
+        let (program, params) = map_of(pair.consumer.launch)?;
+        let inputs = pair.sources(&pair.consumer.inputs, produced, &mut self.arrays)?;
+        self.splice.append(&program, &params, &inputs).map_err(Some)
     }
 
     /// Returns the program with these results, and its arrays except the result of the producer.
@@ -64,15 +64,15 @@ impl ResultProgram {
 impl LaunchPair<'_> {
     /// Fuses a map into the other inputs of the finishing program of a reduction.
     pub(super) fn fuse_into_finish(&self, reduce: &Reduce, finish: &Arc<Program>) -> Result<Launch, FusionRefusal> {
-        let LaunchPair { maker, reader, .. } = self;
-        map_of(maker.launch)?;
-        let mut fused = ResultProgram::new(&reader.outputs[0]);
+        let LaunchPair { producer, consumer, .. } = self;
+        map_of(producer.launch)?;
+        let mut fused = ResultProgram::new(&consumer.outputs[0]);
         fused.splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
         let produced = self.splice_producer(&mut fused.splice, &mut fused.arrays)?;
-        let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+        let (reduced, finishing) = consumer.inputs.split_at(reduce.program.inputs.len());
         let mut inputs = vec![SpliceOperand::Array(0)];
         inputs.extend(self.sources(finishing, &produced, &mut fused.arrays)?);
-        let read = fused.splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
+        let read = fused.splice.append(finish, &reduce.finish_params, &inputs).map_err(Some)?;
         let (outputs, values) = self.outputs(&produced, read);
         let (spliced, others) = fused.finish(&values)?;
         Ok(self.with_finish(reduce, spliced, (reduced, others), outputs))
@@ -80,18 +80,18 @@ impl LaunchPair<'_> {
 
     /// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
     pub(super) fn fuse_finish(&self, reduce: &Reduce, wide: bool) -> Result<Launch, FusionRefusal> {
-        map_of(self.reader.launch)?;
+        map_of(self.consumer.launch)?;
         let accumulator = match reduce.op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
             _ => reduce.program.outputs[0].compute,
         };
         let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
-        let mut fused = ResultProgram::new(&self.maker.outputs[0]);
+        let mut fused = ResultProgram::new(&self.producer.outputs[0]);
         let result = fused.splice.load_as(0, load, reduce.output);
-        let (reduced, finishing) = self.maker.inputs.split_at(reduce.program.inputs.len());
+        let (reduced, finishing) = self.producer.inputs.split_at(reduce.program.inputs.len());
         let applied = reduce.finish.as_ref().map(|finish| (finish, &reduce.finish_params));
         let produced = fused.add_applied(applied, result, finishing)?;
-        let read = fused.add_reader(self, &produced)?;
+        let read = fused.add_consumer(self, &produced)?;
         let (outputs, values) = self.outputs(&produced, read);
         let (spliced, others) = fused.finish(&values)?;
         let is_result_alone = others.is_empty() && outputs.len() == 1;
@@ -103,14 +103,14 @@ impl LaunchPair<'_> {
 
     /// Fuses a map on the result of a matrix product into its epilogue.
     pub(super) fn fuse_epilogue(&self, product: &MatMul) -> Result<Launch, FusionRefusal> {
-        let FusionSide { launch, space, inputs, .. } = &self.maker;
-        map_of(self.reader.launch)?;
+        let FusionSide { launch, space, inputs, .. } = &self.producer;
+        map_of(self.consumer.launch)?;
         let (layout, dtype) = (Layout::contiguous(space.clone()), product.product_dtype(launch.inputs[0].dtype));
         let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
         let product_value = fused.splice.load(0, dtype);
         let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));
         let produced = fused.add_applied(applied, product_value, &inputs[2..])?;
-        let read = fused.add_reader(self, &produced)?;
+        let read = fused.add_consumer(self, &produced)?;
         let (outputs, values) = self.outputs(&produced, read);
         let (spliced, others) = fused.finish(&values)?;
         let inputs = launch.inputs[..2].iter().cloned().chain(others).collect();

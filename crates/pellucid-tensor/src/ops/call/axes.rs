@@ -82,13 +82,13 @@ impl Axes {
 
 /// Returns an error if the rank exceeds the maximum of reductions.
 pub(in crate::ops) fn check_reduction_rank(op: &'static str, shape: &Shape) -> Result<()> {
-    let most = AxisSet::MAX_RANK;
-    if shape.rank() <= most {
+    let max_rank = AxisSet::MAX_RANK;
+    if shape.rank() <= max_rank {
         return Ok(());
     }
     Err(Error::invalid(
         op,
-        format!("the input must have at most {most} axes, got {}; flatten() some of them", shape.rank()),
+        format!("the input must have at most {max_rank} axes, got {}; flatten() some of them", shape.rank()),
     ))
 }
 

@@ -40,7 +40,9 @@ pub(in crate::ops) fn floats(op: &'static str, operands: &[&Tensor]) -> Result<(
 pub(in crate::ops) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor) -> Result<()> {
     match values.dtype() == x.dtype() {
         true => Ok(()),
-        false => Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values need the tensor's dtype; use to_dtype()")),
+        false => {
+            Err(Error::dtypes(op, [x.dtype(), values.dtype()], "values must have the tensor's dtype; use to_dtype()"))
+        }
     }
 }
 
@@ -62,7 +64,9 @@ pub(in crate::ops) fn mask_dtype(op: &'static str, mask: &Tensor) -> Result<()> 
 pub(in crate::ops) fn index_dtype(op: &'static str, index: &Tensor) -> Result<()> {
     match index.dtype().is_int() {
         true => Ok(()),
-        false => Err(Error::dtypes(op, [index.dtype()], "indices need an integer dtype; use to_dtype(DType::I64)")),
+        false => {
+            Err(Error::dtypes(op, [index.dtype()], "indices must have an integer dtype; use to_dtype(DType::I64)"))
+        }
     }
 }
 

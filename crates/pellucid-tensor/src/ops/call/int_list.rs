@@ -37,7 +37,7 @@ impl std::ops::Deref for IntList {
 }
 
 impl IntList {
-    /// Returns the numbers as counts; an error names the operation and the first negative number.
+    /// Returns the integers as counts; an error names the operation and the first negative number.
     pub(in crate::ops) fn counts(&self, op: &'static str) -> Result<SmallVec<[usize; 6]>> {
         let count =
             |&n: &isize| usize::try_from(n).map_err(|_| Error::invalid(op, format!("counts must be ≥ 0, got {n}")));
@@ -54,12 +54,12 @@ impl IntList {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
-            let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}; give the others");
+            let reason = format!("lengths must be ≥ 0, with at most one -1, got {dims:?}; specify the others");
             return Err(Error::invalid(op, reason));
         }
         let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
         if open == 1 && known == 0 {
-            let reason = format!("the length -1 cannot be inferred beside a length of 0, got {dims:?}");
+            let reason = format!("a length of -1 cannot be inferred if another length is 0, got {dims:?}");
             return Err(Error::invalid(op, reason));
         }
         let rest = size.checked_div(known).unwrap_or(0);

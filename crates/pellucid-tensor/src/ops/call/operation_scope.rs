@@ -33,7 +33,7 @@ impl Drop for OperationScope {
     }
 }
 
-/// Returns the name of the operation that was called, or `op` outside of operations.
+/// Returns the name of the operation that was called, or `op` outside operations.
 #[inline]
 pub(crate) fn outermost_operation(op: &'static str) -> &'static str {
     OUTERMOST.get().unwrap_or(op)

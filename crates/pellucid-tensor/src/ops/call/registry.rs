@@ -1,7 +1,7 @@
 //! The registry of operations: one entry for every public operation, which its definition states. It contains the
 //! autocast policy of the operation.
 //!
-//! `#[tensor_method]` and `#[operation]` define the entry beside the function, as a constant of [`Entries`].
+//! `#[tensor_method]` and `#[operation]` define the entry next to the function, as a constant of [`Entries`].
 //! [`registry!`] exports functions from `ops` and lists their entries. A function without an entry cannot be listed,
 //! and a method of `Tensor` whose function is not exported does not compile.
 

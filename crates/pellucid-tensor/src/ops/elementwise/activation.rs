@@ -30,13 +30,13 @@ unary! {
     /// Computes max(x, 0) + min(α·(e^(x/α) − 1), 0) (Barron 2017).
     celu(x; alpha) = x.gt(0.0).select(x, alpha * (x.min(0.0) / alpha).exp_m1()),
         d x = g * x.gt(0.0).select(1.0, (negative_part(x) / alpha).exp());
-    /// Computes λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
+    /// Computes λ·elu(x) with the constants of self-normalizing networks (Klambauer et al. 2017).
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
     /// [`ndtr`](crate::ops::ndtr()).
     gelu(x) = {
-        // Beyond 40, Φ is 0 or 1, also in `f64`.
+        // Beyond 40, Φ is 0 or 1, even in `f64`.
         let is_far = x.abs().gt(40.0);
         let u = is_far.select(0.0, x);
         is_far.select(x * x.gt(0.0).to_number(), u * u.ndtr())
@@ -44,7 +44,7 @@ unary! {
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
     gelu_tanh(x) = {
-        // Beyond 32 the sigmoid is 0 or 1, also in `f64`. Powers of a large x would overflow.
+        // Beyond 32 the sigmoid is 0 or 1, even in `f64`. Powers of a large x would overflow.
         let is_far = x.abs().gt(32.0);
         let u = is_far.select(0.0, x);
         let v = 1.5957691216057308 * (u + 0.044715 * u * u * u);
@@ -73,8 +73,8 @@ unary! {
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
     /// Computes ln(1 + e^(βx))/β, and x where βx exceeds t: relu with a corner rounded over a width of 1/β.
     softplus_beta(x; beta, t) = {
-        let steep = beta * x;
-        steep.gt(t).select(x, (steep.max(0.0) + (-steep.abs()).exp().ln_1p()) / beta)
+        let safe_l = beta * x;
+        safe_l.gt(t).select(x, (safe_l.max(0.0) + (-safe_l.abs()).exp().ln_1p()) / beta)
     },
         d x = g * (beta * x).gt(t).select(1.0, (beta * x).sigmoid());
     /// Computes ln sigmoid(x) = −softplus(−x), stable for large |x|.

@@ -50,10 +50,10 @@ fn airy_negative(x: Expr) -> Expr {
     let zeta = -x * root * (2.0 / 3.0);
     let z = zeta.recip();
     let s = z * z;
-    let of_sine = 1.0 + s * polynomial(&AFN, s) / monic_polynomial(&AFD, s);
-    let of_cosine = z * polynomial(&AGN, s) / monic_polynomial(&AGD, s);
+    let sine_factor = 1.0 + s * polynomial(&AFN, s) / monic_polynomial(&AFD, s);
+    let cosine_factor = z * polynomial(&AGN, s) / monic_polynomial(&AGD, s);
     let phase = zeta + FRAC_PI_4;
-    PI.sqrt().recip() * (phase.sin() * of_sine - phase.cos() * of_cosine) / root.sqrt()
+    PI.sqrt().recip() * (phase.sin() * sine_factor - phase.cos() * cosine_factor) / root.sqrt()
 }
 
 /// Computes Ai. Each branch reads only arguments of its own range, as the unused branches must not produce NaN
@@ -87,7 +87,8 @@ fn airy_slope(x: Expr) -> Expr {
 /// Computes Ai(x), the Airy function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
 ///
 /// For x < 0, the phase ⅔·|x|^(3/2) is rounded to the dtype, as in PyTorch. The error relative to the amplitude is at
-/// most 2ε·|x|^(3/2), where ε is the unit in the last place of 1: a result in `f32` has no digits from about −3e4 on.
+/// most 2ε·|x|^(3/2), where ε is the unit in the last place of 1: a result in `f32` has no correct digits for x below
+/// about −3e4.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.

@@ -199,8 +199,8 @@ pub fn where_<'a>(
         let is_mask = |x: &TensorOrScalar<'a>| x.tensor().is_some_and(|x| x.dtype() == DType::Bool);
         let help = match is_mask(&a) || is_mask(&b) {
             true => {
-                "the condition is no bool tensor, but another argument is: the condition comes first in \
-                 ops::where_(condition, x, y), and second in x.where_(condition, y)"
+                "the condition must be a bool tensor; it is the first argument of ops::where_(condition, x, y), \
+                 and the second in x.where_(condition, y)"
             }
             false => "the condition must be a bool tensor; compare with ne(0)",
         };

@@ -42,7 +42,7 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let (u, least, most) = match (a.dtype(), b.dtype()) {
+    let (u, spacing, max_finite) = match (a.dtype(), b.dtype()) {
         (DType::F64, DType::F64) => (f64::EPSILON / 2.0, f64::from_bits(1), f64::MAX),
         (DType::F32, DType::F32) => (f64::from(f32::EPSILON) / 2.0, f64::from(f32::from_bits(1)), f64::from(f32::MAX)),
         _ => {
@@ -54,24 +54,24 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         }
     };
     let formula = formula! {
-        static nextafter(a, b; u, least, most, low, high) = {
+        static nextafter(a, b; u, spacing, max_finite, low, high) = {
             let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
             let more = u + u * u * 2.0;
-            // Half a unit in the last place may underflow: subnormals have spacing `least`, the others are scaled
+            // Half a unit in the last place may underflow: subnormals have spacing `spacing`, the others are scaled
             // by 1/u.
             let neighbour_of_large = a + towards * (more * size);
             let scaled = u * (a / u + towards * (more * (size / u)));
-            let near = size.le(low).select(a + towards * least, scaled);
+            let near = size.le(low).select(a + towards * spacing, scaled);
             let next = size.ge(high).select(neighbour_of_large, near);
-            let finite = size.eq(f64::INFINITY).select(most.copysign(a), next);
+            let finite = size.eq(f64::INFINITY).select(max_finite.copysign(a), next);
             let number = a.eq(b).select(b, finite);
             (a.is_nan() | b.is_nan()).select(a + b, number)
         };
         d a = g;
         d b = g * 0.0;
     };
-    let low = 0.5 / u * least;
-    map(formula, &[a, b], &[u.into(), least.into(), most.into(), low.into(), (low / u).into()])
+    let low = 0.5 / u * spacing;
+    map(formula, &[a, b], &[u.into(), spacing.into(), max_finite.into(), low.into(), (low / u).into()])
 }
 
 /// Runs Euclid's algorithm until one argument is 0 (Elements VII): no pair of `i64` needs more than 92 divisions.

@@ -33,10 +33,11 @@ pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
     }
     // The dtype of the computation, the smallest number whose magnitude implies an integer, and the largest power of
     // 10.
-    let (integers_from, most) = if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
-    let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(most)));
+    let (integers_from, max_decimals) =
+        if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
+    let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(max_decimals)));
     match decimals {
-        decimals if decimals > most => copy(x),
+        decimals if decimals > max_decimals => copy(x),
         0.. => {
             let decimals = formula! {
                 static around(x; scale, integers_from) = {
@@ -47,7 +48,7 @@ pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
             };
             map(decimals, &[x], &[scale, integers_from.into()])
         }
-        decimals if decimals < -most => {
+        decimals if decimals < -max_decimals => {
             let zeros = formula! {
                 static around(x) = x.is_finite().select(x * 0.0, x);
                 d x = g * 0.0;

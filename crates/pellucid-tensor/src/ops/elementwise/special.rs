@@ -143,11 +143,11 @@ fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor,
     map(formula, &[parameter, x], &[])
 }
 
-/// Computes ln(z / (1 − z)) of z = x limited to [eps, 1 − eps]: PyTorch's `logit` with `eps`. The derivative outside of
+/// Computes ln(z / (1 − z)) of z = x limited to [eps, 1 − eps]: PyTorch's `logit` with `eps`. The derivative outside
 /// these bounds is 0.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an eps outside of [0, ½]; [`Error::DTypeMismatch`] for a dtype that the formula is
+/// [`Error::InvalidArgument`] for an eps outside [0, ½]; [`Error::DTypeMismatch`] for a dtype that the formula is
 /// not defined for.
 #[doc(alias = "logit")]
 #[tensor_method]
@@ -174,7 +174,7 @@ pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
     apply_with_parameter("zeta", formula! { static zeta(s, q) = q.zeta(s); }, s, q)
 }
 
-/// Computes the regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
+/// Computes the regularized lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
 ///
 /// This is SciPy's `gammainc`. a and x broadcast. The derivative with respect to x is the density xᵃ⁻¹e⁻ˣ / Γ(a).
 ///
@@ -185,7 +185,7 @@ pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     apply_with_parameter("igamma", formula! { static igamma(a, x) = x.igamma(a).0; }, a, x)
 }
 
-/// Computes 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
+/// Computes 1 − P(a, x), the regularized upper incomplete gamma function (see [`igamma`]), accurate where it is small.
 ///
 /// # Errors
 /// The errors of [`igamma`].

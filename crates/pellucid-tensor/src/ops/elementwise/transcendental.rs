@@ -9,7 +9,7 @@ unary! {
     exp2(x) = x.exp2(), autocast = Single;
     /// Computes eˣ − 1, accurate near 0.
     expm1(x) = x.exp_m1(), autocast = Single;
-    /// Computes the cube root ∛x, also of negative numbers. The derivative at 0 is ∞.
+    /// Computes the cube root ∛x, even of negative numbers. The derivative at 0 is ∞.
     cbrt(x) = {
         // A step of Newton's method removes the error of the power.
         let y = (x.abs().ln() * (1.0 / 3.0)).exp().copysign(x);
@@ -60,7 +60,7 @@ unary! {
     atanh(x) = x.atanh();
     /// Computes the error function 2/√π ∫₀ˣ e^(−t²) dt.
     erf(x) = x.erf();
-    /// Computes 1 − erf(x), within 4 ULP, also for large x. The derivative −2/√π·e^(−x²) is within 4 + x² ULP.
+    /// Computes 1 − erf(x), within 4 ULP, even for large x. The derivative −2/√π·e^(−x²) is within 4 + x² ULP.
     erfc(x) = x.erfc();
     /// Computes the inverse of `erf`, for |x| < 1.
     erfinv(x) = x.erfinv(), autocast = Single;

@@ -23,9 +23,9 @@ impl FormulaDerivative {
     /// Returns the application; `result` is the shape of its first result.
     #[inline]
     fn call<'a>(&'a self, result: &'a Shape) -> FormulaCall<'a> {
-        let FormulaDerivative { formula, params, rows, sum, number, .. } = self;
+        let FormulaDerivative { formula, params, rows, sum, compute_dtype, .. } = self;
         let shape = self.shape.as_deref().unwrap_or(result);
-        FormulaCall { formula, params, shape, rows: *rows, sum: *sum, number: *number }
+        FormulaCall { formula, params, shape, rows: *rows, sum: *sum, compute_dtype: *compute_dtype }
     }
 }
 
@@ -140,9 +140,9 @@ impl<'a> FormulaCall<'a> {
         // Too many inputs for one request have separate parts, even inputs of full shape. Their gradients need no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
-        let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
+        let compute_dtype = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
         // The gradient has one value per element, even if all tensors that the formula reads have one value per row.
-        let call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
+        let call = FormulaCall { formula: &gradient.formula, sum, compute_dtype, ..*self };
         let is_recorded = is_grad_enabled();
         if !is_recorded && self.sum.is_none() {
             return call.apply_to_arrays(part, saved, grads, wanted);

@@ -146,7 +146,7 @@ impl EvaluationPoint<'_> {
             shape: self.shape,
             rows: AxisSet::default(),
             sum,
-            number: None,
+            compute_dtype: None,
         }
         .run_gradient(&arrays, None)?;
         let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 4]>>(), terms);

@@ -14,8 +14,8 @@ pub(super) struct FormulaDerivative {
     pub(super) rows: AxisSet,
     /// The axes over which the result is summed; they keep length 1.
     pub(super) sum: Option<AxisSet>,
-    /// The dtype of numbers, unless it is the promoted dtype of the inputs.
-    pub(super) number: Option<DType>,
+    /// The dtype in which the formula is computed, unless it is the promoted dtype of the inputs.
+    pub(super) compute_dtype: Option<DType>,
     /// The inputs for which backward may compute gradients. The inputs of full shape are `together`: one formula
     /// computes their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `separate`:
     /// its own formula computes a gradient, which is then summed.

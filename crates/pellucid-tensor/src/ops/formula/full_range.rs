@@ -1,7 +1,7 @@
-//! Norms and deviations over the whole range of a dtype.
+//! Norms and deviations over the full range of a dtype.
 //!
 //! The sum of squares of a row overflows or underflows where its root is representable. The formulas of this file
-//! finish such a sum s, which a kernel without further measures has computed. A row whose sum is neither infinite nor
+//! finish such a sum s, which a plain kernel has computed. A row whose sum is neither infinite nor
 //! small keeps it: the plain definition computes the result, and the row is not read again. Any other row is scaled
 //! so that no square over- or underflows, and summed again: by a power of two, which is exact, or in a norm of another
 //! order than 2 by its largest magnitude, or its smallest if p < 0.
@@ -36,45 +36,54 @@ struct FloatLimits {
     /// Half a unit in the last place of 1.
     epsilon: f64,
     /// The smallest sum that no underflow of its terms affects.
-    low: f64,
+    min_exact_sum: f64,
     /// The largest exponent of a scale.
-    most: f64,
+    max_scale_exponent: f64,
     /// A sum s is moderate, with derivatives of several orders in range, if neither s nor 1/s is above this number.
-    moderate: f64,
+    max_moderate_sum: f64,
 }
 
 impl FloatLimits {
-    /// Returns the limits of numbers of a dtype, `f32` or `f64`.
-    fn new(number: DType) -> FloatLimits {
+    /// Returns the limits of a dtype, `f32` or `f64`.
+    fn new(dtype: DType) -> FloatLimits {
         // Rounding a subnormal term loses half of the smallest number. All terms together lose less than half a unit in
-        // the last place of `low`, for rows of up to 2²⁵ elements in `f32` and 2⁴¹ in `f64`.
-        match number {
-            DType::F64 => {
-                FloatLimits { epsilon: 2f64.powi(-53), low: 2f64.powi(-980), most: 1022.0, moderate: 2f64.powi(300) }
-            }
-            _ => FloatLimits { epsilon: 2f64.powi(-24), low: 2f64.powi(-100), most: 126.0, moderate: 2f64.powi(40) },
+        // the last place of `min_exact_sum`, for rows of up to 2²⁵ elements in `f32` and 2⁴¹ in `f64`.
+        match dtype {
+            DType::F64 => FloatLimits {
+                epsilon: 2f64.powi(-53),
+                min_exact_sum: 2f64.powi(-980),
+                max_scale_exponent: 1022.0,
+                max_moderate_sum: 2f64.powi(300),
+            },
+            _ => FloatLimits {
+                epsilon: 2f64.powi(-24),
+                min_exact_sum: 2f64.powi(-100),
+                max_scale_exponent: 126.0,
+                max_moderate_sum: 2f64.powi(40),
+            },
         }
     }
 
-    /// Applies a row formula of inputs, of which the last are sums, with the parameters `low`, `most` and `params`.
+    /// Applies a row formula of inputs, of which the last are sums, with the parameters `low`, `max_exponent` and
+    /// `params`.
     fn apply(&self, formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
-        let own = [self.low, self.most].map(Scalar::from);
-        let params: SmallVec<[Scalar; 4]> = own.iter().chain(params).copied().collect();
+        let limits = [self.min_exact_sum, self.max_scale_exponent].map(Scalar::from);
+        let params: SmallVec<[Scalar; 4]> = limits.iter().chain(params).copied().collect();
         apply_rows_in(formula, inputs, &params, axes, inputs.last().map(|sums| sums.dtype()))
     }
 
     /// Returns true if the sums can be read, and no underflow or overflow affects any of them.
-    fn are_usual(&self, sums: &Tensor) -> Result<bool> {
-        are_within(sums, [self.low, f64::MAX], false)
+    fn are_in_range(&self, sums: &Tensor) -> Result<bool> {
+        are_within(sums, [self.min_exact_sum, f64::MAX], false)
     }
 
-    /// Returns true if the sums can be read, and neither a sum nor its inverse is above `moderate`.
+    /// Returns true if the sums can be read, and neither a sum nor its inverse is above `max_moderate_sum`.
     fn are_moderate(&self, sums: &Tensor) -> Result<bool> {
-        are_within(sums, [self.moderate.recip(), self.moderate], false)
+        are_within(sums, [self.max_moderate_sum.recip(), self.max_moderate_sum], false)
     }
 }
 
-/// Returns true if the elements of x can be read, and the magnitudes of all are finite numbers from `low` to `high`, or
+/// Returns true if the elements of x can be read, and the magnitudes of all are finite and from `low` to `high`, or
 /// 0 if `with_zeros`.
 fn are_within(x: &Tensor, [low, high]: [f64; 2], with_zeros: bool) -> Result<bool> {
     fn none<T: Element + Pod>(x: &Tensor, is_outside: impl Fn(T) -> bool) -> Result<bool> {
@@ -91,32 +100,33 @@ fn are_within(x: &Tensor, [low, high]: [f64; 2], with_zeros: bool) -> Result<boo
     }
 }
 
-/// Returns the mask of the rows whose sum needs no further measures.
-fn is_usual(s: Expr, low: Expr) -> Expr {
+/// Returns the mask of the rows whose sum needs no rescaling.
+fn is_in_range(s: Expr, low: Expr) -> Expr {
     s.is_finite() & s.ge(low)
 }
 
 /// Returns two powers of two: the scale with which the largest magnitude of the row becomes about 1, and its inverse.
-fn scales(x: Expr, most: Expr) -> (Expr, Expr) {
+fn scales(x: Expr, max_exponent: Expr) -> (Expr, Expr) {
     let largest = x.abs().row_max();
-    let exponent = largest.gt(0.0).select(largest, 1.0).log2().floor().clamp(-most, most);
+    let exponent = largest.gt(0.0).select(largest, 1.0).log2().floor().clamp(-max_exponent, max_exponent);
     ((-exponent).exp2(), exponent.exp2())
 }
 
 /// Returns Σ (u − mean)² of the row of scaled elements u = x·scale, and the inverse of the scale.
-fn scaled_squares(x: Expr, most: Expr) -> (Expr, Expr) {
-    let (down, up) = scales(x, most);
+fn scaled_squares(x: Expr, max_exponent: Expr) -> (Expr, Expr) {
+    let (down, up) = scales(x, max_exponent);
     let u = x * down;
     let d = u - u.row_mean();
     ((d * d).row_sum(), up)
 }
 
-/// Finishes the sums s of rows over `axes`, without history: by `plain`, or by `formula` from `rows`, s and `params`.
+/// Computes results from the sums s of rows over `axes`, without history: by `plain`, or by `formula` from `rows`, s
+/// and `params`.
 ///
-/// The results of both are the same if all sums are usual. `plain` is faster, but requires that the sums can be read. A
-/// GPU always uses it, because a shader reads the rows of a skipped phase too. Also returns true if all sums are known
-/// to be moderate, or on a GPU.
-fn finish(
+/// The results of both are the same if all sums are in range. `plain` is faster, but requires that the sums can be
+/// read. A GPU always uses it, because a shader also reads the rows of a skipped phase. Also returns true if all sums
+/// are known to be moderate, or on a GPU.
+fn finish_sums(
     rows: &[&Tensor],
     s: &Tensor,
     plain: impl FnOnce(&Tensor) -> Result<Tensor>,
@@ -126,7 +136,7 @@ fn finish(
 ) -> Result<(Tensor, bool)> {
     let limits = FloatLimits::new(s.dtype());
     let is_moderate = !s.device().is_cpu() || limits.are_moderate(s)?;
-    if is_moderate || limits.are_usual(s)? {
+    if is_moderate || limits.are_in_range(s)? {
         return Ok((plain(s)?, is_moderate));
     }
     Ok((limits.apply(formula, &[rows, &[s]].concat(), params, axes)?, false))
@@ -158,7 +168,7 @@ fn record_square_root(
                 };
             };
             let limits = FloatLimits::new(s.dtype());
-            let ends = [limits.moderate.recip().into(), limits.moderate.into()];
+            let ends = [limits.max_moderate_sum.recip().into(), limits.max_moderate_sum.into()];
             let constants = map_all(constants, &[s, &y], &ends)?;
             record_result(relative, &[inputs, &[&constants[0]]].concat(), params, reduced, &constants[1])?
         }
@@ -168,16 +178,16 @@ fn record_square_root(
 
 /// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. Half precision gives `f32`.
 pub(in crate::ops) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
-    let (rows, number, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
+    let (rows, compute_dtype, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
     if p == 2.0 {
-        let squares = &map_sum(square(), &[rows], &[], axes, number)?;
-        let finished = finish(&[rows], squares, square_root, euclidean_norm(), &[], axes)?;
+        let squares = &map_sum(square(), &[rows], &[], axes, compute_dtype)?;
+        let finished = finish_sums(&[rows], squares, square_root, euclidean_norm(), &[], axes)?;
         return record_square_root(&[x], squares, finished, [square(), relative_square()], &[], reduced);
     }
     let params = [p.into(), (1.0 / p).into()];
     let [order, inverse] = params.each_ref().map(std::slice::from_ref);
-    let powers = &map_sum(power::absolute_power(p), &[rows], order, axes, number)?;
-    let (y, _) = finish(&[rows], powers, |s| map(power::root(), &[s], inverse), power_norm(p), &params, axes)?;
+    let powers = &map_sum(power::absolute_power(p), &[rows], order, axes, compute_dtype)?;
+    let (y, _) = finish_sums(&[rows], powers, |s| map(power::root(), &[s], inverse), power_norm(p), &params, axes)?;
     let sum = record_result(power::relative_power(p), &[x, &y], order, reduced, &y)?;
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
@@ -191,7 +201,8 @@ pub(in crate::ops) fn signed_norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<T
     let params = [p.into(), (1.0 / p).into()];
     let [order, inverse] = params.each_ref().map(std::slice::from_ref);
     let powers = &map_sum(power::signed_power(p), &[rows], order, axes, None)?;
-    let (y, _) = finish(&[rows], powers, |s| map(power::root(), &[s], inverse), signed_power_norm(p), &params, axes)?;
+    let (y, _) =
+        finish_sums(&[rows], powers, |s| map(power::root(), &[s], inverse), signed_power_norm(p), &params, axes)?;
     let sum = record_result(power::relative_signed_power(p), &[x, &y], order, reduced, &y)?;
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
@@ -200,7 +211,7 @@ pub(in crate::ops) fn signed_norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<T
 pub(in crate::ops) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
-    let (y, _) = finish(&[rows], plain, |s| Ok(s.clone()), scaled_variance(), &params, axes)?;
+    let (y, _) = finish_sums(&[rows], plain, |s| Ok(s.clone()), scaled_variance(), &params, axes)?;
     record_result(variance_of_rows(), &[x], &params, [None, Some(axes)], &y)
 }
 
@@ -208,7 +219,7 @@ pub(in crate::ops) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tens
 pub(in crate::ops) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
-    let finished = finish(&[rows], plain, square_root, scaled_deviation(), &params, axes)?;
+    let finished = finish_sums(&[rows], plain, square_root, scaled_deviation(), &params, axes)?;
     let variances = [variance_of_rows(), relative_variance()];
     record_square_root(&[x], plain, finished, variances, &params, [None, Some(axes)])
 }
@@ -252,17 +263,17 @@ pub(in crate::ops) fn mean_square_of(x: &Tensor, n: &Tensor, axes: AxisSet) -> R
         d x = 2.0 * g / n * x;
     };
     let scaled = formula! {
-        static masked_var(x, n: per_row, s: per_row; low, most) = {
-            let (down, up) = scales(x, most);
+        static masked_var(x, n: per_row, s: per_row; low, max_exponent) = {
+            let (down, up) = scales(x, max_exponent);
             let u = x * down;
-            is_usual(s, low).select(s, (u * u).row_sum() / n * up * up)
+            is_in_range(s, low).select(s, (u * u).row_sum() / n * up * up)
         };
     };
     let rows = &x.detach();
     let squares = map_sum(square(), &[rows], &[], axes, None)?;
     let quotient = formula! { static masked_var(s, n) = s / n; };
     let quotients = &map(quotient, &[&squares, n], &[])?;
-    let (y, _) = finish(&[rows, n], quotients, |s| Ok(s.clone()), scaled, &[], axes)?;
+    let (y, _) = finish_sums(&[rows, n], quotients, |s| Ok(s.clone()), scaled, &[], axes)?;
     record_result(plain, &[x, n], &[], [None, Some(axes)], &y)
 }
 
@@ -280,7 +291,7 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     let root = |s: &Tensor| if p == 2.0 { square_root(s) } else { map(power::root(), &[s], &inverse) };
     // For p < 2, derivatives contain powers of the differences with negative exponents.
     let limits = FloatLimits::new(sums.dtype());
-    let limits = FloatLimits { moderate: limits.moderate.powf((0.5 * p).min(1.0)), ..limits };
+    let limits = FloatLimits { max_moderate_sum: limits.max_moderate_sum.powf((0.5 * p).min(1.0)), ..limits };
     let record = |formula: &Formula, inputs: &[&Tensor], sums: &Tensor, y: &Tensor| {
         let sum = record_result(formula, inputs, order, [Some(axes), None], sums)?;
         record_result(power::root(), &[&sum], &inverse, [None; 2], y)
@@ -289,20 +300,21 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
         return record(power, &[a, b], sums, &root(sums)?);
     }
     // A difference is a multiple of half a unit in the last place of the smaller operand.
-    let least = limits.low.powf(1.0 / p) / limits.epsilon;
-    let zeros_are_usual = || -> Result<bool> {
-        Ok(are_within(rows[0], [least, f64::MAX], true)? && are_within(rows[1], [least, f64::MAX], true)?)
+    let min_difference = limits.min_exact_sum.powf(1.0 / p) / limits.epsilon;
+    let zeros_are_in_range = || -> Result<bool> {
+        Ok(are_within(rows[0], [min_difference, f64::MAX], true)?
+            && are_within(rows[1], [min_difference, f64::MAX], true)?)
     };
     let are_within_or_zero =
-        |ends: [f64; 2]| -> Result<bool> { Ok(are_within(sums, ends, true)? && zeros_are_usual()?) };
-    if are_within_or_zero([limits.moderate.recip(), limits.moderate])? {
+        |ends: [f64; 2]| -> Result<bool> { Ok(are_within(sums, ends, true)? && zeros_are_in_range()?) };
+    if are_within_or_zero([limits.max_moderate_sum.recip(), limits.max_moderate_sum])? {
         return record(power, &[a, b], sums, &root(sums)?);
     }
-    let y = &match limits.are_usual(sums)? || are_within_or_zero([limits.low, f64::MAX])? {
+    let y = &match limits.are_in_range(sums)? || are_within_or_zero([limits.min_exact_sum, f64::MAX])? {
         true => root(sums)?,
         false => {
-            let small = formula! { static small_elements(x; least) = (x.ne(0.0) & x.abs().lt(least)).to_number(); };
-            let count = |x: &Tensor| map_sum(small, &[x], &[least.into()], AxisSet::all(x.rank()), None);
+            let small = formula! { static small_elements(x; min_difference) = (x.ne(0.0) & x.abs().lt(min_difference)).to_number(); };
+            let count = |x: &Tensor| map_sum(small, &[x], &[min_difference.into()], AxisSet::all(x.rank()), None);
             let sum = formula! { static small_elements(m, n) = m + n; };
             let small = &map(sum, &[&count(rows[0])?, &count(rows[1])?], &[])?;
             let params = [order, &inverse[..order.len()]].concat();
@@ -314,13 +326,14 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     }
     // r and t.
     let constants = formula! {
-        static distance_constants(s, y; low, high, least, p) = {
+        static distance_constants(s, y; low, high, min_difference, p) = {
             let plain = (s.ge(low) & s.le(high)) | y.eq(0.0) | !y.is_finite();
-            let r = plain.select(1.0, y.max(least)).recip();
+            let r = plain.select(1.0, y.max(min_difference)).recip();
             (r, plain.select(s, y * (y * r).pow(p - 1.0)))
         };
     };
-    let ends = [limits.moderate.recip(), limits.moderate, (-limits.most).exp2(), p].map(Scalar::from);
+    let ends = [limits.max_moderate_sum.recip(), limits.max_moderate_sum, (-limits.max_scale_exponent).exp2(), p]
+        .map(Scalar::from);
     let constants = map_all(constants, &[sums, y], &ends)?;
     record(power::relative_difference_power(p), &[a, b, &constants[0]], &constants[1], y)
 }
@@ -332,7 +345,7 @@ fn square() -> &'static Formula {
     }
 }
 
-/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives have the bits of the derivatives of the
+/// Returns the formula of x²/c for a constant c > 0. For c = 1 its derivatives are bit-identical to those of the
 /// square.
 fn relative_square() -> &'static Formula {
     formula! {
@@ -362,8 +375,8 @@ fn variance_of_rows() -> &'static Formula {
     }
 }
 
-/// Returns the formula of Σ (x − mean)²/c / n for a constant c > 0. For c = 1 its derivatives have the bits of those of
-/// the variance.
+/// Returns the formula of Σ (x − mean)²/c / n for a constant c > 0. For c = 1 its derivatives are bit-identical to
+/// those of the variance.
 fn relative_variance() -> &'static Formula {
     formula! {
         static std(x, c: per_row; n) = {
@@ -383,8 +396,8 @@ fn relative_variance() -> &'static Formula {
 /// Returns the formula of √Σ x² from x and s = Σ x².
 fn euclidean_norm() -> &'static Formula {
     formula! {
-        static norm(x, s: per_row; low, most) =
-            is_usual(s, low).select(s.sqrt(), euclidean_norm_beside(x, most));
+        static norm(x, s: per_row; low, max_exponent) =
+            is_in_range(s, low).select(s.sqrt(), scaled_euclidean_norm(x, max_exponent));
     }
 }
 
@@ -392,22 +405,22 @@ fn euclidean_norm() -> &'static Formula {
 fn power_norm(p: f64) -> &'static Formula {
     match p > 0.0 {
         true => formula! {
-            static norm(x, s: per_row; low, most, p, q) = {
+            static norm(x, s: per_row; low, max_exponent, p, q) = {
                 let unit = x.abs().row_max();
-                is_usual(s, low).select(s.pow(q), power_norm_beside(unit, x, p, q))
+                is_in_range(s, low).select(s.pow(q), scaled_power_norm(unit, x, p, q))
             };
         },
         false => formula! {
-            static norm(x, s: per_row; low, most, p, q) = {
+            static norm(x, s: per_row; low, max_exponent, p, q) = {
                 let unit = x.abs().row_min();
-                is_usual(s, low).select(s.pow(q), power_norm_beside(unit, x, p, q))
+                is_in_range(s, low).select(s.pow(q), scaled_power_norm(unit, x, p, q))
             };
         },
     }
 }
 
 /// Returns the norm of a row whose terms are largest at the magnitude `unit`: no term of the scaled row is above 1.
-fn power_norm_beside(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
+fn scaled_power_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x.abs() / unit).pow(p).row_sum().pow(q) * unit
 }
@@ -416,25 +429,25 @@ fn power_norm_beside(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
 fn signed_power_norm(p: f64) -> &'static Formula {
     match p > 0.0 {
         true => formula! {
-            static lp_pool(x, s: per_row; low, most, p, q) =
-                is_usual(s, low).select(s.pow(q), signed_norm_beside(x.abs().row_max(), x, p, q));
+            static lp_pool(x, s: per_row; low, max_exponent, p, q) =
+                is_in_range(s, low).select(s.pow(q), scaled_signed_norm(x.abs().row_max(), x, p, q));
         },
         false => formula! {
-            static lp_pool(x, s: per_row; low, most, p, q) =
-                is_usual(s, low).select(s.pow(q), signed_norm_beside(x.abs().row_min(), x, p, q));
+            static lp_pool(x, s: per_row; low, max_exponent, p, q) =
+                is_in_range(s, low).select(s.pow(q), scaled_signed_norm(x.abs().row_min(), x, p, q));
         },
     }
 }
 
-/// Returns [`power_norm_beside`] with the signs of the powers.
-fn signed_norm_beside(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
+/// Returns [`scaled_power_norm`] with the signs of the powers.
+fn scaled_signed_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x / unit).pow(p).row_sum().pow(q) * unit
 }
 
 /// Returns √Σ x² of a row, scaled by a power of two.
-fn euclidean_norm_beside(x: Expr, most: Expr) -> Expr {
-    let (down, up) = scales(x, most);
+fn scaled_euclidean_norm(x: Expr, max_exponent: Expr) -> Expr {
+    let (down, up) = scales(x, max_exponent);
     let u = x * down;
     (u * u).row_sum().sqrt() * up
 }
@@ -443,29 +456,29 @@ fn euclidean_norm_beside(x: Expr, most: Expr) -> Expr {
 fn distance_norm(p: f64) -> &'static Formula {
     match p == 2.0 {
         true => formula! {
-            static cdist(a, b, small: per_row, s: per_row; low, most) =
-                is_usual_distance(s, low, small).select(s.sqrt(), euclidean_norm_beside(a - b, most));
+            static cdist(a, b, small: per_row, s: per_row; low, max_exponent) =
+                is_distance_in_range(s, low, small).select(s.sqrt(), scaled_euclidean_norm(a - b, max_exponent));
         },
         false => formula! {
-            static cdist(a, b, small: per_row, s: per_row; low, most, p, q) = {
+            static cdist(a, b, small: per_row, s: per_row; low, max_exponent, p, q) = {
                 let x = (a - b).abs();
-                is_usual_distance(s, low, small).select(s.pow(q), power_norm_beside(x.row_max(), x, p, q))
+                is_distance_in_range(s, low, small).select(s.pow(q), scaled_power_norm(x.row_max(), x, p, q))
             };
         },
     }
 }
 
-/// Returns the mask of the pairs of rows whose sum needs no further measures, also a sum of 0 if no element is small.
-fn is_usual_distance(s: Expr, low: Expr, small: Expr) -> Expr {
-    is_usual(s, low) | (s.eq(0.0) & small.eq(0.0))
+/// Returns the mask of the pairs of rows whose sum needs no rescaling, also a sum of 0 if no element is small.
+fn is_distance_in_range(s: Expr, low: Expr, small: Expr) -> Expr {
+    is_in_range(s, low) | (s.eq(0.0) & small.eq(0.0))
 }
 
 /// Returns the formula of the variance Σ (x − mean)² / n from x and that value, s.
 fn scaled_variance() -> &'static Formula {
     formula! {
-        static var(x, s: per_row; low, most, n) = {
-            let (squares, up) = scaled_squares(x, most);
-            is_usual(s, low).select(s, squares / n * up * up)
+        static var(x, s: per_row; low, max_exponent, n) = {
+            let (squares, up) = scaled_squares(x, max_exponent);
+            is_in_range(s, low).select(s, squares / n * up * up)
         };
     }
 }
@@ -473,9 +486,9 @@ fn scaled_variance() -> &'static Formula {
 /// Returns the formula of the standard deviation √(Σ (x − mean)² / n) from x and the variance s.
 fn scaled_deviation() -> &'static Formula {
     formula! {
-        static std(x, s: per_row; low, most, n) = {
-            let (squares, up) = scaled_squares(x, most);
-            is_usual(s, low).select(s.sqrt(), (squares / n).sqrt() * up)
+        static std(x, s: per_row; low, max_exponent, n) = {
+            let (squares, up) = scaled_squares(x, max_exponent);
+            is_in_range(s, low).select(s.sqrt(), (squares / n).sqrt() * up)
         };
     }
 }

@@ -42,13 +42,13 @@ impl KernelReduction {
 
     /// Distributes the gradient of an extremum evenly over the elements that equal it.
     fn extremum_gradient(&self, saved: &SavedTensors, g: &Tensor) -> Result<Tensor> {
-        let share = formula! {
+        let tie_fraction = formula! {
             static extremum_gradient(x, y: per_row, g: per_row) = {
                 let ties = x.eq(y).to_number();
                 ties * (g / ties.row_sum())
             };
         };
-        apply_rows(share, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
+        apply_rows(tie_fraction, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
     }
 }
 

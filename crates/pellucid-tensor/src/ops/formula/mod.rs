@@ -41,7 +41,7 @@ struct FormulaCall<'a> {
     shape: &'a Shape,
     rows: AxisSet,
     sum: Option<AxisSet>,
-    number: Option<DType>,
+    compute_dtype: Option<DType>,
 }
 
 /// Options of a formula application.
@@ -49,7 +49,7 @@ struct FormulaCall<'a> {
 struct ApplyOptions {
     rows: AxisSet,
     sum: Option<AxisSet>,
-    number: Option<DType>,
+    compute_dtype: Option<DType>,
     reuse: Option<usize>,
 }
 
@@ -58,12 +58,12 @@ struct ApplyOptions {
 fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOptions) -> Result<SmallVec<[Tensor; 1]>> {
     let (params, mut made) = (params.into(), None);
     let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
-    let ApplyOptions { rows, sum, number, reuse } = how;
-    let number = match autocast_dtype() {
-        None => number,
-        Some(_) => precision::wanted_dtype(formula.name(), inputs).or(number),
+    let ApplyOptions { rows, sum, compute_dtype, reuse } = how;
+    let compute_dtype = match autocast_dtype() {
+        None => compute_dtype,
+        Some(_) => precision::wanted_dtype(formula.name(), inputs).or(compute_dtype),
     };
-    FormulaCall { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
+    FormulaCall { formula, params: &params, shape, rows, sum, compute_dtype }.apply(inputs, reuse)
 }
 
 /// Returns the broadcast shape of all inputs. It is usually the shape of the first input; otherwise it is stored in
@@ -104,26 +104,26 @@ pub(crate) fn map_reusing(
     apply(formula, inputs, params, ApplyOptions { reuse, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Like [`map`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
+/// Like [`map`]; computes in dtype `compute_dtype`, by default the promoted dtype of the inputs.
 pub(crate) fn map_in(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
-    number: Option<DType>,
+    compute_dtype: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { number, ..ApplyOptions::default() }).map(single_output)
+    apply(formula, inputs, params, ApplyOptions { compute_dtype, ..ApplyOptions::default() }).map(single_output)
 }
 
 /// Applies a formula with one output and sums it over axes, which keep length 1. Numbers are computed in dtype
-/// `number`, by default the promoted dtype of the inputs.
+/// `compute_dtype`, by default the promoted dtype of the inputs.
 pub(crate) fn map_sum(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
     axes: AxisSet,
-    number: Option<DType>,
+    compute_dtype: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), number, ..ApplyOptions::default() })
+    apply(formula, inputs, params, ApplyOptions { sum: Some(axes), compute_dtype, ..ApplyOptions::default() })
         .map(single_output)
 }
 
@@ -147,21 +147,22 @@ pub(crate) fn record_result(
     }
     let (params, mut made) = (params.into(), None);
     let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
-    let number = precision::widened_dtype(inputs);
-    let call = FormulaCall { formula, params: &params, shape, rows: rows.unwrap_or_default(), sum, number };
+    let compute_dtype = precision::widened_dtype(inputs);
+    let call = FormulaCall { formula, params: &params, shape, rows: rows.unwrap_or_default(), sum, compute_dtype };
     let outputs = |_: &mut SaveForBackward| Ok(smallvec![result.array().clone()]);
     call.recorded(inputs, &arrays_of(inputs), None, outputs).map(single_output)
 }
 
-/// Like [`apply_rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
+/// Like [`apply_rows`]; computes in dtype `compute_dtype`, by default the promoted dtype of the inputs.
 pub(crate) fn apply_rows_in(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
     axes: AxisSet,
-    number: Option<DType>,
+    compute_dtype: Option<DType>,
 ) -> Result<Tensor> {
-    apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(single_output)
+    apply(formula, inputs, params, ApplyOptions { rows: axes, compute_dtype, ..ApplyOptions::default() })
+        .map(single_output)
 }
 
 /// Like [`apply_rows`], for formulas with several outputs.
@@ -175,14 +176,14 @@ pub(crate) fn apply_rows_all(
     Ok(apply(formula, inputs, params, ApplyOptions { rows, ..ApplyOptions::default() })?.into_vec())
 }
 
-/// The maximal number of tensors to which a formula can be applied.
+/// The maximum number of tensors to which a formula can be applied.
 const MAX_INPUTS: usize = 64;
 
 #[cold]
 fn too_wide(formula: &Formula, inputs: usize) -> Error {
-    let (order, most) = (formula.order() + 1, MAX_INPUTS);
+    let (order, max_inputs) = (formula.order() + 1, MAX_INPUTS);
     let reason = format!(
-        "the derivative of order {order} of this formula reads {inputs} tensors, but at most {most} are possible: \
+        "the derivative of order {order} of this formula reads {inputs} tensors; the maximum is {max_inputs}: \
          split the formula"
     );
     Error::invalid(formula.name(), reason)
@@ -201,14 +202,14 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
         return Err(Error::invalid(formula.name(), got));
     }
     if m > MAX_INPUTS {
-        let reason = format!("the formula has {m} inputs, but at most {MAX_INPUTS} are possible: split the formula");
+        let reason = format!("the formula has {m} inputs; the maximum is {MAX_INPUTS}: split the formula");
         return Err(Error::invalid(formula.name(), reason));
     }
     let all = m + 2 * formula.outputs().len();
     if all > Formula::MAX_DIFFERENTIABLE && is_recorded(inputs) {
-        let most = Formula::MAX_DIFFERENTIABLE;
+        let max_inputs = Formula::MAX_DIFFERENTIABLE;
         let reason = format!(
-            "the formula has {all} inputs, outputs and their gradients, but at most {most} can be differentiated: \
+            "the formula has {all} inputs, outputs and their gradients; the maximum of a derivative is {max_inputs}: \
              split the formula"
         );
         return Err(Error::invalid(formula.name(), reason));
@@ -232,7 +233,7 @@ pub(super) fn overwriting(
     let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|t| t.array()).collect();
     // The program depends on dtypes only, not on the shape.
     let shape = arrays.first().map_or(&Shape::scalar(), |a| a.shape()).clone();
-    let call = FormulaCall { formula, params, shape: &shape, rows: AxisSet::default(), sum: None, number: None };
+    let call = FormulaCall { formula, params, shape: &shape, rows: AxisSet::default(), sum: None, compute_dtype: None };
     let mut program = call.program(&arrays)?;
     let written = &arrays[..targets];
     let fits = |program: &Program| program.outputs.iter().zip(written).all(|(o, t)| o.storage == t.dtype());
@@ -379,9 +380,9 @@ impl<'a> FormulaCall<'a> {
     /// Returns the derivative that the graph node stores.
     #[inline(always)]
     fn derivative(&self, tracked: Variables, results: &[Array]) -> FormulaDerivative {
-        let FormulaCall { formula, params, shape, rows, sum, number } = *self;
+        let FormulaCall { formula, params, shape, rows, sum, compute_dtype } = *self;
         let shape = (results[0].shape() != shape).then(|| Box::new(shape.clone()));
-        FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, number, tracked }
+        FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, compute_dtype, tracked }
     }
 
     /// Returns the program for the dtypes of the inputs. If the formula is not defined for integers or booleans, they
@@ -391,7 +392,7 @@ impl<'a> FormulaCall<'a> {
         // Fast path for the common case: floats of one dtype, no index and no mask.
         if let [first, rest @ ..] = inputs
             && first.dtype().is_float()
-            && self.number.is_none_or(|n| n == first.dtype())
+            && self.compute_dtype.is_none_or(|n| n == first.dtype())
             && rest.iter().all(|a| a.dtype() == first.dtype())
             && formula.is_plain()
         {
@@ -403,23 +404,23 @@ impl<'a> FormulaCall<'a> {
             let join = numbers().reduce(DType::promote);
             self.params.iter().fold(join.unwrap_or(DType::F32), |d, p| p.promote_into(d))
         };
-        let number = self.number.unwrap_or_else(joined);
-        let compile = |number: DType| {
+        let compute_dtype = self.compute_dtype.unwrap_or_else(joined);
+        let compile = |compute_dtype: DType| {
             let plain = formula.inputs().iter().zip(inputs).all(|(i, a)| match i.kind {
-                ValueKind::Number => a.dtype() == number,
+                ValueKind::Number => a.dtype() == compute_dtype,
                 ValueKind::Mask => a.dtype() == DType::Bool,
                 ValueKind::Index => a.dtype() == DType::I64,
             });
             if plain {
-                return formula.uniform_program(number);
+                return formula.uniform_program(compute_dtype);
             }
-            formula.program(&Signature::new(inputs.iter().map(|a| a.dtype()), number))
+            formula.program(&Signature::new(inputs.iter().map(|a| a.dtype()), compute_dtype))
         };
-        match compile(number) {
-            Err(Error::DTypeMismatch { .. }) if number == DType::Bool => {
+        match compile(compute_dtype) {
+            Err(Error::DTypeMismatch { .. }) if compute_dtype == DType::Bool => {
                 compile(DType::I64).or_else(|_| compile(DType::F32))
             }
-            Err(Error::DTypeMismatch { .. }) if number.is_int() => compile(DType::F32),
+            Err(Error::DTypeMismatch { .. }) if compute_dtype.is_int() => compile(DType::F32),
             other => other,
         }
     }

@@ -11,7 +11,7 @@ use pellucid_ir::{DType, Result};
 
 /// Defines operations of one tensor over axes, each by an expression that returns a `Result`.
 ///
-/// The axes follow a semicolon, after all other arguments. `x: floats` refuses other dtypes. The result is one tensor
+/// The axes follow a semicolon, after all other arguments. `x: floats` rejects other dtypes. The result is one tensor
 /// unless the entry declares its type. `autocast` is the policy of the operation if it is not `Promote`. All operations
 /// of a table document the same errors.
 macro_rules! over_axes {
@@ -61,7 +61,7 @@ macro_rules! row_formula {
 
 pub(in crate::ops) use {over_axes, row_formula};
 
-/// Returns floats as they are, and other numbers as `f32`.
+/// Returns floats unchanged, and converts other dtypes to `f32`.
 pub(in crate::ops) fn as_float(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { to_dtype(x, DType::F32) }
 }

@@ -92,7 +92,7 @@ pub(in crate::ops) fn difference_power(p: f64) -> &'static Formula {
 }
 
 /// Returns the formula of |a − b|·|(a − b)·r|ᵖ⁻¹ for a constant r > 0, with the parameter of [`difference_power`]; p is
-/// neither 0 nor 1 nor infinite. For r = 1 its derivatives have the bits of the derivatives of [`difference_power`].
+/// neither 0 nor 1 nor infinite. For r = 1 its derivatives are bit-identical to those of [`difference_power`].
 pub(in crate::ops) fn relative_difference_power(p: f64) -> &'static Formula {
     if p == 2.0 {
         return formula! {

@@ -41,10 +41,10 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let unrolled = call.formula.unrolled()?;
     let kinds = call.formula.inputs();
     // Intermediate values that a row kernel keeps in registers are stored here, so half precision is widened.
-    let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.number) {
+    let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.compute_dtype) {
         _ if input.kind != ValueKind::Number => Ok(t.clone()),
         (DType::F16 | DType::BF16, _) => copy::to_dtype(t, DType::F32),
-        (dtype, Some(number)) if dtype != number => copy::to_dtype(t, number),
+        (dtype, Some(compute_dtype)) if dtype != compute_dtype => copy::to_dtype(t, compute_dtype),
         _ => Ok(t.clone()),
     };
     let inputs: Vec<Tensor> = inputs.iter().zip(kinds).map(wide).collect::<Result<_>>()?;
@@ -101,8 +101,14 @@ fn evaluate(
         // The sum extends over the broadcast shape of all inputs of the row formula; this part reads only some of them.
         operands[0] = broadcast::broadcast_to(first, &shape)?;
     }
-    let part =
-        FormulaCall { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
+    let part = FormulaCall {
+        formula: &value.formula,
+        params,
+        shape: &shape,
+        rows: AxisSet::default(),
+        sum,
+        compute_dtype: None,
+    };
     let mut outputs = part.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?;
     Ok(outputs.pop().expect("a part of a row formula must have one output"))
 }

@@ -10,7 +10,7 @@ use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
 
 /// Returns all tuples with one element of each vector, as rows `[N₁·N₂·.., k]`, with the last element changing fastest.
-/// One vector is returned as it is.
+/// One vector is returned unchanged.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};

@@ -16,7 +16,7 @@ use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::SmallVec;
 
 /// Returns an error for a target that cannot be written in place: a leaf that requires a gradient or a view of one
-/// (outside of `no_grad`), or a tensor whose elements share memory.
+/// (outside `no_grad`), or a tensor whose elements share memory.
 pub(crate) fn check_writable(op: &'static str, target: &Tensor) -> Result<()> {
     if is_grad_enabled() && target.is_part_of_tracked_leaf() {
         return Err(Error::InPlaceOnTracked { op, shape: target.shape().clone() });
@@ -55,7 +55,7 @@ pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view
-/// of one, outside of `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
+/// of one, outside `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
 /// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. Nothing is written
 /// then.
 #[doc(alias("assign", "copyto"))]
@@ -257,7 +257,7 @@ impl Derivative for OverwriteAt {
             gradients[0] = Some(view::reshape_to(&scatter::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
         }
         if needs.contains(1) {
-            // If positions are equal, only the last source has a gradient. Scattering their numbers finds it.
+            // If positions are equal, only the last source has a gradient. Scattering their positions finds it.
             let numbers = Tensor::arange(0, positions.size() as i64, 1);
             let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;
             let stayed = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &numbers)?;

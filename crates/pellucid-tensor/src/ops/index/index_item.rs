@@ -55,7 +55,7 @@ impl Slice {
     pub(super) fn resolve(self, op: &'static str, len: usize) -> Result<(usize, isize, usize)> {
         let Slice { start, stop, step } = self;
         if step == 0 {
-            return Err(Error::invalid(op, "a slice needs a nonzero step; 1 takes all elements, -1 reverses"));
+            return Err(Error::invalid(op, "the step of a slice must not be 0; 1 selects all elements, -1 reverses"));
         }
         let n = len as isize;
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };

@@ -99,8 +99,8 @@ impl Tensor {
     /// Writes at an index as [`Tensor::set`] does, and returns errors as values.
     ///
     /// # Errors
-    /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number, also in a list, that an integer
+    /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside `no_grad`;
+    /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number, even in a list, that an integer
     /// dtype cannot represent, such as 2.7, or 300 for `u8` (elements of a tensor are converted); those of
     /// [`Tensor::try_i`]. After an error nothing is written.
     ///
@@ -150,7 +150,7 @@ impl Tensor {
         in_place::put_axes("set", self, &view, axes, &indices, &values)
     }
 
-    /// Writes one value where a mask is true. The mask covers the axes of `view` from `axis` on.
+    /// Writes one value where a mask is true. The mask covers the axes of `view` starting at `axis`.
     fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
         let rest = view.shape().rank() - axis - mask.rank();
         // The mask selects along one axis.

@@ -47,7 +47,7 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
     if !x.dtype().is_int() {
-        let help = "class indices need an integer dtype; use to_dtype(DType::I64)";
+        let help = "class indices must have an integer dtype; use to_dtype(DType::I64)";
         return Err(Error::dtypes("one_hot", [x.dtype()], help));
     }
     let shape = check::representable(x.shape().iter().copied().chain([classes]).collect())?;

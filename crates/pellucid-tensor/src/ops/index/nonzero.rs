@@ -41,8 +41,8 @@ pub fn flatnonzero(x: &Tensor) -> Result<Tensor> {
 /// Computes [`nonzero`] on behalf of another operation, which errors name.
 #[track_caller]
 pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
-    let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill(), masked_sum() \
-                keep every shape";
+    let help = "the number of selected elements depends on values; use where_(mask, x, 0), masked_fill() or \
+                masked_sum(), which keep the shape";
     engine::check_readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
     let count = mask.iter().filter(|hit| **hit).count();

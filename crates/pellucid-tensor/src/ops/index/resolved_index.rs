@@ -61,7 +61,7 @@ impl ResolvedIndex {
         mut index: Vec<IndexItem>,
         keeps_mask: bool,
     ) -> Result<ResolvedIndex> {
-        // `..` alone is all of the tensor, also of one without axes.
+        // `..` alone is the entire tensor, even without axes.
         if x.rank() == 0 && matches!(&index[..], [IndexItem::Slice(slice)] if slice.is_full()) {
             index.clear();
         }
@@ -97,7 +97,8 @@ impl ResolvedIndex {
     /// Returns the indexed axes, and the index tensors broadcast to a common shape.
     pub(super) fn broadcast_indices(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
         let picked: Vec<&Tensor> = self.picks.iter().map(|(_, t)| t).collect();
-        let common = check::common_shape(op, &picked, "the index tensors of an index must broadcast to one shape")?;
+        let common =
+            check::common_shape(op, &picked, "the index tensors of an index must broadcast to the same shape")?;
         let indices = self.picks.iter().map(|(_, t)| broadcast::broadcast_to(t, &common)).collect::<Result<_>>()?;
         Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
     }
@@ -133,7 +134,7 @@ fn uncovered_axes(op: &'static str, x: &Tensor, index: &[IndexItem]) -> Result<u
     let Some(uncovered) = x.rank().checked_sub(covered) else {
         let axes = if x.rank() == 1 { "1 axis" } else { &format!("{} axes", x.rank()) };
         let reason = format!(
-            "too many indices: {covered} for a tensor with {axes}, shape {}; remove some, or add axes by unsqueeze()",
+            "too many indices: {covered} for a tensor with {axes}, shape {}; remove some, or add axes with unsqueeze()",
             x.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -231,7 +232,7 @@ impl IndexResolver<'_> {
         let covered = &self.x.shape()[self.axis..self.axis + mask.rank()];
         if mask.shape()[..] != *covered {
             let help = format!(
-                "a mask must have the shape of the axes that it covers, from axis {} on; reshape() it, or put `..` \
+                "a mask must have the shape of the axes that it covers, starting at axis {}; reshape() it, or put `..` \
                  before it",
                 self.axis
             );
@@ -262,7 +263,7 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    /// Notes an index tensor, or an integer beside one.
+    /// Notes an index tensor, or an integer next to one.
     fn begin_pick(&mut self) {
         self.resolved.adjacent &= !self.has_picks || !self.has_gap;
         (self.has_picks, self.has_gap) = (true, false);

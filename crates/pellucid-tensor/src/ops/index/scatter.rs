@@ -35,10 +35,10 @@ impl Operation for ScatterInto {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (g, index) = (grads.get(0)?, saved.input(2)?);
-        let of_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
+        let gather_at_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
         let mut gradients: InputGradients = smallvec![None, None, None];
         if self.reduction == ScatterReduction::Add {
-            gradients[1] = needs.contains(1).then(|| of_index(&g)).transpose()?;
+            gradients[1] = needs.contains(1).then(|| gather_at_index(&g)).transpose()?;
             gradients[0] = Some(g);
             return Ok(gradients);
         }
@@ -47,13 +47,13 @@ impl Operation for ScatterInto {
             gradients[0] = Some(apply_one(*self, &[&g, &zeros, &index])?);
         }
         if needs.contains(1) {
-            // If indices are equal, only the last value is stored. Scattering their numbers finds it.
+            // If indices are equal, only the last value is stored. Scattering their positions finds it.
             let numbers = create::indices(index.size())?;
             let numbers = view::reshape(&numbers, index.shape())?;
             let places = fill::zeros(g.shape().clone(), DType::I64)?;
             let put = apply_one(*self, &[&places, &numbers, &index])?;
-            let stayed = compare::eq(&of_index(&put)?, &numbers)?;
-            gradients[1] = Some(arithmetic::where_(&stayed, &of_index(&g)?, 0)?);
+            let stayed = compare::eq(&gather_at_index(&put)?, &numbers)?;
+            gradients[1] = Some(arithmetic::where_(&stayed, &gather_at_index(&g)?, 0)?);
         }
         Ok(gradients)
     }

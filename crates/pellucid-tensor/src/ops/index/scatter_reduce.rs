@@ -62,14 +62,14 @@ impl Operation for ScatterReduce {
         }
         // All values equal to the extremum share its gradient.
         let (axis, y) = (self.axis as isize, saved.output(0)?.detach());
-        let of_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
+        let gather_at_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
         let number = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
         let here = number(compare::eq(&x, &y)?)?;
-        let there = number(compare::eq(&values, &of_index(&y)?)?)?;
-        let share = arithmetic::div(&g, &scatter_add(&here, &index, &there, axis)?)?;
-        let of_values = arithmetic::mul(&there, &of_index(&share)?)?;
+        let there = number(compare::eq(&values, &gather_at_index(&y)?)?)?;
+        let tie_fraction = arithmetic::div(&g, &scatter_add(&here, &index, &there, axis)?)?;
+        let values_gradient = arithmetic::mul(&there, &gather_at_index(&tie_fraction)?)?;
         // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
-        Ok(smallvec![Some(arithmetic::mul(&here, &share)?), Some(of_values), None])
+        Ok(smallvec![Some(arithmetic::mul(&here, &tie_fraction)?), Some(values_gradient), None])
     }
 }
 
@@ -79,11 +79,11 @@ impl ScatterReduce {
     fn product(&self, x: &Tensor, values: &Tensor, index: &Tensor) -> Result<Tensor> {
         in_single!("scatter_reduce", [x, values] => self.product(x, values, index));
         let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
-        let places = arithmetic::where_(&compare::lt(index, 0)?, &arithmetic::add(index, len as i64)?, index)?;
+        let row_positions = arithmetic::where_(&compare::lt(index, 0)?, &arithmetic::add(index, len as i64)?, index)?;
         let mut numbers = vec![1; x.rank() + 1];
         numbers[self.axis] = len;
         let numbers = view::reshape(&create::indices(len)?, &numbers[..])?;
-        let hits = compare::eq(&view::unsqueeze(&places, axis)?, &numbers)?;
+        let hits = compare::eq(&view::unsqueeze(&row_positions, axis)?, &numbers)?;
         let table = arithmetic::where_(&hits, &view::unsqueeze(values, axis)?, 1)?;
         let factors = reductions::prod(&table, axis + 1)?;
         let widths: Vec<(isize, isize)> =
@@ -186,8 +186,8 @@ fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, s
         );
         return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
-    let beside: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
-    broadcast::broadcast_to(&view::reshape(&index, &beside[..])?, source.shape())
+    let broadcast_dims: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
+    broadcast::broadcast_to(&view::reshape(&index, &broadcast_dims[..])?, source.shape())
 }
 
 /// Adds α·(slices of the source) to a copy of x at indices of an axis; repeated indices accumulate.

@@ -83,15 +83,15 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 
 /// Counts the occurrences of 0, 1, .. up to the largest element of a vector of integers, in `i64`.
 ///
-/// The result has at least `least` elements. With weights, which have gradients, it is the sum of the weights of each
-/// number. The length depends on values, so a captured step cannot contain it.
+/// The result has at least `min_length` elements. With weights, which have gradients, it is the sum of the weights of
+/// each number. The length depends on values, so a captured step cannot contain it.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
 /// have its shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
 #[tensor_method]
 #[track_caller]
-pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Tensor> {
+pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
     let op = "bincount";
     if !x.dtype().is_int() {
         return Err(Error::dtypes(op, [x.dtype()], "the input must have an integer dtype"));
@@ -112,7 +112,7 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
         let reason = format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()");
         return Err(Error::invalid(op, reason));
     }
-    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(least);
+    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(min_length);
     match weights {
         Some(weights) => gather::scatter_add_along(weights, x, 0, [len]),
         None => gather::scatter_add_along(&fill::ones(x.shape(), DType::I64)?, x, 0, [len]),
@@ -140,7 +140,7 @@ pub enum Bins<'a> {
 /// shape in `i64`.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless all operands are floats of one dtype; [`Error::ShapeMismatch`];
+/// [`Error::DTypeMismatch`] unless all operands are floats of the same dtype; [`Error::ShapeMismatch`];
 /// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
 /// descend or elements that are not finite but determine the ends (in lazy and captured steps the counts are NaN);
 /// [`Error::OutOfMemory`].
@@ -178,7 +178,7 @@ pub fn histogramdd(
 /// Computes the [`histogram`] of points (xᵢ, yᵢ). Returns the counts, and the edges along x and along y.
 ///
 /// # Errors
-/// The errors of [`histogram`]; [`Error::ShapeMismatch`] unless x and y are vectors of one length.
+/// The errors of [`histogram`]; [`Error::ShapeMismatch`] unless x and y are vectors of the same length.
 #[tensor_method]
 pub fn histogram2d(
     x: &Tensor,
@@ -189,7 +189,7 @@ pub fn histogram2d(
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let op = "histogram2d";
     if x.rank() != 1 || x.shape() != y.shape() {
-        return Err(Error::shapes(op, [x.shape(), y.shape()], "x and y must be vectors of one length"));
+        return Err(Error::shapes(op, [x.shape(), y.shape()], "x and y must be vectors of the same length"));
     }
     let (counts, edges) = histogram_of(op, &join::stack(&[x, y], 1)?, x.shape(), &bins, weights, density)?;
     let [of_x, of_y] = <[Tensor; 2]>::try_from(edges).expect("there must be edges along both dimensions");
@@ -266,7 +266,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
             return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two elements"));
         }
         Bins::Edges(edges) if edges.dtype() != x.dtype() => {
-            return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges need the dtype of the elements"));
+            return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges must have the dtype of the elements"));
         }
         Bins::Edges(edges) => {
             let ascend = value_range::ascending_or_mask(op, "edges", edges, false)?;

@@ -48,7 +48,8 @@ pub fn union1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(unique(&concatenate(&vectors(a, b)?, 0)?, None)?.values)
 }
 
-/// Returns the unique elements of a that are also elements of b, in ascending order, as a vector. NaN equals nothing.
+/// Returns the unique elements of a that are also elements of b, in ascending order, as a vector. NaN is not equal to
+/// any element.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`](crate::Error::ReadInCapture).
@@ -59,7 +60,8 @@ pub fn intersect1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     select(&a, &b, true)
 }
 
-/// Returns the unique elements of a that are not elements of b, in ascending order, as a vector. NaN equals nothing.
+/// Returns the unique elements of a that are not elements of b, in ascending order, as a vector. NaN is not equal to
+/// any element.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`](crate::Error::ReadInCapture).
@@ -70,7 +72,8 @@ pub fn setdiff1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     select(&a, &b, false)
 }
 
-/// Returns the unique elements that only one of a and b has, in ascending order, as a vector. NaN equals nothing.
+/// Returns the unique elements that only one of a and b has, in ascending order, as a vector. NaN is not equal to any
+/// element.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`](crate::Error::ReadInCapture).

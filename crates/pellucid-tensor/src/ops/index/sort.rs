@@ -89,14 +89,14 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 /// The indices are the same as in [`argsort`]. A negative `kth` counts from the end.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside of the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside the axis.
 #[tensor_method]
 pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
     let len = x.shape()[x.shape().axis("argpartition", axis)?] as isize;
     if !(-len..len).contains(&kth) {
         return Err(Error::invalid(
             "argpartition",
-            format!("kth = {kth} is outside of the axis of length {len}; it must be from -{len} to {}", len as i64 - 1),
+            format!("kth = {kth} is outside the axis of length {len}; it must be from -{len} to {}", len as i64 - 1),
         ));
     }
     argsort(x, axis, false)
@@ -104,7 +104,7 @@ pub fn argpartition(x: &Tensor, kth: isize, axis: isize) -> Result<Tensor> {
 
 /// Returns the indices that sort along an axis by several keys; the last key is the primary one. The sort is stable.
 ///
-/// The keys are tensors of one shape, which the result has too.
+/// The keys and the result have the same shape.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -125,7 +125,7 @@ pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
         ));
     };
     if others.iter().any(|key| key.shape() != first.shape()) {
-        return Err(Error::shapes("lexsort", keys.iter().map(|key| key.shape()), "all keys must have one shape"));
+        return Err(Error::shapes("lexsort", keys.iter().map(|key| key.shape()), "all keys must have the same shape"));
     }
     // A stable sort by each key, the primary one last.
     others.iter().try_fold(argsort(first, axis, false)?, |order, key| {
@@ -154,7 +154,7 @@ pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor,
 #[tensor_method]
 pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
     if k == 0 {
-        return Err(Error::invalid("kthvalue", "k counts from 1, got 0"));
+        return Err(Error::invalid("kthvalue", "k must be at least 1, got 0"));
     }
     let (values, positions) = sort_prefix("kthvalue", x, axis, Some(k), false)?;
     Ok((view::select(&values, axis, k as isize - 1)?, view::select(&positions, axis, k as isize - 1)?))

@@ -1,4 +1,4 @@
-//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors at once.
+//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors together.
 
 use crate::autograd::{InPlaceWrite, on_device_of};
 use crate::engine;
@@ -21,11 +21,11 @@ use std::sync::Arc;
 ///
 /// A target may have a narrower float dtype than the computation, and gets the rounded value.
 ///
-/// Outside of [`no_grad`](crate::no_grad), an update with a tracked target or input is recorded: the formula is applied
+/// Outside [`no_grad`](crate::no_grad), an update with a tracked target or input is recorded: the formula is applied
 /// to copies of the targets, and its outputs are written as by [`copy_`](crate::ops::copy_).
 ///
 /// # Errors
-/// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
+/// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside `no_grad`;
 /// [`Error::ShapeMismatch`] for shapes that do not broadcast to the shapes of the targets, and for two targets with a
 /// common element.
 #[operation(transparent)]

@@ -1,4 +1,4 @@
-//! Cholesky factorisation, and solving with it.
+//! Cholesky factorization, and solving with it.
 
 use super::triangular::{solve_triangular, triangular};
 use super::{check_info, common_batch, eye, factor, matrix_dims, mt, promote_operands, square_side};

@@ -98,7 +98,7 @@ impl Operation for SquareRoot {
 /// may produce, count as zero.
 ///
 /// The gradient solves X·∂A + ∂A·X = g. It treats the result as a function of symmetric matrices, and is symmetric.
-/// Derivatives of every order exist for positive definite A, also at equal eigenvalues. For a pair of eigenvalues that
+/// Derivatives of every order exist for positive definite A, even at equal eigenvalues. For a pair of eigenvalues that
 /// are both zero the derivative is infinite; such pairs contribute 0.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
-/// Computes A⁻¹, and the position of the first zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+/// Computes A⁻¹, and the position of the first zero pivot of the LU factorization. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 struct Inverse;
 
 impl Operation for Inverse {
@@ -33,7 +33,7 @@ impl Operation for Inverse {
     }
 }
 
-/// Computes X with A·X = B (`transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU factorisation
+/// Computes X with A·X = B (`transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU factorization
 /// of A.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008). Gradients of every order reuse the factors of the first solution.

@@ -1,4 +1,4 @@
-//! LDLᵀ factorisation of symmetric indefinite matrices, and solving with it.
+//! LDLᵀ factorization of symmetric indefinite matrices, and solving with it.
 
 use super::{WithoutGradient, broadcast_batch, check_info, common_batch, matrix_dims, promote_operands, square_side};
 use crate::autograd::{apply, apply_one};

@@ -24,7 +24,7 @@ pub struct Lstsq {
     pub singular_values: Tensor,
 }
 
-/// Solves linear least squares problems: X minimises ‖A·X − B‖, and among all minimisers ‖X‖; X = A⁺·B.
+/// Solves linear least squares problems: X minimizes ‖A·X − B‖, and among all minimizers ‖X‖; X = A⁺·B.
 ///
 /// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
 /// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.

@@ -1,4 +1,4 @@
-//! LU factorisation, and solving with it.
+//! LU factorization, and solving with it.
 
 use super::triangular::triangular;
 use super::{
@@ -22,7 +22,7 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// Computes P·A = L·U, with L and U in one matrix.
 ///
 /// For k = min(m, n), let L₁ and U₁ be the square parts of L and U, L₂ the rows of L below L₁, and U₂ the columns of U
-/// beside U₁. Then
+/// next to U₁. Then
 ///
 /// P·∂A = [L₁⁻ᵀ·M·U₁⁻ᵀ, L₁⁻ᵀ·∂U₂; ∂L₂·U₁⁻ᵀ], where M is the strict lower triangle of L₁ᵀ·∂L₁ − ∂U₂·U₂ᵀ plus the upper
 /// triangle of ∂U₁·U₁ᵀ − L₂ᵀ·∂L₂.
@@ -50,8 +50,8 @@ impl Operation for LuFactor {
         let lower = diagonal::tril(&arithmetic::sub(&from_l, &matmul(&gu2, &mt(&u2)?)?)?, -1)?;
         let upper = diagonal::triu(&arithmetic::sub(&from_u, &matmul(&mt(&l2)?, &gl2)?)?, 0)?;
         // Both blocks are solved together: L₁⁻ᵀ from the left, U₁⁻ᵀ from the right.
-        let beside = concatenate(&[&arithmetic::add(&lower, &upper)?, &gu2], -1)?;
-        let top = triangular(&mt(&l1)?, &beside, true, true)?;
+        let right_block = concatenate(&[&arithmetic::add(&lower, &upper)?, &gu2], -1)?;
+        let top = triangular(&mt(&l1)?, &right_block, true, true)?;
         let (left, right) = (block(&top, (0, 0), k, k)?, block(&top, (0, k), k, n - k)?);
         let below = concatenate(&[&left, &gl2], -2)?;
         let left = mt(&triangular(&u1, &mt(&below)?, true, false)?)?;
@@ -80,7 +80,7 @@ fn unit_lower(x: &Tensor) -> Result<Tensor> {
     arithmetic::add(&diagonal::tril(x, -1)?, &eye(m, n, x.dtype())?)
 }
 
-/// An LU factorisation without autograd history.
+/// An LU factorization without autograd history.
 #[derive(Clone)]
 pub(super) struct Factors {
     pub(super) packed: Tensor,

@@ -1,7 +1,7 @@
 //! Linear algebra: decompositions of the matrices of the last two axes, and operations based on them. The other axes
 //! are batch axes.
 //!
-//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are an error. A matrix with NaN or infinity
+//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are rejected. A matrix with NaN or infinity
 //! gives NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular values,
 //! rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
 //!
@@ -51,7 +51,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Submits a factorisation into new arrays.
+/// Submits a factorization into new arrays.
 fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
     let kernel = Kernel::Factorization(kernel);
     let device = Array::common_device(kernel.name(), inputs)?;
@@ -85,7 +85,7 @@ fn untracked_tensor(array: &Array) -> Tensor {
     Tensor::from(array.clone())
 }
 
-/// Returns the numbers of rows and columns of matrices, or an error for dtypes other than `f32` and `f64`.
+/// Returns the row and column counts of matrices, or an error for dtypes other than `f32` and `f64`.
 fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     check_precision(op, x)?;
     match x.shape().dims() {
@@ -102,7 +102,7 @@ fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
 fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
     let (m, n) = matrix_dims(op, x)?;
     if m != n {
-        let help = "the matrices must be square; pinv(), lstsq(), qr() and svd() take all shapes";
+        let help = "the matrices must be square; pinv(), lstsq(), qr() and svd() accept all shapes";
         return Err(Error::shapes(op, [x.shape()], help));
     }
     Ok(n)
@@ -139,7 +139,7 @@ fn as_row(x: &Tensor) -> Result<Tensor> {
     view::unsqueeze(x, -2)
 }
 
-/// Reshapes numbers to matrices of one element.
+/// Reshapes elements to matrices of one element.
 fn scalar_matrix(x: &Tensor) -> Result<Tensor> {
     as_column(&as_column(x)?)
 }
@@ -176,7 +176,7 @@ fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
     batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], help))
 }
 
-/// Returns an error if a factorisation failed for a matrix (its info is not 0), where values can be read.
+/// Returns an error if a factorization failed for a matrix (its info is not 0), where values can be read.
 fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
     if !engine::is_eager() || info.device() != Device::cpu() {
         return Ok(());
@@ -188,8 +188,8 @@ fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, hel
     }
 }
 
-/// Calls [`check_info`] for a factorisation whose info is the position of a zero pivot.
+/// Calls [`check_info`] for a factorization whose info is the position of a zero pivot.
 fn check_invertible(op: &'static str, info: &Tensor) -> Result<()> {
-    let what = |k: i32| format!("singular (pivot {k} of its LU factorisation is 0)");
+    let what = |k: i32| format!("singular (pivot {k} of its LU factorization is 0)");
     check_info(op, info, what, "; pinv() and lstsq() accept singular matrices")
 }

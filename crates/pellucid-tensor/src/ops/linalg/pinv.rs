@@ -37,16 +37,16 @@ impl Cutoff {
     /// Returns both bounds as tensors of the matrices' dtype.
     fn bounds(&self, a: &Tensor) -> Result<[Tensor; 2]> {
         let cast = |t: &Tensor| copy::to_dtype(&t.detach(), a.dtype());
-        let number = |x: f64| fill::full((), x, a.dtype());
+        let scalar = |x: f64| fill::full((), x, a.dtype());
         let (m, n) = (a.shape()[a.rank() - 2], a.shape()[a.rank() - 1]);
         let epsilon = a.dtype().epsilon().unwrap_or_default();
         let given = match &self.atol {
             // An absolute bound of 0 counts as not given.
             Some(atol) => copy::to_dtype(&compare::gt(atol, 0.0)?, a.dtype())?,
-            None => number(0.0)?,
+            None => scalar(0.0)?,
         };
-        let usual = arithmetic::mul(&arithmetic::sub(1.0, &given)?, m.max(n) as f64 * epsilon)?;
-        Ok([self.atol.as_ref().map_or_else(|| number(0.0), cast)?, self.rtol.as_ref().map_or(Ok(usual), cast)?])
+        let default_rtol = arithmetic::mul(&arithmetic::sub(1.0, &given)?, m.max(n) as f64 * epsilon)?;
+        Ok([self.atol.as_ref().map_or_else(|| scalar(0.0), cast)?, self.rtol.as_ref().map_or(Ok(default_rtol), cast)?])
     }
 }
 
@@ -121,7 +121,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     // The matrices broadcast with the bounds here, so that their gradient is summed.
     let batch = super::batch(a);
     let batch = Shape::broadcast_all([&batch, atol.shape(), rtol.shape()]).ok_or_else(|| {
-        Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "the two bounds must broadcast to one shape")
+        Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
     let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
     apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])

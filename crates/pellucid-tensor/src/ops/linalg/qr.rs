@@ -1,4 +1,4 @@
-//! QR factorisation, and products of Householder reflections.
+//! QR factorization, and products of Householder reflections.
 
 use super::triangular::triangular;
 use super::{WithoutGradient, as_column, block, eye, factor, matrix_dims, mt, promote_operands, untracked_tensor};
@@ -53,8 +53,8 @@ impl Operation for Qr {
         let divided = |x: &Tensor| mt(&triangular(&first, &mt(x)?, true, false)?);
         let inside = matmul(&mt(&q)?, &gq)?;
         let w = arithmetic::sub(&inside, &matmul(&gr, &mt(&r)?)?)?;
-        let turned = divided(&diagonal::tril(&arithmetic::sub(&w, &mt(&w)?)?, -1)?)?;
-        let square = arithmetic::add(&block(&gr, (0, 0), k, k)?, &turned)?;
+        let lower = divided(&diagonal::tril(&arithmetic::sub(&w, &mt(&w)?)?, -1)?)?;
+        let square = arithmetic::add(&block(&gr, (0, 0), k, k)?, &lower)?;
         let inner = concatenate(&[&square, &block(&gr, (0, k), k, n - k)?], -1)?;
         let gradient = matmul(&q, &inner)?;
         Ok(smallvec![Some(match m > n {
@@ -129,7 +129,7 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
     Ok((q, outputs[1].clone()))
 }
 
-/// Computes the QR factorisation in LAPACK's packed form: one matrix with R and the vectors vᵢ, and the factors τ.
+/// Computes the QR factorization in LAPACK's packed form: one matrix with R and the vectors vᵢ, and the factors τ.
 ///
 /// The vectors are below R; their elements on the diagonal are 1. Q is the product of all I − τᵢ·vᵢ·vᵢᵀ. The results
 /// are arguments of [`householder_product`] and [`ormqr`].

@@ -149,7 +149,7 @@ impl Operation for Polar {
 /// A and Q are `[.., m, n]` with m ≥ n, H is `[.., n, n]`. From the singular value decomposition, Q = U·Vᵀ and
 /// H = V·diag(S)·Vᵀ.
 ///
-/// Derivatives of every order exist for A of full column rank, also at equal singular values (Higham 2008). For a pair
+/// Derivatives of every order exist for A of full column rank, even at equal singular values (Higham 2008). For a pair
 /// of singular values that are both zero, Q has no derivative; such pairs contribute 0 to the gradient.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! - [`Attend`]: the forward kernel [`Attention`](kernel::Attention), which never stores all scores;
 //! - [`AttendGradient`]: its gradient kernel;
-//! - `attention_by_scores`: the definition with the whole score matrix, for dropout and for the gradient of a mask;
+//! - `attention_by_scores`: the definition with the full score matrix, for dropout and for the gradient of a mask;
 //! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
 use crate::autocast::autocast_off;
@@ -44,7 +44,7 @@ pub struct AttentionOptions<'a> {
 /// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
 /// heads of Q share them (grouped-query attention, Ainslie et al. 2023). Only one block of scores is in memory at a
 /// time (FlashAttention, Dao et al. 2022), except with dropout or a mask that requires a gradient: all scores,
-/// `[.., L, S]`, are stored then, and by every derivative from the second order on. The second derivative takes about 8
+/// `[.., L, S]`, are stored then, and by every derivative of order 2 or higher. The second derivative takes about 8
 /// times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The scores must be
 /// representable: one that overflows to ∞ gives NaN.
 ///
@@ -180,7 +180,7 @@ fn merge_batch_axes(lead: &Shape, ends: &[usize]) -> Shape {
     [outer, heads, ends[0], ends[1]].into()
 }
 
-/// Computes attention by its definition, with all scores at once, from `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`
+/// Computes attention by its definition, with all scores together, from `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`
 /// and a mask `[N, H, L, S]`.
 fn attention_by_scores(
     q: &Tensor,
@@ -329,13 +329,13 @@ impl Attend {
 /// Returns a new array `[N, H, L, E]` in the memory order of `like`, in which H may vary faster than L.
 fn array_in_order_of(like: &Array, meta: kernel::Meta) -> Result<Array> {
     let strides = like.layout().strides();
-    let beside = strides[1].unsigned_abs() < strides[2].unsigned_abs();
+    let is_transposed = strides[1].unsigned_abs() < strides[2].unsigned_abs();
     let &[n, h, l, e] = meta.shape.dims() else {
         unreachable!("operands of the attention kernels always have four axes")
     };
-    let shape: Shape = if beside { [n, l, h, e].into() } else { meta.shape };
+    let shape: Shape = if is_transposed { [n, l, h, e].into() } else { meta.shape };
     let array = Array::new(like.device(), meta.dtype, shape)?;
-    Ok(if beside { array.view(array.layout().permute(&[0, 2, 1, 3])) } else { array })
+    Ok(if is_transposed { array.view(array.layout().permute(&[0, 2, 1, 3])) } else { array })
 }
 
 impl Operation for Attend {

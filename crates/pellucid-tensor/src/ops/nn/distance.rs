@@ -1,4 +1,4 @@
-//! Distances between vectors, and normalisation of vectors to a length.
+//! Distances between vectors, and normalization of vectors to a length.
 
 use crate::array::host_values;
 use crate::autograd::{apply_one, interface::*};
@@ -101,11 +101,11 @@ impl Operation for LargestDifference {
         let (a, b, y) = (saved.input(0)?, saved.input(1)?, saved.output(0)?);
         // Equal maxima share the gradient evenly.
         let ties = formula! { static distance_ties(a, b, y) = (a - b).abs().eq(y).to_number(); };
-        let share = arithmetic::div(&grads.get(0)?, &map_sum(ties, &[&a, &b, &y], &[], self.axis, None)?)?;
+        let tie_fraction = arithmetic::div(&grads.get(0)?, &map_sum(ties, &[&a, &b, &y], &[], self.axis, None)?)?;
         let gradient = formula! {
-            static distance_max_gradient(a, b, y, share) = {
+            static distance_max_gradient(a, b, y, tie_fraction) = {
                 let d = a - b;
-                d.abs().eq(y).to_number() * (d.signum() * share)
+                d.abs().eq(y).to_number() * (d.signum() * tie_fraction)
             };
         };
         let full = broadcast("cdist", &[&a, &b])?;
@@ -114,7 +114,7 @@ impl Operation for LargestDifference {
                 return Ok(None);
             }
             let axes = broadcast::broadcast_axes(from.shape(), &full);
-            let sum = map_sum(gradient, &[from, to, &y, &share], &[], axes, None)?;
+            let sum = map_sum(gradient, &[from, to, &y, &tie_fraction], &[], axes, None)?;
             view::reshape_to(&sum, from.shape()).map(Some)
         };
         Ok(smallvec![of(0, &a, &b)?, of(1, &b, &a)?])
@@ -124,7 +124,7 @@ impl Operation for LargestDifference {
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, also in the
+/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, even in the
 /// gradient.
 ///
 /// # Errors
@@ -169,7 +169,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     let shape = check::common_shape("cosine_similarity", &[a, b], "a and b must broadcast")?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let axis = shape.axis("cosine_similarity", axis)?;
-    // Vectors are normalised before they are repeated. An axis of length 1 is part of a longer vector.
+    // Vectors are normalized before they are repeated. An axis of length 1 is part of a longer vector.
     let unit = |x: &Tensor| {
         let at = (axis + x.rank()).checked_sub(shape.rank());
         match at.filter(|&at| x.shape()[at] == shape[axis]) {
@@ -182,7 +182,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     view::squeeze(&kept, axis as isize)
 }
 
-/// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows,
+/// Normalizes vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows,
 /// the result is 0.
 ///
 /// # Errors
@@ -195,29 +195,29 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     arithmetic::div(x, &arithmetic::maximum(&reductions::norm(x, p, over(axis).keepdims())?, eps)?)
 }
 
-/// Scales down every slice along an axis whose p-norm exceeds `most`, so that its norm is `most`.
+/// Scales down every slice along an axis whose p-norm exceeds `max_norm`, so that its norm is `max_norm`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for fewer than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
-/// [`Error::InvalidArgument`] for p ≤ 0 or a negative `most`.
+/// [`Error::InvalidArgument`] for p ≤ 0 or a negative `max_norm`.
 #[tensor_method(autocast = Single)]
-pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
+pub fn renorm(x: &Tensor, p: f64, axis: isize, max_norm: f64) -> Result<Tensor> {
     let op = "renorm";
     if x.rank() < 2 {
         return Err(Error::shapes(op, [x.shape()], "the input must have at least two axes; unsqueeze() adds one"));
     }
-    if p.is_nan() || p <= 0.0 || most.is_nan() || most < 0.0 {
+    if p.is_nan() || p <= 0.0 || max_norm.is_nan() || max_norm < 0.0 {
         return Err(Error::invalid(
             op,
-            format!("`p` must be above 0, and the maximal norm at least 0, got {p} and {most}"),
+            format!("`p` must be above 0, and the maximal norm at least 0, got {p} and {max_norm}"),
         ));
     }
-    in_single!(op, [x] => renorm(x, p, axis, most));
+    in_single!(op, [x] => renorm(x, p, axis, max_norm));
     let kept = x.shape().axis(op, axis)?;
     let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
     let length = reductions::norm(x, p, over(others).keepdims())?;
     // 1e-7 is PyTorch's constant; it avoids a division by a norm of 0.
     // A quotient, because the derivatives of a factor most/length contain higher powers of the length.
-    let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, most)?;
-    arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, most)?, &divisor, 1.0)?)
+    let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, max_norm)?;
+    arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, max_norm)?, &divisor, 1.0)?)
 }

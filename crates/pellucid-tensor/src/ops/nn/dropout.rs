@@ -1,4 +1,4 @@
-//! Dropout of elements or of whole channels.
+//! Dropout of elements or of entire channels.
 
 use crate::ops::call::check;
 use crate::ops::formula::map;
@@ -11,7 +11,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 /// Draws uniform values that decide which elements are kept.
 fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
-        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; a usual value is 0.5")));
+        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; for example 0.5")));
     }
     check::floats(op, &[x])?;
     // Half precision has too few values between 0 and 1: a uniform bf16 value is one of 256.
@@ -60,7 +60,7 @@ pub fn dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     dropout_by(x, &uniform_values("dropout", x, x.shape().clone(), p)?, p)
 }
 
-/// Applies [`dropout`] to whole channels of `[N, C, d..]` (Tompson et al. 2015).
+/// Applies [`dropout`] to entire channels of `[N, C, d..]` (Tompson et al. 2015).
 ///
 /// # Errors
 /// The errors of [`dropout`]; [`Error::ShapeMismatch`] for fewer than two axes.
@@ -70,7 +70,7 @@ pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     dropout_by(x, &uniform_values(op, x, channel_mask_shape(op, x)?, p)?, p)
 }
 
-/// Applies dropout for self-normalising networks (Klambauer et al. 2017).
+/// Applies dropout for self-normalizing networks (Klambauer et al. 2017).
 ///
 /// Dropped elements get the value of `selu` at −∞. The result is scaled and shifted so that a mean of 0 and a variance
 /// of 1 are preserved.
@@ -82,7 +82,7 @@ pub fn alpha_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
     alpha_dropout_by(x, &uniform_values("alpha_dropout", x, x.shape().clone(), p)?, p)
 }
 
-/// Applies [`alpha_dropout`] to whole channels of `[N, C, d..]`.
+/// Applies [`alpha_dropout`] to entire channels of `[N, C, d..]`.
 ///
 /// # Errors
 /// The errors of [`feature_dropout`].

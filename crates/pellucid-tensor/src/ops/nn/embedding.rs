@@ -25,7 +25,7 @@ pub struct EmbeddingOptions {
 }
 
 /// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`. Indices are in `0..R`; unlike in
-/// [`index_select`](crate::ops::index_select), negative ones are an error.
+/// [`index_select`](crate::ops::index_select), negative ones return an error.
 ///
 /// The gradients of a row that is selected several times are summed in a fixed order.
 ///
@@ -44,8 +44,8 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     let rows = table.shape()[0];
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
     let index = copy::to_dtype(index, DType::I64)?;
-    if let Some((most, p)) = options.max_norm {
-        renorm_rows(op, table, &view::ravel(&index)?, most, p)?;
+    if let Some((max_norm, p)) = options.max_norm {
+        renorm_rows(op, table, &view::ravel(&index)?, max_norm, p)?;
     }
     let found = check::named(op, select_rows(op, table, &index))?;
     if padding.is_none() && !options.scale_by_frequency {
@@ -81,10 +81,10 @@ pub(in crate::ops) fn padding_row(op: &'static str, padding: isize, rows: usize)
 
 /// Returns an error unless the rows of the table can be scaled to a maximal norm and its order.
 pub(in crate::ops) fn check_norm(op: &'static str, table: &Tensor, max_norm: Option<(f64, f64)>) -> Result<()> {
-    let Some((most, p)) = max_norm else { return Ok(()) };
+    let Some((max_norm, p)) = max_norm else { return Ok(()) };
     check::floats(op, &[table])?;
-    if !(p > 0.0 && most > 0.0) {
-        return Err(Error::invalid(op, format!("p and the maximal norm must be positive, got {p} and {most}")));
+    if !(p > 0.0 && max_norm > 0.0) {
+        return Err(Error::invalid(op, format!("p and the maximal norm must be positive, got {p} and {max_norm}")));
     }
     match table.creator() {
         Some(_) => Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) }),
@@ -92,10 +92,16 @@ pub(in crate::ops) fn check_norm(op: &'static str, table: &Tensor, max_norm: Opt
     }
 }
 
-/// Scales the selected rows of the table down to the p-norm `most`, in place, after [`check_norm`].
-pub(in crate::ops) fn renorm_rows(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
+/// Scales the selected rows of the table down to the p-norm `max_norm`, in place, after [`check_norm`].
+pub(in crate::ops) fn renorm_rows(
+    op: &'static str,
+    table: &Tensor,
+    index: &Tensor,
+    max_norm: f64,
+    p: f64,
+) -> Result<()> {
     let _off = no_grad();
     let found = select_rows(op, &table.detach(), index)?;
-    let short = distance::renorm(&found, p, 0, most)?;
+    let short = distance::renorm(&found, p, 0, max_norm)?;
     put_axes(op, table, table.array(), smallvec![0], std::slice::from_ref(index), &short)
 }

@@ -58,7 +58,7 @@ impl Default for EmbeddingBagOptions<'_> {
 /// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
 /// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an [`Error::InvalidArgument`];
-/// in lazy and captured steps they make the whole result NaN, or, for a table of integers, are an
+/// in lazy and captured steps they make the entire result NaN, or, for a table of integers, are an
 /// [`Error::IndexOutOfBounds`] of the call that runs the kernel.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
@@ -71,11 +71,11 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }
     if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
-        return Err(Error::invalid(op, "scale_by_frequency needs the mode Sum or Mean"));
+        return Err(Error::invalid(op, "scale_by_frequency requires the mode Sum or Mean"));
     }
     if let Some(weights) = options.weights {
         if options.mode != ScatterReduceOp::Sum {
-            return Err(Error::invalid(op, "weights need the mode Sum"));
+            return Err(Error::invalid(op, "weights require the mode Sum"));
         }
         if weights.shape() != index.shape() {
             let help = "weights must have the shape of the indices";
@@ -83,10 +83,10 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         }
     }
     check_norm(op, table, options.max_norm)?;
-    let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
+    let Bags { count: bags, index_bags: bag, valid } = bags(op, index, &options)?;
     let flat = view::ravel(&copy::to_dtype(index, DType::I64)?)?;
-    if let Some((most, p)) = options.max_norm {
-        renorm_rows(op, table, &flat, most, p)?;
+    if let Some((max_norm, p)) = options.max_norm {
+        renorm_rows(op, table, &flat, max_norm, p)?;
     }
     let counts = match options.padding_index {
         Some(padding) => compare::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
@@ -96,30 +96,30 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     let bag = arithmetic::where_(&counts, &bag, bags as i64)?;
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
     // The rows are summed in `f32`, so that the result is rounded only once.
-    let number = widened_dtype(&[table]).unwrap_or(table.dtype());
-    let rows = copy::to_dtype(&check::named(op, embedding(table, &flat, scaled))?, number)?;
+    let compute_dtype = widened_dtype(&[table]).unwrap_or(table.dtype());
+    let rows = copy::to_dtype(&check::named(op, embedding(table, &flat, scaled))?, compute_dtype)?;
     let rows = match options.weights {
         Some(weights) => {
-            let weighed = arithmetic::mul(&rows, &view::reshape(weights, [flat.size(), 1])?)?;
-            copy::to_dtype(&weighed, number)?
+            let weighted = arithmetic::mul(&rows, &view::reshape(weights, [flat.size(), 1])?)?;
+            copy::to_dtype(&weighted, compute_dtype)?
         }
         None => rows,
     };
     let unless_invalid = |x: Tensor| match &valid {
-        Some(valid) if number.is_float() => value_range::nan_unless(valid, &x),
+        Some(valid) if compute_dtype.is_float() => value_range::nan_unless(valid, &x),
         _ => Ok(x),
     };
     // Invalid offsets make the rows NaN too, not only the result: the gradients of rows that are in no bag must be NaN.
     let rows = unless_invalid(rows)?;
-    let start = fill::zeros([bags + 1, table.shape()[1]], number)?;
+    let start = fill::zeros([bags + 1, table.shape()[1]], compute_dtype)?;
     let all = match options.mode {
         ScatterReduceOp::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
     let result = view::narrow(&all, 0, 0, bags)?;
     match valid {
-        // Integers have no NaN: the kernel that selects the bags refuses an index that is no bag.
-        Some(valid) if !number.is_float() => select_rows(
+        // Integers have no NaN: the kernel that selects the bags rejects an index that is not a bag.
+        Some(valid) if !compute_dtype.is_float() => select_rows(
             "embedding_bag offsets",
             &result,
             &arithmetic::where_(&valid, &create::indices(bags)?, bags as i64)?,
@@ -132,7 +132,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
 struct Bags {
     count: usize,
     /// The bag of every index; `count` marks an index in no bag.
-    of_index: Tensor,
+    index_bags: Tensor,
     /// A 0-d mask: the offsets are valid. Only present in lazy and captured steps, which cannot read the offsets.
     valid: Option<Tensor>,
 }
@@ -141,12 +141,12 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
     match (index.rank(), options.offsets) {
         (2, None) => {
             let numbers = create::indices(index.shape()[0])?;
-            let of_index = view::ravel(&broadcast::broadcast_to(&view::unsqueeze(&numbers, 1)?, index.shape())?)?;
-            Ok(Bags { count: index.shape()[0], of_index, valid: None })
+            let index_bags = view::ravel(&broadcast::broadcast_to(&view::unsqueeze(&numbers, 1)?, index.shape())?)?;
+            Ok(Bags { count: index.shape()[0], index_bags, valid: None })
         }
         (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
             let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
-                return Err(Error::invalid(op, "include_last_offset needs at least one offset"));
+                return Err(Error::invalid(op, "include_last_offset requires at least one offset"));
             };
             let starts = copy::to_dtype(&view::narrow(offsets, 0, 0, bags)?, DType::I64)?;
             let places = create::indices(index.size())?;
@@ -154,12 +154,12 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
             // Of several bags with equal starts, only the last one can contain indices.
             let bag = arithmetic::sub(&search::searchsorted(&starts, &places, true)?, 1)?;
             if !options.include_last_offset {
-                return Ok(Bags { count: bags, of_index: bag, valid });
+                return Ok(Bags { count: bags, index_bags: bag, valid });
             }
-            // Indices from the last offset on belong to no bag.
+            // Indices at and after the last offset belong to no bag.
             let end = copy::to_dtype(&view::narrow(offsets, 0, bags, 1)?, DType::I64)?;
-            let of_index = arithmetic::where_(&compare::lt(&places, &end)?, &bag, bags as i64)?;
-            Ok(Bags { count: bags, of_index, valid })
+            let index_bags = arithmetic::where_(&compare::lt(&places, &end)?, &bag, bags as i64)?;
+            Ok(Bags { count: bags, index_bags, valid })
         }
         _ => {
             let help = "indices must be a matrix, or a vector with a vector of integers as offsets";
@@ -179,20 +179,20 @@ fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<O
         }
         let offsets = copy::to_dtype(offsets, DType::I64)?;
         let (earlier, later) = (view::narrow(&offsets, 0, 0, n - 1)?, view::narrow(&offsets, 0, 1, n - 1)?);
-        let ascends = reductions::all(&compare::le(&earlier, &later)?, ..)?;
+        let is_ascending = reductions::all(&compare::le(&earlier, &later)?, ..)?;
         let starts = compare::eq(&view::narrow(&offsets, 0, 0, 1)?, 0)?;
-        let ends = compare::le(&view::narrow(&offsets, 0, n - 1, 1)?, indices as i64)?;
-        return compare::logical_and(&ascends, &compare::logical_and(&starts, &ends)?).map(Some);
+        let ends_in_range = compare::le(&view::narrow(&offsets, 0, n - 1, 1)?, indices as i64)?;
+        return compare::logical_and(&is_ascending, &compare::logical_and(&starts, &ends_in_range)?).map(Some);
     }
     let offsets = offsets.array().to_vec::<i64>(op)?;
-    let ascends = offsets.is_sorted();
+    let is_ascending = offsets.is_sorted();
     let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Ok(None) };
-    if ascends && first == 0 && last <= indices as i64 {
+    if is_ascending && first == 0 && last <= indices as i64 {
         return Ok(None);
     }
-    let found = match ascends {
+    let reason = match is_ascending {
         true => format!("got offsets from {first} to {last}"),
         false => "the offsets do not ascend".to_string(),
     };
-    Err(Error::invalid(op, format!("offsets must ascend from 0 to at most {indices}, the number of indices; {found}")))
+    Err(Error::invalid(op, format!("offsets must ascend from 0 to at most {indices}, the number of indices; {reason}")))
 }

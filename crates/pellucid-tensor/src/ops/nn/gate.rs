@@ -27,8 +27,8 @@ pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
             "the weight must have one element, or one for each channel (axis 1)",
         ));
     }
-    let beside: Vec<usize> = (0..x.rank()).map(|k| if k == 1 { weight.size() } else { 1 }).collect();
-    leaky(x, &view::reshape(weight, &beside[..])?)
+    let broadcast_dims: Vec<usize> = (0..x.rank()).map(|k| if k == 1 { weight.size() } else { 1 }).collect();
+    leaky(x, &view::reshape(weight, &broadcast_dims[..])?)
 }
 
 /// Computes x where x > 0, else a·x with random slopes a, uniform on [lower, upper) for each element (Xu et al. 2015).

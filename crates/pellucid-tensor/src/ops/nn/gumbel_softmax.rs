@@ -34,8 +34,8 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
         return Ok(soft);
     }
     let best = reductions::argmax(&soft, axes::over(axis).keepdims())?;
-    let beside: Vec<isize> = (0..x.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
-    let numbers = view::reshape(&create::indices(x.shape()[at])?, &beside[..])?;
+    let broadcast_dims: Vec<isize> = (0..x.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
+    let numbers = view::reshape(&create::indices(x.shape()[at])?, &broadcast_dims[..])?;
     let sample = copy::to_dtype(&compare::eq(&best, &numbers)?, x.dtype())?;
     arithmetic::add(&arithmetic::sub(&sample, soft.detach())?, &soft)
 }

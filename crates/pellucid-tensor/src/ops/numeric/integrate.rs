@@ -81,8 +81,8 @@ fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isi
     let points = match spacing {
         Spacing::Step(step) => return arithmetic::mul(&sums, Scalar::from(0.5 * step)),
         Spacing::Points(points) if points.rank() == 1 => {
-            let beside: Vec<isize> = (0..y.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
-            view::reshape(points, &beside[..])?
+            let broadcast_dims: Vec<isize> = (0..y.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
+            view::reshape(points, &broadcast_dims[..])?
         }
         Spacing::Points(points) => points.clone(),
     };

@@ -53,8 +53,8 @@ pub fn polyval(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
     apply_one(PolynomialValue, &[&copy::to_dtype(coefficients, dtype)?, &x])
 }
 
-/// Σᵢ cᵢ·x^(n−1−i) of coefficients `[n]`, n ≥ 1, and x in one dtype. Nothing is stored for each coefficient, because
-/// the derivatives are values of polynomials and [power sums](PowerSums).
+/// Σᵢ cᵢ·x^(n−1−i) of coefficients `[n]`, n ≥ 1, and x in the same dtype. Nothing is stored for each coefficient,
+/// because the derivatives are values of polynomials and [power sums](PowerSums).
 struct PolynomialValue;
 
 impl Operation for PolynomialValue {
@@ -177,11 +177,11 @@ pub struct InterpOptions {
 /// Evaluates the piecewise linear function through the points (pᵢ, vᵢ) at every element of x. Before the first and
 /// after the last point it is constant.
 ///
-/// This is NumPy's `interp`: points and values are vectors of one length, and the points ascend. At a point that occurs
-/// repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; the gradient of x is the
-/// slope. Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the result
-/// for points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need no
-/// order; the function connects the last point of a period with the first of the next.
+/// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. At a point that
+/// occurs repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; the gradient of x is
+/// the slope. Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the
+/// result for points that descend is NaN. With a period, x and the points are taken modulo the period, and the points
+/// need no order; the function connects the last point of a period with the first of the next.
 ///
 /// The segments are found by [`searchsorted`](crate::ops::searchsorted). In addition to operands and result, the
 /// operation stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
@@ -199,7 +199,7 @@ pub struct InterpOptions {
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless points and values are vectors of one length of at least 1;
+/// [`Error::ShapeMismatch`] unless points and values are vectors of the same length, at least 1;
 /// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`, and, in eager
 /// mode, for points that descend without a period.
 #[tensor_method]
@@ -207,7 +207,7 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
     let op = "interp";
     let InterpOptions { left, right, period } = options;
     if points.rank() != 1 || points.size() == 0 || points.shape() != values.shape() {
-        let help = "points and values must be vectors of one length of at least 1";
+        let help = "points and values must be vectors of the same length, at least 1";
         return Err(Error::shapes(op, [x.shape(), points.shape(), values.shape()], help));
     }
     if let Some(period) = period {
@@ -215,7 +215,7 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
         if period == 0.0 || left.is_some() || right.is_some() {
             let reason = match period {
                 0.0 => "the period must not be 0",
-                _ => "a periodic function has no ends: give the period, or left and right",
+                _ => "a periodic function has no ends: set either the period, or left and right",
             };
             return Err(Error::invalid(op, reason));
         }

@@ -25,12 +25,12 @@ struct PolynomialFamily {
 /// The highest order. The recurrence computes all lower orders too, which limits it.
 const MAX_ORDER: i64 = 10_000;
 
-/// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of one shape.
+/// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of the same shape.
 #[derive(Clone, Copy)]
 struct PolynomialDerivative {
     family: &'static PolynomialFamily,
     /// The largest n.
-    most: i64,
+    max_order: i64,
     derivative: usize,
 }
 
@@ -53,7 +53,7 @@ impl PolynomialDerivative {
             now.push(if order == 1 { arithmetic::add(&zero, slope)? } else { zero.clone() });
         }
         let mut y = arithmetic::where_(&compare::eq(orders, 0)?, &last[self.derivative], 0.0)?;
-        for k in 1..=self.most {
+        for k in 1..=self.max_order {
             y = arithmetic::where_(&compare::eq(orders, k)?, &now[self.derivative], &y)?;
             let next = (k + 1) as f64;
             let params = [a + b / next, c + d / next, e + f / next + h * next];
@@ -99,11 +99,11 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     in_single!(name, [x] => evaluate(family, x, n));
     let shape = check::common_shape(name, &[x, n], "points and orders must broadcast")?;
     let orders = copy::to_dtype(&n.detach(), DType::I64)?;
-    let most = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
-    if most > MAX_ORDER {
-        return Err(Error::invalid(name, format!("orders must be at most {MAX_ORDER}, got {most}")));
+    let max_order = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
+    if max_order > MAX_ORDER {
+        return Err(Error::invalid(name, format!("orders must be at most {MAX_ORDER}, got {max_order}")));
     }
-    let operation = PolynomialDerivative { family, most, derivative: 0 };
+    let operation = PolynomialDerivative { family, max_order, derivative: 0 };
     apply_one(operation, &[&broadcast::broadcast_to(x, &shape)?, &broadcast::broadcast_to(&orders, &shape)?])
 }
 

@@ -73,36 +73,36 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
         // A window of one element is 1 for any coefficients.
         if n > 0.0 { from_formula(&at) } else { from_formula(&|_| 1.0) }
     };
-    let refused = |reason: String| Err(Error::invalid(op, reason));
+    let rejected = |reason: String| Err(Error::invalid(op, reason));
     match window {
         WindowFunction::Bartlett => from_formula(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
         WindowFunction::Blackman => cosines(&[0.42, 0.5, 0.08]),
         WindowFunction::Cosine => from_formula(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
         WindowFunction::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => {
-            refused(format!("tau must be above 0, got {tau}"))
+            rejected(format!("tau must be above 0, got {tau}"))
         }
         WindowFunction::Exponential { center: Some(_), .. } if symmetric => {
-            refused("a symmetric window has its center in the middle; leave center out".to_string())
+            rejected("a symmetric window has its center in the middle; leave center out".to_string())
         }
         WindowFunction::Exponential { center, tau } => {
             from_formula(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp())
         }
         WindowFunction::Gaussian { std } if std.is_nan() || std <= 0.0 => {
-            refused(format!("std must be above 0, got {std}"))
+            rejected(format!("std must be above 0, got {std}"))
         }
         WindowFunction::Gaussian { std } => from_formula(&|k| (-0.5 * ((k as f64 - n / 2.0) / std).powi(2)).exp()),
-        WindowFunction::GeneralCosine([]) => refused("a general cosine needs at least one term".to_string()),
+        WindowFunction::GeneralCosine([]) => rejected("a general cosine must have at least one term".to_string()),
         WindowFunction::GeneralCosine(a) => cosines(a),
         WindowFunction::GeneralHamming { alpha } => cosines(&[alpha, 1.0 - alpha]),
         WindowFunction::Hamming => cosines(&[0.54, 0.46]),
         WindowFunction::Hann => cosines(&[0.5, 0.5]),
         WindowFunction::Kaiser { beta } if beta.is_nan() || beta < 0.0 => {
-            refused(format!("beta must be at least 0, got {beta}"))
+            rejected(format!("beta must be at least 0, got {beta}"))
         }
         WindowFunction::Kaiser { beta } => {
             let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
             let depths = tensor_from_fn(count, |k| Scalar::Float(depth(k)), DType::F64)?;
-            // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows from 714 on.
+            // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows for x ≥ 714.
             let highest = special::i0e(&fill::full((), beta, DType::F64)?)?;
             let ratio = arithmetic::div(&special::i0e(&depths)?, &highest)?;
             copy::to_dtype(&arithmetic::mul(&ratio, &transcendental::exp(&arithmetic::sub(&depths, beta)?)?)?, dtype)

@@ -106,7 +106,7 @@ fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 }
 
 /// All parts as outputs of one node, whose gradient is their concatenation. One slice per part would allocate a
-/// gradient of the whole shape for each.
+/// gradient of the full shape for each.
 struct Split {
     axis: usize,
     lengths: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Operations that create tensors of evenly spaced numbers, and tensors of host values.
+//! Operations that create tensors of evenly spaced values, and tensors of host values.
 
 use crate::array::{Array, host_values};
 use crate::device::Device;
@@ -74,7 +74,7 @@ pub(crate) fn from_host<T: Element>(values: &[T], shape: impl Into<Shape>) -> Re
     Array::from_slice(Device::cpu(), values, shape.into()).map(Tensor::from)
 }
 
-/// Creates the numbers start, start + step, .. below `end` (above it for a negative step).
+/// Creates the values start, start + step, .. below `end` (above it for a negative step).
 fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
     let reason = |why: &str| Error::invalid("arange", format!("{why}: {start}..{end} by {step}"));
     if dtype.is_float() {
@@ -100,13 +100,13 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
     if count > 0 && !(fits(a) && fits(last)) {
         return Err(reason(&format!(
-            "the first element {a} or the last element {last} is outside of the range of {dtype}; use a wider dtype"
+            "the first element {a} or the last element {last} is outside the range of {dtype}; use a wider dtype"
         )));
     }
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }
 
-/// Computes f of `count` evenly spaced numbers from `start` to `end`.
+/// Computes f of `count` evenly spaced values from `start` to `end`.
 fn evenly_spaced(
     op: &'static str,
     start: f64,
@@ -150,7 +150,7 @@ pub(in crate::ops) fn tensor_from_fn(count: usize, at: impl Fn(usize) -> Scalar,
 }
 
 impl Tensor {
-    /// Creates the numbers start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉
+    /// Creates the values start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉
     /// elements, each computed as start + i·step. The dtype is the arguments' dtype.
     ///
     /// # Panics
@@ -161,7 +161,7 @@ impl Tensor {
         panic::unwrap(arange(start, end, step, T::DTYPE))
     }
 
-    /// Creates `count` evenly spaced numbers from `start` to `end`, both included. Element i is start + i·(end −
+    /// Creates `count` evenly spaced values from `start` to `end`, both included. Element i is start + i·(end −
     /// start)/(count − 1), computed from the nearer end, so that both ends are exact.
     ///
     /// # Panics

@@ -78,7 +78,7 @@ impl Operation for ScatterAdd {
 
 pub(in crate::ops) fn as_index(op: &'static str, index: &Tensor) -> Result<Tensor> {
     if !index.dtype().is_int() {
-        let help = "index tensors need an integer dtype; use to_dtype(DType::I64)";
+        let help = "index tensors must have an integer dtype; use to_dtype(DType::I64)";
         return Err(Error::dtypes(op, [index.dtype()], help));
     }
     copy::to_dtype(index, DType::I64)

@@ -187,7 +187,7 @@ fn is_castable(operand: &Tensor) -> bool {
     matches!(operand.dtype(), DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Casts a float operand to the dtype of [`wanted_dtype`]. Integers and booleans are returned as they are.
+/// Casts a float operand to the dtype of [`wanted_dtype`]. Integers and booleans are returned unchanged.
 pub(crate) fn cast(operand: &Tensor, dtype: DType) -> Result<Tensor> {
     if is_castable(operand) { to_dtype(operand, dtype) } else { Ok(operand.clone()) }
 }

@@ -22,9 +22,9 @@ pub struct TensorOptions {
 }
 
 impl Tensor {
-    /// Creates a leaf of these numbers with options: dtype, device, and whether it requires and keeps a gradient.
+    /// Creates a leaf from data. Options set dtype, device, `requires_grad` and `retain_grad`.
     ///
-    /// The data are numbers, nested arrays, slices or vectors, as for `Tensor::from`, or a tensor, whose history is not
+    /// The data are scalars, nested arrays, slices or vectors, as for `Tensor::from`, or a tensor, whose history is not
     /// used. The leaf shares the storage of a tensor of this dtype on this device.
     ///
     /// ```

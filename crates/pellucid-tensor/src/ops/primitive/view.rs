@@ -37,7 +37,7 @@ impl Operation for Reshape {
 /// Returns the same elements, in row-major order, in another shape of the same size. One length may be −1 and is
 /// inferred.
 ///
-/// The result is a view if the strides allow it, else a copy.
+/// The result is a view if the strides allow it, otherwise a copy.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
@@ -64,7 +64,7 @@ pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     }
     if shape.checked_size() != Some(x.size()) {
         let help =
-            format!("{} elements cannot fill {shape}; the sizes must be equal: a length of -1 is computed", x.size());
+            format!("{} elements cannot fill {shape}; the sizes must be equal; use -1 to infer one length", x.size());
         return Err(Error::shapes("reshape", [x.shape(), shape], help));
     }
     apply_one(Reshape { shape: shape.clone() }, &[x])
@@ -114,7 +114,7 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     reshape_to(x, &(0..shape.rank()).filter(|&axis| !goes(axis)).map(|axis| shape[axis]).collect())
 }
 
-/// Inserts axes of length 1. The numbers refer to the new axes in the result (−1: the last one).
+/// Inserts axes of length 1. The indices refer to the new axes in the result (−1: the last one).
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -132,7 +132,7 @@ pub fn unsqueeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();
     let rank = x.rank() + axes.count().unwrap_or(0);
     let Some(new) = axes.indices("unsqueeze", rank, x.shape())? else {
-        return Err(Error::invalid("unsqueeze", "the new axes must be named, `..` names none"));
+        return Err(Error::invalid("unsqueeze", "unsqueeze needs explicit axes; `..` is not allowed"));
     };
     let mut own = x.shape().iter();
     let length = |axis: usize| match new.contains(&axis) {
@@ -186,7 +186,7 @@ pub fn permute(x: &Tensor, order: impl Into<IntList>) -> Result<Tensor> {
     let order = order.into();
     let axes: AxisList = order.axes("permute", x.shape())?;
     if axes.len() != x.rank() {
-        let reason = format!("{:?} does not contain every axis of shape {} once", &order[..], x.shape());
+        let reason = format!("{:?} must contain each axis of shape {} exactly once", &order[..], x.shape());
         return Err(Error::invalid("permute", reason));
     }
     apply_one(Permute { order: axes }, &[x])
@@ -367,7 +367,7 @@ pub fn movedim(x: &Tensor, from: impl Into<IntList>, to: impl Into<IntList>) -> 
     permute(x, (0..x.rank()).map(place).collect::<Vec<_>>())
 }
 
-/// Flattens x to one axis in row-major order. The result is a view if the strides allow it, else a copy.
+/// Flattens x to one axis in row-major order. The result is a view if the strides allow it, otherwise a copy.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].

@@ -117,8 +117,8 @@ pub fn addr(x: &Tensor, u: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: 
 /// [`addmm`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless A and B are batches of one length with equal inner lengths, and x broadcasts to the
-/// product; [`Error::DTypeMismatch`] for bool.
+/// [`Error::ShapeMismatch`] unless A and B are batches of the same length with equal inner lengths, and x broadcasts to
+/// the product; [`Error::DTypeMismatch`] for bool.
 #[tensor_method(autocast = Half)]
 pub fn baddbmm(
     x: &Tensor,
@@ -173,7 +173,7 @@ fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
 /// This is NumPy's `vdot`: shapes may differ. [`dot`](crate::ops::dot) takes vectors only.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the numbers of elements differ; [`Error::DTypeMismatch`] for bool.
+/// [`Error::ShapeMismatch`] if the element counts differ; [`Error::DTypeMismatch`] for bool.
 #[tensor_method]
 pub fn vdot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.size() != b.size() {

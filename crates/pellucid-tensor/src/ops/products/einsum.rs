@@ -43,7 +43,7 @@ const ALL_ORDERS: usize = 8;
 /// A letter names an axis in every factor that has it; repeated in one factor, it selects the diagonal. `...` stands
 /// for axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that occur
 /// once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications; with more
-/// factors the cheapest pair goes first. Each contraction is one matrix product. The order minimises multiplications,
+/// factors the cheapest pair goes first. Each contraction is one matrix product. The order minimizes multiplications,
 /// not memory: an intermediate result of more than two factors may be larger than all factors and the result.
 ///
 /// ```
@@ -68,7 +68,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let terms: Vec<&str> = inputs.split(',').collect();
     if terms.len() != factors.len() {
         return Err(invalid(format!(
-            "the equation has {} terms, but there are {} factors; give one term for each factor,",
+            "the equation has {} terms, but there are {} factors; write one term for each factor,",
             terms.len(),
             factors.len()
         )));
@@ -77,7 +77,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     for (term, factor) in terms.iter().zip(factors) {
         let labels = parse_labels(term, factor.rank()).map_err(invalid)?;
         if labels.len() != factor.rank() {
-            return Err(invalid(format!("term `{term}` does not fit the {} axes of its factor", factor.rank())));
+            return Err(invalid(format!("term `{term}` does not match the {} axes of its factor", factor.rank())));
         }
         named.push(labels);
     }
@@ -345,7 +345,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     if from.len() != to.len() {
         return Err(Error::invalid(
             op,
-            format!("the lists of axes must be equally long, got {axes_a:?} and {axes_b:?}"),
+            format!("the lists of axes must have the same length, got {axes_a:?} and {axes_b:?}"),
         ));
     }
     let fits = |(&i, &j): (&usize, &usize)| a.shape()[i] == b.shape()[j] || a.shape()[i] == 1 || b.shape()[j] == 1;
@@ -394,7 +394,7 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
 /// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
 ///
-/// It stores the products of one input with W: out·m (or out·n) numbers for each row.
+/// It stores the products of one input with W: out·m (or out·n) elements for each row.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of a and c have the lengths of the last two axes of W;

@@ -121,7 +121,7 @@ fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(T
 /// Computes the matrix product, as NumPy's `@`.
 ///
 /// The last two axes are matrices, and the axes before them broadcast. A 1-D first operand is a row, a 1-D second one a
-/// column; the result does not have this axis. Dtypes are promoted; booleans are an error.
+/// column; the result does not have this axis. Dtypes are promoted; booleans are rejected.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
@@ -233,7 +233,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     match (x.shape().last(), weight.shape().last()) {
         (None, _) => mismatch("the input has no axis of features; unsqueeze() it"),
         (Some(given), Some(wanted)) if given != wanted => mismatch(&format!(
-            "the last axis of the input has length {given}, but the weight [out, in] needs {wanted}; reshape the input, \
+            "the last axis of the input has length {given}, but the weight [out, in] requires {wanted}; reshape the input, \
                  or transpose the weight if it is [in, out]"
         )),
         _ if weight.rank() == 1 => matmul_with(x, weight, bias),

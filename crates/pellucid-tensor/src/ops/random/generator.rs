@@ -133,7 +133,7 @@ impl Generator {
     }
 
     /// Continues the stream at a state (key, counter): an `i64 [2]` tensor that [`state`](Generator::state) returned
-    /// earlier, possibly in another process. The state is written in place, so a captured step continues there, too. On
+    /// earlier, possibly in another process. The state is written in place, so a captured step also continues there. On
     /// other devices the stream restarts with this key; [`set_states`](Generator::set_states) sets their counters.
     ///
     /// ```
@@ -172,7 +172,7 @@ impl Generator {
     pub fn prepare_states(&self, states: &[(Device, Tensor)]) -> Result<Vec<(Tensor, Tensor)>> {
         let op = "set_state";
         if engine::is_capturing() {
-            let reason = "a step is captured, which would set the state again in every launch; set it between launches";
+            let reason = "the state cannot be set inside a captured step, because every launch would set it again";
             return Err(Error::invalid(op, reason));
         }
         for (_, state) in states {
@@ -262,7 +262,8 @@ impl Generator {
 
 impl Default for Generator {
     /// Returns the generator of the current thread, from which operations without an explicit generator draw: that of
-    /// the innermost [`scope`](Generator::scope), else the thread's stream of the process's seed (see [`manual_seed`]).
+    /// the innermost [`scope`](Generator::scope), otherwise the thread's stream of the process's seed (see
+    /// [`manual_seed`]).
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
             Some((_, generator)) => generator.clone(),
@@ -286,14 +287,14 @@ impl Drop for GeneratorScope {
     }
 }
 
-/// Sets the seed of the process and restarts the random numbers of all threads: of the current thread at once, of
+/// Sets the seed of the process and restarts the random numbers of all threads: of the current thread immediately, of
 /// others at their next draw or launch of a captured step. Inside a [`Generator::scope`], restarts the generator of the
 /// scope only.
 ///
 /// The current thread continues with the stream of [`Generator::new`]`(seed)`. Every other thread gets its own stream,
 /// whose key is derived from the seed and the thread's name. Threads without a name, or with equal names, are
 /// distinguished by the order of their first draws. A captured step keeps the stream of the thread that recorded it
-/// first, also when it moves to another thread. Use [`Generator::fork`] if the numbers of several threads must be
+/// first, even when it moves to another thread. Use [`Generator::fork`] if the numbers of several threads must be
 /// equal in every run. The initial seed is 0, and the main thread then has the stream of [`Generator::new`]`(0)`.
 ///
 /// ```

@@ -207,8 +207,8 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     let weights = copy::to_dtype(&weights.detach(), widened_dtype(&[weights]).unwrap_or(weights.dtype()))?;
     let totals = reductions::sum(&weights, axes::over(-1).keepdims())?;
     if is_readable && weights.size() > 0 {
-        let (least, most) = reductions::aminmax(&totals, ..)?;
-        if least.try_item::<f64>()? <= 0.0 || most.try_item::<f64>()?.is_infinite() {
+        let (min_total, max_total) = reductions::aminmax(&totals, ..)?;
+        if min_total.try_item::<f64>()? <= 0.0 || max_total.try_item::<f64>()?.is_infinite() {
             return Err(Error::invalid(op, "the weights of each row must have a finite sum above 0"));
         }
     }
@@ -217,10 +217,10 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         false => Some(reductions::count_nonzero(&weights, axes::over(-1).keepdims())?),
     };
     if let Some(positive) = positive.as_ref().filter(|_| is_readable && weights.size() > 0) {
-        let least = reductions::min(positive, ..)?.try_item::<i64>()?;
-        if least < samples as i64 {
+        let min_total = reductions::min(positive, ..)?.try_item::<i64>()?;
+        if min_total < samples as i64 {
             let reason = format!(
-                "{samples} samples cannot be drawn without replacement from weights of which {least} are positive; \
+                "{samples} samples cannot be drawn without replacement from weights of which {min_total} are positive; \
                  draw with replacement, or fewer"
             );
             return Err(Error::invalid(op, reason));
@@ -236,7 +236,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     if let Some(positive) = positive {
         is_valid = compare::logical_and(&is_valid, &compare::ge(&positive, samples as i64)?)?;
     }
-    // The kernel that selects the classes refuses an index that is no class.
+    // The kernel that selects the classes rejects an index that is not a class.
     select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
 }
 

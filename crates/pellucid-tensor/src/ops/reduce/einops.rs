@@ -159,7 +159,7 @@ impl EinopsPlan {
             return Err(plan.invalid(format!("{} is on the right twice", plan.name(plan.right[k]))));
         }
         if let Some((name, _)) = given.iter().find(|(name, _)| plan.find(name).is_none()) {
-            return Err(plan.invalid(format!("a length is given for {name}, which is no axis")));
+            return Err(plan.invalid(format!("a length is given for {name}, which is not an axis")));
         }
         Ok(plan)
     }
@@ -323,7 +323,7 @@ fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
         let part = &rest[..len];
         if !matches!(part, "(" | ")") {
             if part.starts_with(|c: char| c.is_ascii_digit()) && part.parse::<usize>().is_err() {
-                return Err(format!("{part} is no length; a name must not begin with a digit"));
+                return Err(format!("{part} is not a length; a name must not begin with a digit"));
             }
             match groups.last_mut().filter(|_| inside) {
                 Some(group) => group.parts.push(part),

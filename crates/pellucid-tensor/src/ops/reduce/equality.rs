@@ -1,4 +1,4 @@
-//! Equality of whole tensors.
+//! Equality of entire tensors.
 
 use crate::ops::elementwise::compare;
 use crate::ops::primitive::fill;

@@ -1,6 +1,6 @@
 //! Reductions over axes.
 //!
-//! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
+//! The order of accumulation depends on the shape and the axes only. The results are bit-identical in any layout
 //! and on any number of threads.
 
 use crate::autograd::{apply_one, interface::*};

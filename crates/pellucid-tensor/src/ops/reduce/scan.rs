@@ -162,10 +162,7 @@ fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usiz
     }
     match axes.set.iter().collect::<Vec<_>>()[..] {
         [axis] => Ok((x.clone(), axis)),
-        ref axes => Err(Error::invalid(
-            op,
-            format!("the operation is along one axis, got {axes:?}; .. flattens all axes into one"),
-        )),
+        ref axes => Err(Error::invalid(op, format!("expected one axis, got {axes:?}; `..` uses the flattened tensor"))),
     }
 }
 

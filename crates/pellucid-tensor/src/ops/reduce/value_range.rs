@@ -20,7 +20,7 @@ pub(in crate::ops) fn in_range(op: &'static str, what: &str, x: &Tensor, range: 
     within(op, what, x, range, true)
 }
 
-/// Like [`in_range`], but NaN is an error too.
+/// Like [`in_range`], but rejects NaN as well.
 pub(in crate::ops) fn in_range_without_nan(
     op: &'static str,
     what: &str,
@@ -89,16 +89,16 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
     if !is_readable(x) || x.size() == 0 {
         return Ok(());
     }
-    let (least, most) = reductions::aminmax(&x.detach(), ..)?;
+    let (min, max) = reductions::aminmax(&x.detach(), ..)?;
     let outside = |value: &f64| !(range.contains(value) || nan_passes && value.is_nan());
-    match [least.try_item::<f64>()?, most.try_item::<f64>()?].into_iter().find(outside) {
+    match [min.try_item::<f64>()?, max.try_item::<f64>()?].into_iter().find(outside) {
         None => Ok(()),
         Some(value) => {
             let (low, high) = (range.start(), range.end());
             let allowed = match *high {
                 f64::MAX if *low == f64::MIN => "finite".to_string(),
-                f64::INFINITY => format!("at least {low}"),
-                f64::MAX => format!("finite and at least {low}"),
+                f64::INFINITY => format!("at min {low}"),
+                f64::MAX => format!("finite and at min {low}"),
                 high => format!("from {low} to {high}"),
             };
             Err(Error::invalid(op, format!("{what} must be {allowed}, got {value:?}")))

@@ -11,7 +11,7 @@ use std::fmt;
 /// The padding before and after each axis, as in `numpy.pad`: one number for all ends, one pair for all axes, or one
 /// pair per axis, starting with the first. A negative number crops.
 ///
-/// A pair is a tuple or an array of two numbers; in a list of pairs, one number stands for both ends of its axis.
+/// A pair is a tuple or an array of two counts; in a list of pairs, one count is used for both ends of its axis.
 ///
 /// ```
 /// use pellucid::{Tensor, ops::PaddingMode};
@@ -34,14 +34,14 @@ use std::fmt;
 pub enum PadWidth {
     /// The same number of elements at both ends of every axis.
     Same(isize),
-    /// The numbers of elements before and after every axis.
+    /// The element counts before and after every axis.
     Both(isize, isize),
-    /// The numbers of elements before and after, one pair for each axis; a single pair is for all axes.
+    /// The element counts before and after, one pair for each axis; a single pair is for all axes.
     Each(Vec<(isize, isize)>),
 }
 
 impl PadWidth {
-    /// Returns the numbers of elements before and after each of `rank` axes; `None` if there is another number of
+    /// Returns the element counts before and after each of `rank` axes; `None` if there is another number of
     /// pairs.
     pub fn pairs(&self, rank: usize) -> Option<Vec<(isize, isize)>> {
         match self {
@@ -55,7 +55,7 @@ impl PadWidth {
     }
 }
 
-/// Writes the numbers as a program does: `2`, `(0, 2)` or `[(1, 0), (0, 2)]`.
+/// Formats the counts as Rust source: `2`, `(0, 2)` or `[(1, 0), (0, 2)]`.
 impl fmt::Display for PadWidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -68,7 +68,7 @@ impl fmt::Display for PadWidth {
 
 /// The padding of the two ends of an axis: `(before, after)`, `[before, after]`, or `(n,)` for both ends.
 pub trait WidthPair {
-    /// Returns the numbers of elements before and after the axis.
+    /// Returns the element counts before and after the axis.
     fn pair(self) -> (isize, isize);
 }
 
@@ -268,13 +268,13 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PaddingMode) -> Resu
         let len = x.shape()[axis];
         // Circular padding repeats the cropped axis only.
         let (first, kept) = (before.min(0).abs(), len as isize + before.min(0) + after.min(0));
-        let most = match mode {
+        let max_width = match mode {
             PaddingMode::Reflect => len.saturating_sub(1),
             PaddingMode::Circular => kept as usize,
             _ if len == 0 => 0,
             _ => usize::MAX,
         };
-        if before.max(after).max(0) as usize > most {
+        if before.max(after).max(0) as usize > max_width {
             let reason = format!(
                 "axis {axis} of length {len} is too short for {} padding of ({before}, {after}); pad less",
                 mode.name()

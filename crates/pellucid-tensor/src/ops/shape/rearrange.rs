@@ -59,13 +59,13 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     if first == second {
         return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same")));
     }
-    let turned = match times.rem_euclid(4) {
+    let rotated = match times.rem_euclid(4) {
         0 => x.clone(),
         1 => view::flip(&view::transpose(x, a, b)?, a)?,
         2 => view::flip(x, axes)?,
         _ => view::transpose(&view::flip(x, a)?, a, b)?,
     };
-    copy_if_aliased(x, turned)
+    copy_if_aliased(x, rotated)
 }
 
 /// Splits one axis into several of these lengths, of which one may be −1.
@@ -132,7 +132,7 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
     }
 }
 
-/// Repeats the whole tensor along every axis (PyTorch's `repeat`). The shorter of `times` and the shape is padded with
+/// Repeats the entire tensor along every axis (PyTorch's `repeat`). The shorter of `times` and the shape is padded with
 /// leading 1s.
 ///
 /// # Errors
@@ -225,7 +225,7 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     if count == 0 {
         return Err(Error::invalid(
             "chunk",
-            "the number of parts must be at least 1, got 0; 1 returns the whole tensor",
+            "the number of parts must be at least 1, got 0; 1 returns the entire tensor",
         ));
     }
     match x.shape()[at].div_ceil(count) {
@@ -246,7 +246,7 @@ pub enum Sections {
     At(Vec<isize>),
 }
 
-// No length has a negative number of parts; they are refused as 0 parts are.
+// No length has a negative number of parts; they are rejected as 0 parts are.
 from_integers!(
     Sections,
     number: |count: isize| Sections::Count(count.max(0) as usize),
@@ -267,7 +267,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
         Sections::Count(0) => {
             return Err(Error::invalid(
                 "tensor_split",
-                "the number of parts must be at least 1, got 0; 1 returns the whole tensor",
+                "the number of parts must be at least 1, got 0; 1 returns the entire tensor",
             ));
         }
         Sections::Count(count) => {

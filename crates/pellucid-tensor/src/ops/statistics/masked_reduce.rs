@@ -194,7 +194,7 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     Ok(Deviations { values, axes: resolved.set, free, shape: resolved.shape(x.shape()) })
 }
 
-/// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
+/// Normalizes x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
 ///
 /// # Errors
 /// The errors of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is not finite.

@@ -50,10 +50,18 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
         }
     }
     if let Some(frequencies) = options.frequencies.filter(|f| !f.dtype().is_int()) {
-        return Err(Error::dtypes(op, [frequencies.dtype()], "frequencies must be integers; weights are floats"));
+        return Err(Error::dtypes(
+            op,
+            [frequencies.dtype()],
+            "frequencies must have an integer dtype; pass floats as weights",
+        ));
     }
     if let Some(weights) = options.weights.filter(|a| !a.dtype().is_float()) {
-        return Err(Error::dtypes(op, [weights.dtype()], "weights must be floats; frequencies are integers"));
+        return Err(Error::dtypes(
+            op,
+            [weights.dtype()],
+            "weights must have a float dtype; pass integer counts as frequencies",
+        ));
     }
     let (dtype, weights) = (x.dtype(), options.weights);
     in_single!(op, [x; weights] => copy::to_dtype(&cov(x, CovOptions { weights, ..options })?, dtype));

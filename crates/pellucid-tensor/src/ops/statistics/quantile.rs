@@ -163,11 +163,11 @@ fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, ax
     // bf16 would round 0.999 to 1.
     let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
     let outside = |p: f64| !(0.0..=1.0).contains(&p);
-    let refused = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
+    let rejected = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
     let is_number = matches!(q, TensorOrScalar::Scalar(_));
     // On the device of x, because a captured step has one device.
     let q = q.tensor_or_else(|number| match number.to_f64() {
-        p if outside(p) => Err(refused(p)),
+        p if outside(p) => Err(rejected(p)),
         _ => fill::full_on_device_of(x, (), number, single),
     })?;
     if q.dtype() != x.dtype() && q.dtype() != single {
@@ -183,7 +183,7 @@ fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, ax
         && !is_number
         && let Some(p) = q.array().to_vec::<f64>(op)?.into_iter().find(|p| outside(*p))
     {
-        return Err(refused(p));
+        return Err(rejected(p));
     }
     Ok((q, is_checked))
 }

@@ -115,10 +115,10 @@ struct NodeDetails {
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
-    /// The number of the captured recording that contains the node; 0 for a node outside of captured steps.
+    /// The number of the captured recording that contains the node; 0 for a node outside captured steps.
     recording: u32,
     pub(crate) outputs_meta: SmallVec<[OutputMeta; 1]>,
-    /// The single output tensor if it was created together with the node, else dangling.
+    /// The single output tensor if it was created together with the node, otherwise dangling.
     output: Weak<TensorInner>,
     /// True if an output keeps its gradient or has hooks.
     pub(crate) observed: AtomicBool,
@@ -199,7 +199,7 @@ impl GraphNode {
         &self.details().hooks.get_or_init(|| self.outputs_meta.iter().map(|_| Arc::default()).collect())[index]
     }
 
-    /// Creates the lists of hooks if an output was computed outside of the step that is being captured and still
+    /// Creates the lists of hooks if an output was computed outside the step that is being captured and still
     /// exists: the recording depends on the hooks that are registered for it later.
     pub(crate) fn keep_hooks_of_live_outputs(&self) {
         let is_outside = |output: &Weak<TensorInner>| {

@@ -58,9 +58,9 @@ impl Node {
         self.0.edges.iter().map(source).collect()
     }
 
-    /// Returns the input tensors, in the operation's order: the tensor itself if it still exists, else a tensor of the
-    /// value that the operation has saved, with its history. Returns `None` for an input without a saved value that was
-    /// dropped or written in place since. A constant is returned if the operation has saved it.
+    /// Returns the input tensors, in the operation's order: the tensor itself if it still exists, otherwise a tensor of
+    /// the value that the operation has saved, with its history. Returns `None` for an input without a saved value that
+    /// was dropped or written in place since. A constant is returned if the operation has saved it.
     ///
     /// ```
     /// use pellucid::Tensor;

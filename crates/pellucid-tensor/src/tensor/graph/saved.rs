@@ -144,7 +144,7 @@ impl SavedTensors<'_> {
         self.find(SavedOrigin::Input(index))
     }
 
-    /// Returns the inputs from `first` on, which `forward` saved.
+    /// Returns the inputs `first` and later, which `forward` saved.
     pub(crate) fn inputs_from(&self, first: usize) -> Result<SmallVec<[Tensor; 4]>> {
         let mut inputs = SmallVec::new();
         for index in first..self.inputs() {

@@ -306,8 +306,8 @@ fn guards_nest_and_other_dtypes_are_errors() {
         assert_eq!(autocast_dtype(), Some(DType::F16));
     }
     assert_eq!(autocast_dtype(), None);
-    let refused = std::panic::catch_unwind(|| drop(autocast(DType::F64))).unwrap_err();
-    assert!(refused.downcast_ref::<String>().unwrap().contains("bf16 or f16"));
+    let rejected = std::panic::catch_unwind(|| drop(autocast(DType::F64))).unwrap_err();
+    assert!(rejected.downcast_ref::<String>().unwrap().contains("bf16 or f16"));
 }
 
 /// Losses convert half-precision inputs to `f32` and compute without further rounding.

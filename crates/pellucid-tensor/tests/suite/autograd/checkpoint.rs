@@ -99,8 +99,8 @@ fn untracked_inputs_and_errors_pass_through() {
     y[0].backward();
     assert_eq!(x.grad().unwrap().to_vec::<f64>(), [0.0, 1.0]);
     assert!(!checkpoint(|x| Ok(vec![x[0].exp()]), &[&x.detach()]).unwrap()[0].requires_grad());
-    let refused = checkpoint(|x| Ok(vec![ops::reshape(&x[0], [3])?]), &[&x]);
-    assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
+    let rejected = checkpoint(|x| Ok(vec![ops::reshape(&x[0], [3])?]), &[&x]);
+    assert!(matches!(rejected, Err(Error::ShapeMismatch { .. })));
 }
 
 #[test]

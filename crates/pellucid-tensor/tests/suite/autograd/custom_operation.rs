@@ -117,7 +117,7 @@ impl Operation for NoDerivative {
         Ok(std::iter::once(inputs[0].copy()?).collect())
     }
     fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        unreachable!("an operation without a gradient always refuses tracked inputs")
+        unreachable!("an operation without a gradient always rejects tracked inputs")
     }
     fn has_gradient(&self) -> bool {
         false
@@ -299,7 +299,7 @@ fn vectors_of_another_shape_are_errors_that_name_the_called_function() {
     }
 }
 
-/// An operation whose gradient is computed from values on the host has no second derivative: it is refused, not zero.
+/// An operation whose gradient is computed from values on the host has no second derivative: it is rejected, not zero.
 #[test]
 fn a_gradient_from_values_on_the_host_has_no_derivative() {
     struct HostSquare;

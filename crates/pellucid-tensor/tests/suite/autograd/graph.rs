@@ -213,7 +213,7 @@ fn guards_of_modes_may_be_dropped_in_any_order() {
     assert!(!finds_nan());
 }
 
-/// A constant NaN inside of an operation is not an anomaly: reductions that ignore NaN use one.
+/// A constant NaN inside an operation is not an anomaly: reductions that ignore NaN use one.
 #[test]
 fn an_anomaly_is_a_computed_nan() {
     use pellucid_tensor::{GradOptions, detect_anomaly, grad, ops};

@@ -1,4 +1,4 @@
-//! Derivatives of high order: closed forms, derivatives that vanish from some order on, and formulas of many inputs.
+//! Derivatives of high order: closed forms, derivatives that vanish above some order, and formulas of many inputs.
 
 use crate::support::{assert_close, leaf, number};
 use pellucid_ir::formula::{Expr, Input};
@@ -135,7 +135,10 @@ fn derivatives_that_are_zero_can_be_differentiated() {
                 assert_eq!(got.shape(), x.shape(), "{name}");
                 assert!(got.requires_grad(), "{name}, order {n}: the derivative must require a gradient");
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
-                assert!(zero || n < first_zero, "{name}, order {n}: must be 0 from order {first_zero} on, got {got:?}");
+                assert!(
+                    zero || n < first_zero,
+                    "{name}, order {n}: must be 0 for orders of at least {first_zero}, got {got:?}"
+                );
             }
             // Backward passes into `.grad` compute the same derivatives.
             let mut y = f(&x).sum(..);
@@ -213,7 +216,7 @@ fn a_removable_singularity_in_twelve_orders() {
     let ts = [0.0, 1e-200, -1e-9, 1e-3, 0.3, -1.0, 3.9999, 4.0001, -9.0];
     let t = leaf(ts);
     let spherical = derivatives(|t| ops::spherical_bessel_j0(t).unwrap(), &t, 12);
-    let normalised = derivatives(|t| (t / std::f64::consts::PI).sinc(), &t, 12);
+    let normalized = derivatives(|t| (t / std::f64::consts::PI).sinc(), &t, 12);
     for n in 0..=12 {
         // The term of tᵏ is the derivative of order n + k of the cosine at 0, times ∫ sⁿ⁺ᵏ ds and tᵏ/k!.
         let expected = ts.map(|t: f64| {
@@ -222,7 +225,7 @@ fn a_removable_singularity_in_twelve_orders() {
             (0..60).map(term).sum::<f64>()
         });
         assert_relatively_close(&spherical[n], &expected, 1e-12, &format!("spherical_bessel_j0, order {n}"));
-        assert_relatively_close(&normalised[n], &expected, 1e-12, &format!("sinc, order {n}"));
+        assert_relatively_close(&normalized[n], &expected, 1e-12, &format!("sinc, order {n}"));
     }
 }
 

@@ -121,7 +121,7 @@ fn only_a_tracked_tensor_retains_its_gradient() {
     let (x, constant) = (leaf([1.0, 2.0]), Tensor::from([1.0]));
     let text = panic_of(|| constant.retain_grad());
     assert!(text.starts_with("retain_grad: the tensor of shape [1] does not require a gradient"), "{text}");
-    assert!(!constant.retains_grad(), "a refused call must change nothing");
+    assert!(!constant.retains_grad(), "a failed call must change nothing");
     assert!(panic_of(|| x.detach().exp().retain_grad()).contains("detach()"));
     x.retain_grad();
     let y = x.exp();

@@ -70,10 +70,10 @@ fn writes_to_saved_leaves_are_counted() {
 fn a_leaf_that_requires_a_gradient_is_protected() {
     let x = leaf([1.0, 2.0]);
     let y = &x * 2.0;
-    let refused = |e: Error| matches!(e, Error::InPlaceOnTracked { .. });
-    assert!(refused(x.try_set(0, 9.0).unwrap_err()));
+    let rejected = |e: Error| matches!(e, Error::InPlaceOnTracked { .. });
+    assert!(rejected(x.try_set(0, 9.0).unwrap_err()));
     assert!(panic_of(|| x.copy_(&Tensor::from([0.0, 0.0]))).contains("cannot write in place"));
-    assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "a write to a view of a leaf must be an error");
+    assert!(rejected(x.i(0..1).try_set(0, 9.0).unwrap_err()), "a write to a view of a leaf must be an error");
     {
         let _off = no_grad();
         y.set(0, 7.0);

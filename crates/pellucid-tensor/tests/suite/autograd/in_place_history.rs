@@ -566,9 +566,9 @@ fn retained_gradients_share_no_storage() {
 fn overlapping_targets_of_one_update_are_errors() {
     let b = Tensor::arange(1.0, 9.0, 1.0);
     let both = formula!(|p, q| (p + 1.0, q * 2.0));
-    let refused =
+    let rejected =
         |p: &Tensor, q: &Tensor| matches!(ops::update(both, &[p, q], &[], &[]), Err(Error::ShapeMismatch { .. }));
-    assert!(refused(&b.narrow(0, 0, 6), &b.narrow(0, 2, 6)) && refused(&b, &b) && refused(&b.flip(0), &b.flip(0)));
+    assert!(rejected(&b.narrow(0, 0, 6), &b.narrow(0, 2, 6)) && rejected(&b, &b) && rejected(&b.flip(0), &b.flip(0)));
     assert_eq!(b.to_vec::<f64>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
     ops::update(both, &[&b.narrow(0, 0, 4), &b.narrow(0, 4, 4)], &[], &[]).unwrap();
     let columns = b.reshape([4, 2]);

@@ -222,5 +222,5 @@ fn bounds_of_a_batch_have_gradients_of_one_matrix() {
     assert_close(&slope(&total, &a), &slope(&expected, &a).to_vec::<f64>());
     let error =
         ops::pinv(&a, &Cutoff { rtol: Some(Tensor::zeros([3], DType::F64)), ..cutoff(Tensor::from([0.1, 0.2])) });
-    assert!(error.unwrap_err().to_string().contains("the two bounds must broadcast"));
+    assert!(error.unwrap_err().to_string().contains("atol and rtol must broadcast"));
 }

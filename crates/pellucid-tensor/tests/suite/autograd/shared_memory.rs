@@ -103,14 +103,14 @@ fn recording_keeps_a_gradient_that_was_set() {
     let a = leaf([1.0]);
     let y = &a * 3.0;
     y.set_grad(Some(Tensor::from([10.0])));
-    let refused = capture(
+    let rejected = capture(
         |_| {
             y.zero_grad();
             y.item::<f64>();
         },
         &[],
     );
-    assert!(refused.is_err());
+    assert!(rejected.is_err());
     y.backward();
     assert_eq!(a.grad().unwrap().to_vec::<f64>(), [30.0]);
 }
@@ -153,14 +153,14 @@ fn a_refused_checkpoint_leaves_no_history_behind() {
     let a = leaf([1.0, 2.0]);
     let (h, out) = (&a * 1.0, zeros([2]));
     let o = out.clone();
-    let refused = checkpoint(
+    let rejected = checkpoint(
         move |x| {
             o.copy_(&(&x[0] * 2.0));
             Ok(vec![x[0].sin()])
         },
         &[&h],
     );
-    assert!(refused.is_err());
+    assert!(rejected.is_err());
     assert!(!out.requires_grad(), "the failed write changed the history of the target");
     assert!(out.sum(..).try_backward_with(BackwardOptions::default()).is_err());
 }

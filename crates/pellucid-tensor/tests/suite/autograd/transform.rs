@@ -117,7 +117,7 @@ fn an_unused_input_is_an_error_unless_it_is_allowed() {
     assert!(matches!(error, Error::UnusedInput { op: "grad", input: 1, .. }));
     let text = error.to_string();
     assert!(text.contains("input 1 of shape [2]") && text.contains("allow_unused"), "{text}");
-    // The call that was refused did not free the graph.
+    // The call that was rejected did not free the graph.
     let got = grad(&[&y], &[&x, &unused], allowed()).unwrap();
     assert_close(&got[0], &[4.0]);
     assert_close(&got[1], &[0.0, 0.0]);
@@ -135,13 +135,13 @@ fn an_unused_input_is_an_error_unless_it_is_allowed() {
 #[test]
 fn an_untracked_input_or_output_is_an_error() {
     let (x, constant) = (number(2.0), Tensor::from(1.0));
-    let refused = |r: Result<Vec<Tensor>>, named: &str| {
+    let rejected = |r: Result<Vec<Tensor>>, named: &str| {
         let error = r.unwrap_err();
         assert!(matches!(error, Error::NotTracked { op: "grad", .. }) && error.to_string().contains(named), "{error}");
     };
-    refused(grad(&[&x.square()], &[&x, &constant], GradOptions::default()), "input 1 of shape []");
-    refused(grad(&[&x.square()], &[&x, &constant], allowed()), "input 1 of shape []");
-    refused(grad(&[&x.square(), &constant], &[&x], GradOptions::default()), "output 1 of shape []");
+    rejected(grad(&[&x.square()], &[&x, &constant], GradOptions::default()), "input 1 of shape []");
+    rejected(grad(&[&x.square()], &[&x, &constant], allowed()), "input 1 of shape []");
+    rejected(grad(&[&x.square(), &constant], &[&x], GradOptions::default()), "output 1 of shape []");
     // An allowed constant output contributes nothing, and the incoming gradients keep their places.
     let grad_outputs = vec![Some(Tensor::from(10.0)), Some(Tensor::from(100.0))];
     let got = grad(&[&constant, &x.square()], &[&x], GradOptions { grad_outputs, ..allowed() }).unwrap();
@@ -165,8 +165,8 @@ fn a_recorded_constant_can_be_differentiated() {
     // The gradient of W·x with respect to x is Wᵀ·1, whose graph does not reach x.
     let (w, v) = (Tensor::from([[1.0, 2.0], [3.0, 4.0]]).requires_grad_(true), leaf([5.0, 6.0]));
     let slope = grad(&[&w.matmul(&v)], &[&v], recorded()).unwrap().remove(0).sum(..);
-    let refused = grad(&[&slope], &[&w, &v], GradOptions { retain_graph: true, ..Default::default() });
-    assert!(matches!(refused, Err(Error::UnusedInput { input: 1, .. })));
+    let rejected = grad(&[&slope], &[&w, &v], GradOptions { retain_graph: true, ..Default::default() });
+    assert!(matches!(rejected, Err(Error::UnusedInput { input: 1, .. })));
     let got = grad(&[&slope], &[&w, &v], allowed()).unwrap();
     assert_close(&got[0], &[1.0; 4]);
     assert_close(&got[1], &[0.0; 2]);
@@ -377,9 +377,9 @@ fn hvp_and_jvp_return_errors_and_restore_the_mode() {
     let cubes = |x: &[Tensor]| Ok(x[0].cube().sum(..));
     let wrong = Tensor::from([1.0, 2.0, 3.0]);
     assert!(matches!(hvp(cubes, &[&x], &[&wrong]), Err(Error::ShapeMismatch { op: "hvp", .. })));
-    let refused = |x: &[Tensor]| ops::index_select(&x[0], 0, &Tensor::from([9i64])).map(|y| y.sum(..));
-    assert!(matches!(hvp(refused, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
-    let one = |x: &[Tensor]| refused(x).map(|y| vec![y]);
+    let rejected = |x: &[Tensor]| ops::index_select(&x[0], 0, &Tensor::from([9i64])).map(|y| y.sum(..));
+    assert!(matches!(hvp(rejected, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
+    let one = |x: &[Tensor]| rejected(x).map(|y| vec![y]);
     assert!(matches!(jvp(one, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
     // Execution is eager again: a class index is checked in the call.
     let classes = Tensor::from([5i64]);
@@ -468,13 +468,13 @@ fn no_grad_hessian(x: &Tensor) -> Tensor {
 fn there_is_one_vector_for_each_tensor() {
     let x = number(2.0);
     let square = |x: &[Tensor]| Ok(vec![x[0].square()]);
-    let refused = |result: Option<Error>| result.is_some_and(|e| matches!(e, Error::InvalidArgument { .. }));
-    assert!(refused(vjp(square, &[&x], &[]).err()) && refused(vjp(square, &[&x], &[&x, &x]).err()));
-    assert!(refused(jvp(square, &[&x], &[]).err()) && refused(jvp(square, &[&x], &[&x, &x]).err()));
-    assert!(refused(hvp(|x| Ok(x[0].square()), &[&x], &[]).err()));
+    let rejected = |result: Option<Error>| result.is_some_and(|e| matches!(e, Error::InvalidArgument { .. }));
+    assert!(rejected(vjp(square, &[&x], &[]).err()) && rejected(vjp(square, &[&x], &[&x, &x]).err()));
+    assert!(rejected(jvp(square, &[&x], &[]).err()) && rejected(jvp(square, &[&x], &[&x, &x]).err()));
+    assert!(rejected(hvp(|x| Ok(x[0].square()), &[&x], &[]).err()));
     let y = x.square();
     let grad_outputs = vec![None, Some(Tensor::from(1.0))];
-    assert!(refused(grad(&[&y], &[&x], GradOptions { grad_outputs, ..Default::default() }).err()));
+    assert!(rejected(grad(&[&y], &[&x], GradOptions { grad_outputs, ..Default::default() }).err()));
 }
 
 #[test]
@@ -490,8 +490,8 @@ fn transforms_refuse_tensors_that_are_not_floats() {
         ("jvp", "output 0", jvp(|x| Ok(vec![x[0].argmax(..)]), &[&x], &[&v]).map(drop)),
         ("hvp", "input 1", hvp(sum, &[&x, &k], &[&v, &v]).map(drop)),
     ];
-    for (op, named, refused) in refusals {
-        let error = refused.unwrap_err();
+    for (op, named, rejected) in refusals {
+        let error = rejected.unwrap_err();
         assert!(matches!(error, Error::DTypeMismatch { .. }) && error.operation() == Some(op), "{error}");
         assert!(error.to_string().contains(named) && error.to_string().contains("i64"), "{error}");
     }

@@ -146,8 +146,8 @@ fn a_user_panic_propagates_and_restores_the_mode() {
     assert_eq!(caught.downcast_ref::<&str>(), Some(&"mine"));
     assert_eq!((&x + 0.0).to_vec::<f32>(), x.to_vec::<f32>());
     // An error of an operation is returned unchanged.
-    let refused = capture(|inputs| inputs[0].reshape(7), &[&x]).err();
-    assert!(matches!(refused, Some(Error::ShapeMismatch { op: "reshape", .. })));
+    let rejected = capture(|inputs| inputs[0].reshape(7), &[&x]).err();
+    assert!(matches!(rejected, Some(Error::ShapeMismatch { op: "reshape", .. })));
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn escaped_handles_are_poisoned() {
 #[test]
 fn a_step_that_accumulates_new_gradients_is_not_a_fixed_point() {
     let (x, w) = (wave([4, 3]), wave([3, 2]).requires_grad_(true));
-    let refused = capture(|inputs| loss(&inputs[0], &w).backward(), &[&x]).err();
-    match refused {
+    let rejected = capture(|inputs| loss(&inputs[0], &w).backward(), &[&x]).err();
+    match rejected {
         Some(Error::NotAFixedPoint { slot, help, .. }) => {
             assert!(slot.contains("[3, 2]") && help.contains("zero_grad"), "{slot}: {help}");
         }
@@ -183,8 +183,8 @@ fn a_step_that_accumulates_new_gradients_is_not_a_fixed_point() {
     }
     assert!(w.grad().is_none(), "the failed recording must leave the leaf without a gradient");
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
-    let refused = capture(|_| w.zero_grad(), &[]).err();
-    assert!(matches!(refused, Some(Error::NotAFixedPoint { .. })));
+    let rejected = capture(|_| w.zero_grad(), &[]).err();
+    assert!(matches!(rejected, Some(Error::NotAFixedPoint { .. })));
     assert!(w.grad().is_some());
 }
 
@@ -247,7 +247,7 @@ fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
         let error = step.launch(&[&alias]).err();
         assert!(matches!(&error, Some(Error::InvalidArgument { op: "launch", .. })), "{error:?}");
     }
-    assert_eq!(total.to_vec::<f32>(), [1.0, 2.0, 3.0], "a refused launch must not write to its target");
+    assert_eq!(total.to_vec::<f32>(), [1.0, 2.0, 3.0], "a rejected launch must not write to its target");
     assert_eq!(step.launch(&[&total.copy()]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
     // A returned input is read at the end. An input that is read before the write has its eager value.
     let mut step = capture(|inputs| (total.set(0, 5.0), inputs[0].clone()).1, &[&x]).unwrap();
@@ -341,10 +341,10 @@ fn an_invalid_class_makes_the_loss_and_all_gradients_nan() {
             table.set_grad(None);
             assert_eq!(value, run(&good).to_vec::<f64>(), "{name}");
             assert_eq!(gradient, table.grad().unwrap().to_vec::<f64>(), "{name}");
-            let refused = panic_of(|| loss(&table, &Tensor::from([2i64, 0, 9, 2]), reduction));
+            let rejected = panic_of(|| loss(&table, &Tensor::from([2i64, 0, 9, 2]), reduction));
             assert!(
-                refused.contains("out of bounds"),
-                "{name}: an eager call must return an error for the invalid class, got: {refused}"
+                rejected.contains("out of bounds"),
+                "{name}: an eager call must return an error for the invalid class, got: {rejected}"
             );
         }
     }

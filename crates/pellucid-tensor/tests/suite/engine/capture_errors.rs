@@ -149,8 +149,8 @@ fn a_panic_propagates_and_restores_all_state() {
     assert_eq!(state.bits(), before);
     assert_modes_are_restored();
     // An error of an operation restores the same state and is returned.
-    let refused = capture(|i| state.work(&i[0], || drop(x.reshape(7))), &[&x]).err();
-    assert!(matches!(refused, Some(Error::ShapeMismatch { op: "reshape", .. })));
+    let rejected = capture(|i| state.work(&i[0], || drop(x.reshape(7))), &[&x]).err();
+    assert!(matches!(rejected, Some(Error::ShapeMismatch { op: "reshape", .. })));
     assert_eq!(state.bits(), before);
     assert_modes_are_restored();
 }
@@ -213,18 +213,18 @@ fn a_step_can_be_captured_inside_lazy_work() {
     assert_eq!(bits(&lazy(|| run(true))), bits(&run(false)));
 }
 
-/// The state after launches with these indices, eager and captured. Indices out of bounds are refused.
+/// The state after launches with these indices, eager and captured. Indices out of bounds are rejected.
 fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, launches: &[i64]) -> (Vec<f32>, Vec<f32>) {
     let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
     let index = |i: i64| Tensor::from([0, i]);
     let (eager, state) = (Tensor::from([0.0f32]), Tensor::from([0.0f32]));
     let mut captured = capture_local(|v: &[Tensor]| unwrap(step(&v[0], &v[1], &state)), &[&x, &index(0)]).unwrap();
     for &i in launches {
-        let refused = step(&x, &index(i), &eager).is_err();
-        assert_eq!(refused, i > 1, "the eager call must be refused only for an index above 1, here {i}");
+        let rejected = step(&x, &index(i), &eager).is_err();
+        assert_eq!(rejected, i > 1, "the eager call must be rejected only for an index above 1, here {i}");
         assert_eq!(
             captured.launch(&[&x, &index(i)]).is_err(),
-            refused,
+            rejected,
             "launch and eager call must agree for index {i}"
         );
     }
@@ -234,7 +234,7 @@ fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, laun
 #[test]
 fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
     let launches = [1, 9, 0, 7, 1];
-    // The write to the state comes after the kernel that refuses the index. The second step also computes a gradient,
+    // The write to the state comes after the kernel that rejects the index. The second step also computes a gradient,
     // whose scatter kernel has the same index.
     let (eager, state) = states_after(
         |x, index, state| {
@@ -257,7 +257,7 @@ fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
         &launches,
     );
     assert_eq!(state, eager);
-    // The write to the state comes before the kernel that refuses the index.
+    // The write to the state comes before the kernel that rejects the index.
     let (eager, state) = states_after(
         |x, index, state| {
             state.copy_(&(state + 1.0));
@@ -280,17 +280,17 @@ fn a_step_may_return_an_error() {
         Ok((ops::matmul(&inputs[0], &inputs[0])?, inputs[0].clone()))
     };
     let long = Tensor::from([1.0f32, 2.0, 3.0, 4.0]);
-    let refused = capture_local(step, &[&long]).err().expect("the step returns an error");
-    assert_eq!(refused.operation(), Some("step"));
+    let rejected = capture_local(step, &[&long]).err().expect("the step returns an error");
+    assert_eq!(rejected.operation(), Some("step"));
     let mut captured = capture_local(step, &[&x]).unwrap();
     assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0]);
     assert_eq!(captured.launch(&[&long]).err().and_then(|error| error.operation()), Some("step"));
-    assert_eq!(total.to_vec::<f32>(), [1.0, 1.0], "a refused recording must not write");
+    assert_eq!(total.to_vec::<f32>(), [1.0, 1.0], "a rejected recording must not write");
     limit.set(4);
     assert_eq!(captured.launch(&[&long]).unwrap().to_vec::<f32>(0), [30.0]);
     assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0]);
     assert_eq!(total.to_vec::<f32>(), [3.0, 3.0]);
-    // The operations of a refused step have no values.
+    // The operations of a rejected step have no values.
     let kept = RefCell::new(None);
     let failing = |inputs: &[Tensor]| -> Result<Tensor> {
         kept.replace(Some(&inputs[0] * 2.0));

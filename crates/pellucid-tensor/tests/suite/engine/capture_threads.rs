@@ -138,7 +138,7 @@ fn verify_does_not_depend_on_gradients_of_other_threads() {
     assert_eq!(step.verify(), Ok(()));
     step.launch(&[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
-    // A replaced gradient is no changed host value.
+    // A replaced gradient is not a changed host value.
     w.set_grad(None);
     assert_eq!(step.verify(), Ok(()));
 }
@@ -210,8 +210,8 @@ fn another_thread_cannot_run_a_recording() {
     let x = wave([3]);
     let step = |i: &[Tensor]| {
         let y = &i[0] * 2.0;
-        let refused = elsewhere(|| y.try_to_vec::<f32>().err());
-        assert!(matches!(refused, Some(Error::Poisoned { .. })), "{refused:?}");
+        let rejected = elsewhere(|| y.try_to_vec::<f32>().err());
+        assert!(matches!(rejected, Some(Error::Poisoned { .. })), "{rejected:?}");
         y + 1.0
     };
     let mut step = capture(step, &[&x]).unwrap();
@@ -239,7 +239,7 @@ fn another_thread_may_write_while_a_step_is_recorded() {
     }
 }
 
-/// A recorded write of the step itself modifies a saved value, as in eager mode, with and without a writer beside it.
+/// A recorded write of the step itself modifies a saved value, as in eager mode, with and without a concurrent writer.
 #[test]
 fn a_write_of_the_step_modifies_its_saved_values() {
     let x = wave([3]);
@@ -297,6 +297,6 @@ fn a_graph_from_before_the_step_notices_writes() {
     assert!(matches!(step.verify(), Err(Error::SavedValueModified { .. })), "the step writes the saved value");
     let (x, y) = graph();
     w.copy_(&(&w + 1.0));
-    let refused = capture(|_| grad_one(&y, &x, options()), &[]).err();
-    assert!(matches!(refused, Some(Error::SavedValueModified { .. })), "{refused:?}");
+    let rejected = capture(|_| grad_one(&y, &x, options()), &[]).err();
+    assert!(matches!(rejected, Some(Error::SavedValueModified { .. })), "{rejected:?}");
 }

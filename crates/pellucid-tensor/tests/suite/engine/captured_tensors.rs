@@ -18,14 +18,14 @@ fn launched(step: &mut Captured<'_>, inputs: &[&Tensor]) -> Vec<Tensor> {
 
 #[test]
 fn repeated_launches_compute_the_eager_bits() {
-    let mut refused = Vec::new();
+    let mut rejected = Vec::new();
     for (name, program) in ALL {
         let eager = bits(&program());
         let mut step = match capture(|_| program(), &[]) {
             Ok(step) => step,
             // The program leaves a gradient in a leaf that it created.
             Err(Error::NotAFixedPoint { .. }) => {
-                refused.push(name);
+                rejected.push(name);
                 continue;
             }
             Err(other) => panic!("{name}: {other}"),
@@ -34,7 +34,7 @@ fn repeated_launches_compute_the_eager_bits() {
             assert_eq!(bits(&launched(&mut step, &[])), eager, "{name}: launch {launch} differs from the eager result");
         }
     }
-    assert!(refused.len() <= 5, "{refused:?}");
+    assert!(rejected.len() <= 5, "{rejected:?}");
 }
 
 /// A tensor that the step creates from host values has its original values in every launch, even if the last launch
@@ -221,8 +221,8 @@ fn inputs_of_other_shapes_are_errors_or_recorded() {
         }
     }
     // A shape error of an operation is an error of the launch, and the step remains usable.
-    let refused = step.launch(&[&wave([2]), &y]).err();
-    assert!(matches!(refused, Some(Error::ShapeMismatch { op: "add", .. })), "{refused:?}");
+    let rejected = step.launch(&[&wave([2]), &y]).err();
+    assert!(matches!(rejected, Some(Error::ShapeMismatch { op: "add", .. })), "{rejected:?}");
     assert_eq!(bits(&launched(&mut step, &[&x, &y])), bits(&[&x + &y]));
     // The step is launched twice for each of several shapes and dtypes, more than it keeps recordings for.
     for _ in 0..2 {
@@ -313,8 +313,8 @@ fn a_step_remains_usable_after_a_failed_launch() {
     };
     let mut step = capture(work, &[&x, &good]).unwrap();
     for wrong in [4i64, -5] {
-        let refused = step.launch(&[&x, &Tensor::from([0, wrong, 1])]).err();
-        assert!(matches!(refused, Some(Error::IndexOutOfBounds { index, .. }) if index == wrong), "{refused:?}");
+        let rejected = step.launch(&[&x, &Tensor::from([0, wrong, 1])]).err();
+        assert!(matches!(rejected, Some(Error::IndexOutOfBounds { index, .. }) if index == wrong), "{rejected:?}");
         assert_eq!(total.to_vec::<f32>(), [0.0; 6]);
     }
     step.launch(&[&x, &good]).unwrap();

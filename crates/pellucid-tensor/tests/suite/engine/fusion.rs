@@ -1,5 +1,5 @@
 //! Every rule of fusion, on plans over axes of length 0, 1 and more: with all passes, by the rules of the CPU and of
-//! launch-bound devices, a plan computes the bits of the recorded one.
+//! launch-bound devices, a plan is bit-identical to the recorded one.
 
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, Storage};

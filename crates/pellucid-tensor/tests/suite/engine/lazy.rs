@@ -1,4 +1,4 @@
-//! `lazy`: deferred operations compute the same bits when they are read.
+//! `lazy`: deferred operations are bit-identical when they are read.
 
 use super::programs::{ALL, wave};
 use crate::support::{bits, leaf, payload_of};
@@ -9,11 +9,11 @@ fn every_program_computes_the_same_bits() {
     for (name, program) in ALL {
         let eager = bits(&program());
         assert_eq!(bits(&lazy(program)), eager, "{name}");
-        // The values are read inside of the lazy scope, one tensor at a time.
+        // The values are read inside the lazy scope, one tensor at a time.
         assert_eq!(
             lazy(|| bits(&program())),
             eager,
-            "{name}: values that are read inside of the lazy scope differ from the eager ones"
+            "{name}: values that are read inside the lazy scope differ from the eager ones"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Eager, lazy and captured execution compute the same bits, and a captured step keeps its contract.
+//! Eager, lazy and captured execution are bit-identical, and a captured step keeps its contract.
 
 mod capture;
 mod capture_errors;

@@ -1,4 +1,4 @@
-//! Plans compute the bits of eager kernels, with the fusion rules of the CPU and of launch-bound devices.
+//! Plans are bit-identical to eager kernels, with the fusion rules of the CPU and of launch-bound devices.
 
 use super::plan_fuzz::{PlanMode, compare, compare_modes, launch_bound, operation_names};
 use crate::support::bits;
@@ -25,8 +25,8 @@ fn random_programs_compute_the_same_bits_in_every_mode() {
     assert!(has_axes[0] > 20 && has_axes[1] > 200, "{has_axes:?}");
 }
 
-/// A device that defers its kernels, most of which run on the CPU, computes the same bits as a device that runs them at
-/// once.
+/// A device that defers its kernels, most of which run on the CPU, is bit-identical to a device that runs them
+/// immediately.
 #[test]
 fn random_programs_compute_the_same_bits_on_a_device_that_defers_kernels() {
     for seed in 1000..1100 {
@@ -35,7 +35,7 @@ fn random_programs_compute_the_same_bits_on_a_device_that_defers_kernels() {
     }
 }
 
-/// Operations whose gradients read a map both in a reduction and beside its result.
+/// Operations whose gradients read a map both in a reduction and together with its result.
 type Reducing = (&'static str, fn(&Tensor) -> Result<Tensor>);
 
 const REDUCING: [Reducing; 11] = [
@@ -88,7 +88,7 @@ fn gradients_of_reductions_over_axes_of_any_length_are_equal_on_launch_bound_dev
     }
 }
 
-/// Operations that create numbers of their own, and calls that are refused after they have created one, can be part of
+/// Operations that create numbers of their own, and calls that are rejected after they have created one, can be part of
 /// a step that is captured on a device other than the CPU.
 #[test]
 fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
@@ -99,7 +99,7 @@ fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
             ops::to_dtype(&ops::pad(&ops::to_dtype(x, DType::I64)?, 1, PaddingMode::Constant(1.into()))?, x.dtype())
         }),
         ("prod of none", |x| ops::prod(&ops::narrow(x, 0, 0, 0)?, 0)),
-        ("a refused call", |x| {
+        ("a failed call", |x| {
             ops::where_(&ops::gt(x, 0.0)?, &ops::reshape(x, [6])?, 1.0).expect_err("the shapes must not broadcast");
             ops::mul(x, 2.0)
         }),

@@ -1,4 +1,4 @@
-//! `capture`: every launch checks the state that a step depends on beside its inputs: tensors that its closure
+//! `capture`: every launch checks the state that a step depends on in addition to its inputs: tensors that its closure
 //! replaces, flags of the host, and `requires_grad`.
 
 use super::programs::wave;
@@ -21,7 +21,7 @@ fn a_launch_notices_a_replaced_tensor() {
     };
     let mut step = capture_local(work, &[&x]).unwrap();
     launch_until_stable(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
-    assert_eq!(step.cache_stats(), CacheStats { hits: 4, misses: 0, held: 1 });
+    assert_eq!(step.cache_stats(), CacheStats { hits: 4, misses: 0, len: 1 });
     // The test first replaces a tensor that the step reads, then one that the step writes.
     scale.replace(Tensor::full([3], 2.0, DType::F32));
     let before = total.borrow().copy();
@@ -31,7 +31,7 @@ fn a_launch_notices_a_replaced_tensor() {
     step.launch(&[&x]).unwrap();
     assert_eq!(bits(&[total.borrow().clone()]), bits(&[Tensor::zeros([3], DType::F32) + &x * 2.0]));
     step.launch(&[&x]).unwrap();
-    assert_eq!(step.cache_stats(), CacheStats { hits: 5, misses: 2, held: 1 });
+    assert_eq!(step.cache_stats(), CacheStats { hits: 5, misses: 2, len: 1 });
 }
 
 /// Two steps that hold one tensor do not count each other's handles as handles of the caller.
@@ -87,7 +87,7 @@ fn a_host_flag_has_a_recording_for_each_value() {
         way.set(value);
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0)]), bits(&[work(&x)]), "{value}");
     }
-    assert_eq!((step.cache_stats().misses, step.cache_stats().held, runs.get() - recorded), (2, 3, 2));
+    assert_eq!((step.cache_stats().misses, step.cache_stats().len, runs.get() - recorded), (2, 3, 2));
     // A clone of a flag is independent of the flag.
     let other = way.clone();
     other.set(1);

@@ -1,4 +1,4 @@
-//! Arguments at the ends of their ranges, and outside of them.
+//! Arguments at the ends of their ranges, and outside them.
 
 use pellucid_tensor::ops::{
     self, BatchNormOptions, Bins, CtcLossOptions, InterpolationMode, QuantileInterpolation, Reduction, Resize,
@@ -26,12 +26,12 @@ fn linear_interpolation_reaches_both_ends() {
 #[test]
 fn bins_whose_range_overflows_are_refused() {
     let x = Tensor::from([-3e38f32, 0.0, 3e38]);
-    for refused in [
+    for rejected in [
         message(ops::histogram(&x, Bins::Count(2), None, false)),
         message(ops::histogram(&x, Bins::Between(2, -3.4e38, 3.4e38), None, false)),
         message(ops::histc(&x, 2, -3.4e38, 3.4e38)),
     ] {
-        assert!(refused.contains("the distance between the ends of the bins must be finite"), "{refused}");
+        assert!(rejected.contains("the distance between the ends of the bins must be finite"), "{rejected}");
     }
 }
 
@@ -65,15 +65,15 @@ fn steep_kaiser_windows_are_finite() {
 fn messages_name_the_argument() {
     let probs = Tensor::zeros([4, 1, 3], DType::F32);
     let (targets, lengths, floats) = (Tensor::from([[1i64, 2]]), Tensor::from([2i64]), Tensor::from([4.5f32]));
-    let refused = message(ops::ctc_loss(&probs, &targets, &floats, &lengths, CtcLossOptions::default()));
-    assert!(refused.contains("lengths must be integers"), "{refused}");
+    let rejected = message(ops::ctc_loss(&probs, &targets, &floats, &lengths, CtcLossOptions::default()));
+    assert!(rejected.contains("lengths must be integers"), "{rejected}");
     let x = Tensor::zeros([1, 1, 2, 3], DType::F32);
-    let refused = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), InterpolationMode::Nearest));
-    assert!(refused.contains("factors must be finite and positive") && !refused.contains("By("), "{refused}");
-    let refused = std::panic::catch_unwind(|| {
+    let rejected = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), InterpolationMode::Nearest));
+    assert!(rejected.contains("factors must be finite and positive") && !rejected.contains("By("), "{rejected}");
+    let rejected = std::panic::catch_unwind(|| {
         Tensor::from([1.0f32]).requires_grad_(true).set_grad(Some(Tensor::from([1.0f64])));
     });
-    let text = refused.unwrap_err().downcast::<String>().expect("the payload of the panic must be a string");
+    let text = rejected.unwrap_err().downcast::<String>().expect("the payload of the panic must be a string");
     assert!(text.contains("f64"), "{text}");
 }
 
@@ -82,7 +82,7 @@ fn eps_and_momentum_are_finite() {
     let x = Tensor::arange(0, 12, 1).to_dtype(DType::F32).reshape([2, 3, 2]);
     for eps in [f64::NEG_INFINITY, f64::NAN, f64::INFINITY] {
         let options = BatchNormOptions { eps, ..Default::default() };
-        for refused in [
+        for rejected in [
             message(ops::layer_norm(&x, [2], None, None, eps)),
             message(ops::rms_norm(&x, [2], None, eps)),
             message(ops::group_norm(&x, 1, None, None, eps)),
@@ -92,10 +92,10 @@ fn eps_and_momentum_are_finite() {
             message(ops::masked_normalize(&x, &x.gt(1.0), 2.0, -1, eps)),
             message(ops::cosine_similarity(&x, &x, -1, eps)),
         ] {
-            assert!(refused.contains("eps must be finite"), "{refused}");
+            assert!(rejected.contains("eps must be finite"), "{rejected}");
         }
     }
     let options = BatchNormOptions { momentum: f64::NAN, ..Default::default() };
-    let refused = message(ops::batch_norm(&x, None, None, None, options));
-    assert!(refused.contains("momentum must be finite, got NaN"), "{refused}");
+    let rejected = message(ops::batch_norm(&x, None, None, None, options));
+    assert!(rejected.contains("momentum must be finite, got NaN"), "{rejected}");
 }

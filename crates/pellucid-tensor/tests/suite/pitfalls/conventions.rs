@@ -247,12 +247,12 @@ fn arithmetic_on_booleans_counts_or_is_an_error() {
     assert_eq!((x.any(..).item::<bool>(), x.all(..).item::<bool>()), (true, false));
     assert_eq!(x.logical_not().to_vec::<bool>(), [false, false, true]);
     assert_eq!(x.sort(0, false).0.to_vec::<bool>(), [false, true, true]);
-    let refused = |result: Result<Tensor>| matches!(result, Err(Error::DTypeMismatch { .. }));
-    assert!(refused(ops::matmul(&x, &x)));
-    assert!(refused(ops::var(&x, ..)));
-    assert!(refused(ops::norm(&x, 2.0, ..)));
-    assert!(refused(ops::where_(&Tensor::from([1i64]), 1.0, 0.0)), "a condition that is not bool must be an error");
-    assert!(refused(ops::index_select(&x, 0, &x)), "an index that is not an integer must be an error");
+    let rejected = |result: Result<Tensor>| matches!(result, Err(Error::DTypeMismatch { .. }));
+    assert!(rejected(ops::matmul(&x, &x)));
+    assert!(rejected(ops::var(&x, ..)));
+    assert!(rejected(ops::norm(&x, 2.0, ..)));
+    assert!(rejected(ops::where_(&Tensor::from([1i64]), 1.0, 0.0)), "a condition that is not bool must be an error");
+    assert!(rejected(ops::index_select(&x, 0, &x)), "an index that is not an integer must be an error");
 }
 
 #[test]

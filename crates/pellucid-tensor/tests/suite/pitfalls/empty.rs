@@ -33,10 +33,10 @@ fn reductions() {
 #[test]
 fn extrema_of_empty_tensors_are_errors() {
     let x = empty([0, 3]);
-    let refused = |result: Result<Tensor>| matches!(result, Err(Error::InvalidArgument { .. }));
-    assert!(refused(ops::max(&x, 0)) && refused(ops::min(&x, ..)));
-    assert!(refused(ops::argmax(&x, 0)) && refused(ops::argmin(&x, ..)));
-    assert!(refused(ops::aminmax(&x, 0).map(|(low, _)| low)));
+    let rejected = |result: Result<Tensor>| matches!(result, Err(Error::InvalidArgument { .. }));
+    assert!(rejected(ops::max(&x, 0)) && rejected(ops::min(&x, ..)));
+    assert!(rejected(ops::argmax(&x, 0)) && rejected(ops::argmin(&x, ..)));
+    assert!(rejected(ops::aminmax(&x, 0).map(|(low, _)| low)));
 }
 
 #[test]

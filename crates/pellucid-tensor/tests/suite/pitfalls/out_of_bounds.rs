@@ -8,7 +8,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor};
 const WRONG: [i64; 8] = [3, -4, 1 << 31, -(1 << 31), 1 << 32, i64::MAX - 1, i64::MAX, i64::MIN];
 
 #[track_caller]
-fn refused<T>(index: i64, result: Result<T>) {
+fn rejected<T>(index: i64, result: Result<T>) {
     match result {
         Err(Error::IndexOutOfBounds { index: named, len, .. }) => assert_eq!((named, len), (index, 3)),
         Err(other) => panic!("{index}: unexpected error: {other}"),
@@ -24,12 +24,12 @@ fn line() -> Tensor {
 fn reads_by_index() {
     for wrong in WRONG {
         let at = Tensor::from([0, wrong, 1]);
-        refused(wrong, ops::index_select(&line(), 0, &at));
-        refused(wrong, ops::take_along_axis(&line(), &at, 0));
-        refused(wrong, ops::take(&line(), &at));
-        refused(wrong, line().try_i(&at));
-        refused(wrong, ops::select(&line(), 0, wrong as isize));
-        refused(wrong, line().try_i(wrong as isize));
+        rejected(wrong, ops::index_select(&line(), 0, &at));
+        rejected(wrong, ops::take_along_axis(&line(), &at, 0));
+        rejected(wrong, ops::take(&line(), &at));
+        rejected(wrong, line().try_i(&at));
+        rejected(wrong, ops::select(&line(), 0, wrong as isize));
+        rejected(wrong, line().try_i(wrong as isize));
     }
 }
 
@@ -47,11 +47,11 @@ fn writes_by_index() {
     let one = Tensor::from([7.0, 8.0, 9.0]);
     for wrong in WRONG {
         let at = Tensor::from([0, wrong, 1]);
-        refused(wrong, ops::scatter(&line(), &at, &one, 0));
-        refused(wrong, ops::scatter_add(&line(), &at, &one, 0));
-        refused(wrong, ops::scatter_add_along(&one, &at, 0, 3));
+        rejected(wrong, ops::scatter(&line(), &at, &one, 0));
+        rejected(wrong, ops::scatter_add(&line(), &at, &one, 0));
+        rejected(wrong, ops::scatter_add_along(&one, &at, 0, 3));
         let positions = at.reshape([1, 1, 3]);
-        refused(wrong, ops::max_unpool1d(&one.reshape([1, 1, 3]), &positions, &[3]));
+        rejected(wrong, ops::max_unpool1d(&one.reshape([1, 1, 3]), &positions, &[3]));
     }
 }
 
@@ -82,24 +82,24 @@ fn narrowed_ranges() {
 #[test]
 fn axis_arguments() {
     for axis in [1, -2, isize::MAX, isize::MIN] {
-        let refused = |result: Result<Tensor>| matches!(result, Err(Error::AxisOutOfRange { .. }));
-        assert!(refused(ops::sum(&line(), axis)), "sum over the invalid axis {axis} must be an error");
-        assert!(refused(ops::softmax(&line(), axis)), "softmax over the invalid axis {axis} must be an error");
-        assert!(refused(ops::cumsum(&line(), axis)), "cumsum along the invalid axis {axis} must be an error");
-        assert!(refused(ops::select(&line(), axis, 0)), "select along the invalid axis {axis} must be an error");
+        let rejected = |result: Result<Tensor>| matches!(result, Err(Error::AxisOutOfRange { .. }));
+        assert!(rejected(ops::sum(&line(), axis)), "sum over the invalid axis {axis} must be an error");
+        assert!(rejected(ops::softmax(&line(), axis)), "softmax over the invalid axis {axis} must be an error");
+        assert!(rejected(ops::cumsum(&line(), axis)), "cumsum along the invalid axis {axis} must be an error");
+        assert!(rejected(ops::select(&line(), axis, 0)), "select along the invalid axis {axis} must be an error");
         assert!(
-            refused(ops::index_select(&line(), axis, &Tensor::from([0i64]))),
+            rejected(ops::index_select(&line(), axis, &Tensor::from([0i64]))),
             "index_select along the invalid axis {axis} must be an error"
         );
         assert!(
-            refused(ops::sort(&line(), axis, false).map(|(values, _)| values)),
+            rejected(ops::sort(&line(), axis, false).map(|(values, _)| values)),
             "sort along the invalid axis {axis} must be an error"
         );
         assert!(
-            refused(ops::concatenate(&[&line()], axis)),
+            rejected(ops::concatenate(&[&line()], axis)),
             "concatenate along the invalid axis {axis} must be an error"
         );
-        assert!(refused(ops::flip(&line(), axis)), "flip along the invalid axis {axis} must be an error");
+        assert!(rejected(ops::flip(&line(), axis)), "flip along the invalid axis {axis} must be an error");
     }
 }
 
@@ -135,8 +135,8 @@ fn windows_stay_inside() {
 
 #[test]
 fn an_index_into_an_empty_tensor_is_checked() {
-    let refused = ops::index_select(&Tensor::zeros([0, 3], DType::F32), 1, &Tensor::from([7i64])).unwrap_err();
-    assert!(matches!(refused, Error::IndexOutOfBounds { index: 7, axis: 1, len: 3, .. }), "{refused}");
+    let rejected = ops::index_select(&Tensor::zeros([0, 3], DType::F32), 1, &Tensor::from([7i64])).unwrap_err();
+    assert!(matches!(rejected, Error::IndexOutOfBounds { index: 7, axis: 1, len: 3, .. }), "{rejected}");
 }
 
 #[test]

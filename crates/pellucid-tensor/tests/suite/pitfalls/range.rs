@@ -1,4 +1,4 @@
-//! Results near the ends of the range, and results of a cancellation: normalisations and tails of activations.
+//! Results near the ends of the range, and results of a cancellation: normalizations and tails of activations.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{BatchNormOptions, ConvOptions, Reduction};
@@ -166,7 +166,7 @@ fn gamma_functions_near_their_negative_zeros() {
     }
 }
 
-/// sin(πx)/(πx) is 0 at integers, and relatively accurate beside them.
+/// sin(πx)/(πx) is 0 at integers, and relatively accurate near them.
 #[test]
 fn sinc_is_accurate_near_its_zeros() {
     for (dtype, bits) in [(DType::F32, 23), (DType::F64, 52), (DType::F16, 10), (DType::BF16, 7)] {
@@ -232,7 +232,7 @@ fn ldexp_uses_the_whole_range() {
     );
 }
 
-/// The documented limits of the normalisations: 0 from some magnitude on for eps > 0, none for eps = 0.
+/// The documented limits of the normalizations: 0 above some magnitude for eps > 0, none for eps = 0.
 #[test]
 fn normalisations_have_the_documented_range() {
     let n = 64;
@@ -272,7 +272,7 @@ fn normalisations_have_the_documented_range() {
     }
 }
 
-/// Gradients of the normalisations at large magnitudes s: those at 1, divided by s.
+/// Gradients of the normalizations at large magnitudes s: those at 1, divided by s.
 #[test]
 fn gradients_of_normalisations_at_large_magnitudes() {
     for (dtype, scale) in [(DType::F32, 2f64.powi(57)), (DType::F64, 2f64.powi(520))] {
@@ -428,7 +428,7 @@ fn check_rows(name: &str, x: &Tensor, scales: &[f64], unit: f64, power: i32, cal
             e if e < smallest => assert!((0.0..=smallest).contains(&got), "{what}"),
             e => assert!((got - e).abs() <= tolerance(x) * e, "{what}"),
         }
-        // One row alone gives the same bits.
+        // One row alone is bit-identical.
         let row = call(&x.narrow(0, k as isize, 1)).to_vec::<f64>();
         assert_eq!(row[0].to_bits(), got.to_bits(), "{what}, alone");
     }
@@ -543,7 +543,7 @@ fn masked_moments_at_the_end_of_the_range() {
     }
 }
 
-/// A scale of a whole column of channels would underflow, and overflow in second derivatives, in its small elements.
+/// A scale of an entire column of channels would underflow, and overflow in second derivatives, in its small elements.
 #[test]
 fn local_response_norm_beside_a_large_channel() {
     let norm = |x: &Tensor| x.local_response_norm(2, 1e-4, 0.75, 1.0);
@@ -638,7 +638,7 @@ fn deviations_without_degrees_of_freedom_have_nan_gradients() {
         let gradient = grad_one(&y.sum(..), &x, Default::default()).unwrap().to_vec::<f64>();
         assert!(y.i(1).item::<f64>().is_nan() && gradient[3].is_nan(), "{y} {gradient:?}");
         assert!(gradient[..3].iter().all(|g| g.is_finite()) && gradient[6..] == [0.0; 3], "{gradient:?}");
-        assert_eq!(gradient[4..6], [0.0; 2], "elements outside of the mask");
+        assert_eq!(gradient[4..6], [0.0; 2], "elements outside the mask");
     }
 }
 

@@ -110,7 +110,7 @@ fn pairs(x: &Tensor, p: f64) -> Tensor {
     points.narrow(0, 0, 2).cdist(&points.narrow(0, 2, 2), p)
 }
 
-/// Matrix norms refuse half precision.
+/// Matrix norms reject half precision.
 fn matrix_norm(x: &Tensor, order: MatrixNorm) -> Tensor {
     let number = x.dtype().promote(DType::F32);
     x.to_dtype(number).matrix_norm(order, [0, 1], false).to_dtype(x.dtype())

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::{env, fs};
 
-/// Operations that contain a factorisation of a matrix, whose last bits depend on the instruction set.
+/// Operations that contain a factorization of a matrix, whose last bits depend on the instruction set.
 const FACTORIZATIONS: [&str; 40] = [
     "cholesky",
     "cholesky_ex",

@@ -190,7 +190,7 @@ pub fn with_layout(x: &Tensor, layout: Layout) -> Tensor {
     result
 }
 
-/// Broadcasts the first slice along `axis` to the whole shape without a copy.
+/// Broadcasts the first slice along `axis` to the full shape without a copy.
 pub fn stretched(x: &Tensor, axis: usize) -> Tensor {
     if axis >= x.rank() || x.shape()[axis] == 0 {
         return x.clone();

@@ -144,7 +144,7 @@ fn compare(row: &Row, case: &Case, values: &[Nd], tensors: &[Tensor], report: &m
     let numbers = case.inputs.iter().zip(tensors).filter(|(i, _)| i.is_number()).map(|(_, t)| t.dtype());
     let number = numbers.reduce(join).unwrap_or(DType::I64);
     let expected: Option<Vec<DType>> = row.rules.iter().map(|r| r.result(number)).collect();
-    let Some(expected) = expected else { return refused(case, tensors, report) };
+    let Some(expected) = expected else { return rejected(case, tensors, report) };
     let outputs = (case.call)(tensors)?;
     let mut references = (case.reference)(values);
     if let Some(integers) = row.integers.filter(|_| expected.iter().all(|d| d.is_int())) {
@@ -202,7 +202,7 @@ fn tolerance(row: &Row, scale: f64, output: &Tensor, reference: &[f64]) -> (f64,
 }
 
 /// Checks that a failing call returns a typed error and changes nothing.
-fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
+fn rejected(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     let state = || tensors.iter().map(|t| (t.to_bytes(), t.array().storage().version())).collect::<Vec<_>>();
     let before = state();
     match (case.call)(tensors) {
@@ -214,7 +214,7 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Checks that equal elements give equal bits in every layout.
+/// Checks that the results are bit-identical in every layout.
 fn layouts(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, tensors) = operands_on(device, row.name, case, &[if floats { DType::F32 } else { DType::I32 }])?;
@@ -367,8 +367,8 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                 };
                 report.section(format!("{dtype}, {k:?} on side {}", 1 - side), |report| {
                     let Some(expected) = row.rules[0].result(joined) else {
-                        let refused = matches!(result, Err(Error::DTypeMismatch { .. }));
-                        report.expect(refused, || format!("the call must return an error, got {result:?}"));
+                        let rejected = matches!(result, Err(Error::DTypeMismatch { .. }));
+                        report.expect(rejected, || format!("the call must return an error, got {result:?}"));
                         return Ok(());
                     };
                     let output = result?;

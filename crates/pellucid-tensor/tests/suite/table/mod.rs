@@ -4,8 +4,8 @@
 //! loops that shares no code with formulas and kernels. From it the driver tests
 //!
 //! - the value, in `f64` and `f32`, with broadcasting, zero-size and 0-d inputs;
-//! - equal bits for transposed, reversed, strided, offset and broadcast inputs;
-//! - equal bits on another device, and outputs and gradients on the device of the inputs, pinned if an input is;
+//! - bitwise equality for transposed, reversed, strided, offset and broadcast inputs;
+//! - bitwise equality on another device, and outputs and gradients on the device of the inputs, pinned if an input is;
 //! - the same dtypes, bits and errors in lazy, captured and deferred execution (`modes`);
 //! - every dtype, and every pair of dtypes: the dtype of the result, its value, or an error that changes nothing;
 //! - NaN, ±∞ and ±0;

@@ -51,7 +51,7 @@ const PAIRS: [[DType; 2]; 8] = [
 #[derive(PartialEq)]
 enum Outcome {
     Values(Vec<(DType, Shape, Vec<u64>)>),
-    Refused(String),
+    Rejected(String),
 }
 
 impl Outcome {
@@ -60,7 +60,7 @@ impl Outcome {
         let _random = Generator::new(7).scope();
         match compute().and_then(|outputs| outputs.iter().map(read).collect()) {
             Ok(values) => Outcome::Values(values),
-            Err(error) => Outcome::Refused(error.to_string()),
+            Err(error) => Outcome::Rejected(error.to_string()),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Outcome {
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Outcome::Refused(error) => write!(f, "the error \"{error}\""),
+            Outcome::Rejected(error) => write!(f, "the error \"{error}\""),
             Outcome::Values(outputs) => outputs.iter().try_for_each(|(dtype, shape, bits)| {
                 let few: Vec<f64> = bits.iter().take(8).map(|&b| f64::from_bits(b)).collect();
                 write!(f, "{dtype} {shape} {few:?} ")
@@ -148,7 +148,7 @@ fn compare(row: &Row, inputs: &[Tensor], call: &dyn Fn(&[Tensor]) -> Result<Vec<
             let outputs = step.launch(&inputs.iter().collect::<Vec<_>>())?;
             (0..outputs.len()).map(|k| outputs.try_to_tensor(k)).collect()
         });
-        let is_read = matches!(&captured, Outcome::Refused(error) if error.contains("values do not exist"));
+        let is_read = matches!(&captured, Outcome::Rejected(error) if error.contains("values do not exist"));
         if !(is_read && READS_VALUES.contains(&row.name)) {
             expect(&on.map_or("capture".into(), |device| format!("capture on {device}")), captured);
         }

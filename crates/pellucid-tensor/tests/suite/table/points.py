@@ -331,7 +331,7 @@ def orders(*rows):
 # from the right, `=` that from both sides. A single value stands for every order.
 SIGN = "sign(0) = 0, as in PyTorch"
 FLAT = "the limit from the flat side, as in PyTorch"
-LEFT = "the limit from the left; PyTorch has 0 from order 2 on"
+LEFT = "the limit from the left; PyTorch has 0 for order 2 and higher"
 TIE = "operands of a tie share the gradient evenly, as in PyTorch"
 POLE = "the limit from the right, as in PyTorch"
 BOTH = "NaN where the limits from both sides differ"

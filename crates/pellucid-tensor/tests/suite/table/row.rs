@@ -24,7 +24,7 @@ pub struct Row {
     pub scalar: Option<Scalars>,
     /// The reference for integers, if it differs from that for real numbers.
     pub integers: Option<fn(&[i64]) -> i64>,
-    /// Checks beside the cases: labels and predicates.
+    /// Checks in addition to the cases: labels and predicates.
     pub more: Vec<(&'static str, Statement)>,
 }
 
@@ -118,7 +118,7 @@ pub struct Input {
 
 #[derive(Clone)]
 pub enum Kind {
-    /// Numbers of any dtype in a range, outside of the neighbourhood of kinks and poles.
+    /// Numbers of any dtype in a range, outside the neighbourhood of kinks and poles.
     Number { range: RangeInclusive<f64>, away: &'static [f64] },
     /// `i64` positions in `-len..len`.
     Index { len: usize },
@@ -289,7 +289,7 @@ impl Row {
         self
     }
 
-    /// Adds a check beside the cases: a property of the operation, or the name of a test case, and a predicate.
+    /// Adds a check in addition to the cases: a property of the operation, or the name of a test case, and a predicate.
     pub fn check(mut self, statement: &'static str, holds: impl Fn() -> Result<bool> + 'static) -> Row {
         self.more.push((statement, Box::new(holds)));
         self

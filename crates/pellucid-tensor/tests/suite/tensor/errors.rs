@@ -73,7 +73,7 @@ fn messages_name_the_operation_the_shapes_and_the_remedy() {
     assert!(text.contains("linear") && text.contains("[5, 4]") && text.contains("has length 3"), "{text}");
     let (image, weight) = (Tensor::zeros([1, 3, 4, 4], DType::F32), Tensor::zeros([2, 4, 1, 1], DType::F32));
     let text = panic_of(|| image.conv2d(&weight, None, ops::ConvOptions::default()));
-    assert!(text.contains("conv2d") && text.contains("has 3 channels") && text.contains("needs 4"), "{text}");
+    assert!(text.contains("conv2d") && text.contains("has 3 channels") && text.contains("requires 4"), "{text}");
 }
 
 /// Calls that fail, and parts of their messages, among them the correction of the call.
@@ -116,7 +116,7 @@ fn messages_name_a_correction() {
         (backward(&x), &["backward: ", "[2, 3]", "set requires_grad", "detach()", "argmax()", "unfreeze()"]),
         (
             grad(&[&first_order.sum(..)], &[&w], GradOptions::default()).map(|mut all| all.remove(0)),
-            &["grad: output 0 of shape []", "if it is itself a gradient, compute it with create_graph: true"],
+            &["grad: output 0 of shape []", "If it is a gradient itself, compute it with create_graph: true"],
         ),
         (entropy(&i64s(&[2]), &x), &["logits, the first argument, must be floats", "exchange the arguments"]),
         (
@@ -125,10 +125,10 @@ fn messages_name_a_correction() {
         ),
         (ops::full(2, 1e300, DType::F32), &["outside the range of f32", "wider dtype"]),
         (ops::full(2, 70000.0, DType::F16), &["outside the range of f16"]),
-        (ops::reshape(&x, [4, 2]), &["6 elements cannot fill [4, 2]", "a length of -1 is computed"]),
+        (ops::reshape(&x, [4, 2]), &["6 elements cannot fill [4, 2]", "use -1 to infer one length"]),
         (ops::split(&x, [1, 2], 0).map(|mut all| all.remove(0)), &["[1, 2] do not add up to 2", "narrow()"]),
         (ops::inv(&x), &["must be square", "pinv(), lstsq()"]),
-        (entropy(&x, &full(&[2], 3)), &["index 3", "classes are 0..3: give the model more outputs, or renumber"]),
+        (entropy(&x, &full(&[2], 3)), &["index 3", "classes are 0..3: add outputs to the model, or renumber"]),
         (nll(&x, &full(&[2], 4)), &["nll_loss: index 4", "classes are 0..3"]),
         (entropy(&x, &full(&[2], -1)), &["index -1", "ignore_index"]),
         (entropy(&f32s(&[2, 1]), &full(&[2], 1)), &["index 1", "BceWithLogitsLoss"]),
@@ -175,7 +175,7 @@ fn messages_name_a_correction() {
     let text = panic_of(|| Tensor::new([1.0f32, 2.0, 3.0], [2, 2]));
     assert_eq!(
         text,
-        "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which needs 4; change the shape, or use full() to repeat a value"
+        "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which requires 4; change the shape, or use full() to repeat a value"
     );
 }
 
@@ -213,8 +213,8 @@ fn messages_name_the_probable_mistake() {
             ops::max_pool2d(&image, ops::PoolOptions { stride: Some([1, 0].into()), ..pool(2) }).map(|y| y.0),
             &["stride", "the default is the size of the window"],
         ),
-        (ops::where_(&x, &mask, &x), &["the condition comes first", "where_(condition, x, y)"]),
-        (ops::where_(&x, 0.0, &mask), &["the condition comes first"]),
+        (ops::where_(&x, &mask, &x), &["the condition must be a bool tensor", "where_(condition, x, y)"]),
+        (ops::where_(&x, 0.0, &mask), &["it is the first argument"]),
         (ops::where_(&x, &x, 0.0), &["where_: dtypes f32", "compare with ne(0)"]),
         (reflect, &["too short for reflect padding"]),
     ];
@@ -254,7 +254,7 @@ fn messages_write_settings_as_programs_do() {
     assert_eq!(widths.map(|width| width.to_string()), ["2", "(0, -1)", "[(1, 0), (0, 2)]"]);
 }
 
-/// Errors of values outside of a range name the range.
+/// Errors of values outside a range name the range.
 #[test]
 fn messages_name_the_accepted_values() {
     let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
@@ -318,7 +318,7 @@ fn messages_name_the_accepted_values() {
     let grouped = conv(&[1, 4, 5, 6], &[2, 3, 1, 1], ops::ConvOptions { groups: 2, ..Default::default() })
         .unwrap_err()
         .to_string();
-    assert!(grouped.contains("needs 6") && !grouped.contains("permute"), "{grouped}");
+    assert!(grouped.contains("requires 6") && !grouped.contains("permute"), "{grouped}");
 }
 
 /// Operations that accept floats only name the conversion.
@@ -439,7 +439,7 @@ fn debug_of_an_error_is_its_message() {
     assert_eq!(format!("{:?}", Err::<(), _>(&error)), format!("Err({error})"));
 }
 
-/// Every refused dtype of an operand is an error with a call that helps. The help of many operations names none; then
+/// Every rejected dtype of an operand is an error with a call that helps. The help of many operations names none; then
 /// it is `to_dtype()`.
 #[test]
 fn errors_of_dtypes_have_a_remedy() {
@@ -452,7 +452,7 @@ fn errors_of_dtypes_have_a_remedy() {
     let frequencies = ops::CovOptions { frequencies: Some(&doubles), ..Default::default() };
     let row = integers.i(0);
     let weights = ops::CovOptions { weights: Some(&row), ..Default::default() };
-    let refused: [Result<Tensor, Error>; 16] = [
+    let rejected: [Result<Tensor, Error>; 16] = [
         ops::histogram(&vector, ops::Bins::Edges(&doubles), None, false).map(|y| y.0),
         ops::histogram(&vector, ops::Bins::Count(3), Some(&doubles), false).map(|y| y.0),
         ops::bincount(&vector, None, 0),
@@ -470,13 +470,13 @@ fn errors_of_dtypes_have_a_remedy() {
         ops::var(&integers, ..),
         ops::rand([2], DType::I64),
     ];
-    for (k, result) in refused.into_iter().enumerate() {
-        let error = result.err().unwrap_or_else(|| panic!("call {k} must be refused"));
+    for (k, result) in rejected.into_iter().enumerate() {
+        let error = result.err().unwrap_or_else(|| panic!("call {k} must be rejected"));
         let Error::DTypeMismatch { help, .. } = &error else { panic!("{error:?}") };
         let calls = ["to_dtype(", "bincount()", "randint()", "cross_entropy(logits, targets)"];
         assert!(calls.iter().any(|call| help.contains(call)) && help.matches("to_dtype(").count() < 2, "{error}");
     }
     // No conversion of a tensor changes an argument that is a dtype.
-    let error = Error::dtype_argument("autocast", DType::I64, "needs a half-precision dtype");
-    assert_eq!(error.to_string(), "autocast: dtypes i64 are not supported: needs a half-precision dtype");
+    let error = Error::dtype_argument("autocast", DType::I64, "the dtype must be a half-precision dtype");
+    assert_eq!(error.to_string(), "autocast: dtypes i64 are not supported: the dtype must be a half-precision dtype");
 }

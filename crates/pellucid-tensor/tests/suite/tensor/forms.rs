@@ -47,9 +47,10 @@ fn a_shape_has_every_form_of_a_list_of_integers() {
 
 #[test]
 fn a_negative_length_is_an_error_that_shows_it() {
-    for refused in [ops::zeros([-1, 3], DType::F32), ops::rand((2, -5i64), DType::F32), ops::zeros([0, -1], DType::F32)]
+    for rejected in
+        [ops::zeros([-1, 3], DType::F32), ops::rand((2, -5i64), DType::F32), ops::zeros([0, -1], DType::F32)]
     {
-        let error = refused.unwrap_err();
+        let error = rejected.unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     }
     let text = ops::zeros([-1, 3], DType::F32).unwrap_err().to_string();
@@ -332,8 +333,8 @@ fn set_writes_lists_of_numbers() {
     y.set((1, 1), vec![6.0f32, 9.0]);
     y.set((0, 1..), [[10, 11], [12, 13]]);
     assert_eq!(y.to_vec::<i64>(), [4, 5, 10, 11, 12, 13, 0, 7, 6, 9, 0, 8]);
-    let refused = y.try_set(0, [1i64, 2, 3]).unwrap_err();
-    assert!(matches!(refused, Error::ShapeMismatch { .. }) && refused.operation() == Some("set"), "{refused}");
+    let rejected = y.try_set(0, [1i64, 2, 3]).unwrap_err();
+    assert!(matches!(rejected, Error::ShapeMismatch { .. }) && rejected.operation() == Some("set"), "{rejected}");
     let ragged = y.try_set(0, vec![vec![1i64], vec![1, 2]]).unwrap_err();
     assert_eq!(ragged.operation(), Some("set"), "{ragged}");
     // A captured step writes the list in every launch.

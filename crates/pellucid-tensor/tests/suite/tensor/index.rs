@@ -240,7 +240,7 @@ fn gradients_flow_through_every_kind_of_index() {
     assert_eq!(gradient(x.i((NewAxis, Ellipsis, 0)) * 2.0), [2.0, 0.0, 0.0, 2.0, 0.0, 0.0]);
 }
 
-/// A mask with one value is a fill: eager, lazy and captured steps write the same bits as a write at the positions of
+/// A mask with one value is a fill: eager, lazy and captured steps are bit-identical to a write at the positions of
 /// the selected elements, with the same gradients.
 #[test]
 fn a_mask_with_one_value_is_filled_in_every_mode() {

@@ -131,8 +131,8 @@ pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction:
         static hinge_embedding_loss(x, t; margin) =
             t.is_nan().select(t, t.ne(1.0).select((margin - x).relu(), 0.0) + t.ne(-1.0).select(x, 0.0));
         d x = {
-            let of_others = t.ne(1.0).select((margin - x).le(0.0).select(0.0, -g), 0.0);
-            t.is_nan().select(f64::NAN, of_others + t.ne(-1.0).select(g, 0.0))
+            let others_gradient = t.ne(1.0).select((margin - x).le(0.0).select(0.0, -g), 0.0);
+            t.is_nan().select(f64::NAN, others_gradient + t.ne(-1.0).select(g, 0.0))
         };
     };
     let target = copy::to_dtype(target, x.dtype())?;

@@ -49,8 +49,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
     let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
     let options = CrossEntropyOptions { weight: weight.as_ref(), ..options };
     match targets.dtype().is_float() {
-        true => of_probabilities(logits, targets, axis, &options),
-        false => of_classes(logits, targets, axis, &options),
+        true => loss_of_probabilities(logits, targets, axis, &options),
+        false => loss_of_classes(logits, targets, axis, &options),
     }
 }
 
@@ -83,13 +83,13 @@ fn over_classes(
     operands: &[&Tensor],
     params: &[Scalar],
     axis: usize,
-    number: Option<DType>,
+    compute_dtype: Option<DType>,
 ) -> Result<Tensor> {
-    view::squeeze(&apply_rows_in(formula, operands, params, AxisSet::from_iter([axis]), number)?, axis as isize)
+    view::squeeze(&apply_rows_in(formula, operands, params, AxisSet::from_iter([axis]), compute_dtype)?, axis as isize)
 }
 
 /// Computes the loss for targets that are probabilities, with weights that broadcast with the logits.
-fn of_probabilities(
+fn loss_of_probabilities(
     logits: &Tensor,
     targets: &Tensor,
     axis: usize,
@@ -104,15 +104,15 @@ fn of_probabilities(
         return Err(Error::shapes(OP, [logits.shape(), targets.shape()], help));
     }
     if options.ignore_index.is_some() {
-        let reason = "ignore_index needs class indices as targets, which are integers; floats are probabilities";
+        let reason = "ignore_index requires class indices as targets, which are integers; floats are probabilities";
         return Err(Error::invalid(OP, reason));
     }
-    let (number, params) = (widened_dtype(&[logits, targets]), [options.label_smoothing.into()]);
+    let (compute_dtype, params) = (widened_dtype(&[logits, targets]), [options.label_smoothing.into()]);
     let losses = match options.weight {
         Some(weight) => {
-            over_classes(weighted_probability_formula(), &[logits, targets, weight], &params, axis, number)?
+            over_classes(weighted_probability_formula(), &[logits, targets, weight], &params, axis, compute_dtype)?
         }
-        None => over_classes(probability_formula(), &[logits, targets], &params, axis, number)?,
+        None => over_classes(probability_formula(), &[logits, targets], &params, axis, compute_dtype)?,
     };
     round_to_operands(OP, &[logits, targets], options.reduction.apply(&losses)?)
 }
@@ -136,29 +136,35 @@ fn class_column(logits: &Tensor, targets: &Tensor, axis: usize) -> Result<Tensor
 }
 
 /// Computes the loss for targets that are class indices, with weights that broadcast with the logits.
-fn of_classes(logits: &Tensor, targets: &Tensor, axis: usize, options: &CrossEntropyOptions<'_>) -> Result<Tensor> {
+fn loss_of_classes(
+    logits: &Tensor,
+    targets: &Tensor,
+    axis: usize,
+    options: &CrossEntropyOptions<'_>,
+) -> Result<Tensor> {
     let classes = class_column(logits, targets, axis)?;
     let counts = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
     // An ignored class index may be outside 0..C; it is replaced by class 0.
     let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| arithmetic::where_(counts, &classes, 0))?;
     let checked = in_range(OP, &valid, axis, logits.shape()[axis])?;
-    let (number, smoothing) = (widened_dtype(&[logits]), options.label_smoothing);
-    let of_sample = |weight: &Tensor| {
+    let (compute_dtype, smoothing) = (widened_dtype(&[logits]), options.label_smoothing);
+    let sample_weight = |weight: &Tensor| {
         let weight = broadcast::broadcast_to(weight, logits.shape())?;
         view::squeeze(&gather::take_along_axis(&weight, &checked.classes, axis as isize)?, axis as isize)
     };
     let losses = match options.weight {
-        None if smoothing == 0.0 => over_classes(class_formula(), &[logits, &valid], &[], axis, number)?,
-        None => over_classes(smoothed_class_formula(), &[logits, &valid], &[smoothing.into()], axis, number)?,
+        None if smoothing == 0.0 => over_classes(class_formula(), &[logits, &valid], &[], axis, compute_dtype)?,
+        None => over_classes(smoothed_class_formula(), &[logits, &valid], &[smoothing.into()], axis, compute_dtype)?,
         Some(weight) => {
-            let losses = over_classes(class_formula(), &[logits, &valid], &[], axis, number)?;
-            let picked = arithmetic::mul(&losses, &of_sample(weight)?)?;
+            let losses = over_classes(class_formula(), &[logits, &valid], &[], axis, compute_dtype)?;
+            let picked = arithmetic::mul(&losses, &sample_weight(weight)?)?;
             match smoothing {
                 0.0 => picked,
                 s => {
                     let operands = [logits, &fill::zeros(logits.shape(), logits.dtype())?, weight];
-                    let spread = over_classes(weighted_probability_formula(), &operands, &[s.into()], axis, number)?;
-                    arithmetic::add(&arithmetic::mul(&picked, 1.0 - s)?, &spread)?
+                    let smoothing_loss =
+                        over_classes(weighted_probability_formula(), &operands, &[s.into()], axis, compute_dtype)?;
+                    arithmetic::add(&arithmetic::mul(&picked, 1.0 - s)?, &smoothing_loss)?
                 }
             }
         }
@@ -166,15 +172,17 @@ fn of_classes(logits: &Tensor, targets: &Tensor, axis: usize, options: &CrossEnt
     let counts = counts.map(|counts| view::squeeze(&counts, axis as isize)).transpose()?;
     let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| arithmetic::where_(counts, &losses, 0.0))?;
     // The part of each sample in the mean.
-    let shares = match (options.weight, &counts) {
+    let target_weights = match (options.weight, &counts) {
         (None, None) => None,
         (None, Some(counts)) => Some(counts.clone()),
-        (Some(weight), None) => Some(of_sample(weight)?),
-        (Some(weight), Some(counts)) => Some(arithmetic::where_(counts, &of_sample(weight)?, 0.0)?),
+        (Some(weight), None) => Some(sample_weight(weight)?),
+        (Some(weight), Some(counts)) => Some(arithmetic::where_(counts, &sample_weight(weight)?, 0.0)?),
     };
-    let loss = match shares {
+    let loss = match target_weights {
         None => options.reduction.apply(&losses)?,
-        Some(shares) => options.reduction.weighted(&losses, &copy::to_dtype(&shares, losses.dtype())?)?,
+        Some(target_weights) => {
+            options.reduction.weighted(&losses, &copy::to_dtype(&target_weights, losses.dtype())?)?
+        }
     };
     round_to_operands(OP, &[logits], checked.poison_loss(loss, options.reduction, &[])?)
 }
@@ -189,7 +197,7 @@ fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
         ));
     }
     if weight.dtype() != logits.dtype() {
-        return Err(Error::dtypes(OP, [logits.dtype(), weight.dtype()], "weights need the logits' dtype"));
+        return Err(Error::dtypes(OP, [logits.dtype(), weight.dtype()], "weights must have the dtype of the logits"));
     }
     let shape: Vec<usize> = (0..logits.rank()).map(|k| if k == axis { weight.size() } else { 1 }).collect();
     view::reshape(weight, &shape[..])
@@ -224,8 +232,8 @@ fn smoothed_class_formula() -> &'static Formula {
             let hit = row_index().eq(t);
             let found = hit.to_number().row_sum().gt(0.0);
             let picked = hit.select(x, 0.0).row_sum();
-            let spread = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
-            let loss = (x - m).exp().row_sum().ln() + spread;
+            let smoothing_loss = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
+            let loss = (x - m).exp().row_sum().ln() + smoothing_loss;
             found.select(loss, f64::NAN)
         };
         d x = {

@@ -72,27 +72,29 @@ pub fn ctc_loss(
     }
     let help = "lengths must be integers; convert them with to_dtype(DType::I64)";
     let lengths = |t: &Tensor| view::reshape(&to_i64(op, help, t)?, [samples, 1]);
-    let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
+    let (input_lengths, label_lengths) = (lengths(input_lengths)?, lengths(target_lengths)?);
     let targets = class_indices(op, targets)?;
     if targets.rank() != 1 && !(targets.rank() == 2 && targets.shape()[0] == samples) {
         return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
     }
-    value_range::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
-    let labels = padded_labels(op, &targets, &labels_of, samples)?;
-    let most = labels.shape()[1];
-    value_range::in_range(op, "numbers of labels", &labels_of, 0.0..=most as f64)?;
+    value_range::in_range(op, "input lengths", &input_lengths, 0.0..=steps as f64)?;
+    let labels = padded_labels(op, &targets, &label_lengths, samples)?;
+    let max_labels = labels.shape()[1];
+    value_range::in_range(op, "label lengths", &label_lengths, 0.0..=max_labels as f64)?;
     // Labels beyond a sample's length may have any value.
-    let counts = compare::lt(&create::indices(most)?, &labels_of)?;
+    let counts = compare::lt(&create::indices(max_labels)?, &label_lengths)?;
     let checked = in_range(op, &arithmetic::where_(&counts, &labels, options.blank as i64)?, 2, classes)?;
     let labels = &checked.classes;
     let probs = checked.poison(probs, options.reduction, &[1], &[1, samples, 1].into())?;
 
     let path = with_blanks(labels, options.blank)?;
-    let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &steps_of, &labels_of)?)?;
+    let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &input_lengths, &label_lengths)?)?;
     if !engine::is_eager() {
-        // Lengths outside of 0..=T make the loss and its gradients NaN, as invalid labels do.
-        let is_length =
-            compare::logical_and(&compare::ge(&steps_of, 0)?, &compare::le(&steps_of, log_probs.shape()[0] as i64)?)?;
+        // Lengths outside 0..=T make the loss and its gradients NaN, as invalid labels do.
+        let is_length = compare::logical_and(
+            &compare::ge(&input_lengths, 0)?,
+            &compare::le(&input_lengths, log_probs.shape()[0] as i64)?,
+        )?;
         total = value_range::nan_unless(&is_length, &total)?;
     }
     let losses = match options.zero_infinity {
@@ -103,7 +105,7 @@ pub fn ctc_loss(
     let losses = match options.reduction {
         Reduction::Mean => arithmetic::div(
             &losses,
-            &copy::to_dtype(&arithmetic::maximum(&view::ravel(&labels_of)?, 1)?, probs.dtype())?,
+            &copy::to_dtype(&arithmetic::maximum(&view::ravel(&label_lengths)?, 1)?, probs.dtype())?,
         )?,
         _ => losses,
     };
@@ -121,19 +123,19 @@ fn with_blanks(labels: &Tensor, blank: usize) -> Result<Tensor> {
 }
 
 /// Returns the logarithm of the probability of each path of labels with blanks, `[N, 2S + 1]`, summed over all its
-/// alignments: `[N, 1]`. Log-probabilities are `[T, N, C]`; the numbers of steps and of labels are `[N, 1]`.
+/// alignments: `[N, 1]`. Log-probabilities are `[T, N, C]`; the input and label lengths are `[N, 1]`.
 ///
 /// This is the forward algorithm: after t steps, `prefixes` holds the scores of all prefixes of the path.
 fn log_probability(
     probs: &Tensor,
     path: &Tensor,
     blank: usize,
-    steps_of: &Tensor,
-    labels_of: &Tensor,
+    input_lengths: &Tensor,
+    label_lengths: &Tensor,
 ) -> Result<Tensor> {
     let (steps, samples, width) = (probs.shape()[0], path.shape()[0], path.shape()[1]);
-    let of_steps = broadcast::broadcast_to(&view::unsqueeze(path, 0)?, [steps, samples, width])?;
-    let scores = gather::take_along_axis(probs, &of_steps, 2)?;
+    let step_labels = broadcast::broadcast_to(&view::unsqueeze(path, 0)?, [steps, samples, width])?;
+    let scores = gather::take_along_axis(probs, &step_labels, 2)?;
     // A state is reached from itself, from the one before, and, unless that would skip a blank between equal labels,
     // from the one before that.
     let skips = compare::logical_and(
@@ -147,20 +149,20 @@ fn log_probability(
     // The start is added, and not used to select scores: a NaN score then has a gradient of NaN in every step.
     let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
     // With zero steps, only the empty label sequence is possible.
-    prefixes = arithmetic::where_(&compare::gt(steps_of, 0)?, &prefixes, &first(1)?)?;
+    prefixes = arithmetic::where_(&compare::gt(input_lengths, 0)?, &prefixes, &first(1)?)?;
     // Without samples, no step needs to run.
     for step in 1..if samples == 0 { 0 } else { steps } {
         let one = shift_right(&prefixes, 1, f64::NEG_INFINITY)?;
         let two = arithmetic::where_(&skips, &shift_right(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
         let reached = map(log_sum(), &[&prefixes, &one, &two], &[])?;
         let next = arithmetic::add(&reached, &view::select(&scores, 0, step as isize)?)?;
-        prefixes = arithmetic::where_(&compare::gt(steps_of, step as i64)?, &next, &prefixes)?;
+        prefixes = arithmetic::where_(&compare::gt(input_lengths, step as i64)?, &next, &prefixes)?;
     }
     // A complete sequence ends with its last label, or with a blank after it.
-    let end = arithmetic::mul(labels_of, 2)?;
+    let end = arithmetic::mul(label_lengths, 2)?;
     let blank_end = gather::take_along_axis(&prefixes, &end, 1)?;
     let label_end = gather::take_along_axis(&prefixes, &arithmetic::maximum(&arithmetic::sub(&end, 1)?, 0)?, 1)?;
-    let label_end = arithmetic::where_(&compare::gt(labels_of, 0)?, &label_end, f64::NEG_INFINITY)?;
+    let label_end = arithmetic::where_(&compare::gt(label_lengths, 0)?, &label_end, f64::NEG_INFINITY)?;
     let nothing = fill::full((), f64::NEG_INFINITY, probs.dtype())?;
     map(log_sum(), &[&blank_end, &label_end, &nothing], &[])
 }
@@ -178,19 +180,18 @@ fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: 
     let counts = lengths.array().to_vec::<i64>(op)?;
     let total = counts.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
     if total.is_none_or(|total| total > targets.size() as i64) {
-        let reason =
-            format!("numbers of labels must be at least 0 with a sum of at most {}, got {counts:?}", targets.size());
+        let reason = format!("label lengths must be nonnegative and sum to at most {}, got {counts:?}", targets.size());
         return Err(Error::invalid(op, reason));
     }
-    let most = counts.iter().copied().max().unwrap_or(0);
+    let max_labels = counts.iter().copied().max().unwrap_or(0);
     let mut first = 0;
-    let mut index = host_vec((most as usize).saturating_mul(samples))?;
+    let mut index = host_vec((max_labels as usize).saturating_mul(samples))?;
     for count in counts {
         // Padding may be any label: it is ignored.
-        index.extend((0..most).map(|i| if i < count { first + i } else { 0 }));
+        index.extend((0..max_labels).map(|i| if i < count { first + i } else { 0 }));
         first += count;
     }
-    gather::take(targets, &create::from_host(&index, [samples, most as usize])?)
+    gather::take(targets, &create::from_host(&index, [samples, max_labels as usize])?)
 }
 
 /// Shifts the rows of a matrix to the right, and fills the first columns.

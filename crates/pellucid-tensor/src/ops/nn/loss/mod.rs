@@ -76,7 +76,8 @@ fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
 /// Returns the help for class indices whose shape differs from the shape of the scores without the class axis.
 /// `general` is the help for a shape with no more likely cause.
 fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: String) -> String {
-    let (rank, shape, beside) = (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
+    let (rank, shape, dims_without_class_axis) =
+        (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
     if rank > axis && scores[axis] == 1 && shape == scores {
         return "scores of one output have the class 0 alone: for labels of 0 and 1 use BceWithLogitsLoss with float \
                 targets"
@@ -90,7 +91,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
             targets.dtype()
         );
     }
-    if shape.rank() == rank && shape[axis] == 1 && AxisSet::from_iter([axis]).remove(shape) == beside {
+    if shape.rank() == rank && shape[axis] == 1 && AxisSet::from_iter([axis]).remove(shape) == dims_without_class_axis {
         return format!("class indices have no class axis: squeeze({axis}) removes the class axis of the targets");
     }
     if rank > 2 && shape[..] == scores[..rank - 1] {
@@ -120,8 +121,8 @@ struct CheckedClasses {
     inside: Option<Tensor>,
 }
 
-/// Checks class indices: at once if values can be read. In lazy and captured steps, invalid indices are replaced by a
-/// valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
+/// Checks class indices: immediately if values can be read. In lazy and captured steps, invalid indices are replaced by
+/// a valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
         let inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;

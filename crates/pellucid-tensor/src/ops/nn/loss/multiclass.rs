@@ -39,8 +39,8 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
     let target = class_indices(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
     let fits = x.rank() > 0 && {
-        let beside: Vec<usize> = (0..x.rank()).filter(|&k| k != axis).map(|k| x.shape()[k]).collect();
-        target.shape()[..] == beside[..]
+        let dims_without_class_axis: Vec<usize> = (0..x.rank()).filter(|&k| k != axis).map(|k| x.shape()[k]).collect();
+        target.shape()[..] == dims_without_class_axis[..]
     };
     if !fits {
         let help =

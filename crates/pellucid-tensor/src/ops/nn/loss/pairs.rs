@@ -73,8 +73,8 @@ pub fn cosine_embedding_loss(
             t.is_nan().select(t, loss)
         };
         d cos = {
-            let of_others = (cos - margin).le(0.0).select(0.0, g);
-            t.is_nan().select(f64::NAN, t.eq(1.0).select(-g, t.eq(-1.0).select(of_others, 0.0)))
+            let others_gradient = (cos - margin).le(0.0).select(0.0, g);
+            t.is_nan().select(f64::NAN, t.eq(1.0).select(-g, t.eq(-1.0).select(others_gradient, 0.0)))
         };
         d t = 0.0 * g;
     };

@@ -1,4 +1,4 @@
-//! Losses of predicted numbers against target numbers.
+//! Losses between predicted and target values.
 
 use super::Reduction;
 use crate::ops::call::check;
@@ -167,7 +167,7 @@ fn positive_rate(rate: Expr, t: Expr) -> Expr {
 
 /// Computes the negative log-likelihood of a count t under a Poisson distribution, by default without ln t!.
 ///
-/// It is eˣ − t·x for x the logarithm of the rate, else x − t·ln(x + ε). For t = 0, the term with t is 0, also at
+/// It is eˣ − t·x for x the logarithm of the rate, otherwise x − t·ln(x + ε). For t = 0, the term with t is 0, even at
 /// infinite logarithms.
 ///
 /// # Errors
@@ -180,7 +180,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
     let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match options.log_input {
         true => {
-            // Where eˣ overflows, t·x may, too, but is smaller.
+            // Where eˣ overflows, t·x may also overflow, but is smaller.
             let formula = formula! {
                 static poisson_nll_loss(x, t) = {
                     let rate = x.exp();

@@ -1,4 +1,4 @@
-//! Batch, instance, group and local response normalisation of images `[N, C, ..]`.
+//! Batch, instance, group and local response normalization of images `[N, C, ..]`.
 
 use super::standardized;
 use crate::grad_mode::no_grad;
@@ -28,7 +28,7 @@ pub struct RunningStatistics<'a> {
 /// Options of [`batch_norm`] and [`instance_norm`]. The default trains, with momentum 0.1 and eps 1e-5.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BatchNormOptions {
-    /// Whether to normalise by the statistics of x and update the running statistics (if given), or to normalise by the
+    /// Whether to normalize by the statistics of x and update the running statistics (if given), or to normalize by the
     /// running statistics.
     pub training: bool,
     /// The weight of new statistics in the update: running ← (1 − momentum)·running + momentum·new.
@@ -50,12 +50,12 @@ fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
 }
 
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
-fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
-    if x.rank() < least {
+fn check_channels(op: &'static str, x: &Tensor, min_rank: usize, others: &[Option<&Tensor>]) -> Result<()> {
+    if x.rank() < min_rank {
         return Err(Error::shapes(
             op,
             [x.shape()],
-            format!("the input must be [N, C, ..], with at least {least} axes; unsqueeze() adds one"),
+            format!("the input must be [N, C, ..], with at least {min_rank} axes; unsqueeze() adds one"),
         ));
     }
     check::floats(op, &[x])?;
@@ -63,7 +63,7 @@ fn check_channels(op: &'static str, x: &Tensor, least: usize, others: &[Option<&
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
             let help = format!(
-                "the input has {} channels on axis 1, and weight, bias and statistics need one value per channel, got \
+                "the input has {} channels on axis 1, and weight, bias and statistics must have one value per channel, got \
                  {}; if the channels are another axis, permute() the input",
                 x.shape()[1],
                 other.shape()
@@ -135,7 +135,7 @@ fn update_running(
     Ok(())
 }
 
-/// Normalises x by its own statistics over `axes`, and updates the running statistics.
+/// Normalizes x by its own statistics over `axes`, and updates the running statistics.
 fn normalize_by_own(
     op: &'static str,
     x: &Tensor,
@@ -153,7 +153,7 @@ fn normalize_by_own(
     Ok(y)
 }
 
-/// Applies batch normalisation (Ioffe & Szegedy 2015): (x − mean) / √(var + eps)·weight + bias for each channel.
+/// Applies batch normalization (Ioffe & Szegedy 2015): (x − mean) / √(var + eps)·weight + bias for each channel.
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are computed for each
 /// channel over all other axes, and running statistics are updated in place. Otherwise the running statistics are used.
@@ -186,7 +186,7 @@ pub fn batch_norm(
     let axes: Vec<isize> = (0..x.rank() as isize).filter(|&a| a != 1).collect();
     if x.size() == x.shape()[1] && x.size() > 0 {
         let reason = format!(
-            "training needs more than one value per channel, got {}; use a larger batch (drop_last() of a loader drops \
+            "training requires more than one value per channel, got {}; use a larger batch (drop_last() of a loader drops \
              an incomplete one), or evaluate with eval()",
             x.shape()
         );
@@ -195,7 +195,7 @@ pub fn batch_norm(
     normalize_by_own(op, x, running, [weight, bias], options, &axes)
 }
 
-/// Applies instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
+/// Applies instance normalization (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
 /// Running statistics are averaged over the images. In training the range of x is the range of
@@ -220,7 +220,7 @@ pub fn instance_norm(
     }
     if x.shape()[2..].iter().product::<usize>() == 1 {
         let reason = format!(
-            "training needs more than one spatial element, got {}; use larger images, or evaluate with eval()",
+            "training requires more than one spatial element, got {}; use larger images, or evaluate with eval()",
             x.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -229,7 +229,7 @@ pub fn instance_norm(
     normalize_by_own(op, x, running, [weight, bias], options, &axes)
 }
 
-/// Applies group normalisation (Wu & He 2018), to each group of channels of each image separately.
+/// Applies group normalization (Wu & He 2018), to each group of channels of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over a group of channels and
 /// the spatial axes; weight and bias are `[C]`. The range of x is the range of
@@ -266,11 +266,11 @@ pub fn group_norm(
     reshape_to(&y, x.shape())
 }
 
-/// Applies local response normalisation (Krizhevsky, Sutskever & Hinton 2012): x / (k + alpha·m)^beta for x
+/// Applies local response normalization (Krizhevsky, Sutskever & Hinton 2012): x / (k + alpha·m)^beta for x
 /// `[N, C, ..]`.
 ///
 /// m is the mean of x² over `size` neighbouring channels, with zeros beyond the ends. The squares must be
-/// representable: from magnitudes of 1.8e19 on in `f32` and half precision, and 1.3e154 in `f64`, the result is 0.
+/// representable: for magnitudes above 1.8e19 in `f32` and half precision, and above 1.3e154 in `f64`, the result is 0.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.

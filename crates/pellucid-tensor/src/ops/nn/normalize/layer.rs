@@ -1,4 +1,4 @@
-//! Layer normalisation and root-mean-square normalisation, over the last axes.
+//! Layer normalization and root-mean-square normalization, over the last axes.
 
 use super::{score, standardized};
 use crate::ops::call::axes::check_reduction_rank;
@@ -25,14 +25,14 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
     Ok((lead..x.rank()).collect())
 }
 
-/// Applies layer normalisation (Ba, Kiros & Hinton 2016) over the last axes, of shape `shape`:
+/// Applies layer normalization (Ba, Kiros & Hinton 2016) over the last axes, of shape `shape`:
 /// (x − mean) / √(var + eps)·weight + bias, with the biased variance.
 ///
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
 ///
 /// The squares (x − mean)² are scaled. For eps ≥ 1e-27 the quotients are right up to a magnitude of about 2.9e20/√n in
 /// `f32` and half precision, for rows of n elements, and 1.4e163/√n in `f64`; beyond it they are 0. For eps = 0 they
-/// are right over the whole range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled
+/// are right over the full range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled
 /// squares must be representable. For eps > 0 the result is NaN if the sum of x overflows.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub fn layer_norm(
     standardized(x, weight, bias, eps, axes)
 }
 
-/// Applies root-mean-square normalisation (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
+/// Applies root-mean-square normalization (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
 /// x / √(mean(x²) + eps)·weight.
 ///
 /// x is `[.., shape]`; the weight, if given, has shape `shape`. The range of x is the range of [`layer_norm`].

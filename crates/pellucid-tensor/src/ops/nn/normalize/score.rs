@@ -7,11 +7,11 @@
 //! d = (x − mean)·c or x·c     q = 1 / √(mean(d²) + eps·c²)     y = d·q
 //! ```
 //!
-//! If eps > 0, one small c serves all rows: squares that underflow are negligible beside eps·c². If eps = 0, c is 1 in
-//! a row of a moderate mean square; any other row is read again, and scaled by its largest magnitude. A GPU does
-//! without that, because a shader reads the rows of a skipped phase too.
+//! If eps > 0, one small c serves all rows: squares that underflow are negligible compared with eps·c². If eps = 0, c
+//! is 1 in a row of a moderate mean square; any other row is read again, and scaled by its largest magnitude. The GPU
+//! path omits this rescaling, because a shader cannot skip a phase per row.
 //!
-//! With an incoming gradient a, and k = q²·mean(a·d), the derivative by x is
+//! With an incoming gradient a, and k = q²·mean(a·d), the derivative with respect to x is
 //!
 //! ```text
 //! standard score: (a − mean(a) − k·d)·q·c     root mean square: (a − k·d)·q·c
@@ -26,27 +26,27 @@ use pellucid_ir::{DType, Scalar, formula};
 pub(super) fn params(x: &Tensor, eps: f64) -> [Scalar; 3] {
     // Exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest scale. A
     // derivative of order k contains q²ᵏ⁺¹, so c must not be very small.
-    let (smallest, least, moderate, most) = match x.dtype() {
+    let (min_scale, min_eps, max_moderate, max_exponent) = match x.dtype() {
         DType::F64 => (-30, -960, 300, 1022),
         _ => (-4, -100, 60, 126),
     };
     let params = if is_scaled_by_row(x, eps) {
-        [2f64.powi(-moderate), 2f64.powi(moderate), f64::from(most)]
+        [2f64.powi(-max_moderate), 2f64.powi(max_moderate), f64::from(max_exponent)]
     } else {
-        let exponent = if eps > 0.0 { (least - eps.log2().ceil() as i32) / 2 } else { 0 };
-        let scale = 2f64.powi(exponent.clamp(smallest, 0));
+        let exponent = if eps > 0.0 { (min_eps - eps.log2().ceil() as i32) / 2 } else { 0 };
+        let scale = 2f64.powi(exponent.clamp(min_scale, 0));
         [scale, -scale, eps * scale * scale]
     };
     params.map(Scalar::from)
 }
 
-/// Returns whether each row has its own scale.
+/// Returns true if each row has its own scale.
 fn is_scaled_by_row(x: &Tensor, eps: f64) -> bool {
     eps == 0.0 && x.device().is_cpu()
 }
 
-/// The deviations of a row, and what they are multiplied by.
-struct Score {
+/// The deviations of a row, and their factors.
+struct StandardScore {
     /// d.
     deviation: Expr,
     /// q.
@@ -55,29 +55,29 @@ struct Score {
     scale: Expr,
 }
 
-impl Score {
-    /// The scores with one scale for all rows.
-    fn new(x: Expr, is_centred: bool, [scale, opposite, floor]: [Expr; 3]) -> Score {
+impl StandardScore {
+    /// Creates the scores with one scale for all rows.
+    fn new(x: Expr, is_centred: bool, [scale, opposite, floor]: [Expr; 3]) -> StandardScore {
         // −mean·c, with the divisor −n/c, which is exact.
         let shift = is_centred.then(|| x.row_sum() / (row_len() / opposite));
         let deviation = shift.map_or(x * scale, |s| x.mul_add(scale, s));
         let square = (deviation * deviation).row_sum().mul_add(row_len().recip(), floor);
-        Score { deviation, factor: square.sqrt().recip(), scale }
+        StandardScore { deviation, factor: square.sqrt().recip(), scale }
     }
 
-    /// The scores for eps = 0 with a scale of each row.
-    fn scaled_by_row(x: Expr, is_centred: bool, [low, high, most]: [Expr; 3]) -> Score {
+    /// Creates the scores for eps = 0 with a scale of each row.
+    fn scaled_by_row(x: Expr, is_centred: bool, [low, high, max_exponent]: [Expr; 3]) -> StandardScore {
         let mean = is_centred.then(|| x.row_mean());
-        let plain = mean.map_or(x, |m| x - m);
-        let square = (plain * plain).row_mean();
+        let unscaled = mean.map_or(x, |m| x - m);
+        let square = (unscaled * unscaled).row_mean();
         let is_moderate = square.ge(low) & square.le(high);
         let largest = x.abs().row_max();
-        let exponent = largest.gt(0.0).select(largest, 1.0).log2().floor().clamp(-most, most);
+        let exponent = largest.gt(0.0).select(largest, 1.0).log2().floor().clamp(-max_exponent, max_exponent);
         let scale = is_moderate.select(1.0, (-exponent).exp2());
         let mean = mean.map(|m| is_moderate.select(m, (x * scale).row_mean()));
         let deviation = mean.map_or(x * scale, |m| x.mul_add(scale, -m));
         let square = is_moderate.select(square, (deviation * deviation).row_mean());
-        Score { deviation, factor: square.sqrt().recip(), scale }
+        StandardScore { deviation, factor: square.sqrt().recip(), scale }
     }
 
     /// Returns the scores.
@@ -85,12 +85,12 @@ impl Score {
         self.deviation * self.factor
     }
 
-    /// Returns the derivative by the elements, with the incoming gradient `a`.
+    /// Returns the derivative with respect to the elements, with the incoming gradient `a`.
     fn derivative(self, a: Expr, is_centred: bool) -> Expr {
-        let Score { deviation, factor, scale } = self;
-        let along = (a * deviation).row_mean() * factor * factor;
-        let across = if is_centred { a - a.row_mean() } else { a };
-        (across - deviation * along) * (factor * scale)
+        let StandardScore { deviation, factor, scale } = self;
+        let projection = (a * deviation).row_mean() * factor * factor;
+        let centered = if is_centred { a - a.row_mean() } else { a };
+        (centered - deviation * projection) * (factor * scale)
     }
 }
 
@@ -100,7 +100,7 @@ macro_rules! scores {
         $(#[$doc])*
         pub(super) fn $function(x: &Tensor, eps: f64) -> &'static Formula {
             if is_scaled_by_row(x, eps) {
-                scores!(@formula $centred, scaled_by_row(low, high, most), $name($($w),*), $y, $a)
+                scores!(@formula $centred, scaled_by_row(low, high, max_exponent), $name($($w),*), $y, $a)
             } else {
                 scores!(@formula $centred, new(scale, opposite, floor), $name($($w),*), $y, $a)
             }
@@ -110,12 +110,12 @@ macro_rules! scores {
         formula! {
             static $name(x $(, $w)*; $($k),*) = {
                 let y: fn(Expr $(, scores!(@expr $w))*) -> Expr = $y;
-                y(Score::$score(x, $centred, [$($k),*]).value() $(, $w)*)
+                y(StandardScore::$score(x, $centred, [$($k),*]).value() $(, $w)*)
             };
             d x = {
                 let a: fn(Expr $(, scores!(@expr $w))*) -> Expr = $a;
                 let slope = a(g $(, $w)*);
-                Score::$score(x, $centred, [$($k),*]).derivative(slope, $centred)
+                StandardScore::$score(x, $centred, [$($k),*]).derivative(slope, $centred)
             };
         }
     };

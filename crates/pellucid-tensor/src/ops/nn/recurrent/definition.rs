@@ -30,15 +30,15 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
     let lstm = layer.cell == RnnMode::Lstm;
     let weight_hr = layer.projected.then(|| &x[6]);
     let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
-    let shares = matmul(inputs, &view::t(w_ih)?)?;
+    let projections = matmul(inputs, &view::t(w_ih)?)?;
     let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
     // The states in the order of time; the initial state is stored at both ends.
     let mut states = vec![view::unsqueeze(h0, 0)?; 2];
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };
-        let share = view::select(&shares, 0, step as isize)?;
+        let projection = view::select(&projections, 0, step as isize)?;
         let (mut next, next_c) =
-            cell_step(layer.cell, hidden, &share, &matmul(&h, &view::t(w_hh)?)?, bias, &h, c.as_ref())?;
+            cell_step(layer.cell, hidden, &projection, &matmul(&h, &view::t(w_hh)?)?, bias, &h, c.as_ref())?;
         if let Some(weight) = weight_hr {
             next = matmul(&next, &view::t(weight)?)?;
         }
@@ -64,21 +64,25 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
 fn cell_step(
     cell: RnnMode,
     hidden: usize,
-    share: &Tensor,
+    projection: &Tensor,
     product: &Tensor,
     bias: &Tensor,
     h: &Tensor,
     c: Option<&Tensor>,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let block = |t: &Tensor, b: usize| view::narrow(t, -1, b * hidden, hidden);
-    let sum = |b: usize| arithmetic::add(&arithmetic::add(&block(share, b)?, &block(product, b)?)?, &block(bias, b)?);
+    let sum =
+        |b: usize| arithmetic::add(&arithmetic::add(&block(projection, b)?, &block(product, b)?)?, &block(bias, b)?);
     Ok(match (cell, c) {
         (RnnMode::Tanh, _) => (transcendental::tanh(&sum(0)?)?, None),
         (RnnMode::Relu, _) => (activation::relu(&sum(0)?)?, None),
         (RnnMode::Gru, _) => {
             let (r, z) = (activation::sigmoid(&sum(0)?)?, activation::sigmoid(&sum(1)?)?);
             let u = arithmetic::add(&block(product, 2)?, &block(bias, 3)?)?;
-            let n = arithmetic::add(&arithmetic::add(&block(share, 2)?, &block(bias, 2)?)?, &arithmetic::mul(&r, &u)?)?;
+            let n = arithmetic::add(
+                &arithmetic::add(&block(projection, 2)?, &block(bias, 2)?)?,
+                &arithmetic::mul(&r, &u)?,
+            )?;
             let n = transcendental::tanh(&n)?;
             (arithmetic::add(&n, &arithmetic::mul(&z, &arithmetic::sub(h, &n)?)?)?, None)
         }

@@ -72,9 +72,9 @@ impl Operation for RecurrentLayer {
         // The input contribution to the gates. The kernel overwrites it in place with the gate activations.
         let flat = |array: &Array, width: usize| array.reshape(&[steps * batch, width].into());
         let all = flat(&gates, blocks)?;
-        let shares = all.view(all.layout().slice(1, 0, 1, weight.shape()[0]));
-        let turned = weight.view(weight.layout().permute(&[1, 0]));
-        engine::submit(&Kernel::MatMul(MatMul::default()), &[&flat(x, width)?, &turned], &[&shares])?;
+        let projections = all.view(all.layout().slice(1, 0, 1, weight.shape()[0]));
+        let transposed = weight.view(weight.layout().permute(&[1, 0]));
+        engine::submit(&Kernel::MatMul(MatMul::default()), &[&flat(x, width)?, &transposed], &[&projections])?;
         let operands: Vec<&Array> = [&gates].into_iter().chain(inputs[2..].iter().copied()).collect();
         let arrays = submit(&self.kernel(RecurrentPart::States), &operands, std::slice::from_ref(&gates))?;
         let states = &arrays[1];
@@ -167,14 +167,14 @@ impl Operation for RecurrentLayerGradient {
         };
         let before = || flat(&first_axis_slice(constants[1], layer.state_offsets().1, steps));
         let gates = flat(&found[0])?;
-        let shares = view::narrow(&gates, 1, 0, layer.cell.gates() * hidden)?;
+        let projections = view::narrow(&gates, 1, 0, layer.cell.gates() * hidden)?;
         let gradient = |i: usize| -> Result<Array> {
             let gradient = match i {
                 0 => {
                     let shape: Shape = [steps, batch, input].into();
-                    view::reshape_to(&matmul(&shares, &Tensor::from(inputs[1].clone()))?, &shape)?
+                    view::reshape_to(&matmul(&projections, &Tensor::from(inputs[1].clone()))?, &shape)?
                 }
-                1 => matmul(&view::t(&shares)?, &flat(inputs[0])?)?,
+                1 => matmul(&view::t(&projections)?, &flat(inputs[0])?)?,
                 2 => self.weight_hh(&gates, &before()?, hidden)?,
                 3 => reductions::sum(&gates, 0)?,
                 4 => Tensor::from(found[1].clone()),

@@ -1,4 +1,4 @@
-//! Recurrent layers: one layer in one direction, over whole sequences.
+//! Recurrent layers: one layer in one direction, over entire sequences.
 //!
 //! - `layer`: the operation and its gradient, made of a few large matrix products and the kernel `Recurrent`;
 //! - `definition`: the same layer step by step, in tensor operations, for higher-order gradients;
@@ -145,7 +145,7 @@ pub fn lstm(
     Ok((y, (h, c)))
 }
 
-/// Runs a layer with any cell. The third result is c for an LSTM, else h.
+/// Runs a layer with any cell. The third result is c for an LSTM, otherwise h.
 fn recurrent(
     op: &'static str,
     cell: RnnMode,
@@ -228,12 +228,12 @@ struct LayerSizes {
 impl LayerSizes {
     fn new(op: &'static str, cell: RnnMode, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<LayerSizes> {
         let (ih, gates) = (weights.weight_ih, cell.gates());
-        let misfit = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
+        let shape_error = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
         let (&[_, batch, input], &[rows, _]) = (x.shape().dims(), ih.shape().dims()) else {
-            return Err(misfit(format!("x must be [T, N, I] and weight_ih [{gates}·H, I]")));
+            return Err(shape_error(format!("x must be [T, N, I] and weight_ih [{gates}·H, I]")));
         };
         if rows % gates != 0 {
-            return Err(misfit(format!(
+            return Err(shape_error(format!(
                 "the number of rows of weight_ih must be divisible by {gates}, the number of gates"
             )));
         }

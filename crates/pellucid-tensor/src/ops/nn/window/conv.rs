@@ -152,7 +152,7 @@ impl ConvOperands {
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
-            let help = "x and the weight must have the same dtype, other than bool; use to_dtype()";
+            let help = "x and the weight must have the same non-bool dtype; use to_dtype()";
             return Err(Error::dtypes(op, [x.dtype(), w.dtype()], help));
         }
         let stride = options.stride.to_positive(op, "stride", spatial, Spatial::DEFAULT_IS_ONE)?;
@@ -169,7 +169,7 @@ impl ConvOperands {
                 window.before = total.map(|t| t / 2);
                 [0, 1, 2].map(|a| total[a] - window.before[a])
             }
-            ConvPadding::Same => return Err(Error::invalid(op, "padding \"same\" needs stride 1")),
+            ConvPadding::Same => return Err(Error::invalid(op, "padding \"same\" requires stride 1")),
         };
         let lead = std::iter::repeat_n(1, 3 - spatial);
         let shape: Shape = w.shape()[..2].iter().copied().chain(lead).chain(w.shape()[2..].iter().copied()).collect();
@@ -192,7 +192,7 @@ impl ConvOperands {
             (true, true) => return Ok(()),
             (true, false) => format!("the {divided} {kind}channels must be divisible by the {groups} groups"),
             (false, _) => format!(
-                "the input has {channels} channels, but the weight {axes} needs {takes}{}",
+                "the input has {channels} channels, but the weight {axes} requires {takes}{}",
                 channels_remedy(x, self.images.spatial, takes, groups)
             ),
         };
@@ -222,10 +222,14 @@ impl ConvOperands {
         let Some(bias) = bias else { return Ok(y) };
         let channels = y.shape()[y.rank() - self.images.spatial - 1];
         if bias.shape()[..] != [channels] {
-            return Err(Error::shapes(op, [y.shape(), bias.shape()], "the bias needs one value per output channel"));
+            return Err(Error::shapes(
+                op,
+                [y.shape(), bias.shape()],
+                "the bias must have one value per output channel",
+            ));
         }
         if bias.dtype() != self.w.dtype() {
-            let help = "the bias needs the dtype of the input; use to_dtype()";
+            let help = "the bias must have the dtype of the input; use to_dtype()";
             return Err(Error::dtypes(op, [self.w.dtype(), bias.dtype()], help));
         }
         let shape: Shape = std::iter::once(channels).chain(std::iter::repeat_n(1, self.images.spatial)).collect();
@@ -250,17 +254,17 @@ fn channels_remedy(x: &Tensor, spatial: usize, channels: usize, groups: usize) -
     if groups > 1 || x.shape().last() != Some(&channels) {
         return match (x.rank() == spatial + 1, channels) {
             (true, 1) => format!(
-                "; an input of rank {} is one sample [C, ..]: for {} samples of one channel, add the channel axis by \
+                "; an input of rank {} is one sample [C, ..]: for {} samples of one channel, add the channel axis with \
                  unsqueeze(1)",
                 x.rank(),
                 x.shape()[0]
             ),
             (true, _) => format!(
-                "; an input of rank {} is one sample [C, ..]: add a missing channel axis by unsqueeze(), or give one of \
-                 them the channels of the other",
+                "; an input of rank {} is one sample [C, ..]: add a missing channel axis with unsqueeze(), or make \
+                 the channel counts equal",
                 x.rank()
             ),
-            _ => "; give one of them the channels of the other".into(),
+            _ => "; make the channel counts equal".into(),
         };
     }
     let lead = x.rank() - spatial - 1;
@@ -287,7 +291,7 @@ fn conv(
         let padded = dims[a] + window.before[a] + start.after[a];
         shape[2 + a] = window.outputs(a, padded).ok_or_else(|| {
             let help = format!(
-                "a window of {} does not fit an axis of length {padded} including padding; add padding, or make the \
+                "a window of {} does not fit into an axis of length {padded} including padding; add padding, or make the \
                  kernel smaller",
                 window.extent(a)
             );
@@ -327,7 +331,7 @@ fn conv_transpose(
         let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
         match len.filter(|&len| len > 0) {
             Some(len) => shape[2 + a] = len,
-            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the whole output")),
+            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the entire output")),
         }
     }
     start.compute(op, ConvPart::Input, shape, groups, bias)

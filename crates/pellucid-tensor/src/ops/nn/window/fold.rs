@@ -46,7 +46,7 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
                 let extent = window.extent(a);
                 Error::invalid(
                     op,
-                    format!("a window of {extent} does not fit an axis of length {padded} including padding"),
+                    format!("a window of {extent} does not fit into an axis of length {padded} including padding"),
                 )
             })?;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
@@ -135,8 +135,8 @@ pub fn fold(
     let lengths = axes.iter().map(|a| a.taps).chain(axes.iter().map(|a| a.outputs));
     let shape: Shape = x.shape()[..lead].iter().copied().chain([channels]).chain(lengths).collect();
     // Each axis needs one kernel; the result is rounded after the last kernel.
-    let number = widened_dtype(&[x]).unwrap_or(x.dtype());
-    let mut y = view::reshape_to(&copy::to_dtype(x, number)?, &shape)?;
+    let compute_dtype = widened_dtype(&[x]).unwrap_or(x.dtype());
+    let mut y = view::reshape_to(&copy::to_dtype(x, compute_dtype)?, &shape)?;
     let first = lead + 1;
     for (k, axis) in axes.iter().enumerate() {
         // The remaining axes are the axes of the taps, then of the windows. The first axis of each kind is joined

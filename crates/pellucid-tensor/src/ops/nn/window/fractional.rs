@@ -1,4 +1,4 @@
-//! Fractional max pooling: windows of one size, at pseudorandom positions.
+//! Fractional max pooling: windows of the same size, at pseudorandom positions.
 //!
 //! For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o starts at
 //! ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
@@ -49,16 +49,16 @@ fn fractional_max(
         let (windows, size, len) = (outputs[a], size[a], dims[a]);
         return Err(Error::invalid(
             op,
-            format!("{windows} windows of size {size} do not fit an axis of length {len} at different positions"),
+            format!("{windows} windows of size {size} do not fit into an axis of length {len} at different positions"),
         ));
     }
-    let drawn;
+    let drawn_samples;
     let samples = match samples {
         Some(samples) => samples,
         None => {
             let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-            drawn = uniform_on(x.device(), [n, c, spatial].into(), dtype)?;
-            &drawn
+            drawn_samples = uniform_on(x.device(), [n, c, spatial].into(), dtype)?;
+            &drawn_samples
         }
     };
     if samples.shape()[..] != [n, c, spatial] {
@@ -70,7 +70,7 @@ fn fractional_max(
     }
     let flat = view::flatten(&images.x, 2, -1)?;
     let (windows, taps) = (outputs.iter().product::<usize>(), size.iter().product::<usize>());
-    let chosen = {
+    let max_positions = {
         let _off = no_grad();
         // The position of every tap of every window: the position of the first tap plus an offset.
         let steps = [(dims[1] * dims[2]) as i64, dims[2] as i64, 1];
@@ -78,8 +78,8 @@ fn fractional_max(
             let t = [t / (size[1] * size[2]), t / size[2] % size[1], t % size[2]];
             (0..3).map(|a| t[a] as i64 * steps[a]).sum::<i64>()
         };
-        let taps_at = host_values(taps, (0..taps).map(tap))?;
-        let mut positions = create::from_host(&taps_at[..], [taps])?;
+        let tap_offsets = host_values(taps, (0..taps).map(tap))?;
+        let mut positions = create::from_host(&tap_offsets[..], [taps])?;
         for a in 3 - spatial..3 {
             // Samples are in the order W, H in 2-D, but D, H, W in 3-D, as in PyTorch.
             let k = if spatial == 3 { a } else { 2 - a };
@@ -90,17 +90,17 @@ fn fractional_max(
                 arithmetic::add(&arithmetic::mul(&view::reshape_to(&starts, &shape.into())?, steps[a])?, &positions)?;
         }
         let all = broadcast::broadcast_to(&positions, [n, c, outputs[0], outputs[1], outputs[2], taps])?;
-        let places = view::reshape_to(&all, &[n, c, windows * taps].into())?;
-        let seen = gather::take_along_axis(&flat.detach(), &places, 2)?;
+        let flat_positions = view::reshape_to(&all, &[n, c, windows * taps].into())?;
+        let window_values = gather::take_along_axis(&flat.detach(), &flat_positions, 2)?;
         let per_window = |t: &Tensor| view::reshape_to(t, &[n, c, windows, taps].into());
-        let largest = view::unsqueeze(&reductions::argmax(&per_window(&seen)?, 3)?, 3)?;
-        view::squeeze(&gather::take_along_axis(&per_window(&places)?, &largest, 3)?, 3)?
+        let largest = view::unsqueeze(&reductions::argmax(&per_window(&window_values)?, 3)?, 3)?;
+        view::squeeze(&gather::take_along_axis(&per_window(&flat_positions)?, &largest, 3)?, 3)?
     };
-    let values = gather::take_along_axis(&flat, &chosen, 2)?;
+    let values = gather::take_along_axis(&flat, &max_positions, 2)?;
     let shape: Shape = [n, c].iter().chain(&outputs).copied().collect();
     Ok((
         images.restore_axes(&view::reshape_to(&values, &shape)?)?,
-        images.restore_axes(&view::reshape_to(&chosen, &shape)?)?,
+        images.restore_axes(&view::reshape_to(&max_positions, &shape)?)?,
     ))
 }
 

@@ -88,7 +88,7 @@ pub fn grid_sample(
         .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
     let taps: Vec<Vec<Tap>> = axes.iter().zip(&at).map(|(axis, at)| axis.taps(at, mode)).collect::<Result<_>>()?;
-    // The value of elements outside of the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
+    // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
     // gets its gradient of 0 through this value.
     let zero = fill::zeros((), x.dtype())?;
     let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
@@ -172,14 +172,14 @@ impl SampledAxis {
             GridSampleMode::Linear => {
                 let at = self.padded_coordinates(at)?;
                 let low = arithmetic::floor(&at.detach())?;
-                let of_next = arithmetic::sub(&at, &low)?;
-                let of_low = arithmetic::sub(1.0, &of_next)?;
-                Ok(vec![tap(&low, Some(of_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(of_next))?])
+                let weight_high = arithmetic::sub(&at, &low)?;
+                let weight_low = arithmetic::sub(1.0, &weight_high)?;
+                Ok(vec![tap(&low, Some(weight_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(weight_high))?])
             }
             GridSampleMode::Cubic => {
                 let low = arithmetic::floor(&at.detach())?;
                 let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
-                // The padding mode replaces an element outside of the image by one inside.
+                // The padding mode replaces an element outside the image by one inside.
                 let padded = |k: usize| self.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?);
                 weights.into_iter().enumerate().map(|(k, weight)| tap(&padded(k)?, Some(weight))).collect()
             }
@@ -209,7 +209,7 @@ impl SampledAxis {
 }
 
 /// Returns coordinates within 0 .. `last`. The derivative is 0 at both ends, as beyond them: right of the last element
-/// there is none whose weight could grow.
+/// no such element has a weight that could grow.
 fn clip(at: &Tensor, last: f64) -> Result<Tensor> {
     let formula = formula! {
         static clip(at; last) = at.max(0.0).min(last);

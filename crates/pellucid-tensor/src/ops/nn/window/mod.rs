@@ -37,7 +37,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
 use std::fmt;
 
-/// The maximal length, stride or padding. Sums and products of a few such numbers do not overflow.
+/// The maximum length, stride or padding. Sums and products of a few such values do not overflow.
 const MAX_LENGTH: usize = 1 << 31;
 
 /// A number for every spatial axis: one for all axes, or one for each, starting with the first.
@@ -61,13 +61,13 @@ impl Spatial {
     #[doc(hidden)]
     pub const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
 
-    /// Returns three positive numbers: 1 for missing axes, then one for each of `count` axes.
+    /// Returns three positive values: 1 for missing axes, then one for each of `count` axes.
     fn to_positive(&self, op: &'static str, what: &str, count: usize, help: &str) -> Result<[usize; 3]> {
         check_positive(op, what, &self.0, help)?;
         self.to_three(op, what, count, 1)
     }
 
-    /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.
+    /// Returns three values: `one` for missing axes, then one for each of `count` axes.
     fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
         if let Some(number) = self.0.iter().find(|&&number| number > MAX_LENGTH) {
             return Err(Error::invalid(op, format!("{what} of {number} exceeds the maximum, {MAX_LENGTH}")));
@@ -77,7 +77,8 @@ impl Spatial {
             [single] => all[3 - count..].fill(single),
             ref each if each.len() == count => all[3 - count..].copy_from_slice(each),
             ref each => {
-                let reason = format!("{what} needs one number, or one for each of {count} spatial axes; got {each:?}");
+                let reason =
+                    format!("{what} must be one number, or one for each of {count} spatial axes; got {each:?}");
                 return Err(Error::invalid(op, reason));
             }
         }

@@ -70,7 +70,7 @@ impl PoolOptions {
             let fitting = window.outputs(a, dims[a] + 2 * before[a] + more).filter(|_| dims[a] > 0);
             outputs[a] = fitting.ok_or_else(|| {
                 let reason = format!(
-                    "a window of {extent} does not fit axis {} of the spatial shape {:?}; add padding, or make the \
+                    "a window of {extent} does not fit into axis {} of the spatial shape {:?}; add padding, or make the \
                      window smaller",
                     a + spatial - 3,
                     &dims[3 - spatial..]
@@ -164,7 +164,7 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         error.with_shape(&concat_dims(&x.shape()[..lead], dims))
     })?;
     if !positions.dtype().is_int() {
-        return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
+        return Err(Error::dtypes(op, [positions.dtype()], "positions must have an integer dtype"));
     }
     let places = copy::to_dtype(&places.x, DType::I64)?;
     let len = dims.iter().product();
@@ -176,7 +176,7 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
 }
 
 /// Planes of zeros with values at their positions. The gradient of a value is that at its position. If several
-/// values share a position, each gets its whole gradient, as in PyTorch; the gradient does not depend on which one is
+/// values share a position, each gets the full gradient, as in PyTorch; the gradient does not depend on which one is
 /// stored.
 struct MaxUnpoolOp {
     op: &'static str,
@@ -337,7 +337,7 @@ macro_rules! pools {
         /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`PoolOptions::ceil`].
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], also for x without channels; [`Error::InvalidArgument`] for an impossible window.
+        /// [`Error::ShapeMismatch`], even for x without channels; [`Error::InvalidArgument`] for an impossible window.
         #[tensor_method]
         pub fn $max(x: &Tensor, pool: PoolOptions) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
@@ -374,11 +374,11 @@ macro_rules! pools {
         /// p = 1.
         ///
         /// On the CPU, windows that neither overlap nor extend beyond x are scaled like those of
-        /// [`norm`](crate::ops::norm): the result is right over the whole range. Other windows are summed by a
+        /// [`norm`](crate::ops::norm): the result is right over the full range. Other windows are summed by a
         /// convolution, which has no scale for each window. There the sum Σ xᵖ must be representable, as in PyTorch;
         /// for p = 2 this is true for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in
         /// `f64`, in windows of n elements. Derivatives of order k compute powers of the order 1 − p·k, which must be
-        /// representable, too.
+        /// also be representable.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
         /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts

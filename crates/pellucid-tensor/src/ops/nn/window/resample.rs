@@ -141,8 +141,8 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
                 let low = clamped(at.floor() as isize);
-                let of_next = (at - low as f64).clamp(0.0, 1.0);
-                taps.push([(low, 1.0 - of_next), ((low + 1).min(last), of_next)]);
+                let weight_high = (at - low as f64).clamp(0.0, 1.0);
+                taps.push([(low, 1.0 - weight_high), ((low + 1).min(last), weight_high)]);
             }
             taps
         }

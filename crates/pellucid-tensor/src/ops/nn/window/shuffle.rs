@@ -27,7 +27,7 @@ fn permute_last_five(x: &Tensor, lead: usize, order: [isize; 5]) -> Result<Tenso
 
 /// Returns an error for a factor of 0.
 fn check_factor(op: &'static str, r: usize) -> Result<()> {
-    if r > 0 { Ok(()) } else { Err(Error::invalid(op, "the factor r must be at least 1, got 0; a usual value is 2")) }
+    if r > 0 { Ok(()) } else { Err(Error::invalid(op, "the factor r must be at least 1, got 0; for example 2")) }
 }
 
 /// Rearranges r² channels into a square of elements: `[.., C·r², H, W]` to `[.., C, H·r, W·r]` (Shi et al. 2016).
@@ -41,7 +41,7 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     check_factor(op, r)?;
     let square = r.checked_mul(r).filter(|&square| c.is_multiple_of(square));
     let Some(square) = square else {
-        let help = format!("{c} channels are not divisible by {r}²; give the input a multiple of {r}² channels");
+        let help = format!("{c} channels are not divisible by {r}²; use an input with a multiple of {r}² channels");
         return Err(Error::shapes(op, [x.shape()], help));
     };
     let split = reshape_to(x, &concat_dims(lead, &[c / square, r, r, h, w]))?;

@@ -14,7 +14,7 @@ pub fn launch_bound() -> Device {
     device("launch_bound:1")
 }
 
-/// Returns the device that runs kernels at once.
+/// Returns the device that runs kernels immediately.
 pub fn unfused() -> Device {
     device("launch_bound:0")
 }

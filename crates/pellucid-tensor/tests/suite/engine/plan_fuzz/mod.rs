@@ -1,9 +1,9 @@
-//! Random programs: every mode of execution computes the bits of eager execution.
+//! Random programs: every mode of execution is bit-identical to eager execution.
 //!
 //! A program runs eagerly, lazily and captured on the CPU. It also runs on a device that defers kernels and fuses them
-//! by the rules of launch-bound plans, eagerly and captured, and on a device that runs the same kernels at once. The
-//! results of each of [`STEPS`] steps, the state and the inputs after it are compared; so is the state before the first
-//! step, which the recording of a captured step must not change.
+//! by the rules of launch-bound plans, eagerly and captured, and on a device that runs the same kernels immediately.
+//! The results of each of [`STEPS`] steps, the state and the inputs after it are compared; so is the state before the
+//! first step, which the recording of a captured step must not change.
 
 mod launch_bound;
 mod operations;

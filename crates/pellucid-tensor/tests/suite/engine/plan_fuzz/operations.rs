@@ -57,7 +57,7 @@ pub(super) const OPERATIONS: &[(&str, RandomOperation)] = &[
     ("a reduction", |r| r.over_axes(&REDUCTIONS)),
     ("a reduction of integers", |r| r.over_axes(&INTEGER_REDUCTIONS)),
     ("a reduction of an expression", |r| {
-        // An operand of the reduction is read again beside its result.
+        // An operand of the reduction is read again together with its result.
         let (x, f) = (r.float()?, r.rng.choose(&UNARY));
         let axes = r.axes(&x)?.keepdims();
         let y = f(&x).ok()?;
@@ -487,7 +487,7 @@ impl ProgramRun<'_> {
         Some((self.float()?, self.float()?))
     }
 
-    /// Returns two tensors of one shape and dtype for which `wanted` returns true.
+    /// Returns two tensors of the same shape and dtype for which `wanted` returns true.
     fn equal_pair(&mut self, wanted: impl Fn(&Tensor) -> bool) -> Option<(Tensor, Tensor)> {
         let x = self.pick(wanted)?;
         let (dtype, shape) = (x.dtype(), x.shape().clone());

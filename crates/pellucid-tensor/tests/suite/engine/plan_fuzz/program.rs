@@ -71,7 +71,7 @@ impl PlanProgram {
         let array = |rng: &mut SplitMix64| (shape(rng), one.unwrap_or_else(|| dtype(rng)));
         let leaves = (0..2 + rng.below(3)).map(|_| array(rng)).collect();
         let (first, second) = (array(rng), array(rng));
-        // An operation updates both states at once if their shapes are equal.
+        // An operation updates both states together if their shapes are equal.
         let second = if rng.below(2) == 0 { (first.0.clone(), second.1) } else { second };
         PlanProgram {
             leaves,

@@ -134,7 +134,7 @@ fn attention() -> Row {
             );
             Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(mismatched)?)
         })
-        .check("more batch axes, heads inside of rows, and masks of any rank must equal separate matrices", || {
+        .check("more batch axes, heads inside rows, and masks of any rank must equal separate matrices", || {
             // [2, 3, L, H, E]: the heads come before the elements only in a view.
             let of = |len: usize| Tensor::randn([2, 3, len, 4, 5], DType::F64).transpose(2, 3);
             let (q, k, v) = (of(6), of(7), of(7));
@@ -198,8 +198,8 @@ fn attention() -> Row {
             let x = Tensor::zeros([2, 2], DType::F32);
             let seen = Tensor::from([[1i64, 0], [0, 1]]);
             let options = AttentionOptions { mask: Some(&seen), ..AttentionOptions::default() };
-            let refused = ops::scaled_dot_product_attention(&x, &x, &x, options);
-            Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+            let rejected = ops::scaled_dot_product_attention(&x, &x, &x, options);
+            Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
         })
 }
 

@@ -32,7 +32,7 @@ pub(super) fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// Comparisons of whole tensors, and with tolerances.
+/// Comparisons of entire tensors, and with tolerances.
 fn tensor_comparison_rows() -> Vec<Row> {
     let x = || Tensor::from([1.0, 2.0, f64::NAN, f64::INFINITY, 1e-9]);
     let y = || Tensor::from([1.05, 2.5, f64::NAN, f64::INFINITY, 0.0]);

@@ -38,11 +38,11 @@ fn filled() -> Vec<Row> {
     vec![
         Row::new("full")
             .check("every dtype", || stores_value(|d| ops::full([2, 3], 2.7, d), 2.7))
-            .check("an integer dtype must refuse fractions", || {
+            .check("an integer dtype must reject fractions", || {
                 let x = ops::zeros([2], DType::I32)?;
-                let refused =
+                let rejected =
                     [ops::full([1], 7.5, DType::I64), ops::full((), -0.5, DType::U8), ops::full_like(&x, 7.5)];
-                Ok(refused.iter().all(|result| matches!(result, Err(Error::InvalidArgument { .. }))))
+                Ok(rejected.iter().all(|result| matches!(result, Err(Error::InvalidArgument { .. }))))
             })
             .check("negative numbers", || stores_value(|d| ops::full([2, 3], -3, d), -3.0))
             .check("a 0-d and an empty tensor", || {
@@ -185,9 +185,9 @@ fn copies() -> Vec<Row> {
             })
             .check("a failed copy must change nothing", || {
                 let x = Tensor::from([1.0, 2.0]);
-                let refused =
+                let rejected =
                     matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::ShapeMismatch { .. }));
-                Ok(refused && x.to_vec::<f64>() == [1.0, 2.0])
+                Ok(rejected && x.to_vec::<f64>() == [1.0, 2.0])
             })
             .check("a broadcast target must be an error", || {
                 let x = Tensor::from([1.0]).broadcast_to([3]);

@@ -14,7 +14,7 @@ fn image() -> Tensor {
 }
 
 fn rearrange() -> Row {
-    let refused = |pattern: &'static str| move || argument_refused(ops::rearrange(&image(), pattern, &[]));
+    let rejected = |pattern: &'static str| move || argument_refused(ops::rearrange(&image(), pattern, &[]));
     Row::new("rearrange")
         .case(
             "another order",
@@ -47,17 +47,17 @@ fn rearrange() -> Row {
         .floats_only()
         .case("nothing", [real([0, 2])], |x| ops::rearrange(&x[0], "a b -> (a b)", &[]), |x| x[0].reshape(&[0]))
         .floats_only()
-        .check("a missing arrow must be an error", refused("a b c"))
-        .check("a missing axis on the right must be an error", refused("a b c -> a b"))
+        .check("a missing arrow must be an error", rejected("a b c"))
+        .check("a missing axis on the right must be an error", rejected("a b c -> a b"))
         .check("a new axis on the right must be an error", || {
             argument_refused(ops::rearrange(&image(), "a b c -> a b c d", &[("d", 2)]))
         })
-        .check("a repeated axis must be an error", refused("a b a -> a b"))
-        .check("a repeated axis on the right must be an error", refused("a b c -> a b c a"))
-        .check("two unknown lengths must be an error", refused("a b (c d) -> a b c d"))
-        .check("nested parentheses must be an error", refused("a (b (c)) -> a b c"))
-        .check("an unclosed parenthesis must be an error", refused("a (b c -> a b c"))
-        .check("an invalid character must be an error", refused("a b+c -> a b c"))
+        .check("a repeated axis must be an error", rejected("a b a -> a b"))
+        .check("a repeated axis on the right must be an error", rejected("a b c -> a b c a"))
+        .check("two unknown lengths must be an error", rejected("a b (c d) -> a b c d"))
+        .check("nested parentheses must be an error", rejected("a (b (c)) -> a b c"))
+        .check("an unclosed parenthesis must be an error", rejected("a (b c -> a b c"))
+        .check("an invalid character must be an error", rejected("a b+c -> a b c"))
         .check("a length of an unknown axis must be an error", || {
             argument_refused(ops::rearrange(&image(), "a b c -> c b a", &[("d", 2)]))
         })

@@ -38,7 +38,7 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     })
 }
 
-fn refused(equation: &str, shapes: &[&[usize]]) -> Result<bool> {
+fn rejected(equation: &str, shapes: &[&[usize]]) -> Result<bool> {
     let x: Vec<Tensor> = shapes.iter().map(|s| Tensor::zeros(*s, DType::F32)).collect();
     let result = ops::einsum(equation, &x.iter().collect::<Vec<_>>());
     Ok(matches!(result, Err(Error::InvalidArgument { .. } | Error::ShapeMismatch { .. })))
@@ -82,15 +82,15 @@ pub(super) fn rows() -> Vec<Row> {
     });
     let einsum = einsum
         .gradient(Third)
-        .check("more terms than operands must be an error", || refused("i,i->", &[&[2]]))
-        .check("fewer letters than axes must be an error", || refused("i->i", &[&[2, 3]]))
-        .check("more letters than axes must be an error", || refused("ij...->i", &[&[2]]))
-        .check("an invalid label must be an error", || refused("i1->i", &[&[2, 3]]))
-        .check("an unknown label in the result must be an error", || refused("i->j", &[&[2]]))
-        .check("a repeated label in the result must be an error", || refused("i->ii", &[&[2]]))
-        .check("unequal lengths must be an error", || refused("ij,jk->ik", &[&[2, 3], &[2, 3]]))
-        .check("a repeated label with unequal lengths must be an error", || refused("ii->", &[&[2, 3]]))
-        .check("no operand must be an error", || refused("", &[]))
+        .check("more terms than operands must be an error", || rejected("i,i->", &[&[2]]))
+        .check("fewer letters than axes must be an error", || rejected("i->i", &[&[2, 3]]))
+        .check("more letters than axes must be an error", || rejected("ij...->i", &[&[2]]))
+        .check("an invalid label must be an error", || rejected("i1->i", &[&[2, 3]]))
+        .check("an unknown label in the result must be an error", || rejected("i->j", &[&[2]]))
+        .check("a repeated label in the result must be an error", || rejected("i->ii", &[&[2]]))
+        .check("unequal lengths must be an error", || rejected("ij,jk->ik", &[&[2, 3], &[2, 3]]))
+        .check("a repeated label with unequal lengths must be an error", || rejected("ii->", &[&[2, 3]]))
+        .check("no operand must be an error", || rejected("", &[]))
         .check("nine operands", || {
             let x = Tensor::full([2, 2], 0.5, DType::F64);
             let y = ops::einsum("ab,bc,cd,de,ef,fg,gh,hi,ij->aj", &[&x; 9])?;

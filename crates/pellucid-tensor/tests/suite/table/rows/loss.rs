@@ -147,7 +147,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn with_checks(row: Row) -> Row {
-    fn refused(logits: Tensor, targets: Tensor, options: CrossEntropyOptions<'_>) -> Option<Error> {
+    fn rejected(logits: Tensor, targets: Tensor, options: CrossEntropyOptions<'_>) -> Option<Error> {
         ops::cross_entropy(&logits, &targets, options).err()
     }
     let logits = || Tensor::from([[1.0, 2.0, 3.0]]);
@@ -169,12 +169,12 @@ fn with_checks(row: Row) -> Row {
         let x = Tensor::from([[0.0, 1.0], [0.0, 1.0]]);
         let each = CrossEntropyOptions { reduction: Reduction::None, ..Default::default() };
         let loss = |classes: [i64; 2]| ops::cross_entropy(&x, &classes.into(), each);
-        let refused = |classes, wrong| {
+        let rejected = |classes, wrong| {
             let error = loss(classes).unwrap_err();
             error == Error::IndexOutOfBounds { op: "cross_entropy", index: wrong, axis: 1, len: 2 }
         };
         let deferred = lazy(|| loss([2, -1]))?;
-        Ok(refused([1, 2], 2) && refused([-1, 0], -1) && deferred.to_vec::<f64>().iter().all(|v| v.is_nan()))
+        Ok(rejected([1, 2], 2) && rejected([-1, 0], -1) && deferred.to_vec::<f64>().iter().all(|v| v.is_nan()))
     })
     .check("the ignored index must be allowed to be any integer", || {
         let options = CrossEntropyOptions { ignore_index: Some(-100), ..Default::default() };
@@ -194,18 +194,18 @@ fn with_checks(row: Row) -> Row {
     })
     .check("targets of another shape must be an error", move || {
         Ok(matches!(
-            refused(logits(), [0i64, 1].into(), CrossEntropyOptions::default()),
+            rejected(logits(), [0i64, 1].into(), CrossEntropyOptions::default()),
             Some(Error::ShapeMismatch { .. })
         ))
     })
     .check("bool targets must be an error", move || {
         Ok(matches!(
-            refused(logits(), [true].into(), CrossEntropyOptions::default()),
+            rejected(logits(), [true].into(), CrossEntropyOptions::default()),
             Some(Error::DTypeMismatch { .. })
         ))
     })
     .check("smoothing above 1 must be an error", move || {
         let options = CrossEntropyOptions { label_smoothing: 1.5, ..Default::default() };
-        Ok(matches!(refused(logits(), [0i64].into(), options), Some(Error::InvalidArgument { .. })))
+        Ok(matches!(rejected(logits(), [0i64].into(), options), Some(Error::InvalidArgument { .. })))
     })
 }

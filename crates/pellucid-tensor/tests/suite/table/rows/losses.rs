@@ -475,9 +475,9 @@ fn ranking_rows() -> Vec<Row> {
             |x| zip(x, |v| f64::max(0.0, v[0] * v[1] - v[0] * v[2] + 0.7)),
         )
         .check("an error of the distance function must be returned", move || {
-            let refused = |_: &Tensor, _: &Tensor| Err(Error::invalid("distance", "is none"));
+            let rejected = |_: &Tensor, _: &Tensor| Err(Error::invalid("distance", "is not a distance"));
             let result =
-                ops::triplet_margin_with_distance_loss(&one(), &one(), &one(), refused, 1.0, false, Reduction::Mean);
+                ops::triplet_margin_with_distance_loss(&one(), &one(), &one(), rejected, 1.0, false, Reduction::Mean);
             argument_refused(result)
         }),
     ]

@@ -20,8 +20,8 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("a fraction for an integer tensor must be an error", || {
                 let x = Tensor::zeros([2], DType::I32);
-                let refused = ops::masked_fill(&x, &[true, false].into(), 2.9);
-                Ok(matches!(refused, Err(Error::InvalidArgument { .. })))
+                let rejected = ops::masked_fill(&x, &[true, false].into(), 2.9);
+                Ok(matches!(rejected, Err(Error::InvalidArgument { .. })))
             })
             .check("a mask of another dtype must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);

@@ -107,7 +107,7 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .floats_only()
         .check("a weight of rank 3 must be an error", || mismatch(ops::linear(&zeros([3]), &zeros([1, 3, 1]), None)))
-        .check("the result must have the same bits for a weight in any layout", || {
+        .check("the result must be bit-identical for a weight in any layout", || {
             let dense = numbers([4, 3], 0.3)?;
             let columns = ops::t(&ops::contiguous(&ops::t(&dense)?)?)?;
             let bits = |weight: &Tensor| {

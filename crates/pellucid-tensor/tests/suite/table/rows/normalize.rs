@@ -1,4 +1,4 @@
-//! Softmax and the normalisations.
+//! Softmax and the normalizations.
 
 use crate::table::nd::{Nd, zip};
 use crate::table::row::{Gradient::Third, Input, Row, Rule, argument_refused, real, shape_refused};
@@ -34,7 +34,7 @@ fn log_softmax_of(x: &[f64]) -> Vec<f64> {
     x.iter().map(|v| v - m - sum.ln()).collect()
 }
 
-/// Returns a row of a normalising function over several choices of axes.
+/// Returns a row of a normalizing function over several choices of axes.
 fn over_axes(
     name: &'static str,
     call: fn(&Tensor, ops::Axes) -> pellucid_tensor::Result<Tensor>,
@@ -188,7 +188,7 @@ fn scaled(centred: &Nd, square: &Nd, rest: &[Option<&Nd>; 2]) -> Nd {
     bias.map_or(y.clone(), |b| zip(&[y, b], |v| v[0] + v[1]))
 }
 
-/// Normalises by the mean and biased variance of x over `axes`.
+/// Normalizes by the mean and biased variance of x over `axes`.
 fn standard(x: &Nd, axes: &[usize], rest: &[Option<&Nd>; 2]) -> Nd {
     let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len() as f64;
     let centred = zip(&[x.clone(), x.fold(axes, mean)], |v| v[0] - v[1]);
@@ -196,7 +196,7 @@ fn standard(x: &Nd, axes: &[usize], rest: &[Option<&Nd>; 2]) -> Nd {
     scaled(&centred, &square, rest)
 }
 
-/// Normalises by the given means and variances.
+/// Normalizes by the given means and variances.
 fn by_running(x: &[Nd], rest: &[Option<&Nd>; 2]) -> Nd {
     let [mean, var] = [1, 2].map(|i| per_channel(&x[i], x[0].shape.len()));
     scaled(&zip(&[x[0].clone(), mean], |v| v[0] - v[1]), &var, rest)
@@ -208,7 +208,7 @@ const FIXED: BatchNormOptions = BatchNormOptions { training: false, ..TRAINING }
 type OverChannels =
     fn(&Tensor, Option<RunningStatistics<'_>>, Option<&Tensor>, Option<&Tensor>, BatchNormOptions) -> Result<Tensor>;
 
-/// Returns a row of a normalisation by the statistics over `axes` of each shape, or by running statistics.
+/// Returns a row of a normalization by the statistics over `axes` of each shape, or by running statistics.
 fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<usize>) -> Row {
     let own = move |x: &Nd, rest: [Option<&Nd>; 2]| standard(x, &axes(x.shape.len()), &rest);
     let shapes: [&'static [usize]; 4] = [&[2, 2, 3], &[2, 1, 2, 2], &[1, 2, 1, 2, 2], &[2, 0, 3]];
@@ -311,8 +311,8 @@ fn batch_norm() -> Row {
         .check("a failed call must not change running statistics", || {
             let (mean, var) = (Tensor::from([0.5]), Tensor::from([1.0]));
             let running = Some(RunningStatistics { mean: &mean, var: &var });
-            let refused = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
-            Ok(refused.is_err() && mean.item::<f64>() == 0.5 && var.item::<f64>() == 1.0)
+            let rejected = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
+            Ok(rejected.is_err() && mean.item::<f64>() == 0.5 && var.item::<f64>() == 1.0)
         })
 }
 
@@ -330,7 +330,7 @@ fn instance_norm() -> Row {
     )
 }
 
-/// Normalises every group of channels of every image.
+/// Normalizes every group of channels of every image.
 fn grouped(x: &Nd, groups: usize, rest: &[Option<&Nd>; 2]) -> Nd {
     let inside: usize = x.shape[2..].iter().product();
     let parts = x.reshape(&[x.shape[0], groups, x.shape[1] / groups * inside]);
@@ -402,7 +402,7 @@ fn group_norm() -> Row {
         })
 }
 
-/// Computes x / (k + alpha·m)^beta with the mean m of x² over `size` channels from c − ⌊size / 2⌋ on.
+/// Computes x / (k + alpha·m)^beta with the mean m of x² over `size` channels starting at c − ⌊size / 2⌋.
 fn responses(x: &Nd, size: usize, [alpha, beta, k]: [f64; 3]) -> Nd {
     Nd::from_fn(&x.shape, |ix| {
         let neighbours = (0..size).filter_map(|d| (ix[1] + d).checked_sub(size / 2)).filter(|&c| c < x.shape[1]);
@@ -440,7 +440,7 @@ fn local_response_norm() -> Row {
         shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
     })
     .check("integers", move || {
-        let refused = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
-        Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+        let rejected = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
+        Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
     })
 }

@@ -18,7 +18,7 @@ fn multiple(a: f64, b: f64) -> f64 {
     (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("b·a must be a multiple of b")
 }
 
-/// Checks every pair of integers from −11 to 11 (from 0 on for `u8`), in every integer dtype.
+/// Checks every pair of integers from −11 to 11 (at least 0 for `u8`), in every integer dtype.
 fn agrees_with_trial_division(
     call: fn(&Tensor, &Tensor) -> Result<Tensor>,
     reference: fn(f64, f64) -> f64,

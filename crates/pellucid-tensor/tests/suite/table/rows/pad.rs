@@ -19,7 +19,7 @@ fn inside(i: isize, len: isize) -> Option<isize> {
     (0..len).contains(&i).then_some(i)
 }
 
-fn refused(width: impl Into<ops::PadWidth>, mode: PaddingMode) -> Result<bool> {
+fn rejected(width: impl Into<ops::PadWidth>, mode: PaddingMode) -> Result<bool> {
     let x = Tensor::zeros([2, 3], DType::F32);
     Ok(matches!(ops::pad(&x, width, mode), Err(Error::InvalidArgument { .. })))
 }
@@ -100,19 +100,19 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| padded(&x[0], &[(1, 1), (0, 2)], 0.0, inside),
             )
             .floats_only()
-            .check("a wrong number of pairs must be an error", || refused([(1, 1); 3], zero_mode()))
-            .check("removing more than the length must be an error", || refused([(-2, -1), (0, 0)], zero_mode()))
-            .check("an extreme width must be an error", || refused(isize::MAX, zero_mode()))
-            .check("an extreme negative width must be an error", || refused(isize::MIN, zero_mode()))
+            .check("a wrong number of pairs must be an error", || rejected([(1, 1); 3], zero_mode()))
+            .check("removing more than the length must be an error", || rejected([(-2, -1), (0, 0)], zero_mode()))
+            .check("an extreme width must be an error", || rejected(isize::MAX, zero_mode()))
+            .check("an extreme negative width must be an error", || rejected(isize::MIN, zero_mode()))
             .check("extreme widths of both signs must be an error", || {
-                refused([(isize::MIN, isize::MAX), (0, 0)], Replicate)
+                rejected([(isize::MIN, isize::MAX), (0, 0)], Replicate)
             })
             .check("a width beyond the memory must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::pad(&x, (0, 1usize << 60), Replicate), Err(Error::OutOfMemory { .. })))
             })
-            .check("a reflection beyond the other end must be an error", || refused([(2, 0), (0, 0)], Reflect))
-            .check("a circular width above the length must be an error", || refused([(3, 0), (0, 0)], Circular))
+            .check("a reflection beyond the other end must be an error", || rejected([(2, 0), (0, 0)], Reflect))
+            .check("a circular width above the length must be an error", || rejected([(3, 0), (0, 0)], Circular))
             .check("replicating an empty axis must be an error", || {
                 let x = Tensor::zeros([0], DType::F32);
                 Ok(matches!(ops::pad(&x, 1, Replicate), Err(Error::InvalidArgument { .. })))

@@ -206,14 +206,14 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("points that descend must be an error in eager mode, unless there is a period", || {
                 let (p, x) = (Tensor::from([0.0, 2.0, 1.0]), Tensor::from([0.5]));
-                let refused = |options| matches!(ops::interp(&x, &p, &p, options), Err(Error::InvalidArgument { .. }));
-                Ok(refused(InterpOptions::default()) && !refused(periodic(4.0)))
+                let rejected = |options| matches!(ops::interp(&x, &p, &p, options), Err(Error::InvalidArgument { .. }));
+                Ok(rejected(InterpOptions::default()) && !rejected(periodic(4.0)))
             })
             .check("a period of 0, an infinite one, or one with ends must be an error", || {
                 let x = Tensor::from([1.0]);
-                let refused = |options| matches!(ops::interp(&x, &x, &x, options), Err(Error::InvalidArgument { .. }));
+                let rejected = |options| matches!(ops::interp(&x, &x, &x, options), Err(Error::InvalidArgument { .. }));
                 let both = InterpOptions { left: Some(0.0), ..periodic(1.0) };
-                Ok(refused(periodic(0.0)) && refused(periodic(f64::INFINITY)) && refused(both))
+                Ok(rejected(periodic(0.0)) && rejected(periodic(f64::INFINITY)) && rejected(both))
             })
             .check("an infinite value must reach up to the neighbouring points, as in NumPy", || {
                 let [points, values, down] =

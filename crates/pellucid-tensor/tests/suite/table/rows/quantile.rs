@@ -100,8 +100,8 @@ fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, QuantileInterp
             argument_refused(call(&Tensor::zeros([0], DType::F64), &Tensor::from(0.5), 0.into(), Linear))
         })
         .check("integers", move || {
-            let refused = call(&Tensor::from([1i64]), &Tensor::from(0.5), 0.into(), Linear);
-            Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+            let rejected = call(&Tensor::from([1i64]), &Tensor::from(0.5), 0.into(), Linear);
+            Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
         })
 }
 

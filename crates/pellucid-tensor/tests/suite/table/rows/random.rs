@@ -30,8 +30,8 @@ fn drawn(
             && (v - variance).abs() < 0.06
             && x.to_vec::<f64>().into_iter().all(within))
     });
-    let refused = |d: DType| matches!(call(d, &Generator::new(5)), Err(Error::DTypeMismatch { .. }));
-    Ok(good? && DType::ALL.into_iter().filter(|d| !d.is_float()).all(refused))
+    let rejected = |d: DType| matches!(call(d, &Generator::new(5)), Err(Error::DTypeMismatch { .. }));
+    Ok(good? && DType::ALL.into_iter().filter(|d| !d.is_float()).all(rejected))
 }
 
 /// Checks that a stream advances, restarts with its seed, and differs from the stream of another seed.
@@ -122,12 +122,12 @@ pub(super) fn rows() -> Vec<Row> {
                     Ok(all && right && y.dtype() == dtype && y.shape()[..] == [100, 3])
                 })
             })
-            .check("a range outside of the dtype must be an error, and so must an empty one", || {
-                let refused = |low, high| {
+            .check("a range outside the dtype must be an error, and so must an empty one", || {
+                let rejected = |low, high| {
                     let x = Tensor::zeros([2], DType::U8);
                     Ok::<_, Error>(matches!(ops::randint_like(&x, low, high), Err(Error::InvalidArgument { .. })))
                 };
-                Ok(refused(-1, 3)? && refused(0, 257)? && refused(3, 3)? && !refused(0, 256)?)
+                Ok(rejected(-1, 3)? && rejected(0, 257)? && rejected(3, 3)? && !rejected(0, 256)?)
             }),
         dropout(),
     ]
@@ -214,10 +214,10 @@ fn draws() -> Vec<Row> {
                 let deferred = lazy(|| ops::multinomial(&weights(), 2, false))?.try_to_vec::<i64>();
                 let x = weights();
                 let mut step = capture(|x: &[Tensor]| ops::multinomial(&x[0], 2, false), &[&x])?;
-                let refused = |error: Error| matches!(error, Error::IndexOutOfBounds { op: "multinomial", .. });
+                let rejected = |error: Error| matches!(error, Error::IndexOutOfBounds { op: "multinomial", .. });
                 Ok(matches!(eager, Err(Error::InvalidArgument { .. }))
-                    && deferred.is_err_and(refused)
-                    && step.launch(&[&x]).is_err_and(refused)
+                    && deferred.is_err_and(rejected)
+                    && step.launch(&[&x]).is_err_and(rejected)
                     && ops::multinomial(&weights(), 1, false)?.i(1).item::<i64>() == 1
                     && ops::multinomial(&weights(), 5, true)?.shape()[..] == [2, 5])
             })
@@ -239,7 +239,7 @@ fn channels() -> Vec<Row> {
     // Every channel is either dropped or kept completely.
     let is_uniform = |y: &Tensor| y.to_vec::<f64>().chunks(3).all(|c| c[0] == c[1] && c[1] == c[2]);
     let vector = || Tensor::from([1.0, 2.0]);
-    let refused = |result: Result<Tensor>| Ok(matches!(result, Err(Error::ShapeMismatch { .. })));
+    let rejected = |result: Result<Tensor>| Ok(matches!(result, Err(Error::ShapeMismatch { .. })));
     let unlikely = |result: Result<Tensor>| Ok(matches!(result, Err(Error::InvalidArgument { .. })));
     let kept = |y: Tensor, low: f64| {
         let y = y.to_vec::<f64>();
@@ -252,7 +252,7 @@ fn channels() -> Vec<Row> {
                 let scaled = y.to_vec::<f64>().iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-12);
                 Ok(is_uniform(&y) && scaled && (kept(y, 0.0) - 0.75).abs() < 0.05)
             })
-            .check("a vector must be an error", move || refused(ops::feature_dropout(&vector(), 0.5)))
+            .check("a vector must be an error", move || rejected(ops::feature_dropout(&vector(), 0.5)))
             .check("an invalid probability must be an error", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
         Row::new("alpha_dropout")
             .check("mean and variance must be preserved", || {
@@ -272,7 +272,7 @@ fn channels() -> Vec<Row> {
             .check("complete channels must be dropped", move || {
                 Ok(is_uniform(&ops::feature_alpha_dropout(&ones(), 0.5)?))
             })
-            .check("a vector must be an error", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
+            .check("a vector must be an error", move || rejected(ops::feature_alpha_dropout(&vector(), 0.5))),
     ]
 }
 

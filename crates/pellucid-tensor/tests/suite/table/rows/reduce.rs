@@ -151,20 +151,20 @@ fn numbers(x: &[f64]) -> Vec<f64> {
 }
 
 fn extrema() -> Vec<Row> {
-    fn refused(result: Result<Tensor>) -> Result<bool> {
+    fn rejected(result: Result<Tensor>) -> Result<bool> {
         Ok(matches!(result, Err(Error::InvalidArgument { .. })))
     }
     let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
     vec![
         reduction("max", ops::max, |x| extremum(x, |a, b| a > b), false)
-            .check("zero elements must be an error", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .check("zero elements must be an error", || rejected(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
             .check("ties must share the gradient evenly", || {
                 let x = Tensor::from([3.0, 1.0, 3.0, 3.0]).requires_grad_(true);
                 (ops::max(&x, ..)? * 6.0).backward();
                 Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
             }),
         reduction("min", ops::min, |x| extremum(x, |a, b| a < b), false)
-            .check("zero elements must be an error", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .check("zero elements must be an error", || rejected(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
             .check("ties must share the gradient evenly", || {
                 let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
                 ops::min(&x, 1)?.backward();
@@ -172,7 +172,7 @@ fn extrema() -> Vec<Row> {
             }),
         reduction("ptp", ops::ptp, |x| extremum(x, |a, b| a > b) - extremum(x, |a, b| a < b), false)
             .rule(Rule::Numbers)
-            .check("zero elements must be an error", || refused(ops::ptp(&Tensor::zeros([0, 3], DType::F32), 0))),
+            .check("zero elements must be an error", || rejected(ops::ptp(&Tensor::zeros([0, 3], DType::F32), 0))),
         Row::new("aminmax")
             .outputs(
                 "an axis",
@@ -189,9 +189,9 @@ fn extrema() -> Vec<Row> {
                 Ok(matches!(ops::aminmax(&Tensor::zeros([0], DType::F32), ..), Err(Error::InvalidArgument { .. })))
             }),
         positions(reduction("argmax", ops::argmax, |x| position(x, |a, b| a > b) as f64, false))
-            .check("zero elements must be an error", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
+            .check("zero elements must be an error", || rejected(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
         positions(reduction("argmin", ops::argmin, |x| position(x, |a, b| a < b) as f64, false))
-            .check("zero elements must be an error", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
+            .check("zero elements must be an error", || rejected(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
     ]
 }
 

@@ -276,13 +276,14 @@ fn part_rows() -> Vec<Row> {
                     &Tensor::zeros([3, 4], DType::Bool),
                     &Tensor::zeros([0], DType::F64),
                 )?;
-                let refused =
+                let rejected =
                     ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
-                Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
+                Ok(y.shape()[..] == [3, 4] && out_of_bounds(rejected)?)
             })
             .check("a source of another dtype must be an error", move || {
-                let refused = ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
-                Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+                let rejected =
+                    ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
+                Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
             })
             .check("a mask of another dtype must be an error", move || {
                 Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))
@@ -362,7 +363,7 @@ fn embedding_row() -> Row {
             let options = EmbeddingOptions { scale_by_frequency: true, ..plain() };
             Ok(gradient(options, &[2, 2, 0, 2])? == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
         })
-        .check("used rows above the maximal norm must be renormalised in the table", move || {
+        .check("used rows above the maximal norm must be renormalized in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]]).requires_grad_(true);
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let y = ops::embedding(&table, &Tensor::from([0i64, 1, 0]), options)?;
@@ -371,11 +372,11 @@ fn embedding_row() -> Row {
                 && near(table.to_vec(), &[0.6, 0.8, 0.3, 0.4, 6.0, 8.0])
                 && y.requires_grad())
         })
-        .check("renormalising a table that is not a leaf must be an error", move || {
+        .check("renormalizing a table that is not a leaf must be an error", move || {
             let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
-            let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
-            Ok(matches!(refused, Err(Error::InPlaceOnTracked { .. })))
+            let rejected = ops::embedding(&table, &Tensor::from([0i64]), options);
+            Ok(matches!(rejected, Err(Error::InPlaceOnTracked { .. })))
         })
         .check("an index out of bounds must be an error", move || {
             let outside = |at: i64| ops::embedding(&Tensor::zeros([3, 2], DType::F32), &Tensor::from([at]), plain());
@@ -452,7 +453,7 @@ fn embedding_bag_row() -> Row {
             };
             Ok(ops::embedding_bag(&table(), &[1i64, 0].into(), options)?.to_vec::<f64>() == [4.0, 8.0, 1.0, 2.0])
         })
-        .check("rows above the maximal norm must be renormalised in the table", move || {
+        .check("rows above the maximal norm must be renormalized in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
             let options =
                 EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };
@@ -465,10 +466,10 @@ fn embedding_bag_row() -> Row {
                 EmbeddingBagOptions { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
             ops::embedding_bag(&table, &[[0i64, 0], [0, 1]].into(), options)?.sum(..).backward();
             let max = EmbeddingBagOptions { mode: ScatterReduceOp::Max, ..options };
-            let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
+            let rejected = ops::embedding_bag(&table, &[[0i64]].into(), max);
             // Three gradients of a third, and one of 1.
             let even = table.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [1.0; 4];
-            Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
+            Ok(even && matches!(rejected, Err(Error::InvalidArgument { .. })))
         })
         .check("a vector of indices without offsets must be an error", move || {
             shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBagOptions::default()))

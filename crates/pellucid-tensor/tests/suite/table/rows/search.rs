@@ -196,7 +196,7 @@ pub(super) fn rows() -> Vec<Row> {
                 shape_refused(ops::histogram2d(&x, &y, [Bins::Count(2); 2], None, false))
             }),
         Row::new("histc")
-            .check("elements outside of a given range must not be counted", || {
+            .check("elements outside a given range must not be counted", || {
                 Ok(ops::histc(&Tensor::from([0.5, 1.0, 2.0, 3.0]), 2, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 2.0])
             })
             .check("elements beyond the ends and NaN must not be counted", || {

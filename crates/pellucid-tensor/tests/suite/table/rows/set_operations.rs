@@ -21,10 +21,10 @@ fn row(name: &'static str, call: Call, reference: fn(&BTreeSet<i64>, &BTreeSet<i
             let (u, v) = (BTreeSet::from([1, 2, 3]), BTreeSet::from([25]));
             Ok(y.rank() == 1 && y.dtype() == DType::F64 && y.numel() == reference(&u, &v).len())
         })
-        .check("the length depends on values, so a captured step must refuse it", move || {
+        .check("the length depends on values, so a captured step must reject it", move || {
             let x = Tensor::from([1i64, 2]);
-            let refused = capture(|x| call(&x[0], &x[0]), &[&x]);
-            Ok(matches!(refused, Err(Error::ReadInCapture { .. })))
+            let rejected = capture(|x| call(&x[0], &x[0]), &[&x]);
+            Ok(matches!(rejected, Err(Error::ReadInCapture { .. })))
         })
         .check("the gradient must go to the elements", move || {
             let x = Tensor::from([2.0, 1.0, 2.0]).requires_grad_(true);

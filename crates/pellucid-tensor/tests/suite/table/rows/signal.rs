@@ -64,19 +64,19 @@ pub(super) fn rows() -> Vec<Row> {
                 })
             })
             .check("invalid parameters must be errors", || {
-                let refused = |w| argument_refused(ops::signal_window(w, 3, true, DType::F32));
-                Ok(refused(WindowFunction::Exponential { center: None, tau: 0.0 })?
-                    && refused(WindowFunction::Exponential { center: Some(1.0), tau: 1.0 })?
-                    && refused(WindowFunction::Gaussian { std: -1.0 })?
-                    && refused(WindowFunction::GeneralCosine(&[]))?
-                    && refused(WindowFunction::Kaiser { beta: f64::NAN })?)
+                let rejected = |w| argument_refused(ops::signal_window(w, 3, true, DType::F32));
+                Ok(rejected(WindowFunction::Exponential { center: None, tau: 0.0 })?
+                    && rejected(WindowFunction::Exponential { center: Some(1.0), tau: 1.0 })?
+                    && rejected(WindowFunction::Gaussian { std: -1.0 })?
+                    && rejected(WindowFunction::GeneralCosine(&[]))?
+                    && rejected(WindowFunction::Kaiser { beta: f64::NAN })?)
             })
             .check("integer and half-precision dtypes", || {
-                let refused = |dtype| {
+                let rejected = |dtype| {
                     let result = ops::signal_window(WindowFunction::Hann, 3, true, dtype);
                     matches!(result, Err(Error::DTypeMismatch { .. }))
                 };
-                Ok(refused(DType::I64) && refused(DType::F16) && refused(DType::BF16))
+                Ok(rejected(DType::I64) && rejected(DType::F16) && rejected(DType::BF16))
             }),
     ]
 }

@@ -124,15 +124,15 @@ fn further_rows() -> Vec<Row> {
         .rule(Rule::Floats)
         .within(0.25..=0.75)
         .gradient(Third)
-        .check("the gradient outside of the bounds must be 0", || {
+        .check("the gradient outside the bounds must be 0", || {
             let x = Tensor::from([-1.0, 0.1, 0.5, 0.9, 2.0]).requires_grad_(true);
             ops::sum(&ops::logit_with(&x, 0.2)?, ..)?.backward();
             Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0, 0.0, 4.0, 0.0, 0.0])
         })
         .check("bounds in the wrong order must be an error", || {
-            let refused =
+            let rejected =
                 |eps: f64| matches!(ops::logit_with(&Tensor::from(0.5), eps), Err(Error::InvalidArgument { .. }));
-            Ok(refused(0.6) && refused(-0.1) && refused(f64::NAN))
+            Ok(rejected(0.6) && rejected(-0.1) && rejected(f64::NAN))
         }),
         Row::new("zeta")
             .ulps(64.0)

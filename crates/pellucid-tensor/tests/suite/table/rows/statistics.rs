@@ -76,8 +76,8 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("float frequencies must be an error", || {
                 let x = Tensor::zeros([3], DType::F32);
-                let refused = ops::cov(&x, CovOptions { frequencies: Some(&x), ..Default::default() });
-                Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+                let rejected = ops::cov(&x, CovOptions { frequencies: Some(&x), ..Default::default() });
+                Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("corrcoef")
             .case(

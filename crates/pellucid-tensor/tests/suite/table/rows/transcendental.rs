@@ -35,7 +35,7 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(digamma, digamma).within(0.3..=6.0).scale(2.0),
         unary!(sinc, |x| if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }),
         unary!(logit, |x| (x / (1.0 - x)).ln()).within(0.1..=0.9),
-        unary!(cbrt, f64::cbrt).within(0.2..=3.0).gradient(Third).ulps(2.0).check("the whole range", || {
+        unary!(cbrt, f64::cbrt).within(0.2..=3.0).gradient(Third).ulps(2.0).check("the full range", || {
             let x = [1e300, -8.0, 5e-324, f64::MAX, -1e-310, 0.1, 27.0, -0.0, f64::MIN_POSITIVE];
             let y = ops::cbrt(&Tensor::from(x))?.to_vec::<f64>();
             let single = x.map(|v| v as f32);

@@ -104,17 +104,17 @@ fn update() -> Row {
         })
         .check("a shape error must change no operand", || {
             let (p, m) = (Tensor::from([1.0]), Tensor::from([10.0]));
-            let refused =
+            let rejected =
                 matches!(momentum(&p, &m, &Tensor::from([1.0, 2.0]), 0.5.into()), Err(Error::ShapeMismatch { .. }));
-            Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
+            Ok(rejected && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
         .check("a dtype error must change no operand", || {
             let (p, m) = (Tensor::from([1.0f32]), Tensor::from([10.0f32]));
-            let refused = matches!(
+            let rejected = matches!(
                 momentum(&p, &m, &Tensor::ones([1], DType::F64), 0.5.into()),
                 Err(Error::DTypeMismatch { .. })
             );
-            Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
+            Ok(rejected && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
         .check("a tracked target must be an error", || {
             let (p, m) = (Tensor::from([1.0]).requires_grad_(true), Tensor::from([10.0]));

@@ -112,9 +112,9 @@ pub(super) fn rows() -> Vec<Row> {
                     && shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &three, &zeros(&[2, 1])))?)
             })
             .check("invalid pivots must be an error", || {
-                let refused =
+                let rejected =
                     |p: [i32; 2]| argument_refused(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
-                Ok(refused([0, 1])? && refused([1, 3])? && refused([1, -2])?)
+                Ok(rejected([0, 1])? && rejected([1, 3])? && rejected([1, -2])?)
             })
             .check("tracked inputs must be an error", || {
                 no_gradient(|x| ops::ldl_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 2]), x))

@@ -103,8 +103,11 @@ fn square(
 fn promotes(a: Tensor, b: Tensor, f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<bool> {
     let of = |x, y| f(&a.to_dtype(x), &b.to_dtype(y)).map(|t| t.dtype());
     let wide = of(DType::F32, DType::F64)? == DType::F64 && of(DType::I32, DType::F32)? == DType::F32;
-    let refused = |x, y| matches!(of(x, y), Err(Error::DTypeMismatch { .. }));
-    Ok(wide && refused(DType::F16, DType::F16) && refused(DType::I64, DType::I64) && refused(DType::Bool, DType::BF16))
+    let rejected = |x, y| matches!(of(x, y), Err(Error::DTypeMismatch { .. }));
+    Ok(wide
+        && rejected(DType::F16, DType::F16)
+        && rejected(DType::I64, DType::I64)
+        && rejected(DType::Bool, DType::BF16))
 }
 
 fn triangle(a: &Mat, upper: bool, unit: bool) -> Mat {

@@ -44,7 +44,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
             .outputs("nothing", [real([0, 2, 2])], free, |x| vec![x[0].clone(), x[0].reshape(&[0, 2])])
             .floats_only()
             .outputs(
-                "whole bases",
+                "full bases",
                 [real([3, 2])],
                 |x| {
                     let (u, s, vt) = ops::svd(&x[0], true)?;

@@ -250,8 +250,8 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 Ok(p.to_vec::<f64>() == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0])
             })
             .check("float pivots must be an error", || {
-                let refused = ops::lu_unpack(&zeros(&[2, 2]), &Tensor::from([1.0, 2.0]));
-                Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+                let rejected = ops::lu_unpack(&zeros(&[2, 2]), &Tensor::from([1.0, 2.0]));
+                Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
             }),
     ]
 }

@@ -248,8 +248,8 @@ fn refusals(kind: Kind) -> Result<bool> {
         _ => ops::rnn(x, weights, None, RnnNonlinearity::Tanh, options).map(|_| ()),
     };
     let plainly = |x: &Tensor| call(x, weights, RecurrenceOptions::default());
-    for refused in [call(&good[0], weights, options), plainly(&x), plainly(&integers)] {
-        holds &= matches!(refused, Err(Error::DTypeMismatch { .. }));
+    for rejected in [call(&good[0], weights, options), plainly(&x), plainly(&integers)] {
+        holds &= matches!(rejected, Err(Error::DTypeMismatch { .. }));
     }
     holds &= plainly(&good[0]).is_ok();
     if kind != Kind::Lstm {

@@ -140,12 +140,12 @@ fn grid_sample() -> Row {
         shape_refused(sample(&Tensor::ones([1, 1, 0, 2], DType::F64), &Tensor::zeros([1, 1, 1, 2], DType::F64)))
     })
     .check("unequal dtypes must be an error", move || {
-        let refused = sample(&image(), &Tensor::zeros([1, 1, 1, 2], DType::F32));
-        Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+        let rejected = sample(&image(), &Tensor::zeros([1, 1, 1, 2], DType::F32));
+        Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
     })
     .check("integers", move || {
-        let refused = sample(&image().to_dtype(DType::I64), &Tensor::zeros([1, 1, 1, 2], DType::I64));
-        Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+        let rejected = sample(&image().to_dtype(DType::I64), &Tensor::zeros([1, 1, 1, 2], DType::I64));
+        Ok(matches!(rejected, Err(Error::DTypeMismatch { .. })))
     })
     .check("extreme coordinates must read inside the image, and NaN must give NaN", move || {
         let mut fits = true;

@@ -215,8 +215,8 @@ fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
         .check("integers must give floats, booleans must be an error", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
             let y = call(&x, PoolOptions::new(2), AvgPoolDivisor::Window)?;
-            let refused = call(&truth, PoolOptions::new(2), AvgPoolDivisor::Window);
-            Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
+            let rejected = call(&truth, PoolOptions::new(2), AvgPoolDivisor::Window);
+            Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(rejected, Err(Error::DTypeMismatch { .. })))
         })
         .check("a divisor of 0 must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2), AvgPoolDivisor::Number(0.0)))

@@ -53,7 +53,7 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: Interpol
     }
 }
 
-/// Returns the normalised weights of a filter around the center of output o, which is as wide as `scale` elements if
+/// Returns the normalized weights of a filter around the center of output o, which is as wide as `scale` elements if
 /// there are fewer outputs.
 fn filtered(o: usize, len: usize, scale: f64, filter: impl Fn(f64) -> f64) -> WeightedElements {
     let center = (o as f64 + 0.5) * scale;
@@ -152,7 +152,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an empty axis must be an error", move || {
                 shape_refused(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
             })
-            .check("integers must be copied by nearest elements, and refused by interpolation", move || {
+            .check("integers must be copied by nearest elements, and rejected by interpolation", move || {
                 let x = image().to_dtype(DType::U8);
                 let picked: Result<Tensor> = ops::interpolate(&x, to(&[2]), nearest);
                 let mixed = ops::interpolate(&x, to(&[2]), linear);

@@ -39,8 +39,8 @@ pub(super) fn rows() -> Vec<Row> {
     let place = |at: i64| Tensor::from([[[at]]]);
     let one = || Tensor::from([[[1.5]]]);
     let out_of_bounds = |at: i64| {
-        let refused = ops::max_unpool1d(&Tensor::from([[[1.5]]]), &Tensor::from([[[at]]]), &[4]);
-        Ok(matches!(refused, Err(Error::IndexOutOfBounds { .. })))
+        let rejected = ops::max_unpool1d(&Tensor::from([[[1.5]]]), &Tensor::from([[[at]]]), &[4]);
+        Ok(matches!(rejected, Err(Error::IndexOutOfBounds { .. })))
     };
     let call: Call = ops::max_unpool1d;
     let row = case(Row::new("max_unpool1d"), "a line", call, &[1, 2, 2], &[5]);
