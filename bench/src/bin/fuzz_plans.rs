@@ -1,5 +1,5 @@
 //! Compares random programs in all modes of execution: eager, lazy and captured, with the fusion rules of the CPU and
-//! of launch-bound devices. Results, state and inputs must be equal in every bit.
+//! of launch-bound devices. Results, state and inputs must be bitwise equal.
 //!
 //! ```text
 //! fuzz_plans [--start 0] [--count 1000] [--jobs 1]

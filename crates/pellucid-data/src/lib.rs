@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Every sample draws its random numbers from a generator that depends only on the seed of the loader, the epoch and
-//! the position of the sample in the epoch. The batches are therefore equal in every bit for any number of workers.
+//! the position of the sample in the epoch. The batches are therefore bit-identical for any number of workers.
 //!
 //! | module | contents |
 //! | --- | --- |

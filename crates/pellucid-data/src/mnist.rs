@@ -55,7 +55,7 @@ impl Digits {
     }
 }
 
-/// Returns the path of the compressed file if it exists, else the path of the uncompressed file.
+/// Returns the path of the compressed file if it exists, otherwise the path of the uncompressed file.
 fn find(directory: &Path, name: &str) -> PathBuf {
     let packed = directory.join(format!("{name}.gz"));
     if packed.exists() { packed } else { directory.join(name) }

@@ -215,8 +215,8 @@ macro_rules! positioned_loader {
             }
 
             /// Continues at a snapshot, including its seed. The next call of `epoch` returns the rest of the saved
-            /// epoch: the same batches in every bit. An iterator that exists already stays as it is, and no longer
-            /// changes the position.
+            /// epoch: with bitwise equal batches. An existing iterator is unchanged, and no longer changes the
+            /// position.
             ///
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;

@@ -70,7 +70,7 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Returns the logarithm of the density or of the probability at x, −∞ outside of the support.
+    /// Returns the logarithm of the density or of the probability at x, −∞ outside the support.
     ///
     /// # Panics
     /// Panics if [`try_log_prob`](Self::try_log_prob) returns an error.

@@ -72,9 +72,8 @@ macro_rules! family {
             /// Creates the distribution from tensors or numbers, which broadcast.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a value outside of the range of
-            /// its parameter, if values can be read;
-            /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a value outside the range of its
+            /// parameter, if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
             /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
             #[pellucid_derive::panicking_form]
             pub fn try_new<'a>(

@@ -62,9 +62,8 @@ macro_rules! trials {
             /// Creates the distribution from the probability of success, a tensor or a number.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside of its
-            /// range, if values can be read; [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for
-            /// integers.
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside its range,
+            /// if values can be read; [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
             #[pellucid_derive::panicking_form]
             pub fn try_new<'a>(
                 $($extra: $extra_type,)?

@@ -12,7 +12,7 @@ use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 /// A micro-kernel for register tiles of one size.
 pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
-/// The kernels of one instruction set for one element type. All instruction sets compute the same bits.
+/// The kernels of one instruction set for one element type. The results of all instruction sets are bit-identical.
 ///
 /// # Safety of the functions
 ///

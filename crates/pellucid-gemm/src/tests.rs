@@ -1,4 +1,4 @@
-//! Compares products with a direct definition, and the bits of all code paths with each other.
+//! Compares products with a direct definition, and all code paths bitwise with each other.
 
 use super::*;
 use pellucid_runtime::testing::Guarded;

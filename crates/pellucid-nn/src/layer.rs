@@ -54,14 +54,14 @@ pub trait Layer: Module {
     /// Returns the result of [`forward`](Layer::forward), or its error.
     ///
     /// # Errors
-    /// The errors of [`compute`](Layer::compute). If a part of this layer fails, the error is
+    /// The errors of [`compute`](Layer::compute). If a part of this layer fails, the call returns
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) with the part's path in this layer: `2.encoder (Linear)`.
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
         call::call_layer(self, x)
     }
 
     /// Returns the input dtype that [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
-    /// [`summary`](Layer::summary) assume: the dtype of the first parameter, else `f32`.
+    /// [`summary`](Layer::summary) assume: the dtype of the first parameter, otherwise `f32`.
     fn input_dtype(&self) -> DType {
         first_dtype(as_dyn(&self))
     }

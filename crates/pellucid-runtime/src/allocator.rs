@@ -309,7 +309,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// Releases a block to the allocator.
 ///
 /// # Panics
-/// Panics in builds with debug assertions, if a kernel wrote outside of the block.
+/// Panics in builds with debug assertions, if a kernel wrote outside the block.
 ///
 /// # Safety
 /// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not
@@ -427,7 +427,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
     if layout.align() == HUGE_PAGE {
         advise_huge_pages(start, size);
     }
-    // SAFETY: the allocation begins with a guard, so the result is inside of the allocation.
+    // SAFETY: the allocation begins with a guard, so the result is inside the allocation.
     let start = unsafe { start.add(guard::GUARD) };
     SYSTEM_BYTES.fetch_add(size, Relaxed);
     SYSTEM_ALLOCATIONS.fetch_add(1, Relaxed);
@@ -444,7 +444,8 @@ fn layout_of(size: usize) -> Option<Layout> {
 
 /// Advises the system to back a new block with huge pages. The system may ignore the advice.
 ///
-/// A kernel that traverses several arrays at once has fewer TLB misses, and the first touch faults once per 2 MiB.
+/// A kernel that traverses several arrays simultaneously has fewer TLB misses, and the first touch faults once per 2
+/// MiB.
 fn advise_huge_pages(start: NonNull<u8>, size: usize) {
     #[cfg(target_os = "linux")]
     {

@@ -60,7 +60,7 @@ impl<T, const N: usize> List<T, N> {
         if self.len == self.capacity {
             self.reserve(1);
         }
-        // SAFETY: `len < capacity` here, so the position is inside of the storage.
+        // SAFETY: `len < capacity` here, so the position is inside the storage.
         unsafe { self.start_mut().add(self.len).write(value) };
         self.len += 1;
     }

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 /// An array in a block of the allocator, with guard bytes before its first and after its last element.
 ///
-/// In builds with debug assertions, a kernel that writes outside of the array fails its test when the array is dropped.
+/// In builds with debug assertions, a kernel that writes outside the array fails its test when the array is dropped.
 /// See the module `guard`.
 #[derive(Debug)]
 pub struct Guarded<T> {

@@ -76,7 +76,7 @@ impl GraphicsDevice {
     }
 
     /// Returns the size in bytes of the largest buffer that a shader can bind, a multiple of four words, which shaders
-    /// read at once.
+    /// read together.
     pub(crate) fn max_buffer_bytes(&self) -> usize {
         let bytes = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
         usize::try_from(bytes).unwrap_or(usize::MAX) & !15

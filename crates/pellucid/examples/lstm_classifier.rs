@@ -79,7 +79,7 @@ fn random_words(count: usize, rng: &mut SplitMix64) -> Vec<Word> {
     (0..count).map(word).collect()
 }
 
-/// Returns whether a word is well nested. The stack contains the brackets that close the open ones.
+/// Returns true if a word is well nested. The stack contains the brackets that close the open ones.
 fn is_nested(word: &[i64]) -> bool {
     let mut stack = Vec::new();
     let closes_well = word.iter().all(|&symbol| match symbol % 2 {

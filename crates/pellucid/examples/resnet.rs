@@ -80,7 +80,7 @@ fn resnet18(width: usize) -> Sequential {
 }
 
 /// relu(shortcut(x) + residual(x)) with two convolutions in the residual. The shortcut is the identity if the shapes
-/// are equal, else a 1 × 1 convolution.
+/// are equal, otherwise a 1 × 1 convolution.
 #[derive(Clone, Module)]
 struct ResidualBlock {
     residual: Sequential,

@@ -223,7 +223,7 @@ fn links_and_permissions_are_preserved() {
         (names(&scratch.0), names(&inner)),
         (vec!["first".into(), "inner".into()], vec!["second".into(), "weights".into()])
     );
-    // A link to a missing file creates its target; a circular link is an error.
+    // A link to a missing file creates its target; a circular link is rejected.
     symlink("inner/new", scratch.0.join("third")).unwrap();
     io::save(scratch.0.join("third"), &saved(3.0, 3)).unwrap();
     assert_eq!((io::load(inner.join("new")).unwrap().len(), mode(&inner.join("new"))), (1, fresh));

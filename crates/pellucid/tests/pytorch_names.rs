@@ -640,7 +640,7 @@ fn compact(text: &str) -> String {
 #[test]
 fn the_page_has_these_rows() {
     let page = include_str!("../../../docs/pytorch.md");
-    // A `|` inside of a cell is escaped. The code of a cell may be followed by a remark.
+    // A `|` inside a cell is escaped. The code of a cell may be followed by a remark.
     let code = |cell: &str| cell.split('`').nth(1).unwrap_or_default().replace("\\|", "|");
     let table: Vec<(String, String)> = page
         .lines()

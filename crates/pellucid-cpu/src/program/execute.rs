@@ -38,7 +38,7 @@ impl ScheduledInstr {
     ///
     /// # Safety
     /// - *Operands*: every operand of the loop is valid for reads of `n` values if it has the granularity of the
-    ///   result, else of one value.
+    ///   result, otherwise of one value.
     /// - *Result*: `into` is valid for writes of `n` values, aligned to 8 bytes for row indices.
     /// - *Aliasing*: `into` overlaps an operand only if both addresses and both element sizes are equal.
     #[inline]

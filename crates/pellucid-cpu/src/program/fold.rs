@@ -3,7 +3,7 @@
 //! The elements, in row-major order, are cut into chunks of [`CHUNK`]. The lanes of [`crate::program::loops`] reduce
 //! each chunk. A fixed tree combines the results of the chunks: neighbours in pairs, pairs in fours, and so on; an
 //! unpaired last result moves up unchanged. Every path (contiguous, strided, column by column, any number of threads)
-//! keeps this order, so all paths return the same bits.
+//! keeps this order, so the results of all paths are bit-identical.
 
 use crate::program::loops::{self, BinaryLoop, FoldLoops, LANES, OperandForm};
 use pellucid_ir::Compute;
@@ -168,8 +168,8 @@ impl FoldKernel {
     #[inline]
     pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, rest: FoldValues, done: usize, n: usize) {
         // SAFETY: by this function's contract, the lanes are initialised before `finish` reads them: by the caller if
-        // `done > 0` (*Lanes*), else by `accumulate` with `first`. *Values*, *Products* and *Result* cover the other
-        // arguments.
+        // `done > 0` (*Lanes*), otherwise by `accumulate` with `first`. *Values*, *Products* and *Result* cover the
+        // other arguments.
         unsafe {
             if n > 0 || done == 0 {
                 self.accumulate(lanes, rest, n, done == 0);
@@ -180,7 +180,7 @@ impl FoldKernel {
 
     /// Reduces each of `rows` contiguous rows of `len` values.
     ///
-    /// Short rows are transposed and reduced side by side, which returns the same bits.
+    /// Short rows are transposed and reduced side by side, with a bit-identical result.
     ///
     /// # Safety
     /// - *Values*: `from` is valid for reads of `rows · len` values, and of `rows · len` second factors if it has
@@ -232,7 +232,7 @@ impl FoldKernel {
         }
     }
 
-    /// Combines the lanes of each of `cols` columns by the fixed tree, strips of columns at once.
+    /// Combines the lanes of each of `cols` columns by the fixed tree, one strip of columns at a time.
     ///
     /// Lane l is combined with lane l + 8, then l + 4, l + 2 and l + 1.
     ///

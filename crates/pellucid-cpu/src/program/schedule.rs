@@ -317,7 +317,7 @@ impl KernelSchedule {
     }
 
     /// Returns the instruction of step `s`. The error is the operand that must be broadcast first, because the loop
-    /// lacks the form for the operands as they are.
+    /// lacks the form for these operands.
     fn resolve_with(
         &self,
         program: &PreparedProgram,

@@ -27,7 +27,7 @@ impl Default for DecodeOptions {
     }
 }
 
-/// An image, or the reason why bytes are none.
+/// A decoded image, or the reason why the bytes could not be decoded.
 type Decoded = std::result::Result<Image, DecodeFailure>;
 
 /// The failure of a decoder.

@@ -178,7 +178,7 @@ impl Image {
     }
 
     /// Creates an image from a tensor `[channels, height, width]`: of floats in [0, 1], which are rounded to multiples
-    /// of 1/255, or of `u8`. Floats outside of [0, 1] become 0 or 255.
+    /// of 1/255, or of `u8`. Floats outside [0, 1] become 0 or 255.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has three axes with 1, 3 or 4 channels and at least one pixel;

@@ -66,8 +66,8 @@ impl LoaderOptions {
 /// batches arrive in order.
 ///
 /// Every sample draws its random numbers from a generator of its own, which depends on the seed, the epoch and the
-/// position of the sample in the epoch. The batches are therefore equal in every bit for any number of workers, and
-/// when an epoch is [resumed](DataLoader::load_state_dict).
+/// position of the sample in the epoch. The batches are therefore bit-identical for any number of workers, and when an
+/// epoch is [resumed](DataLoader::load_state_dict).
 ///
 /// ```
 /// use pellucid::data::{DataLoader, LoaderOptions, TensorDataset};

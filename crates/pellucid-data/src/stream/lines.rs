@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const OP: &str = "text_lines";
 
-/// The largest number of bytes of a line. A longer one is an error before memory is allocated for it.
+/// The largest number of bytes of a line. A longer line is rejected before memory is allocated for it.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// The lines of files in UTF-8, file after file, without their ends (`\n` or `\r\n`). A line is in memory only while it

@@ -165,7 +165,7 @@ impl Column {
 }
 
 #[cfg(any(feature = "csv", feature = "json"))]
-/// Texts that become a column: numbers if all are, else categories.
+/// Texts that become a column: numbers if all are, otherwise categories.
 pub(super) struct TextColumn<'a> {
     /// The texts, of which `None` is missing.
     pub(super) texts: Vec<Option<&'a str>>,

@@ -53,8 +53,8 @@ pub struct CsvOptions<'a> {
     /// Whether values may be missing: a missing number becomes NaN, and a column of integers then has floats. Default:
     /// true.
     pub allow_missing: bool,
-    /// The types of columns. Other columns have integers if all values are, else floats if all are numbers, else text.
-    /// Default: none.
+    /// The types of columns. Other columns have integers if all values are, otherwise floats if all are numbers,
+    /// otherwise text. Default: none.
     #[doc(alias = "dtype")]
     pub types: &'a [(&'a str, ColumnType)],
 }

@@ -13,7 +13,7 @@ pub use serde_json::Value as JsonValue;
 
 const OP: &str = "read_json_lines";
 
-/// The largest number of bytes of a line. The values of a line are in memory at once.
+/// The largest number of bytes of a line. All values of a line are in memory together.
 const MAX_LINE: u64 = 256 << 20;
 
 /// Reads the values of a file with one on each line. Empty lines are skipped.
@@ -65,8 +65,8 @@ fn text_of(error: &serde_json::Error) -> String {
 
 impl Table {
     /// Reads a file with an object of JSON on each line. A name of the objects is a column: of integers if all its
-    /// values are, else of floats if all are numbers, else of text, as are booleans. `null` and a name that an object
-    /// does not have are missing values.
+    /// values are, otherwise of floats if all are numbers, otherwise of text, as are booleans. `null` and a name that
+    /// an object does not have are missing values.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read, or with the line that is not an object, or in which a value is an

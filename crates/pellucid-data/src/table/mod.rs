@@ -55,7 +55,7 @@ pub struct Table {
 pub struct TableTensorOptions {
     /// The dtype of the tensor. Default: `f32`.
     pub dtype: DType,
-    /// Whether missing values become NaN. They are an error otherwise, because one NaN makes every loss NaN. Default:
+    /// Whether missing values become NaN. They are rejected otherwise, because one NaN makes every loss NaN. Default:
     /// false.
     pub allow_missing: bool,
 }

@@ -27,7 +27,7 @@ impl AffineMatrix {
     }
 }
 
-/// Maps an image by an affine map. The interpolation is `NearestExact` or `Linear`. Outside of the image, all channels
+/// Maps an image by an affine map. The interpolation is `NearestExact` or `Linear`. Outside the image, all channels
 /// have the value `fill`.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ fn append_linear(image: &Image, x: f64, y: f64, fill: u8, pixels: &mut Vec<u8>) 
 }
 
 /// Rotates an image counterclockwise around its centre, by bilinear interpolation. The size is kept, and pixels from
-/// outside of the image have the value `fill`.
+/// outside the image have the value `fill`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the angle is not finite; [`Error::OutOfMemory`].
@@ -119,7 +119,7 @@ impl RandomRotation {
         RandomRotation { degrees, fill: 0 }
     }
 
-    /// Sets the value of pixels from outside of the image. Default: 0.
+    /// Sets the value of pixels from outside the image. Default: 0.
     #[must_use]
     pub fn fill(self, fill: u8) -> Self {
         RandomRotation { fill, ..self }

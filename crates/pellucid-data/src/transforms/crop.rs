@@ -26,7 +26,7 @@ fn source_index(position: isize, len: usize, mode: PaddingMode) -> Option<usize>
 }
 
 /// Returns the window of `size` (height, width) whose upper left corner is in this row and column. They may be outside
-/// of the image, which `mode` continues.
+/// the image, which `mode` continues.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the window has no pixel, or the constant is not a byte; [`Error::OutOfMemory`].

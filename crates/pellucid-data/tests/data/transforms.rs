@@ -191,7 +191,7 @@ fn augmented_batches_are_equal_for_any_number_of_workers() {
     assert_eq!(epochs(3), expected);
 }
 
-/// Outside of a loader, transforms follow the seed of the thread's generator.
+/// Outside a loader, transforms follow the seed of the thread's generator.
 #[test]
 fn transforms_outside_of_a_loader_follow_the_seed() {
     let image = images()["rgb"].clone();

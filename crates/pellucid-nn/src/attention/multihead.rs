@@ -212,8 +212,8 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (at
-    /// launch in a captured step); [`Error::InvalidArgument`] outside of `no_grad`, since gradients do not flow through
-    /// a cache.
+    /// launch in a captured step); [`Error::InvalidArgument`] outside `no_grad`, since gradients do not flow through a
+    /// cache.
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || {
@@ -230,7 +230,7 @@ impl MultiheadAttention {
     }
 
     /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the dtype
-    /// of [`autocast`](pellucid_tensor::autocast) if it is on, else the layer's.
+    /// of [`autocast`](pellucid_tensor::autocast) if it is on, otherwise the layer's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -49,7 +49,7 @@ const INFERENCE: &str = "inference";
 ///
 /// # Padding
 /// The rows that fill a batch up to a listed size repeat its last row, and their results are not returned. The result
-/// has the bits of the model's eager forward pass for the filled batch. Filling does not change the results of the
+/// is bit-identical to the model's eager forward pass for the filled batch. Filling does not change the results of the
 /// other rows if the model computes each row of axis 0 by itself. In evaluation mode, all layers of this crate do, with
 /// these exceptions: a batch norm without running statistics, a recurrent layer whose axis 0 is time, and your own
 /// layers that reduce, sort or shift along axis 0. Give such a model only batches of a listed size.
@@ -223,7 +223,7 @@ struct ForwardPasses<'f> {
     state: Option<ModelState<'f>>,
     /// The axes of the output of each recording that has run on a padded batch.
     axes: PerRecording<OutputAxes>,
-    /// The inputs of the present launch.
+    /// The inputs of the current launch.
     inputs: Vec<Tensor>,
 }
 

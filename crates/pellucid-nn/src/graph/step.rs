@@ -100,7 +100,7 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Drops all recordings. The next launch records with the present options.
+    /// Drops all recordings. The next launch records with the current options.
     pub(super) fn drop_recordings(&mut self) {
         (self.pass, self.update) = (None, None);
         self.reached.known.clear();
@@ -164,7 +164,7 @@ impl<'f> StepCore<'f> {
     fn accumulate(&mut self, inputs: &[Tensor]) -> Result<()> {
         let is_last = self.passes + 1 >= self.options.accumulate;
         if is_last {
-            // If one of both cannot be recorded, the gradients so far stay as they are.
+            // If one of both cannot be recorded, the gradients so far are unchanged.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }

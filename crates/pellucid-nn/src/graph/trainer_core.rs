@@ -32,7 +32,7 @@ pub(super) struct TrainerCore<'f> {
     frozen: FrozenParameters,
     /// The names of the inputs of the model, once a batch was accepted.
     names: Vec<String>,
-    /// The inputs of the model and the targets of the present launch, on the device of the model.
+    /// The inputs of the model and the targets of the current launch, on the device of the model.
     inputs: Vec<Tensor>,
     /// Loss and logits of the last step.
     results: Option<(Tensor, Tensor)>,
@@ -211,7 +211,7 @@ impl<'f> TrainerCore<'f> {
         Ok(())
     }
 
-    /// Traces the model for the present inputs, whose values are not used: lazy layers are built, and an error names
+    /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
     /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
     fn traced_targets(&self, y: Option<&Tensor>) -> Result<Tensor> {
         let model: &dyn DynModule = &*self.model;

@@ -47,7 +47,7 @@ use std::sync::Arc;
 /// ```
 pub struct TrainingStep<'f> {
     core: StepCore<'f>,
-    /// The inputs of the present launch.
+    /// The inputs of the current launch.
     inputs: Vec<Tensor>,
 }
 

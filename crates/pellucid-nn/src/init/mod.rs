@@ -32,7 +32,7 @@ thread_local! {
     static GENERATOR: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// Returns the dtype of new parameters and buffers of this thread: `f32`, except inside of [`in_dtype`].
+/// Returns the dtype of new parameters and buffers of this thread: `f32`, except inside [`in_dtype`].
 #[doc(alias = "get_default_dtype")]
 pub fn default_dtype() -> DType {
     DTYPE.get()
@@ -152,7 +152,7 @@ schemes! {
     /// The identity matrix: 1 on the diagonal, else 0; it need not be square.
     eye, try_eye; eye_, try_eye_();
     /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from each channel to
-    /// the channel of the same number in its group, else 0.
+    /// the channel of the same number in its group, otherwise 0.
     dirac, try_dirac; dirac_, try_dirac_(groups: usize);
     /// Uniform on [low, high).
     uniform, try_uniform; uniform_, try_uniform_(low: f64, high: f64);
@@ -170,7 +170,7 @@ schemes! {
     kaiming_normal, try_kaiming_normal; kaiming_normal_, try_kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
     /// A (semi-)orthogonal matrix from the uniform distribution, times the gain (Saxe, McClelland & Ganguli 2014). Axes
     /// after the first are flattened. The rows are orthogonal and of length `gain` if there are at most as many rows as
-    /// columns, else the columns. Needs the feature `linalg`.
+    /// columns, otherwise the columns. Needs the feature `linalg`.
     orthogonal, try_orthogonal; orthogonal_, try_orthogonal_(gain: f64);
     /// A matrix with a fraction `sparsity` of zeros in each column, at random positions; other values are normal with
     /// this standard deviation (Martens 2010).

@@ -29,8 +29,8 @@ pub enum OrthogonalMap {
 /// orthogonal matrix (Lezcano-Casado 2019). Initially Q is the identity, and B·Q is the factor Q of the layer's weight
 /// in its QR factorisation.
 ///
-/// The default map is the matrix exponential for square matrices, else the Householder reflections. All maps require
-/// the feature `linalg`, which is on by default. See [`Parametrized`](crate::Parametrized) for an example.
+/// The default map is the matrix exponential for square matrices, otherwise the Householder reflections. All maps
+/// require the feature `linalg`, which is on by default. See [`Parametrized`](crate::Parametrized) for an example.
 #[derive(Clone, Debug, Default)]
 pub struct Orthogonal {
     map: Option<OrthogonalMap>,

@@ -35,7 +35,7 @@ options! {
 ///
 /// A step of training calls [`scale`](GradScaler::scale), then [`step`](GradScaler::step) or
 /// [`unscale`](GradScaler::unscale) once for each optimizer, and then [`update`](GradScaler::update). Another order is
-/// an error. The order is no longer checked once a captured step has used the scaler, because launches do not call
+/// rejected. The order is no longer checked once a captured step has used the scaler, because launches do not call
 /// these methods.
 ///
 /// ```
@@ -216,7 +216,7 @@ impl GradScaler {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and
-    /// above 0, or a count that is not a whole number. On error nothing is changed.
+    /// above 0, or a count that is not an integer. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }
@@ -268,7 +268,7 @@ impl GradScaler {
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
 
-    /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.
+    /// Returns true if a gradient is not finite, a 0-d tensor, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
         let mut finite: Option<Tensor> = None;
         for gradient in gradients(parameters) {

@@ -76,7 +76,7 @@ fn a_step_reduces_the_loss() {
     }
 }
 
-/// N launches, N launches on an eager stream, and N hand-written steps end in the same bits.
+/// N launches, N launches on an eager stream, and N hand-written steps end with bit-identical values.
 #[test]
 fn launches_equal_eager_steps() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -560,7 +560,7 @@ fn an_index_that_a_launch_refuses_trains_nothing() {
     assert_ne!(flat(), before);
 }
 
-/// Training in mixed precision and evaluating outside of it are two recordings, which are both kept.
+/// Training in mixed precision and evaluating outside it are two recordings, which are both kept.
 #[test]
 fn an_evaluation_may_have_another_precision_than_the_step() {
     let (x, y) = batch(&[BATCH, 6], 1);

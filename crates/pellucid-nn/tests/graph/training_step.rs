@@ -22,7 +22,7 @@ fn discriminator_losses(discriminator: &Sequential, generator: &Sequential, i: &
     Ok([ops::add(&real, &fake)?, real, fake])
 }
 
-/// The steps of a GAN have the bits of eager steps. Each step changes only the parameters and gradients of its own
+/// The steps of a GAN are bit-identical to eager steps. Each step changes only the parameters and gradients of its own
 /// optimizer, and a batch of other shapes is recorded.
 #[test]
 fn the_steps_of_a_gan_equal_eager_steps() {

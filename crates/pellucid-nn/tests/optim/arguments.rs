@@ -1,4 +1,4 @@
-//! Arguments of optimizers and schedules outside of their ranges.
+//! Arguments of optimizers and schedules outside their ranges.
 
 use pellucid_nn::optim::schedule::{
     ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, ExponentialLr, LinearLr, OneCycleLr,

@@ -435,8 +435,8 @@ fn shapes_are_checked_before_values() {
     );
 }
 
-/// A target outside of its values is an error with the value; in a captured step, which reads no values, it makes the
-/// loss and its gradient NaN.
+/// A target outside the allowed values is rejected with an error that contains it; in a captured step, which reads no
+/// values, it makes the loss and its gradient NaN.
 #[test]
 fn targets_outside_of_their_values_are_refused() {
     let x = Tensor::from([[0.2f32, 0.7], [0.9, 0.4]]);

@@ -1,5 +1,5 @@
-//! Capture of whole trainings. Recorded or lazy training computes the same bits as eager training: the losses of every
-//! step, and the final parameters, optimizer state, statistics and generator state.
+//! Captured training runs. Recorded or lazy training is bit-identical to eager training: the losses of every step, and
+//! the final parameters, optimizer state, statistics and generator state.
 //!
 //! | module | contents |
 //! | --- | --- |

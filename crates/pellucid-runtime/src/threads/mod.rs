@@ -21,7 +21,7 @@ thread_local! {
 ///
 /// `n` = 0 selects the number of threads of the machine. Pools are cached, one for each `n`, and never dropped.
 ///
-/// Outside of this function, kernels run on a pool of `PELLUCID_NUM_THREADS` threads, by default one for each thread of
+/// Outside this function, kernels run on a pool of `PELLUCID_NUM_THREADS` threads, by default one for each thread of
 /// the machine. A pool has at most max(64, 8 · threads of the machine) threads, and no more than the system can start.
 pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
     struct RestorePool(Option<&'static ThreadPool>);

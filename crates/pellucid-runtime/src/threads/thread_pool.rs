@@ -1,10 +1,10 @@
 //! A thread pool: the thread that launches a kernel, and helper threads that wait for jobs and share their work.
 //!
 //! A job is a closure over the indices `0..count`. Every thread claims chunks of consecutive indices by an atomic
-//! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs
-//! from threads outside of the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does
-//! not wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread
-//! of the pool, which would have to be woken and waited for.
+//! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs from
+//! threads outside the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does not
+//! wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread of
+//! the pool, which would have to be woken and waited for.
 //!
 //! The helpers serve one job at a time. A job that arrives in the meantime, from another thread or from within a task,
 //! runs on its own thread alone.

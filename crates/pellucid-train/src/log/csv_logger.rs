@@ -16,7 +16,7 @@ const STEP: &str = "step";
 /// replaced atomically by one with the longer header. Numbers are written so that reading them gives the same `f64`;
 /// the others are `NaN`, `inf` and `-inf`, which pandas and NumPy read.
 ///
-/// Each row is written at once, without a buffer.
+/// Each row is written immediately, without a buffer.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-log-{}.csv", std::process::id()));

@@ -197,7 +197,7 @@ impl fmt::Display for History {
     }
 }
 
-/// Formats a number for a table: with four decimals if these show it, else in scientific notation.
+/// Formats a number for a table: with four decimals if these show it, otherwise in scientific notation.
 fn short_text(value: f64) -> String {
     match value.abs() {
         0.0 | 1e-3..1e6 => format!("{value:.4}"),

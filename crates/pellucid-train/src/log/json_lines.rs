@@ -15,7 +15,7 @@ const START: &str = "{\"step\":";
 /// The first member is `step`. Numbers are written so that reading them gives the same `f64`. JSON has no other
 /// numbers: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON format of Protocol Buffers.
 ///
-/// Each line is written at once, without a buffer.
+/// Each line is written immediately, without a buffer.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-log-{}.jsonl", std::process::id()));

@@ -139,7 +139,7 @@ impl ColumnSums {
 /// The coefficient of determination R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)², where ȳ is the mean of the targets.
 ///
 /// Outputs and targets are `[N]` or `[N, D]`. Of several columns, the value is the mean of their R². Constant targets
-/// have the value 1 if all outputs are equal to them, else 0. The value of fewer than 2 samples is NaN.
+/// have the value 1 if all outputs are equal to them, otherwise 0. The value of fewer than 2 samples is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 /// optimizer then stay as they were.
 ///
 /// A captured step cannot branch on values, but an index out of bounds stops its launch. The loss therefore passes
-/// through a selection from one element, with index 0 if it is finite, else [`NOT_FINITE`].
+/// through a selection from one element, with index 0 if it is finite, otherwise [`NOT_FINITE`].
 #[derive(Clone)]
 pub(super) struct FiniteLoss<L> {
     loss: L,

@@ -113,13 +113,13 @@ impl Default for EarlyStopping {
 ///
 /// # Resuming
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
-/// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, with the bits
-/// of a run that was not stopped. The program creates model, optimizer, loaders and trainer as before.
+/// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, bit-identical
+/// to of a run that was not stopped. The program creates model, optimizer, loaders and trainer as before.
 ///
 /// # Errors of a step
-/// An error is an [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or infinite
-/// stops the run before the update; the error lists the samples of the batch and names the first tensor that is not
-/// finite. On the CPU this is checked in every step, on other devices when the loss is logged.
+/// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
+/// infinite stops the run before the update; the error lists the samples of the batch and names the first tensor that
+/// is not finite. On the CPU this is checked in every step, on other devices when the loss is logged.
 #[doc(alias = "Learner")]
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
@@ -234,8 +234,7 @@ where
     /// weights of the best epoch. Running statistics of normalisations are not averaged.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a decay outside of [0, 1]; an error for a model whose parameters do not exist
-    /// yet.
+    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; an error for a model whose parameters do not exist yet.
     #[panicking_form]
     pub fn try_ema(mut self, decay: f64) -> Result<Self> {
         let averages = AveragedModel::try_new(self.task.model(), Average::Exponential(decay))?;
@@ -436,9 +435,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     ///
     /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the rest.
     ///
-    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the present step: its state is
+    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the current step: its state is
     /// saved, and `fit` returns with the [reason](Trainer::stop_reason) `Interrupted`. A second signal ends the process
-    /// at once.
+    /// immediately.
     ///
     /// # Errors
     /// [`Error::Step`] for an error of a batch, a step or a validation; [`Error::File`] for files that cannot be read

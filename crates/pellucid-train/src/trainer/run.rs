@@ -162,7 +162,7 @@ impl RunCore<'_> {
             || self.max_steps.is_some_and(|steps| progress.step >= steps)
     }
 
-    /// Returns whether the monitored value has not improved for too long.
+    /// Returns true if the monitored value has not improved for too long.
     fn is_stuck(&self) -> bool {
         let waited = self.state.0.borrow().waited;
         self.early_stopping.is_some_and(|options| waited >= options.patience.max(1))

@@ -1,4 +1,4 @@
-//! Interrupts and termination signals, which end a run after the present step.
+//! Interrupts and termination signals, which end a run after the current step.
 
 use pellucid_tensor::Result;
 
@@ -12,11 +12,11 @@ mod watched {
 
     /// The state of the handlers of the process.
     struct Handlers {
-        /// Whether a signal has arrived since the first of the present runs began.
+        /// Whether a signal has arrived since the first of the current runs began.
         arrived: Arc<AtomicBool>,
-        /// Whether the next signal ends the process at once.
+        /// Whether the next signal ends the process immediately.
         exits: Arc<AtomicBool>,
-        /// The number of present runs.
+        /// The number of current runs.
         runs: Mutex<usize>,
     }
 
@@ -33,7 +33,7 @@ mod watched {
         Ok(handlers)
     });
 
-    /// While a run has this guard, the first signal only sets a flag; the second one ends the process at once.
+    /// While this guard is alive, the first signal sets a flag and the second one exits the process.
     pub(super) struct PresentRun(&'static Handlers);
 
     impl PresentRun {
@@ -65,7 +65,7 @@ mod watched {
     }
 }
 
-/// Watches for signals during a run. Without the feature `signals`, a signal ends the process at once.
+/// Watches for signals during a run. Without the feature `signals`, a signal ends the process immediately.
 pub(super) struct TerminationSignals(#[cfg(feature = "signals")] watched::PresentRun);
 
 impl TerminationSignals {

@@ -11,7 +11,7 @@ pub(super) struct RunProgress {
     pub(super) epoch: u64,
     /// The number of completed steps.
     pub(super) step: u64,
-    /// The sums of the losses of the present epoch, weighted by the samples of the batches.
+    /// The sums of the losses of the current epoch, weighted by the samples of the batches.
     pub(super) sums: Vec<(String, f64)>,
     /// The number of samples in the sums.
     pub(super) weight: f64,

@@ -233,7 +233,7 @@ impl SupervisedState<'_> {
     }
 }
 
-/// Returns whether a step failed only because it was captured.
+/// Returns true if a step failed only because it was captured.
 fn is_of_capture(error: &Error, step: &dyn SupervisedStep) -> bool {
     matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. }) || !step.supports_capture()
 }

@@ -108,7 +108,7 @@ impl<'a> RowSteps<'a> {
         &self.program.steps[k]
     }
 
-    /// Returns whether the result of a step has one value for each element.
+    /// Returns true if the result of a step has one value for each element.
     fn is_per_element(&self, k: usize) -> bool {
         matches!(self.step(k).into, InstructionOperand::Register(_))
     }

@@ -1,4 +1,4 @@
-//! `Scatter`: elements of an array combined with values in place, with the bits of the CPU.
+//! `Scatter`: elements of an array combined with values in place, bit-identical to the CPU.
 //!
 //! An index position refers to a slice of y and a slice of the values; the slices range over the axes that are not
 //! indexed. The positions are sorted by the slice of y (see `shared/key_sort`). For every slice element, the invocation

@@ -33,7 +33,7 @@ fn program_form(program: &Program) -> &ProgramForm {
     })
 }
 
-/// Returns whether shaders can compute every instruction of `program`.
+/// Returns true if shaders can compute every instruction of `program`.
 pub(crate) fn is_supported(program: &Program) -> bool {
     program_form(program).is_supported
 }

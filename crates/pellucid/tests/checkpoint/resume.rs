@@ -1,4 +1,4 @@
-//! A run that is stopped after any step and resumed ends with the bits of a run that was not stopped.
+//! A run that is stopped after any step and resumed ends bit-identical to an uninterrupted run.
 
 use crate::runs::{CapturedRun, CnnRun, MlpRun, TrainingRun, assert_equal, bits};
 use crate::scratch::{Scratch, names};

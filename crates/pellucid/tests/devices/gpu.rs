@@ -59,5 +59,5 @@ fn a_captured_step_equals_the_eager_one_also_after_a_refused_launch() {
     launched.extend((0..2).map(|_| captured.launch(&[&good]).unwrap().item::<f32>(0)));
     assert_eq!(losses, launched);
     drop(captured);
-    assert!(eager.state() == replayed.state(), "parameters and state must be equal in every bit");
+    assert!(eager.state() == replayed.state(), "parameters and state must be bitwise equal");
 }

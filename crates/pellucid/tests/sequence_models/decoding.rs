@@ -295,7 +295,7 @@ fn packed_sequences_run_to_their_own_ends() {
     assert!(Lstm::new(3, 4).try_run_packed(&beyond, None).is_err() && unpack_sequence(&beyond).is_err());
 }
 
-/// The functional form has the bits of the layer, for every option, and gradients for all weights.
+/// The functional form is bit-identical to the layer, for every option, and gradients for all weights.
 #[test]
 fn attention_as_a_function_equals_the_layer() {
     let _random = pellucid::Generator::new(0).scope();

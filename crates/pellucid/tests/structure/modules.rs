@@ -230,9 +230,9 @@ impl Reader<'_> {
     fn module(&mut self, path: &[String], is_inline: bool) {
         let mut module = Module { file: self.file, ..Module::default() };
         let mut depth = 0;
-        // The depth inside of a macro call at the level of the module, if the reader is in one.
+        // The depth inside a macro call at the level of the module, if the reader is in one.
         let mut call = None;
-        // The depth inside of a macro definition, if the reader is in one. There, `self` and `super` are modules of the
+        // The depth inside a macro definition, if the reader is in one. There, `self` and `super` are modules of the
         // caller.
         let mut definition = None;
         while self.at < self.tokens.len() {

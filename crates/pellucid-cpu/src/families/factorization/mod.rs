@@ -16,7 +16,7 @@ impl CpuFamily for Factorization {
     }
 }
 
-/// Without the feature `linalg`, every factorisation is an error.
+/// Without the feature `linalg`, every factorization fails.
 #[cfg(not(feature = "linalg"))]
 impl CpuFamily for Factorization {
     fn run(&self, _: &[Operand<'_>], _: &[Operand<'_>]) -> Result<()> {

@@ -17,7 +17,7 @@ pub(super) struct ActiveSequences<'a> {
 }
 
 impl ActiveSequences<'_> {
-    /// Returns whether the sequence `row` is active.
+    /// Returns true if the sequence `row` is active.
     #[inline(always)]
     pub(super) fn contains(&self, row: usize) -> bool {
         self.lengths.is_none_or(|lengths| (self.step as i64) < lengths[row])

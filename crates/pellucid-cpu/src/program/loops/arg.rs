@@ -111,7 +111,7 @@ fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]
     (extremum, is_nan(nan))
 }
 
-/// Returns whether `v` is NaN: only a NaN differs from itself.
+/// Returns true if `v` is NaN: only a NaN differs from itself.
 #[inline(always)]
 #[allow(clippy::eq_op)]
 fn is_nan<T: PartialOrd>(v: T) -> bool {

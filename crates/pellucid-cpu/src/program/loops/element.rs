@@ -61,13 +61,13 @@ pub(crate) unsafe fn output_slice<'a, T: LoopElement>(p: *mut u8, n: usize) -> &
     unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }
 }
 
-/// Returns whether two byte ranges, each an address and a length, have no byte in common.
+/// Returns true if two byte ranges, each an address and a length, have no byte in common.
 #[inline(always)]
 pub(crate) fn are_apart((a, m): (*const u8, usize), (b, n): (*const u8, usize)) -> bool {
     m == 0 || n == 0 || a.addr() + m <= b.addr() || b.addr() + n <= a.addr()
 }
 
-/// Returns whether a loop over `n` elements may write to `dst` and read `source`, each an address and an element size.
+/// Returns true if a loop over `n` elements may write to `dst` and read `source`, each an address and an element size.
 ///
 /// The two ranges must not overlap, or must be equal, element sizes included. Size 0 stands for a uniform operand: one
 /// value, which the loop reads before it writes any result.

@@ -1,4 +1,4 @@
-//! Runs a loop over whole vectors on any count of elements, and in place.
+//! Runs a loop over full vectors on any count of elements, and in place.
 
 use super::element::can_overwrite;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ pub(crate) const UNROLLED_LEN: usize = 64;
 /// only to this number, because padding is most of their cost.
 pub(crate) const VECTOR_LEN: usize = 16;
 
-/// The number of elements that are copied to a buffer at once when an operand is overwritten in place.
+/// The number of elements that are copied to a buffer together when an operand is overwritten in place.
 const COPY_LEN: usize = 256;
 
 /// Scratch memory for [`COPY_LEN`] elements of any type.

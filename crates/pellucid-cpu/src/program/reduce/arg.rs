@@ -78,7 +78,7 @@ impl ArgReduction {
         }
     }
 
-    /// Returns whether value `a` beats the earlier value `b`: it is better, or it is the first NaN.
+    /// Returns true if value `a` beats the earlier value `b`: it is better, or it is the first NaN.
     fn beats(&self, a: u64, b: u64) -> bool {
         match self.compute {
             Compute::F32 => beats(f32::from_ne_bytes(low_bytes(a)), f32::from_ne_bytes(low_bytes(b)), self.largest),
@@ -126,7 +126,7 @@ fn low_bytes(word: u64) -> [u8; 4] {
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
-/// Returns whether `a` beats the earlier `b`: it is better, or it is a NaN (which differs from itself) and `b` is not.
+/// Returns true if `a` beats the earlier `b`: it is better, or it is a NaN (which differs from itself) and `b` is not.
 #[inline(always)]
 #[allow(clippy::eq_op)]
 fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {

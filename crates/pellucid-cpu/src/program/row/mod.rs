@@ -139,7 +139,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     Ok(())
 }
 
-/// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
+/// Returns true if input `k` must be copied to a buffer: an output with the same memory is written before the last read
 /// of `k`.
 fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
     let slot = k as u16;
@@ -309,7 +309,7 @@ impl RowExecution<'_> {
         (at, raw)
     }
 
-    /// Returns whether the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
+    /// Returns true if the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
     fn keeps_row(&self, slot: usize) -> bool {
         self.schedule.crosses[slot] && slot >= self.program.inputs.len()
             || self.staged.get(slot).copied().unwrap_or(false)
@@ -320,7 +320,7 @@ impl RowExecution<'_> {
         (0..self.program.inputs.len()).chain(self.program.outputs.iter().map(|o| o.slot as usize))
     }
 
-    /// Returns whether every row can be read and written directly in the memory of the operands.
+    /// Returns true if every row can be read and written directly in the memory of the operands.
     fn can_work_in_place(&self) -> bool {
         let used = |k: usize| {
             let input = &self.program.inputs[k];

@@ -17,7 +17,7 @@ use std::ops::Range;
 /// The maximal number of rows that are screened at a time.
 pub(super) const MAX_SCREENED_ROWS: usize = 256;
 
-/// Returns whether rows can be screened: some phase has a guard, and all others compute values per row only.
+/// Returns true if rows can be screened: some phase has a guard, and all others compute values per row only.
 pub(super) fn can_screen(program: &PreparedProgram, schedule: &KernelSchedule) -> bool {
     let is_per_row = |p: &Phase| {
         let head = &schedule.instrs[p.head.clone()];

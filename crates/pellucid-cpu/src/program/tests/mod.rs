@@ -156,7 +156,7 @@ impl TestArray {
     }
 }
 
-/// Asserts that all elements have equal bits, or are both NaN.
+/// Asserts that all elements are bitwise equal or both NaN.
 #[track_caller]
 fn assert_same(got: &[u64], expected: &[u64], dtype: DType, context: &str) {
     assert_eq!(got.len(), expected.len(), "{context}");

@@ -243,7 +243,7 @@ pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
     /// Whether a parameter may require a gradient although the optimizer does not update it, as in a GAN. By default
-    /// such a parameter is an error.
+    /// such a parameter is rejected.
     pub allow_untrained_parameters: bool,
 }
 

@@ -63,7 +63,7 @@ impl Schedule for SequentialLr {
     }
 }
 
-/// Several schedules at once: each changes the rate that the previous ones returned.
+/// Several schedules combined: each changes the rate that the previous ones returned.
 pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 
 impl ChainedScheduler {

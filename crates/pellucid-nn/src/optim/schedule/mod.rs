@@ -90,8 +90,7 @@ pub trait Schedule: Send + Sync {
     /// Checks the schedule's options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option outside of its documented
-    /// range.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option outside its documented range.
     fn check(&self) -> Result<()> {
         Ok(())
     }

@@ -32,7 +32,7 @@ impl<S: Schedule> Scheduler<S> {
     /// Creates a scheduler and sets the rates of epoch 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the
+    /// [`Error::InvalidArgument`] for an option of the schedule outside its range ([`Schedule::check`]), if the
     /// schedule changes the momentum but the optimizer has none, and for an initial rate that is negative or not
     /// finite.
     #[panicking_form]
@@ -93,7 +93,7 @@ impl<S: Schedule> Scheduler<S> {
         self.advance_to(epoch, optimizer, |schedule, at| schedule.next(at))
     }
 
-    /// Moves to any epoch, by the closed form if there is one, else by [`Schedule::next`].
+    /// Moves to any epoch, by the closed form if there is one, otherwise by [`Schedule::next`].
     ///
     /// # Errors
     /// The errors of [`Scheduler::try_step`].
@@ -157,13 +157,13 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if it is from
-    /// one with another type of schedule, the epoch is not a whole number, or a rate is negative or not finite. On
-    /// error nothing is changed.
+    /// one with another type of schedule, the epoch is not an integer, or a rate is negative or not finite. On error
+    /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare(state)?.commit()
     }
 
-    /// Moves to an epoch; if a rate is an error, nothing is changed.
+    /// Moves to an epoch; if a rate is invalid, nothing is changed.
     fn advance_to(
         &mut self,
         epoch: usize,
@@ -229,7 +229,7 @@ fn is_rate(lr: f64) -> bool {
     lr.is_finite() && lr >= 0.0
 }
 
-/// Returns 0 for a rate that is below 0 by the rounding errors of a schedule, else the rate.
+/// Returns 0 for a rate that is below 0 by the rounding errors of a schedule, otherwise the rate.
 fn without_rounding_error(lr: f64, base: f64) -> f64 {
     const RELATIVE_ERROR: f64 = 1e-9;
     if lr < 0.0 && lr >= -RELATIVE_ERROR * base { 0.0 } else { lr }

@@ -78,7 +78,7 @@ pub fn exp_fast<S: Single>(x: S) -> S {
 /// Returns eˣ with an error of at most 1 ULP.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Outside of these limits the result is 0 or ∞. The comparisons keep a NaN.
+    // Outside these limits the result is 0 or ∞. The comparisons keep a NaN.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
     // With 254 = 2 · 127 added, both halves of n contain the bias of the exponent.
@@ -118,7 +118,7 @@ fn exp2_reduced(r: f32) -> f32 {
 /// Returns a·2ᵇ, even if 2ᵇ overflows or underflows.
 #[inline(always)]
 pub fn ldexp(a: f32, b: f32) -> f32 {
-    // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.
+    // Outside these limits the result is 0, ∞ or a. The comparisons keep a NaN.
     let b = if b < -300.0 { -300.0 } else { b };
     let b = if b > 300.0 { 300.0 } else { b };
     let (nf, n) = nearest(b);

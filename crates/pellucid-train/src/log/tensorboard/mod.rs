@@ -21,7 +21,7 @@ const OP: &str = "tensorboard";
 /// Writes numbers, histograms, images, texts and hyperparameters to an event file, which TensorBoard displays:
 /// `tensorboard --logdir runs`.
 ///
-/// A directory is a run. Each event is written at once, without a buffer, so TensorBoard shows it while the program
+/// A directory is a run. Each event is written immediately, without a buffer, so TensorBoard shows it while the program
 /// runs. Numbers are stored as `f32`, as by PyTorch's `SummaryWriter`.
 ///
 /// ```

@@ -53,12 +53,12 @@ const LOG_SUMS: usize = 5;
 const VALUE_STEP: usize = 16;
 
 impl PassKind {
-    /// Returns whether the rows are queries.
+    /// Returns true if the rows are queries.
     fn has_query_rows(self) -> bool {
         matches!(self, PassKind::Output | PassKind::QueryGradient)
     }
 
-    /// Returns whether the weights are the gradients of the scores.
+    /// Returns true if the weights are the gradients of the scores.
     fn has_gradient_weights(self) -> bool {
         matches!(self, PassKind::QueryGradient | PassKind::KeyGradient)
     }

@@ -103,7 +103,7 @@ impl WgslTranslator<'_> {
         result
     }
 
-    /// Returns whether the library has a function for sums of two `f32` in place of the text of `f64`, which uses the
+    /// Returns true if the library has a function for sums of two `f32` in place of the text of `f64`, which uses the
     /// bits of a number.
     fn has_own_function(&self, name: &str) -> bool {
         self.module == SourceModule::TwoFloats && LIBRARY.contains_key(&*format!("t_{name}"))

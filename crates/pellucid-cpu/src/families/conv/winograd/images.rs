@@ -51,10 +51,10 @@ impl<T> ChannelsLastImages<T> {
     }
 }
 
-/// The number of pixels that are transposed at once: one cache line of the source.
+/// The number of pixels that are transposed together: one cache line of the source.
 const TRANSPOSED_POSITIONS: usize = 16;
-/// The number of channels that are transposed back at once. Their destination rows can be a power of two apart and then
-/// share cache sets, so the number is small.
+/// The number of channels that are transposed back together. Their destination rows can be a power of two apart and
+/// then share cache sets, so the number is small.
 const TRANSPOSED_CHANNELS: usize = 8;
 
 impl<T: Element> Images<T> {

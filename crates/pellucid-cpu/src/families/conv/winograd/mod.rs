@@ -84,7 +84,7 @@ const STRIP_TILES: usize = 84;
 /// The number of multiply-adds that take as long as moving one element.
 const MOVE_COST: usize = MIN_TASK_WORK / (GRAIN / 4);
 
-/// The number of tiles over which a sum over tiles is accumulated at once.
+/// The number of tiles over which a sum over tiles is accumulated together.
 const DEPTH_TILES: usize = 128;
 
 /// The smallest number of channels and of outputs for which Winograd is faster than direct products.
@@ -97,7 +97,7 @@ const MIN_TILES: usize = 16;
 /// transform of the weights.
 const MAX_PAIRS_PER_TILE: usize = 4096;
 
-/// Returns whether Winograd is applicable and faster than direct products. The answer depends on the shapes and the
+/// Returns true if Winograd is applicable and faster than direct products. The answer depends on the shapes and the
 /// dtype alone.
 pub(super) fn is_applicable<T: Element>(problem: &ConvProblem) -> bool {
     let ConvProblem { window, images, x, y, .. } = problem;

@@ -270,7 +270,7 @@ impl ArrayText {
         shader.define(format!("{} + {}", row.offset, column.offset))
     }
 
-    /// Adds the lines that assign an element to `target`, or 0 if the element is outside of the array.
+    /// Adds the lines that assign an element to `target`, or 0 if the element is outside the array.
     pub(crate) fn load_element(
         &self,
         shader: &mut ShaderBuilder,
@@ -294,7 +294,7 @@ impl ArrayText {
         shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
     }
 
-    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside of the array. The
+    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside the array. The
     /// array has a [`QuadAxis`].
     fn load_quad(
         &self,
@@ -330,7 +330,7 @@ pub(crate) enum FactorSide {
 }
 
 impl FactorSide {
-    /// Returns whether aligned groups of four elements along k are contiguous in memory.
+    /// Returns true if aligned groups of four elements along k are contiguous in memory.
     pub(crate) fn has_quads_along_k(self, quads: Option<QuadAxis>) -> bool {
         matches!((self, quads), (FactorSide::Left, Some(QuadAxis::Column)) | (FactorSide::Right, Some(QuadAxis::Row)))
     }

@@ -29,7 +29,7 @@ pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Co
     shader.globals.push_str(&declaration);
 }
 
-/// Returns whether a value has one word.
+/// Returns true if a value has one word.
 pub(crate) fn is_narrow(compute: Compute) -> bool {
     matches!(compute, Compute::F32 | Compute::I32)
 }
@@ -182,7 +182,7 @@ impl WorkgroupTile {
         4 * self.grid[1] * self.quads[1]
     }
 
-    /// Returns whether the sums are separate variables. Arithmetic in two words is long, so it is in a loop instead.
+    /// Returns true if the sums are separate variables. Arithmetic in two words is long, so it is in a loop instead.
     fn is_unrolled(&self) -> bool {
         is_narrow(self.compute)
     }
