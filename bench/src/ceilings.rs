@@ -148,7 +148,7 @@ fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     (4, portable)
 }
 
-/// Executes the multiply-adds with four lanes, which compilers vectorise, as a multiplication and an addition.
+/// Executes the multiply-adds with four lanes, which compilers vectorize, as a multiplication and an addition.
 fn portable(a: f32, b: f32) -> f32 {
     let mut sums = [[b; 4]; CHAINS];
     for _ in 0..ROUNDS {

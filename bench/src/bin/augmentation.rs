@@ -1,4 +1,4 @@
-//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3
+//! The augmentation of small images: crops with padding, flips, colour jitter, and normalized tensors of 32×32×3
 //! pixels.
 //!
 //! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second,
@@ -42,5 +42,5 @@ fn main() -> Result<()> {
     // A loader with the thread of the caller: its samples have random numbers of their own.
     let options = LoaderOptions { batch_size: 64, shuffle: true, ..Default::default() };
     let mut each = DataLoader::with_collate(samples, options, Ok);
-    measure("crop, flip, colour jitter, tensor, normalise", || each.epoch().try_for_each(|batch| batch.map(drop)))
+    measure("crop, flip, colour jitter, tensor, normalize", || each.epoch().try_for_each(|batch| batch.map(drop)))
 }

@@ -10,7 +10,7 @@
 //! | `backend` | [`Cpu`]: checks the views of a kernel and runs it |
 //! | `sequence` | a plan prepared for repeated launches |
 //! | `operand` | `Operand`: a view converted to an address, a layout and a dtype, with bounds checks |
-//! | `dense` | `DenseArray`: an operand as a row-major array of one dtype |
+//! | `dense` | `DenseArray`: an operand as a row-major array with a single dtype |
 //! | `family` | the trait `CpuFamily`, the interface of a kernel family |
 //! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |

@@ -344,12 +344,12 @@ impl<D: Dataset> Subset<D> {
         Ok(Subset { dataset, indices })
     }
 
-    /// Returns the index in the whole data set of each sample.
+    /// Returns the index in the entire data set of each sample.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// Returns the whole data set.
+    /// Returns the entire data set.
     pub fn dataset(&self) -> &D {
         &self.dataset
     }
@@ -437,7 +437,7 @@ pub trait SplitLength: Copy {
     /// Returns the numbers of samples of parts of a data set of `samples` samples.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the parts do not sum up to the whole.
+    /// [`Error::InvalidArgument`] if the sizes of the parts do not sum up to the size of the data set.
     fn counts(parts: &[Self], samples: usize) -> Result<Vec<usize>>;
 }
 
@@ -479,7 +479,7 @@ impl SplitLength for f64 {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the sizes do not sum up to the whole data set; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] if the sizes do not sum up to the entire data set; [`Error::OutOfMemory`].
 pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
     dataset: D,
     sizes: [S; N],

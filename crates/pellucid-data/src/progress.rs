@@ -215,7 +215,7 @@ macro_rules! positioned_loader {
             }
 
             /// Continues at a snapshot, including its seed. The next call of `epoch` returns the rest of the saved
-            /// epoch: with bitwise equal batches. An existing iterator is unchanged, and no longer changes the
+            /// epoch, with bitwise equal batches. An existing iterator is unchanged, and no longer changes the
             /// position.
             ///
             /// # Errors

@@ -32,7 +32,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
 
     let (docs, others): (Vec<&Attribute>, Vec<&Attribute>) = attrs.iter().partition(|a| a.path().is_ident("doc"));
     let errors = docs.iter().position(|a| text(a).is_some_and(|t| t.trim() == "# Errors"));
-    let errors = errors.ok_or_else(|| Error::new(sig.span(), "the documentation needs a section `# Errors`"))?;
+    let errors = errors.ok_or_else(|| Error::new(sig.span(), "the documentation must have a section `# Errors`"))?;
     let (docs, errors) = docs.split_at(errors);
     let aliases = docs.iter().chain(errors).filter(|a| text(a).is_none());
     let (docs, errors) = (docs.iter().filter(|a| text(a).is_some()), errors.iter().filter(|a| text(a).is_some()));

@@ -54,8 +54,8 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Draws samples `[shape.., batch.., event..]` that are differentiable with respect to the parameters
-    /// (the reparametrisation trick; Kingma & Welling 2014).
+    /// Draws samples `[shape.., batch.., event..]` that are differentiable with respect to the parameters (the
+    /// reparametrization trick; Kingma & Welling 2014).
     ///
     /// # Errors
     /// [`Error::NoGradient`] if the samples of the family are not differentiable; [`Error::OutOfMemory`].

@@ -25,7 +25,7 @@ pub struct Kernels<T: 'static> {
     pub(crate) lanes: usize,
     /// `tiles[v - 1][r - 1]` multiplies a register tile of `r` rows and `v` vectors.
     pub(crate) tiles: [&'static [TileKernel<T>]; 2],
-    /// `whole_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads whole vectors of B.
+    /// `whole_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads full vectors of B.
     pub(crate) whole_tiles: &'static [TileKernel<T>],
     /// Packs panels from a source in which the elements of one row of a panel are contiguous.
     pub(crate) copy_panels: unsafe fn(&PackPanels<T>),

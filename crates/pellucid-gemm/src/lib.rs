@@ -183,7 +183,7 @@ pub unsafe fn gemm<T: Element>(shape: &Gemm, operands: &GemmOperands<'_, T>, thr
     unsafe { gemm_batched(shape, &[Offsets::default()], operands, threads) }
 }
 
-/// Computes a batch of products of one shape: the i-th at the offsets `batch[i]` from the pointers.
+/// Computes a batch of products with the same shape: the i-th at the offsets `batch[i]` from the pointers.
 ///
 /// # Safety
 ///

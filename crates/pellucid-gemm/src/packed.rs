@@ -76,7 +76,7 @@ impl<T: Element> PackedPanels<T> {
                 let to = panels.panel_ptr(first, block.start);
                 let range = PanelRange::new(first..lanes.end.min(first + width), block);
                 // SAFETY: the panel contract. *Range* and *Isa* are clauses of this function. *Width* holds because the
-                // width is two vectors. *Target* follows from *Memory*, because `len` counts whole panels.
+                // width is two vectors. *Target* follows from *Memory*, because `len` counts full panels.
                 unsafe { from.pack(kernels, range, width, to) }
             }
         }
@@ -129,7 +129,7 @@ impl<T> Deref for OwnedPanels<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialised, and
+// SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialized, and
 // its *Memory* clause keeps them valid. `in_rows` is false, so `pack_rows` is not supported.
 unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {

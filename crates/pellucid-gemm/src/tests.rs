@@ -166,7 +166,7 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
 }
 
 /// Products whose C is transposed: more rows than are transposed at a time, one and several blocks of the depth, and
-/// panels of B that are packed as a whole or, if they are too large, once per block.
+/// panels of B that are packed entirely or, if they are too large, once per block.
 const TRANSPOSED_SHAPES: [(usize, usize, usize); 6] =
     [(112, 40, 60), (113, 33, 300), (250, 97, 273), (33, 229, 545), (400, 130, 300), (128, 1030, 1025)];
 
@@ -248,7 +248,7 @@ fn threads_do_not_change_a_bit() {
         let (a, b) = (random_values(m * k, 4), random_values(k * n, 5));
         let want = bits(&reference_product(shape, &a, &b));
         for threads in [1, 2, 8] {
-            // The last two products are computed as transposes, for which a part of B is packed as a whole.
+            // The last two products are computed as transposes, for which a part of B is packed entirely.
             use MatrixLayout::{ColumnMajor, RowMajor};
             for layouts in [
                 [RowMajor; 3],

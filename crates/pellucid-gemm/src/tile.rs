@@ -14,7 +14,7 @@ use pellucid_simd::vector::{Vector, prefetch};
 /// # Tile contract
 ///
 /// - *Reads*: `a` is valid for reads of `rows × depth` elements at its strides. `b` is valid for reads of `depth ×
-///   cols` elements, or of `depth` rows of N whole vectors if the kernel loads whole vectors.
+///   cols` elements, or of `depth` rows of N full vectors if the kernel loads full vectors.
 /// - *Writes*: `c` is valid for reads and writes of `rows × cols` elements, no other thread accesses them, and they
 ///   overlap neither A nor B.
 /// - *Width*: `cols` columns need exactly the N vectors of the kernel: `(N - 1) · LANES < cols ≤ N · LANES`.
@@ -42,7 +42,7 @@ pub(crate) struct RegisterTile<T> {
 }
 
 impl<T> RegisterTile<T> {
-    /// Computes the tile with `R` rows and `N` vectors. If `WHOLE`, rows of B are loaded as whole vectors.
+    /// Computes the tile with `R` rows and `N` vectors. If `WHOLE`, rows of B are loaded as full vectors.
     ///
     /// Each element is one chain `s ← fma(a, b, s)` in ascending order of k, which starts at zero. The result is
     /// `c ← c + s` if the product is added to C, and `c ← s` otherwise.
@@ -52,7 +52,7 @@ impl<T> RegisterTile<T> {
     ///
     /// # Safety
     ///
-    /// - The tile contract of [`RegisterTile`] holds for R rows and N vectors, with whole rows of B if `WHOLE`.
+    /// - The tile contract of [`RegisterTile`] holds for R rows and N vectors, with entire rows of B if `WHOLE`.
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize, const N: usize, const WHOLE: bool>(&self) {
@@ -60,7 +60,7 @@ impl<T> RegisterTile<T> {
         let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, c, c_row_stride, cols, accumulate } =
             self;
         // SAFETY: every access is to a row below R and a column below `cols`, because the last vector is accessed under
-        // the mask of its valid columns, or to whole vectors of B if `WHOLE`. *Reads* and *Writes* of the tile contract
+        // the mask of its valid columns, or to full vectors of B if `WHOLE`. *Reads* and *Writes* of the tile contract
         // cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the contract of
         // `Vector`.
         unsafe {
@@ -151,9 +151,9 @@ fn row_offsets(stride: isize) -> [isize; ROWS_PER_POINTER] {
     [0, stride, 2 * stride, three, 4 * stride, five, 2 * three]
 }
 
-/// Returns `pointer`, but hides from the optimiser how it was computed.
+/// Returns `pointer`, but hides from the optimizer how it was computed.
 ///
-/// Otherwise, the optimiser reduces the addresses of all rows to one chain of additions, which is as long as the chain
+/// Otherwise, the optimizer reduces the addresses of all rows to one chain of additions, which is as long as the chain
 /// of multiply-adds of a step.
 #[inline(always)]
 fn opaque<T>(pointer: *const T) -> *const T {

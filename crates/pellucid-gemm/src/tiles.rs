@@ -71,7 +71,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///
     /// - *C* and *Isa* of the product contract hold for the tile.
     /// - *Panels*: `a` is valid for reads of `rows` lanes and `b` of `cols` contiguous lanes, both over the length of
-    ///   `depth`. A padded `b` is valid for reads of whole panels. They do not overlap C.
+    ///   `depth`. A padded `b` is valid for reads of full panels. They do not overlap C.
     /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
     #[inline]
     pub(crate) unsafe fn compute_tile(
@@ -111,7 +111,7 @@ impl<T: Element> BlockedProduct<'_, T> {
             accumulate,
         };
         // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
-        // chosen by *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller guarantees
+        // chosen by *Size*. Kernels that load full vectors read a padded panel or a full tile. The caller guarantees
         // *Isa*. If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
         unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, tile, rows) } }
     }

@@ -17,14 +17,14 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     Some(format!("this is {what}, not a safetensors file; {help}"))
 }
 
-/// For state dicts and for whole models. PyTorch loads a whole model only without `weights_only`, and safetensors
-/// refuses tensors that share memory or are not contiguous.
+/// For state dicts and for entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
+/// rejects tensors that share memory or are not contiguous.
 const TORCH: &str = "this Python code writes its state dict as one: import torch, safetensors.torch; \
                      m = torch.load(path, map_location='cpu', weights_only=False); \
                      d = m.state_dict() if hasattr(m, 'state_dict') else m; \
                      safetensors.torch.save_file({k: v.clone(memory_format=torch.contiguous_format) for k, v in \
                      d.items()}, new_path) (weights_only=False runs code of the file: use True for a file from others, \
-                     which then must contain a state dict, not a whole model)";
+                     which then must contain a state dict, not an entire model)";
 const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) writes it as one";
 const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) writes its arrays as one";
 const ONNX: &str = "in Python, safetensors.numpy.save_file({t.name: onnx.numpy_helper.to_array(t) for t in \
@@ -154,13 +154,13 @@ mod tests {
             (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model"),
         ];
         for (bytes, what) in cases {
-            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} must be recognised"));
+            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} must be recognized"));
             assert!(found.starts_with(&format!("this is {what}")) && found.contains("not a safetensors"), "{found}");
         }
         for bytes in
             [&b""[..], b"\0", b"\x08\0\0\0\0\0\0\0{}      ", b"\xff\xfe\xfd\xfc", b"\x02\x03\x01\0abc", b"   \n"]
         {
-            assert_eq!(recognize(bytes), None, "{bytes:?} must not be recognised as a format");
+            assert_eq!(recognize(bytes), None, "{bytes:?} must not be recognized as a format");
         }
     }
 }

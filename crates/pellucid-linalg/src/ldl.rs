@@ -1,4 +1,4 @@
-//! The factorisation P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
+//! The factorization P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
 
 use crate::Matrix;
 
@@ -52,7 +52,7 @@ fn larger_candidate(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
 fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
     let n = a.rows();
-    // This threshold minimises the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
+    // This threshold minimizes the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
     let alpha = (1.0 + 17f64.sqrt()) / 8.0;
     let diagonal = a[(k, k)].abs();
     let (row, column_max) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger_candidate);

@@ -7,8 +7,8 @@
 //!   [`fuse_conv_bn`].
 //! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
-//! - [`loss`]: loss functions. [`init`]: initialisation of parameters.
-//! - [`optim`]: optimizers and learning rate schedules. [`graph`]: whole training steps, recorded once.
+//! - [`loss`]: loss functions. [`init`]: initialization of parameters.
+//! - [`optim`]: optimizers and learning rate schedules. [`graph`]: entire training steps, recorded once.
 //!
 //! All layers are written in tensor operations and contain no kernels. Values that change from step to step (learning
 //! rates, step counts, dropout masks) are tensors or drawn on the device, so a training step can be captured and
@@ -24,7 +24,7 @@
 //! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
 //! | `functional` | [`functional_call`]: a call with other tensors as parameters and buffers |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
-//! | [`init`] | initialisation of parameters |
+//! | [`init`] | initialization of parameters |
 //! | `input_dtype` | the check that inputs have the dtype of a layer's parameters |
 //! | `exports` | `exports!`: lists of public types that tests compare with their rows |
 //! | `layer` | the trait [`Layer`] |
@@ -33,7 +33,7 @@
 //! | [`loss`] | loss functions |
 //! | `module` | the trait [`Module`] |
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
-//! | `option_range` | checks of numeric options, whose errors name a usual value |
+//! | `option_range` | checks of numeric options, whose errors name an example value |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | [`prune`] | masks of weights, by magnitude or at random |

@@ -133,13 +133,13 @@ impl<'a> StateLoad<'a> {
 /// Returns a count of a state dict, a tensor of one element.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the value is not a whole number of at most 2⁵³.
+/// [`Error::InvalidArgument`] if the value is not an integer number of at most 2⁵³.
 pub(crate) fn whole_number(op: &'static str, state: &StateDict, name: &str) -> Result<usize> {
     let value = state[name].try_item::<f64>()?;
     if (0.0..=(1u64 << 53) as f64).contains(&value) && value.fract() == 0.0 {
         return Ok(value as usize);
     }
-    Err(Error::invalid(op, format!("{name} must be a whole number from 0 to 2^53, got {value}")))
+    Err(Error::invalid(op, format!("{name} must be an integer from 0 to 2^53, got {value}")))
 }
 
 /// The names that only a module or only a state dict has.

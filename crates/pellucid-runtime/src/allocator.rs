@@ -4,7 +4,7 @@
 //! most of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
 //!
 //! Sizes are rounded up to *size classes*, eight per power of two. Any free block of a class serves any request of that
-//! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is resident, too.)
+//! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is also resident.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
 //! read-modify-write. Free blocks of larger classes, and blocks that overflow a thread cache, are kept in shared free
@@ -224,7 +224,7 @@ impl Drop for ThreadAllocator {
     }
 }
 
-/// Allocates an uninitialised block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
+/// Allocates an uninitialized block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
 ///
 /// The caller returns the block with [`release`] and the same `bytes`.
 ///

@@ -29,7 +29,7 @@ pub(crate) const fn padded(bytes: usize) -> usize {
     bytes.saturating_add(2 * GUARD)
 }
 
-/// Writes the guards around the `bytes` bytes from `start` on, and fills these bytes with NaNs.
+/// Writes the guards around the `bytes` bytes starting at `start`, and fills these bytes with NaNs.
 ///
 /// # Safety
 /// - *Extent*: the bytes and [`GUARD`] bytes on each side of them are valid for writes.
@@ -47,7 +47,7 @@ pub(crate) unsafe fn write(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Checks the guards around the `bytes` bytes from `start` on.
+/// Checks the guards around the `bytes` bytes starting at `start`.
 ///
 /// # Panics
 /// Panics if a guard byte has changed: a kernel wrote outside the block.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
     if GUARD == 0 {
         return;
     }
-    // SAFETY: the caller guarantees *written*, so both guards are initialised and still valid for reads.
+    // SAFETY: the caller guarantees *written*, so both guards are initialized and still valid for reads.
     let (before, after) = unsafe {
         (std::slice::from_raw_parts(start.sub(GUARD), GUARD), std::slice::from_raw_parts(start.add(bytes), GUARD))
     };

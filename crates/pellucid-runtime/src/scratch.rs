@@ -134,7 +134,7 @@ impl Drop for ScratchFrame {
 
 /// Runs `f` with a pointer to scratch memory for at least `count` values.
 ///
-/// The memory is uninitialised, aligned to 64 bytes, and not used by any other code until `f` returns.
+/// The memory is uninitialized, aligned to 64 bytes, and not used by any other code until `f` returns.
 ///
 /// # Panics
 /// Panics if the size overflows the address space and, in builds with debug assertions, if `f` writes outside the

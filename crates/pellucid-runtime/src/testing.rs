@@ -36,7 +36,7 @@ impl<T: bytemuck::Pod> Deref for Guarded<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::of` has initialised, and every bit
+        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::of` has initialized, and every bit
         // pattern is a valid `T: Pod`.
         unsafe { std::slice::from_raw_parts(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
     }
@@ -44,9 +44,8 @@ impl<T: bytemuck::Pod> Deref for Guarded<T> {
 
 impl<T: bytemuck::Pod> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::of` has initialised, and every bit
-        // pattern is a valid `T: Pod`.
-        // The slice borrows the buffer exclusively.
+        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::of` has initialized, and every bit
+        // pattern is a valid `T: Pod`. The slice borrows the buffer exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
     }
 }

@@ -97,7 +97,7 @@ impl ShaderCompiler {
     /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
     ///
     /// # Errors
-    /// If the graphics API refuses the shader, or with the feature `check-translations` another graphics API would.
+    /// If the graphics API rejects the shader, or with the feature `check-translations` another graphics API would.
     pub(crate) fn compile(
         &self,
         graphics: &GraphicsDevice,

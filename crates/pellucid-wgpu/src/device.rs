@@ -43,7 +43,7 @@ impl GraphicsDevice {
     /// Opens a device on `adapter`.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if the adapter refuses a device.
+    /// [`Error::DeviceUnavailable`] if the adapter cannot create a device.
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<GraphicsDevice> {
         let (required_features, required_limits) = (adapter.features() & OPTIONAL_FEATURES, adapter.limits());
         let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
@@ -118,7 +118,7 @@ impl GraphicsDevice {
         match first {
             None => self.check_failure().map(|()| result),
             Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::out_of_memory(usize::MAX)),
-            Some(error) => Err(Error::invalid(op, format!("the device {} refused a command: {error}", self.name))),
+            Some(error) => Err(Error::invalid(op, format!("the device {} rejected a command: {error}", self.name))),
         }
     }
 

@@ -62,7 +62,7 @@ impl WgpuDriver {
     /// Opens the device with this index.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if there is no adapter or the adapter refuses a device.
+    /// [`Error::DeviceUnavailable`] if there is no adapter or the adapter cannot create a device.
     pub fn open_device(&self, index: usize) -> Result<Wgpu> {
         let gpu = self.open_gpu(index)?;
         gpu.probe()?;

@@ -49,7 +49,7 @@ fn main() -> Result<()> {
 
     let accuracy = history.last("validation_accuracy").expect("the metric must be in the history");
     println!("result: accuracy {accuracy:.3} on images that were not trained on");
-    assert!(accuracy > 0.9, "most of the shapes must be recognised");
+    assert!(accuracy > 0.9, "most of the shapes must be recognized");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! A first program: a convolutional network learns to recognise handwritten digits.
+//! A first program: a convolutional network learns to recognize handwritten digits.
 //!
 //! ```text
 //! cargo run --release --example mnist -- --epochs 8 --seed 0 --device cpu

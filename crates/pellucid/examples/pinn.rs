@@ -7,7 +7,7 @@
 //!
 //! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π. The conditions are u(0, x) =
 //! −sin πx and u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of
-//! the network by its inputs, so its gradient contains derivatives of derivatives. The whole step is captured once.
+//! the network by its inputs, so its gradient contains derivatives of derivatives. The entire step is captured once.
 //!
 //! Result, on an AMD EPYC with 2 cores: a relative L2 error of 4.8·10⁻³, after 129 s (82 CPU seconds).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Minimises the mean square of the residual at random points, which every step draws anew.
+/// Minimizes the mean square of the residual at random points, which every step draws anew.
 fn train(network: &Sequential, steps: usize, points: usize) -> Result<()> {
     let lr = 3e-3;
     let adam = Adam::new(network.parameters(), AdamOptions { lr, ..Default::default() });

@@ -149,7 +149,7 @@ fn files_of_other_formats_are_recognised() {
     let zip = [b"PK\x03\x04".as_slice(), &[0; 26], b"archive/data.pkl", &[0; 100]].concat();
     for (bytes, what, way) in [
         (zip.as_slice(), "PyTorch", "save_file"),
-        // Whole models, which PyTorch does not load with `weights_only=True`.
+        // Entire models, which PyTorch does not load with `weights_only=True`.
         (zip.as_slice(), "weights_only=False", "m.state_dict() if hasattr(m, 'state_dict') else m"),
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", "torch.load"),
         (b"\x93NUMPY\x01\0v\0{'descr': '<f4'}", "NumPy", "numpy.load"),

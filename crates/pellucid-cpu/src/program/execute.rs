@@ -7,7 +7,7 @@ use crate::program::loops::{FusedOperands, LANES, ROWS};
 use crate::program::slot::{Granularity, ValueSlot};
 use std::mem::MaybeUninit;
 
-/// The extent of a tile: several whole rows, or a segment of one row.
+/// The extent of a tile: several entire rows, or a segment of one row.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent<'a> {
     /// The number of rows.
@@ -22,7 +22,7 @@ pub(crate) struct Extent<'a> {
     /// are written with non-temporal stores.
     pub(crate) stream: bool,
     /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
-    /// Chains can do so only if the tile consists of whole rows that are no longer than a chunk.
+    /// Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
     pub(crate) folds: &'a [RowReduction],
 }
 

@@ -64,8 +64,8 @@ fn longest_chain(
     ops
 }
 
-/// Marks the instructions from `start` on as a fused loop, if that is faster than one by one. `can_sum` states whether
-/// the loop may accumulate a sum of its phase.
+/// Marks the instructions starting at `start` as a fused loop, if that is faster than one by one. `can_sum` states
+/// whether the loop may accumulate a sum of its phase.
 fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[FusedOp], can_sum: bool) {
     let last = ops.len().checked_sub(1).map(|k| schedule.instrs[start + k].into);
     let reduction = last.filter(|_| can_sum).and_then(|last| fused_reduction(schedule, phase, start, last));

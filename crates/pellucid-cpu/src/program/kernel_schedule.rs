@@ -184,7 +184,7 @@ pub(crate) struct KernelSchedule {
     pub(crate) buffer_offset: Vec<usize>,
     /// The size of all buffers together, in bytes per element of the tile.
     pub(crate) buffer_width: usize,
-    /// For every slot: true if a later phase reads the value. Its buffer must then hold a whole row.
+    /// For every slot: true if a later phase reads the value. Its buffer must then hold an entire row.
     pub(crate) crosses: Vec<bool>,
     /// For every slot: true if the slot is an output that ends a fused chain and that no instruction reads. The chain
     /// can write such an output with non-temporal stores.

@@ -1,6 +1,6 @@
 //! Scheduling: the instructions of a lowered program, in execution order, for operands of given granularities.
 //!
-//! Every value has a [`Granularity`]: one value for the whole run (or segment), one for each row, or one for each
+//! Every value has a [`Granularity`]: one value for the entire run (or segment), one for each row, or one for each
 //! element. An instruction runs at the finest granularity among its operands, so uniform subexpressions are computed
 //! once. If an instruction combines a tile with a single value, the schedule selects the form of its loop that
 //! broadcasts the value.
@@ -424,7 +424,7 @@ impl KernelSchedule {
             |s: usize| s < own && self.granularity[s] == Granularity::PerElement && last_phase[s] > self.phase[s];
         self.crosses = (0..slots).map(crosses).collect();
         self.buffer_offset = vec![0; slots];
-        // Inputs and broadcast values are live for the whole run.
+        // Inputs and broadcast values are live for the entire run.
         let is_tile = |s: &usize| self.granularity[*s] == Granularity::PerElement;
         for s in (0..program.inputs.len()).chain(own..slots).filter(is_tile) {
             self.buffer_offset[s] = self.buffer_width;

@@ -135,7 +135,7 @@ impl Image {
     }
 
     fn write_png(&self, mut target: impl Write) -> std::result::Result<(), png::EncodingError> {
-        // A length beyond `u32` is refused by the encoder, as is the largest `u32`.
+        // A length beyond `u32` is rejected by the encoder, as is the largest `u32`.
         let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let mut encoder = png::Encoder::new(&mut target, len(self.width()), len(self.height()));
         encoder.set_depth(png::BitDepth::Eight);

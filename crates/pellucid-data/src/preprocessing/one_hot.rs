@@ -85,7 +85,7 @@ impl OneHotEncoder {
     }
 
     /// Stores the categories of these columns, and replaces earlier ones. The parts of a split have the categories of
-    /// the whole table.
+    /// the entire table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no column of a name, it has floats, or a value is missing.

@@ -288,7 +288,7 @@ impl MinMaxScaler {
         MinMaxScaler { statistics: FittedStatistics::new("min_max_scaler", names), range: (0.0, 1.0) }
     }
 
-    /// Sets the range of the scaled training values. [`fit`](Self::fit) refuses a range that is empty or not finite.
+    /// Sets the range of the scaled training values. [`fit`](Self::fit) rejects a range that is empty or not finite.
     #[must_use]
     pub fn feature_range(self, low: f64, high: f64) -> Self {
         MinMaxScaler { range: (low, high), ..self }

@@ -11,7 +11,7 @@ use std::path::Path;
 /// The largest number of bytes of a file: a larger one, such as a device, would fill the memory.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// The largest number of columns. A file with more has another delimiter or is no table.
+/// The largest number of columns. A file with more has another delimiter or is not a table.
 const MAX_COLUMNS: usize = 1 << 16;
 
 /// The options of [`Table::read_csv`].

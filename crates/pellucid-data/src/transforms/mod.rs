@@ -7,7 +7,7 @@
 //! | `flip` | [`RandomHorizontalFlip`], [`RandomVerticalFlip`] |
 //! | `affine` | [`RandomRotation`]; shears and translations |
 //! | `color` | [`ColorJitter`], [`Grayscale`] |
-//! | `tone` | the operations of automatic augmentation: equalisation, posterisation and others |
+//! | `tone` | the operations of automatic augmentation: equalization, posterisation and others |
 //! | `blur` | [`GaussianBlur`] |
 //! | `erase` | [`RandomErasing`] |
 //! | `policy` | [`RandAugment`], [`TrivialAugmentWide`], [`AutoAugment`] |
@@ -68,7 +68,7 @@ use crate::image::Image;
 use crate::random::with_rng;
 use pellucid_tensor::{Error, Result};
 
-/// A transform of an image. Closures and tuples of transforms are transforms, too.
+/// A transform of an image. Closures and tuples of transforms are also transforms.
 pub trait ImageTransform: Send + Sync {
     /// Returns the transformed image. Most transforms reuse its memory.
     ///

@@ -1,11 +1,11 @@
-//! From images to normalised tensors.
+//! From images to normalized tensors.
 
 use crate::image::{Image, byte_table};
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// Subtracts the mean of each channel and divides by its standard deviation. They are of values in [0, 1].
 ///
-/// [`to_tensor`](Normalize::to_tensor) converts an image and normalises it in one pass, with the values of
+/// [`to_tensor`](Normalize::to_tensor) converts an image and normalizes it in one pass, with the values of
 /// `normalize.apply_to(&image.to_tensor())`.
 ///
 /// ```
@@ -20,7 +20,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 pub struct Normalize {
     mean: Vec<f32>,
     std: Vec<f32>,
-    /// The normalised value of each byte, for each channel.
+    /// The normalized value of each byte, for each channel.
     tables: Box<[[f32; 256]; 4]>,
 }
 
@@ -28,7 +28,7 @@ const OP: &str = "normalize";
 
 impl Normalize {
     /// Creates a transform with the means and standard deviations of the channels. One of each is used for all
-    /// channels. [`to_tensor`](Normalize::to_tensor) refuses an image with other channels, and numbers that are not
+    /// channels. [`to_tensor`](Normalize::to_tensor) rejects an image with other channels, and numbers that are not
     /// finite.
     pub fn new(mean: &[f64], std: &[f64]) -> Normalize {
         let [mean, std] = [mean, std].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<f32>>());
@@ -64,7 +64,7 @@ impl Normalize {
         Ok(())
     }
 
-    /// Returns an image as a normalised `f32` tensor `[channels, height, width]`.
+    /// Returns an image as a normalized `f32` tensor `[channels, height, width]`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the numbers of channels differ; [`Error::OutOfMemory`].
@@ -73,7 +73,7 @@ impl Normalize {
         image.map_to_tensor(&self.tables)
     }
 
-    /// Returns a normalised tensor of images `[.., channels, height, width]`.
+    /// Returns a normalized tensor of images `[.., channels, height, width]`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the numbers of channels

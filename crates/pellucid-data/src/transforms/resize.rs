@@ -262,7 +262,7 @@ impl RandomResizedCrop {
     }
 }
 
-/// Draws the height and the width of a rectangle with a share of an area and a ratio of width and height, whose
+/// Draws the height and the width of a rectangle with a fraction of an area and a ratio of width and height, whose
 /// logarithm is uniform.
 pub(super) fn draw_rectangle(rng: &mut SplitMix64, area: f64, scale: (f64, f64), ratio: (f64, f64)) -> (usize, usize) {
     let area = area * rng.uniform_in(scale.0, scale.1);

@@ -58,7 +58,7 @@ pub fn autocontrast(image: Image) -> Image {
     })
 }
 
-/// Equalises the histogram of each channel.
+/// Equalizes the histogram of each channel.
 pub fn equalize(image: Image) -> Image {
     map_color_tables(image, |image, channel| {
         let counts = histogram(image, channel);

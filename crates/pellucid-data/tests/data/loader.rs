@@ -224,7 +224,7 @@ fn invalid_options_and_orders_are_errors() {
     let data = from_fn(2, |index| Ok(Tensor::zeros([index + 1], DType::F32)));
     let mut loader = DataLoader::new(data, LoaderOptions { batch_size: 2, ..Default::default() });
     let error = loader.epoch().next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("the samples of a batch must have one shape"), "{error}");
+    assert!(error.contains("the samples of a batch must have the same shape"), "{error}");
 }
 
 #[test]

@@ -81,8 +81,9 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
-    /// ..]` then, all of one length L. It is padded with zeros at its end to the smallest listed length of at least
-    /// L. Where the model's output has the length of the sequence on axis 1, only the first L elements are returned.
+    /// ..]` then, all of the same length L. It is padded with zeros at its end to the smallest listed length of at
+    /// least L. Where the model's output has the length of the sequence on axis 1, only the first L elements are
+    /// returned.
     ///
     /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
     /// false where the sequence is padded), recurrent layers and causal attention by their order.
@@ -216,7 +217,7 @@ struct ForwardPasses<'f> {
     sizes: Vec<usize>,
     /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
     lengths: Vec<usize>,
-    /// The inputs of the first batch that was not refused.
+    /// The inputs of the first batch that was not rejected.
     expected: Vec<ExpectedInput>,
     /// The recordings, for the tensors of the model in `state`.
     launcher: Launcher<'f>,
@@ -430,7 +431,7 @@ impl<'f> ForwardPasses<'f> {
         check_batch_dtype(INFERENCE, expected.dtype, name, x)
     }
 
-    /// Stores the inputs of the first batch that was not refused.
+    /// Stores the inputs of the first batch that was not rejected.
     fn accept(&mut self, x: &dyn BatchTensors) {
         if self.expected.is_empty() {
             x.each_tensor(&mut |name, x| {

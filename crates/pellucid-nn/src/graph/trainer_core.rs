@@ -122,7 +122,7 @@ impl<'f> TrainerCore<'f> {
             core.results = Some((outputs[0].clone(), outputs[1].clone()));
             Ok(())
         });
-        launched.inspect_err(|error| tracing::info!(%error, "refused a step"))
+        launched.inspect_err(|error| tracing::info!(%error, "rejected a step"))
     }
 
     /// Checks the step for a batch.
@@ -346,7 +346,7 @@ pub(super) fn check_target_shape(
     Ok(())
 }
 
-/// Returns an error for targets of the right shape and dtype with a value that the loss refuses.
+/// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
 pub(super) fn check_targets<'f>(loss: &(dyn StepLoss + 'f), logits: &Shape, y: &Tensor) -> Result<()> {
     // The launch needs the values in any case.
     if y.device().is_cpu() && !y.is_readable() {

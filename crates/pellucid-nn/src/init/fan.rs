@@ -1,8 +1,8 @@
-//! The fan of a weight and the gain of the nonlinearity after it, from which initialisation derives its scale.
+//! The fan of a weight and the gain of the nonlinearity after it, from which initialization derives its scale.
 
 use pellucid_tensor::{Error, Result, Shape};
 
-/// The side of a weight whose variance initialisation preserves.
+/// The side of a weight whose variance initialization preserves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fan {
     /// The number of inputs of each output: preserves variances in the forward pass.
@@ -46,7 +46,7 @@ pub enum Nonlinearity {
     Relu,
     /// Relu with this slope for negative values.
     LeakyRelu(f64),
-    /// The activation of self-normalising networks.
+    /// The activation of self-normalizing networks.
     Selu,
 }
 

@@ -1,4 +1,4 @@
-//! Initialisation of parameters.
+//! Initialization of parameters.
 //!
 //! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
 //! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Both have a

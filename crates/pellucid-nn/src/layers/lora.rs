@@ -160,7 +160,7 @@ impl<L: LoraTarget> Lora<L> {
     #[panicking_form]
     pub fn try_new(layer: L, rank: usize) -> Result<Lora<L>> {
         if rank == 0 {
-            return Err(Error::invalid("lora", "the rank must be at least 1; a usual value is 8"));
+            return Err(Error::invalid("lora", "the rank must be at least 1; for example 8"));
         }
         let weight = layer.adapted_weight();
         let parameters = init::in_dtype(weight.dtype(), || layer.low_rank_parameters(rank));

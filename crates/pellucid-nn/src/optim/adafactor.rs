@@ -29,7 +29,7 @@ options! {
         d: f64 = 1.0 => AT_LEAST_ONE;
         /// The weight decay λ.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

@@ -26,7 +26,7 @@ options! {
         weight_decay: f64 = 0.0 => NONNEGATIVE;
         /// Whether to use AMSGrad.
         amsgrad: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

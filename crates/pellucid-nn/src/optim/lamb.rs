@@ -10,7 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 /// m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,  r = m̂ / (√v̂ + ε) + λ·p  with m̂ = m / (1 − β₁ᵗ) and
 /// v̂ = v / (1 − β₂ᵗ),  p ← p − η·(‖p‖ / ‖r‖)·r.
 ///
-/// Norms are 2-norms of a whole parameter; the ratio is 1 if one of them is 0.
+/// Norms are 2-norms of an entire parameter; the ratio is 1 if one of them is 0.
 #[doc(alias = "LAMB")]
 pub type Lamb = super::RuleOptimizer<LambOptions>;
 
@@ -25,7 +25,7 @@ options! {
         eps: f64 = 1e-6 => NONNEGATIVE;
         /// The weight decay λ.
         weight_decay: f64 = 0.01 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

@@ -29,7 +29,7 @@ options! {
         history_size: usize = 100;
         /// Whether to search for the step length (strong Wolfe conditions).
         line_search: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

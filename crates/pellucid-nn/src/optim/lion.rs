@@ -20,7 +20,7 @@ options! {
         betas: (f64, f64) = (0.9, 0.99) => FRACTION(0, 1);
         /// The weight decay λ.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

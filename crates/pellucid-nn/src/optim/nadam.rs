@@ -27,7 +27,7 @@ options! {
         momentum_decay: f64 = 4e-3 => NONNEGATIVE;
         /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
         decoupled_weight_decay: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

@@ -208,7 +208,7 @@ impl OptimizerContents {
             dtypes.sort_unstable();
             dtypes.dedup();
             let help = "the parameters of a group must be all f32, f16 or bf16, or all f64; add a group for the \
-                        others by add_group()";
+                        others with add_group()";
             return Err(Error::dtypes(self.name, dtypes, help));
         }
         let rule = &*self.groups[last].rule;

@@ -26,7 +26,7 @@ options! {
         weight_decay: f64 = 0.0 => NONNEGATIVE;
         /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
         decoupled_weight_decay: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

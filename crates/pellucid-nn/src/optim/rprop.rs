@@ -21,7 +21,7 @@ options! {
         etas: (f64, f64) = (0.5, 1.2);
         /// The lower and the upper bound of Δ.
         step_sizes: (f64, f64) = (1e-6, 50.0) => NONNEGATIVE(0, 1);
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }

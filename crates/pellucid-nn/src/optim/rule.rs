@@ -101,7 +101,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether to maximise the loss: every gradient is negated.
+    /// Whether to maximize the loss: every gradient is negated.
     fn maximize(&self) -> bool {
         false
     }
@@ -276,7 +276,7 @@ impl<'a> UpdateContext<'a> {
         }
     }
 
-    /// Queues the whole update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to (p,
+    /// Queues the entire update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to (p,
     /// state..). It runs together with the updates of other parameters at the end of the step, so it must be the last
     /// call of a rule.
     ///

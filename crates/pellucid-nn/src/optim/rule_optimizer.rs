@@ -140,7 +140,7 @@ impl<R: Rule> RuleOptimizer<R> {
         RuleOptimizer::try_with_named_groups(groups)
     }
 
-    /// Whether a parameter has at most one axis, as biases and the weights of normalisations do.
+    /// Whether a parameter has at most one axis, as biases and the weights of normalizations do.
     pub fn biases_and_norms(_: &str, parameter: &Parameter) -> bool {
         parameter.rank() <= 1
     }

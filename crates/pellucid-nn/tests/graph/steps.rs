@@ -233,7 +233,7 @@ fn each_launch_starts_without_gradients() {
     }
 }
 
-/// Two launches with accumulation over half a batch each equal one launch over the whole batch, with one update.
+/// Two launches with accumulation over half a batch each equal one launch over the entire batch, with one update.
 #[test]
 fn gradients_accumulate_over_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -137,12 +137,12 @@ macro_rules! apply_in_fours {
     ($f:path, $v:ident) => {{
         let (mut vectors, remainder) = ($v, R / 4 * 4);
         for four in vectors.as_chunks_mut::<4>().0 {
-            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its whole
+            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its entire
             // body. The `Pack` is used only in this statement, which is part of that body.
             *four = $f(unsafe { Pack::new(four) }).0;
         }
         for one in vectors[remainder..].as_chunks_mut::<1>().0 {
-            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its whole
+            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its entire
             // body. The `Pack` is used only in this statement, which is part of that body.
             *one = $f(unsafe { Pack::new(one) }).0;
         }

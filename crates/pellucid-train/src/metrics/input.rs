@@ -61,7 +61,7 @@ impl OutputForm {
     }
 }
 
-/// Returns true for equal shapes, and for `[N]` beside `[N, 1]`.
+/// Returns true for equal shapes, and for `[N]` and `[N, 1]`.
 pub(super) fn same_but_for_unit_axis(a: &Shape, b: &Shape) -> bool {
     let without_unit = |shape: &Shape| shape[..].len() - usize::from(shape.rank() == 2 && shape[1] == 1);
     a.rank() > 0 && b.rank() > 0 && a[..without_unit(a)] == b[..without_unit(b)]

@@ -5,7 +5,7 @@ use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
 
-/// Reads outputs and targets of one shape, as pairs in row-major order.
+/// Reads outputs and targets of the same shape, as pairs in row-major order.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] if the output is not a float.

@@ -7,7 +7,7 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A loss that refuses a value that is not finite, before the backward pass and the update of a step. Parameters and
+/// A loss that rejects a value that is not finite, before the backward pass and the update of a step. Parameters and
 /// optimizer then stay as they were.
 ///
 /// A captured step cannot branch on values, but an index out of bounds stops its launch. The loss therefore passes

@@ -114,7 +114,7 @@ impl Default for EarlyStopping {
 /// # Resuming
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
 /// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, bit-identical
-/// to of a run that was not stopped. The program creates model, optimizer, loaders and trainer as before.
+/// to an uninterrupted run. The program creates model, optimizer, loaders and trainer as before.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
@@ -231,7 +231,7 @@ where
     }
 
     /// Averages the weights over the steps, exponentially with this decay, and evaluates and saves the averages as the
-    /// weights of the best epoch. Running statistics of normalisations are not averaged.
+    /// weights of the best epoch. Running statistics of normalizations are not averaged.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a decay outside [0, 1]; an error for a model whose parameters do not exist yet.
@@ -377,8 +377,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`,
-    /// or `train_loss` without validation, which are minimised.
+    /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`, or
+    /// `train_loss` without validation, which are minimized.
     pub fn monitor(mut self, name: &str, goal: Goal) -> Self {
         self.run.monitor = Some((name.to_string(), goal));
         self
@@ -391,8 +391,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Writes files into a folder, which is created: after each epoch `last.safetensors`, the state of the run, and
-    /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced as
-    /// a whole: a run that is killed at any moment leaves the old or the new one.
+    /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced
+    /// atomically: a run that is killed at any moment leaves the old or the new one.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self

@@ -72,7 +72,7 @@ impl TerminationSignals {
     /// Begins to watch for signals.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the system refuses handlers.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the system rejects handlers.
     pub(super) fn watch() -> Result<TerminationSignals> {
         Ok(TerminationSignals(
             #[cfg(feature = "signals")]

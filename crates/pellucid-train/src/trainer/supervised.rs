@@ -259,7 +259,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
 }
 
-/// The task of a [`Trainer`](super::Trainer) that minimises the loss of a model on batches (inputs, targets).
+/// The task of a [`Trainer`](super::Trainer) that minimizes the loss of a model on batches (inputs, targets).
 ///
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
 /// values of tensors, it and all later ones run eagerly.
@@ -349,7 +349,7 @@ where
     /// Changes the settings. Earlier recordings are dropped.
     pub(super) fn with_settings(mut self, change: &mut dyn FnMut(&mut StepSettings<'f>)) -> Self {
         change(&mut self.state.settings);
-        // The scaler recognises losses that are not finite, and skips their updates.
+        // The scaler recognizes losses that are not finite, and skips their updates.
         self.loss.set_checked(self.state.settings.scaler.is_none());
         let captured = self.captured.with_options(self.state.settings.step_options());
         Supervised { captured, ..self }

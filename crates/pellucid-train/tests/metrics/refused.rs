@@ -1,9 +1,9 @@
-//! Refused calls: typed errors that name the metric, after which the metric is unchanged.
+//! Rejected calls: typed errors that name the metric, after which the metric is unchanged.
 
 use pellucid::train::metrics::*;
 use pellucid::{DType, Error, Tensor};
 
-/// Updates a metric with valid samples, and asserts that an invalid batch is refused without a change.
+/// Updates a metric with valid samples, and asserts that an invalid batch is rejected without a change.
 fn refused(mut metric: impl Metric, valid: (&Tensor, &Tensor), output: &Tensor, target: &Tensor) -> Error {
     metric.update(valid.0, valid.1).unwrap();
     let before = metric.compute().unwrap();

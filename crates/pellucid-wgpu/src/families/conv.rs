@@ -26,7 +26,7 @@ impl GpuFamily for Conv {
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
         let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
-        // The rule of the family refuses larger coordinates.
+        // The rule of the family rejects larger coordinates.
         let is_within = |axis, limit| self.window.has_coordinates(axis, x[2 + axis], y[2 + axis], limit);
         let is_small = |axis| is_within(axis, MAX_COORDINATE) || !is_within(axis, Window::MAX_COORDINATE);
         x.rank() != 5 || y.rank() != 5 || (0..3).all(is_small)

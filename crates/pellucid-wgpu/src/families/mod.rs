@@ -52,7 +52,7 @@ pub(crate) trait GpuFamily {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
-/// The CPU computes all factorisations.
+/// The CPU computes all factorizations.
 impl GpuFamily for Factorization {
     fn is_supported(&self) -> bool {
         false

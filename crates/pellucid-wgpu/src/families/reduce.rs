@@ -349,7 +349,7 @@ impl ReductionLaunch<'_> {
     }
 
     /// Adds the lines that finish a result and store it. `positions` are the positions of the other inputs of the
-    /// finishing program (the kernel's inputs from `first` on) and of the outputs.
+    /// finishing program (the kernel's inputs starting at `first`) and of the outputs.
     fn store_results(
         &self,
         shader: &mut ShaderBuilder,

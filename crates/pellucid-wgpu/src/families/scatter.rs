@@ -154,7 +154,7 @@ fn combine(
     Ok(())
 }
 
-/// Adds the lines that combine an element with the values of all equal positions, from `first` on, and returns the
+/// Adds the lines that combine an element with the values of all equal positions, starting at `first`, and returns the
 /// result. Half precision accumulates in f32 and is rounded once.
 fn combine_equal(
     shader: &mut ShaderBuilder,

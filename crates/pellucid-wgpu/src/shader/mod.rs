@@ -53,7 +53,7 @@ pub(crate) enum BindingUse {
     Read,
     /// The shader only reads the buffer, four words at a time.
     ReadVectors,
-    /// The shader writes whole words.
+    /// The shader writes full words.
     Write,
     /// The shader changes parts of words, which other invocations may share.
     Atomic,
@@ -107,7 +107,7 @@ impl ShaderBuilder {
         }
     }
 
-    /// Returns the expression that reads the four words from `index` on, a multiple of 4, of buffer `binding`.
+    /// Returns the expression that reads the four words starting at `index`, a multiple of 4, of buffer `binding`.
     pub(crate) fn four_words(&self, binding: usize, index: &str) -> String {
         match self.bindings[binding - 1] {
             BindingUse::ReadVectors => format!("b{binding}[({index}) >> 2u]"),

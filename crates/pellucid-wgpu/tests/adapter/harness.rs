@@ -187,7 +187,7 @@ impl PairedArray {
         [a, b]
     }
 
-    /// Returns the elements of the whole storage on the device.
+    /// Returns the elements of the entire storage on the device.
     pub(crate) fn device_values<T: Element>(&self, gpu: &Wgpu) -> Vec<T> {
         T::from_bytes(&self.bytes(gpu)[1])
     }

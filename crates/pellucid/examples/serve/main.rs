@@ -15,7 +15,7 @@
 //! | `POST /embed`, `{"texts": [..], "truncate": true}` | `{"embeddings": [[..], ..], "tokens": [..]}` |
 //! | `GET /latency` | `{"requests": n, "p50_ms": .., "p99_ms": ..}` |
 //!
-//! A text of more tokens than the model accepts is cut, or refused with status 400 if `truncate` is false. Invalid
+//! A text of more tokens than the model accepts is cut, or rejected with status 400 if `truncate` is false. Invalid
 //! JSON gives status 400, a full queue 503, and a request that takes longer than `--timeout-ms` 504. Ctrl-C or SIGTERM
 //! stops the server: it answers the requests that it has received, and prints the latencies.
 //!

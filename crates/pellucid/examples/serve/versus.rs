@@ -109,7 +109,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // A process that has ended already is no error.
+        // A process that has ended already is not an error.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -9,8 +9,8 @@ use pellucid::{Generator, io};
 
 const END: u64 = 11;
 
-/// Stops and resumes a run after every step, including the last of an epoch. A run that has trained already goes back
-/// to an earlier step, too.
+/// Stops and resumes a run after every step, including the last of an epoch. A run that has trained already also goes
+/// back to an earlier step.
 fn resumes_exactly<R: TrainingRun>(name: &str) {
     let scratch = Scratch::new(name);
     let path = |step: u64| scratch.0.join(format!("{step}.safetensors"));

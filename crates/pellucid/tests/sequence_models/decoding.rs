@@ -15,7 +15,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
     (a - b).abs().max(..).item()
 }
 
-/// Returns an encoder with grouped queries, rotary positions, and normalisation first.
+/// Returns an encoder with grouped queries, rotary positions, and normalization first.
 fn body() -> TransformerEncoder {
     let options = TransformerOptions {
         dropout: 0.0,
@@ -41,7 +41,7 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
             let part = model.forward_cached(&x.narrow(1, start, length), &caches);
             assert!(
                 distance(&part, &full.narrow(1, start, length)) < 1e-5,
-                "the decoded elements from {start} on differ"
+                "the decoded elements starting at {start} differ"
             );
         }
         assert_eq!(caches[2].length().item::<i64>(), 9);
@@ -103,7 +103,7 @@ fn decoding_in_mixed_precision() {
                 let error = distance(&part, &full.narrow(1, start, length));
                 assert!(
                     error > 0.0 && error < 0.05,
-                    "the error of the decoded elements from {start} on is {error}, expected in (0, 0.05)"
+                    "the error of the decoded elements starting at {start} is {error}, expected in (0, 0.05)"
                 );
             }
         }

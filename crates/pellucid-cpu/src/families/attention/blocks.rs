@@ -103,7 +103,7 @@ impl BlockThreads {
     }
 }
 
-/// Splits scratch memory into slices of whole cache lines. The field is the start of the unused part.
+/// Splits scratch memory into slices of full cache lines. The field is the start of the unused part.
 struct ScratchCursor<T>(SharedPtr<T>);
 
 impl<T: Copy> ScratchCursor<T> {
@@ -115,7 +115,7 @@ impl<T: Copy> ScratchCursor<T> {
     }
 }
 
-/// Rounds a number of elements up to whole cache lines.
+/// Rounds a number of elements up to full cache lines.
 fn round_to_cache_lines<T>(count: usize) -> usize {
     count.next_multiple_of(64 / size_of::<T>())
 }

@@ -42,14 +42,14 @@ impl<T> HeadMatrix<T> {
         self.data.at(row as isize * self.row + column as isize * self.column)
     }
 
-    /// Returns the rows from `first` on as an operand of a product, in which they are the rows of A or the columns of
-    /// B.
+    /// Returns the rows starting at `first` as an operand of a product, in which they are the rows of A or the columns
+    /// of B.
     pub(super) fn row_lanes(&self, first: usize) -> Strided<T> {
         Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.row, depth: self.column }
     }
 
-    /// Returns the rows from `first` on as an operand of a product, in which the columns of this matrix are the rows of
-    /// A or the columns of B.
+    /// Returns the rows starting at `first` as an operand of a product, in which the columns of this matrix are the
+    /// rows of A or the columns of B.
     pub(super) fn column_lanes(&self, first: usize) -> Strided<T> {
         Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.column, depth: self.row }
     }

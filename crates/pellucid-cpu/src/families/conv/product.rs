@@ -273,7 +273,7 @@ impl<T: Element> WindowProduct<'_, T> {
         let (space, groups) = (IndexSpace::new(self.axes), self.problem.groups);
         let image_lanes: usize = self.axes[1..].iter().map(|axis| axis.0).product();
         let (rows, data) = (self.weights.rows, SharedPtr(stage.data.cast_mut()));
-        // A block is a part of one image, or several whole images. Products without packing use blocks of at most one
+        // A block is a part of one image, or several entire images. Products without packing use blocks of at most one
         // image, because larger blocks would not be faster.
         let lanes = match BLOCK_LANES / image_lanes.max(1) {
             0 => image_lanes.div_ceil(image_lanes.div_ceil(BLOCK_LANES)).next_multiple_of(32),

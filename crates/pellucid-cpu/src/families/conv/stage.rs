@@ -61,7 +61,7 @@ impl ValidOffsets {
 }
 
 impl<T: Element> StagedImages<T> {
-    /// Stages `images` images of sizes `sizes` that are stored from `data` on.
+    /// Stages `images` images of sizes `sizes` that are stored starting at `data`.
     ///
     /// # Errors
     /// Returns an error if the memory of the copy cannot be allocated.

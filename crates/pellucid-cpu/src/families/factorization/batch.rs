@@ -1,4 +1,4 @@
-//! Factorisation of every matrix of a batch.
+//! Factorization of every matrix of a batch.
 
 use crate::operand::Operand;
 use pellucid_ir::kernel::{Factorization, SvdVectors};
@@ -40,7 +40,7 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     Ok(())
 }
 
-/// Returns an error if the memory for one factorisation cannot be allocated: copies of the operands in `f64` and a few
+/// Returns an error if the memory for one factorization cannot be allocated: copies of the operands in `f64` and a few
 /// vectors of length `side`. Small matrices are not checked.
 ///
 /// `elements` are the numbers of elements of one matrix of every operand.

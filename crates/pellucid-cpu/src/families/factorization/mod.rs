@@ -1,4 +1,4 @@
-//! Matrix factorisations. Each matrix of a batch is copied to `f64`, factored on one thread by `pellucid-linalg`, and
+//! Matrix factorizations. Each matrix of a batch is copied to `f64`, factored on one thread by `pellucid-linalg`, and
 //! its factors are copied to the outputs. The batch is divided among the threads.
 
 #[cfg(feature = "linalg")]

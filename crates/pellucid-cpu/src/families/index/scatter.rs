@@ -114,7 +114,7 @@ impl<'a> ScatterTask<'a> {
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
-        // Only sums are optimised. They are used often, because they compute the gradient of a gather.
+        // Only sums are optimized. They are used often, because they compute the gradient of a gather.
         let kernel = match reduction {
             ScatterReduction::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
             ScatterReduction::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
@@ -235,7 +235,7 @@ const PREFETCH_BYTES: usize = 512;
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
 /// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice. FAST selects
-/// separate loops for contiguous slices, which the compiler vectorises.
+/// separate loops for contiguous slices, which the compiler vectorizes.
 ///
 /// # Safety
 /// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.

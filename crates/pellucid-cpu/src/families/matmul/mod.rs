@@ -91,7 +91,7 @@ fn address_range(o: &Operand<'_>) -> Range<usize> {
 /// The destination of a product, or the shape of a product that only the epilogue reads.
 type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
-/// Computes C = A·B for operands of one dtype and runs the epilogue.
+/// Computes C = A·B for operands of the same dtype and runs the epilogue.
 fn multiply(
     a: &Operand<'_>,
     b: &Operand<'_>,

@@ -1,4 +1,4 @@
-//! The equations of one step of a [`RnnMode`], forward and backward, vectorised.
+//! The equations of one step of a [`RnnMode`], forward and backward, vectorized.
 
 use pellucid_ir::kernel::RnnMode;
 use pellucid_runtime::threads::SharedPtr;
@@ -114,7 +114,7 @@ pub(super) struct BackwardStep<'a, T> {
     pub(super) cell_grads: SharedPtr<T>,
 }
 
-/// A step of one kind of cell. Each kind is compiled as a separate function, because the optimiser takes much longer
+/// A step of one kind of cell. Each kind is compiled as a separate function, because the optimizer takes much longer
 /// for one function with the equations of all kinds.
 struct CellWork<'s, S, const CELL: usize>(&'s S);
 

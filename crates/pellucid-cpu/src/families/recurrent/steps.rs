@@ -15,7 +15,7 @@ use std::ops::Range;
 /// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Columns of a product are distributed over threads in multiples of this number, which is a whole number of panels.
+/// Columns of a product are distributed over threads in multiples of this number, which is an integer number of panels.
 const COLUMN_GRANULE: usize = 64;
 
 /// The sizes and the shared operands of a recurrent layer.

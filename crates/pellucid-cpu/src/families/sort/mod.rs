@@ -273,7 +273,7 @@ fn sort_lines_packed<P: PackedKey>(
     parallel_ranges(parts, 1, |part| {
         for part in part {
             // SAFETY: the scratch memory has `parts · packed_len` elements of type `P`, aligned by `scratch_start`. The
-            // range of this part is used by this task alone, and is initialised here.
+            // range of this part is used by this task alone, and is initialized here.
             let packed = unsafe {
                 let start = scratch.at((part * packed_len) as isize);
                 (0..packed_len).for_each(|i| start.add(i).write(P::default()));
@@ -328,7 +328,7 @@ unsafe fn smallest_in_line<'a, P: PackedKey>(
     let chunks = len.div_ceil(CHUNK);
     // SAFETY: the line is valid for reads (clause 1) and the keys and minima for writes (clause 2), by this function's
     // contract. `Isa::best` returns an instruction set of this processor (clause 3). The `len` keys and the minimum of
-    // every chunk are then initialised, and the second value per chunk is initialised here; the two slices are
+    // every chunk are then initialized, and the second value per chunk is initialized here; the two slices are
     // disjoint.
     let (keys, minima) = unsafe {
         (kernels.compute_keys)(line, step, len, descending, keys, keys.add(len));
@@ -385,7 +385,7 @@ fn radix_sort<'a, K, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P]) -
     from
 }
 
-/// The number of elements of a chunk, which is compared with the bound of top-k as a whole.
+/// The number of elements of a chunk, which is compared with the bound of top-k in one comparison.
 const CHUNK: usize = 16;
 
 per_isa! {

@@ -136,7 +136,7 @@ per_isa! {
                 (best, start) = (block_best, i * BLOCK);
             }
         }
-        // Each group of values is first compared as a whole vector; only the group with the extremum is searched.
+        // Each group of values is first compared as a full vector; only the group with the extremum is searched.
         let mut groups = src[start..].chunks(LANES).enumerate();
         let hit = groups.find(|(_, group)| group.iter().fold(false, |hit, v| hit | ({ v.0 } == best)));
         let (group, values) = hit.unwrap_or((0, &src[start..]));

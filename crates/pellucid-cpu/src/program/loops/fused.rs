@@ -371,7 +371,7 @@ unsafe fn apply_in_registers<V: FloatVector, const R: usize, F: Function<V::Scal
     let (mut to, mut rare) = (v, false);
     // SAFETY: a vector consists of its elements, in order (the contract of `Vector`), and `to` is borrowed exclusively.
     let lanes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<V::Scalar>(), R * V::LANES) };
-    // One loop over all elements, which the compiler vectorises and keeps in registers.
+    // One loop over all elements, which the compiler vectorizes and keeps in registers.
     for x in lanes {
         rare |= F::is_rare(*x);
         *x = F::at(*x);

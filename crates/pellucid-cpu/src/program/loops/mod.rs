@@ -21,7 +21,7 @@
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | index of the extremum |
 //! | `non_temporal.rs` | copies by non-temporal stores |
-//! | `remainder.rs` | padding of remainders to whole vectors, and operation in place |
+//! | `remainder.rs` | padding of remainders to full vectors, and operation in place |
 //! | `element.rs` | element types and unaligned memory access |
 //!
 //! The tables of `unary.rs` and `binary.rs` define each primitive in one line. [`pellucid_simd::math`] computes the

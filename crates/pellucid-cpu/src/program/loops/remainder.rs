@@ -59,7 +59,7 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
     );
     let in_place = sources.iter().any(|&(source, _)| source == dst.0.cast_const());
-    // Whole vectors need no padding. A single element, such as one value per row, needs none either.
+    // Full vectors need no padding. A single element, such as one value per row, needs none either.
     if !in_place && (n == 1 || n & (grain - 1) == 0) {
         return kernel(dst.0, sources.map(|(source, _)| source), n);
     }
@@ -102,7 +102,7 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         kernel(out, from, padded_count);
         if padded {
             // SAFETY: by this function's contract, the kernel has written `padded_count` ≥ `count` elements to the
-            // buffer, and `to` is valid for writes of the `count` elements from `done` on (*Destination*).
+            // buffer, and `to` is valid for writes of the `count` elements starting at `done` (*Destination*).
             unsafe { to.copy_from_nonoverlapping(out, count * dst.1) };
         }
         done += count;

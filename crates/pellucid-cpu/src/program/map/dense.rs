@@ -116,7 +116,7 @@ pub(crate) unsafe fn run_dense(
     );
     // SAFETY: the output of a constant program is valid for `n` elements (*Operands* of this function's contract), and
     // the value has at least the size of an element. The contracts of `run_single` and `run_one_tile` are *Operands*
-    // and *Aliasing*, too.
+    // and *Aliasing*.
     unsafe {
         if let Some(uniform) = program.constant
             && n < GRAIN / 16

@@ -224,7 +224,7 @@ struct SegmentedMap<'a> {
 unsafe impl Sync for SegmentedMap<'_> {}
 
 impl SegmentedMap<'_> {
-    /// Evaluates a range of elements of the whole index space.
+    /// Evaluates a range of elements of the entire index space.
     fn run_range(&self, range: Range<usize>) {
         let (mut done, mut within) = (range.start, range.start % self.length);
         let mut cursor = Cursor::at(self.outer, self.bases, range.start / self.length);

@@ -56,7 +56,7 @@ pub(crate) unsafe fn run_one_tile(
             address.write(if *granularity == Granularity::PerElement { buffer } else { cell });
             cell = cell.wrapping_add(8);
         }
-        // SAFETY: the loop above initialised the first `slots` addresses, as `granularity` and `buffer_offset` both
+        // SAFETY: the loop above initialized the first `slots` addresses, as `granularity` and `buffer_offset` both
         // have one element for each slot.
         let addresses = unsafe { &mut *(&raw mut addresses[..slots] as *mut [*mut u8]) };
         // SAFETY: every slot has a cell of eight bytes or a buffer of at least `n` values in the scratch. The operands

@@ -95,11 +95,11 @@ impl ArgReduction {
 
     /// Updates the best values and positions of all columns with some rows.
     ///
-    /// Index 0 must be in the first call: it initialises `best` and `positions`.
+    /// Index 0 must be in the first call: it initializes `best` and `positions`.
     ///
     /// # Safety
     /// * Columns: `best` is valid for reads and writes of `cols` values, and `positions` of `cols` positions, both
-    ///   aligned, and initialised unless the index of the first row is 0.
+    ///   aligned, and initialized unless the index of the first row is 0.
     /// * Rows: each of the rows is aligned and valid for reads of `cols` values.
     /// * Disjoint: `best`, `positions` and the rows do not overlap.
     pub(crate) unsafe fn push_rows(&self, best: *mut u8, positions: *mut i64, rows: MatrixRows) {

@@ -78,8 +78,8 @@ unsafe impl Sync for SequenceReduction<'_> {}
 /// Reduces `inputs` to `outputs`. The inputs of the program broadcast to a common shape.
 ///
 /// # Errors
-/// Returns an error if the operands do not broadcast to one shape, or the operation or the finishing program is not
-/// defined for the dtypes.
+/// Returns an error if the operands do not broadcast to a common shape, or the operation or the finishing program is
+/// not defined for the dtypes.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     match kernel.wide_finish() {
         None => reduce_to(kernel, inputs, &outputs[0]),

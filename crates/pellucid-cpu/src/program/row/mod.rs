@@ -50,7 +50,7 @@ const MAX_BLOCK_ROWS: usize = 64;
 /// Returns the shape to which all operands broadcast.
 ///
 /// # Errors
-/// Returns a shape mismatch of operation `op` if the operands do not broadcast to one shape.
+/// Returns a shape mismatch of operation `op` if the operands do not broadcast to a common shape.
 pub(crate) fn common_shape<'a>(
     op: &'static str,
     operands: impl Iterator<Item = &'a Operand<'a>> + Clone,
@@ -62,7 +62,7 @@ pub(crate) fn common_shape<'a>(
                 Error::shapes(
                     op,
                     operands.clone().map(|o| o.layout.shape()),
-                    "all operands must broadcast to one shape",
+                    "all operands must broadcast to a common shape",
                 )
             })?;
         }
@@ -73,7 +73,7 @@ pub(crate) fn common_shape<'a>(
 /// Runs a row program on `inputs` and writes `outputs`.
 ///
 /// # Errors
-/// Returns an error if the operands do not broadcast to one shape, or the program is not defined for its dtypes.
+/// Returns an error if the operands do not broadcast to a common shape, or the program is not defined for its dtypes.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let program = PreparedProgram::for_program(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);

@@ -141,7 +141,7 @@ impl RowExecution<'_> {
         }
     }
 
-    /// Returns the address of elements from `first` on of output `o`, if the last instruction writes them directly.
+    /// Returns the address of elements starting at `first` of output `o`, if the last instruction writes them directly.
     pub(super) fn direct_address(
         &self,
         o: usize,
@@ -163,7 +163,7 @@ impl RowExecution<'_> {
     /// # Safety
     /// * Elements: the elements are within the operand.
     /// * Source: `from` is valid for reads of the values of the tile: one for each element, one for each row, or one
-    ///   for the whole execution, as the granularity of the output says.
+    ///   for the entire execution, as the granularity of the output says.
     /// * Buffer: `raw` is valid for writes of one value per element.
     pub(super) unsafe fn store_output(
         &self,

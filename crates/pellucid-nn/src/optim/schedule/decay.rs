@@ -137,7 +137,7 @@ impl Schedule for ExponentialLr {
     }
 }
 
-/// A constant factor before epoch `total`, and the full rate from then on.
+/// A constant factor before epoch `total`, and the full rate afterwards.
 #[doc(alias = "ConstantLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {

@@ -9,7 +9,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
-/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A negative rate is refused, as by
+/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A negative rate is rejected, as by
 /// [`Optimizer::set_lr`], because the step would increase the loss. A rate that is below zero by rounding only, by at
 /// most 10⁻⁹ of the initial rate, counts as 0.
 #[doc(alias = "LRScheduler")]

@@ -276,7 +276,7 @@ impl<'a> PassText<'_, 'a, '_> {
             _ => text.gradient_weights(log_sums.as_ref()),
         });
         let multiply_values = self.part(|text| text.multiply_values((&weight_tile, &value_tile), &values, width));
-        // Query i attends to the keys 0..=i, so whole blocks are not visible.
+        // Query i attends to the keys 0..=i, so full blocks are not visible.
         let (first_column, end_column) = match (self.pass.kernel.causal, kind.has_query_rows()) {
             (false, _) => ("0u", "$columns"),
             (true, true) => ("0u", "min($columns, first_row + $block)"),

@@ -26,14 +26,14 @@ pub(super) struct Images<T> {
 }
 
 /// A copy of images in channels-last order, `[group, image, y, x, channel]`, with spare pixels after the images of each
-/// group. A pixel is a contiguous vector of channels, padded to whole SIMD vectors.
+/// group. A pixel is a contiguous vector of channels, padded to full SIMD vectors.
 pub(super) struct ChannelsLastImages<T> {
     data: SharedPtr<T>,
     /// The stride from one group to the next.
     group_stride: usize,
     /// The number of elements of the images of a group; the spare pixels follow them.
     size: usize,
-    /// The number of elements of a pixel: the channels, padded to whole SIMD vectors.
+    /// The number of elements of a pixel: the channels, padded to full SIMD vectors.
     lanes: usize,
     /// The memory of `data`.
     _buffer: CpuBuffer,
@@ -63,7 +63,7 @@ impl<T: Element> Images<T> {
         self.dims[0] * self.dims[1]
     }
 
-    /// Returns the number of channels, padded to whole vectors.
+    /// Returns the number of channels, padded to full vectors.
     pub(super) fn lanes(&self) -> usize {
         TransformTiles::<T>::padded(self.channels)
     }
@@ -115,7 +115,7 @@ impl<T: Element> Images<T> {
         }
     }
 
-    /// Allocates channels-last memory for `count` images and `spare` spare pixels. Its contents are uninitialised.
+    /// Allocates channels-last memory for `count` images and `spare` spare pixels. Its contents are uninitialized.
     ///
     /// # Errors
     /// Returns an error if the memory cannot be allocated.

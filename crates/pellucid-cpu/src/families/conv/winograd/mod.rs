@@ -40,7 +40,7 @@
 //! (8/3)² ≈ 7 times the sum of the window, and up to 3² times in the sum over tiles; the error bound grows by these
 //! factors. The mean error is less than twice the error of direct products.
 //!
-//! **Non-finite values** would affect all results of a tile. If a result is not finite, the whole part is therefore
+//! **Non-finite values** would affect all results of a tile. If a result is not finite, the entire part is therefore
 //! computed again by direct products. Every element and every product contributes to some result of its tile with a
 //! factor of ±1, so it is enough to check the results. This fallback is the only dependence between the images of a
 //! batch.
@@ -78,7 +78,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
 /// The number of tiles of a block is a multiple of this number. It is itself a multiple of the height of the register
-/// tile of every instruction set, and large enough to amortise reading all weights.
+/// tile of every instruction set, and large enough to amortize reading all weights.
 const STRIP_TILES: usize = 84;
 
 /// The number of multiply-adds that take as long as moving one element.
@@ -152,7 +152,7 @@ pub(super) unsafe fn compute<T: Element>(
     }
 }
 
-/// Returns uninitialised memory for `count` elements, with the buffer that owns it.
+/// Returns uninitialized memory for `count` elements, with the buffer that owns it.
 ///
 /// # Errors
 /// Returns an error if the memory cannot be allocated.
@@ -378,7 +378,7 @@ struct TileSums<'a, T> {
 }
 
 impl<T: Element> TileSums<'_, T> {
-    /// Adds the tiles of the images of a range. The first range initialises the sums.
+    /// Adds the tiles of the images of a range. The first range initializes the sums.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.

@@ -115,7 +115,7 @@ impl<'a> FactorLoader<'a> {
         format!("{}_{slot}_", self.tile.name)
     }
 
-    /// Adds the lines that load the elements from `k` on, below `limit`, into registers.
+    /// Adds the lines that load the elements starting at `k`, below `limit`, into registers.
     pub(crate) fn load(&self, shader: &mut ShaderBuilder, k: &str, limit: &str) {
         for (slot, (_, own, parts)) in self.blocks.iter().enumerate() {
             let name = self.name(slot);
@@ -160,7 +160,7 @@ impl<'a> FactorLoader<'a> {
 /// A tile of a product in the registers of a workgroup.
 ///
 /// The invocations form a grid of `grid[0] × grid[1]`. Each computes `quads[0] × quads[1]` blocks of 4 × 4 elements;
-/// the blocks of one invocation are a whole grid apart, so neighbouring invocations read neighbouring quads.
+/// the blocks of one invocation are an entire grid apart, so neighbouring invocations read neighbouring quads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WorkgroupTile {
     /// The type of the elements.
