@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let augment =
         move |image: Image| -> Result<Tensor> { normalize.to_tensor(&jitter.apply(flip.apply(crop.apply(image)?)?)?) };
     let samples = from_vec(images).map(augment);
-    // A loader with the thread of the caller: its samples have random numbers of their own.
+    // A loader without workers. Each sample has its own generator.
     let options = LoaderOptions { batch_size: 64, shuffle: true, ..Default::default() };
     let mut each = DataLoader::with_collate(samples, options, Ok);
     measure("crop, flip, colour jitter, tensor, normalize", || each.epoch().try_for_each(|batch| batch.map(drop)))

@@ -57,7 +57,7 @@ pub struct Cifar100 {
 }
 
 impl Cifar10 {
-    /// Reads the files `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` of a folder.
+    /// Reads the files `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` of a directory.
     ///
     /// # Errors
     /// [`Error::File`] if a file is missing, or has another size or an invalid label; [`Error::OutOfMemory`].
@@ -75,7 +75,7 @@ impl Cifar10 {
 }
 
 impl Cifar100 {
-    /// Reads the files `train.bin` and `test.bin` of a folder.
+    /// Reads the files `train.bin` and `test.bin` of a directory.
     ///
     /// # Errors
     /// [`Error::File`] if a file is missing, or has another size or an invalid label; [`Error::OutOfMemory`].

@@ -93,8 +93,8 @@ impl Collate for Tensor {
     fn collate(samples: Vec<Tensor>) -> Result<Tensor> {
         let first = samples.first().ok_or_else(no_samples)?;
         if let Some(other) = samples.iter().find(|sample| sample.shape() != first.shape()) {
-            let help =
-                "the samples of a batch must have the same shape; resize or crop them, or pad sequences with pad_sequences";
+            let help = "the samples of a batch must have the same shape; resize or crop them, or pad sequences with \
+                 pad_sequences";
             return Err(Error::shapes(OP, [first.shape(), other.shape()], help));
         }
         if let Some(other) = samples.iter().find(|sample| sample.dtype() != first.dtype()) {

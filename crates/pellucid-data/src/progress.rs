@@ -142,10 +142,10 @@ impl LoaderProgress {
         let invalid = |reason: String| Error::invalid(op, reason);
         let (is_shuffled, was_shuffled) = (self.seed().is_some(), state.contains_key("seed"));
         if state.contains_key("samples") && is_shuffled != was_shuffled {
-            let [saved, own] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
+            let [saved, current] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
             let reason = format!(
-                "the state is of samples that are {saved}shuffled, but these are {own}shuffled; load it into batches \
-                 with{} shuffled(seed)",
+                "the saved samples are {saved}shuffled, but the samples of this loader are {current}shuffled; load \
+                 the state into batches with{} shuffled(seed)",
                 if was_shuffled { "" } else { "out" }
             );
             return Err(invalid(reason));
@@ -156,8 +156,8 @@ impl LoaderProgress {
         let (samples, size) = (number("samples")?, number("size")?);
         if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
             return Err(invalid(format!(
-                "the state is of {samples} samples in batches of {size}, but these are {} in batches of {}; load it \
-                 into a loader of the same data set and batch size",
+                "the state was saved with {samples} samples in batches of {size}, but this loader has {} in batches \
+                 of {}; load it into a loader with the same data set and batch size",
                 sizes.samples, sizes.size
             )));
         }

@@ -130,7 +130,7 @@ impl WeightedRandomSampler {
         let positive = weights.iter().filter(|weight| **weight > 0.0).count();
         let needed = if replacement { count.min(1) } else { count };
         if positive < needed {
-            let reason = format!("{count} samples need {needed} positive weights, but {positive} are positive");
+            let reason = format!("{count} samples require {needed} positive weights, but {positive} are positive");
             return Err(Error::invalid(op, reason));
         }
         Ok(WeightedRandomSampler { weights: weights.to_vec(), count, replacement })

@@ -16,7 +16,8 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     let ImplItemFn { attrs, vis, sig, block, .. } = &fallible;
     let try_name = sig.ident.to_string();
     let Some(name) = try_name.strip_prefix("try_") else {
-        return Err(Error::new(sig.ident.span(), "the name must begin with `try_`; the other form has the rest of it"));
+        let help = "the function name must begin with `try_`; the generated function is named without this prefix";
+        return Err(Error::new(sig.ident.span(), help));
     };
     let name = format_ident!("{name}", span = sig.ident.span());
     let output = value_type(&sig.output)?;

@@ -20,7 +20,7 @@ fn is_count(x: Expr) -> Expr {
 trials! {
     /// The binomial distribution of the number of successes in n trials: C(n, x)·pˣ(1 − p)^(n−x).
     ///
-    /// A sample counts n draws, so it needs memory for n numbers.
+    /// Sampling sums n Bernoulli draws and needs memory for all of them.
     ///
     /// ```
     /// use pellucid::Tensor;

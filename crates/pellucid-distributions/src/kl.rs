@@ -272,7 +272,7 @@ impl KlDivergence<Binomial> for Binomial {
         }
         if self.total_count() < q.total_count() {
             let reason = format!(
-                "kl_divergence needs equal numbers of trials, got {} and {}; estimate it from sample()",
+                "the distributions must have the same number of trials, got {} and {}; estimate it from sample()",
                 self.total_count(),
                 q.total_count()
             );
@@ -375,7 +375,8 @@ impl KlDivergence<MultivariateNormal> for MultivariateNormal {
 impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independent<Q>> for Independent<P> {
     fn try_kl_divergence(&self, q: &Independent<Q>) -> Result<Tensor> {
         if self.axes() != q.axes() {
-            let reason = format!("kl_divergence needs equal numbers of axes, got {} and {}", self.axes(), q.axes());
+            let reason =
+                format!("the distributions must have the same number of axes, got {} and {}", self.axes(), q.axes());
             return Err(Error::invalid("independent", reason));
         }
         self.summed(&self.base().try_kl_divergence(q.base())?)

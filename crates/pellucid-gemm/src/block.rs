@@ -120,7 +120,7 @@ impl<T: Element> BlockedProduct<'_, T> {
 
     /// Computes one rectangle of C, on this thread, with an operand B that is packed entirely and read by strips.
     ///
-    /// Panels outermost would take longer: the rows of A and C that each panel reads are in many pages.
+    /// A panel-major loop would be slower: the rows of A and C that each panel reads are in many pages.
     ///
     /// # Safety
     ///

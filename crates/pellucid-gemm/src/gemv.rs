@@ -89,7 +89,7 @@ impl<T: Element> RowMatVec<T> {
         }
         let rest = self.depth % VIRTUAL_LANES;
         let full_depth = self.depth - rest;
-        // SAFETY: the loop over p accesses columns below `whole ≤ depth`. The code after the loop accesses the
+        // SAFETY: the loop over p accesses columns below `full_depth ≤ depth`. The code after the loop accesses the
         // remaining columns under masks that end at column `depth`. Rows are below `i + R ≤ rows`. Therefore *Reads*
         // and *Writes* of the row product contract cover every access.
         unsafe {

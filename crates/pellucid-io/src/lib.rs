@@ -166,8 +166,8 @@ fn parse(
         [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
             SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
-                "not a safetensors file, which begins with the length of its header, nor of another format that is \
-                 recognized: write it by io::save() or save_file() of the Python package safetensors"
+                "not a safetensors file, and no other known format; save it with io::save() or with save_file() of \
+                 the Python package safetensors"
                     .to_string()
             }
             SafeTensorError::InvalidHeaderLength => {

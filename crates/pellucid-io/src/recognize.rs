@@ -19,19 +19,21 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
 
 /// For state dicts and for entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
 /// rejects tensors that share memory or are not contiguous.
-const TORCH: &str = "this Python code writes its state dict as one: import torch, safetensors.torch; \
+const TORCH: &str = "this Python code converts its state dict to safetensors: import torch, safetensors.torch; \
                      m = torch.load(path, map_location='cpu', weights_only=False); \
                      d = m.state_dict() if hasattr(m, 'state_dict') else m; \
                      safetensors.torch.save_file({k: v.clone(memory_format=torch.contiguous_format) for k, v in \
                      d.items()}, new_path) (weights_only=False runs code of the file: use True for a file from others, \
                      which then must contain a state dict, not an entire model)";
-const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) writes it as one";
-const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) writes its arrays as one";
+const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) converts it to \
+                     safetensors";
+const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) converts its arrays to \
+                   safetensors";
 const ONNX: &str = "in Python, safetensors.numpy.save_file({t.name: onnx.numpy_helper.to_array(t) for t in \
-                    onnx.load(path).graph.initializer}, new_path) writes its weights as one";
+                    onnx.load(path).graph.initializer}, new_path) converts its weights to safetensors";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "read its arrays in Python and write them with safetensors.numpy.save_file";
-const PUBLISHED: &str = "most publishers of such a model have it in safetensors files too";
+const PUBLISHED: &str = "most publishers of such models also provide safetensors files";
 
 /// Offset, magic bytes, description, and how to obtain a safetensors file.
 const MAGIC: [(usize, &[u8], &str, &str); 21] = [
@@ -53,8 +55,8 @@ const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"MATLAB 5.0", "a MATLAB file", CONVERT),
     (0, b"\x89PNG\r\n\x1a\n", "a PNG image", "weights are in another file"),
     (0, b"\xff\xd8\xff", "a JPEG image", "weights are in another file"),
-    (0, b"\0\0\x08\x01", "an IDX file of labels", "data::Mnist reads digits from such files"),
-    (0, b"\0\0\x08\x03", "an IDX file of images", "data::Mnist reads digits from such files"),
+    (0, b"\0\0\x08\x01", "an IDX label file", "data::Mnist reads digits from such files"),
+    (0, b"\0\0\x08\x03", "an IDX image file", "data::Mnist reads digits from such files"),
     (0, b"\x7fELF", "a program", "weights are in another file"),
 ];
 
@@ -101,18 +103,18 @@ fn text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     }
     let lower = start.to_ascii_lowercase();
     Some(if start.starts_with("version https://git-lfs") {
-        ("a pointer of Git LFS", "`git lfs pull` downloads the file that it stands for")
+        ("a pointer of Git LFS", "`git lfs pull` downloads the file itself")
     } else if lower.starts_with("<!doctype html") || lower.starts_with("<html") {
         ("an HTML page", "the download returned a page instead of the file")
     } else if start.starts_with('{') && bytes.windows(12).any(|window| window == b"\"weight_map\"") {
         (
             "the JSON index of a model in several files",
-            "load each of the files that it names; extend one state dict by the others",
+            "load each of the files that it names; extend one state dict with the others",
         )
     } else if start.starts_with(['{', '[']) {
-        ("JSON", "weights are in another file, usually with the ending .safetensors")
+        ("JSON", "weights are in another file, usually with the extension .safetensors")
     } else {
-        ("a text", "weights are in another file, usually with the ending .safetensors")
+        ("a text", "weights are in another file, usually with the extension .safetensors")
     })
 }
 
@@ -149,7 +151,7 @@ mod tests {
             (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
             ("gewöhnlicher Text".as_bytes(), "a text"),
             (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-            (b"\0\0\x08\x03\0\0\xea\x60", "an IDX file of images"),
+            (b"\0\0\x08\x03\0\0\xea\x60", "an IDX image file"),
             (b"ARROW1\0\0", "an Arrow table"),
             (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model"),
         ];

@@ -164,7 +164,7 @@ impl<'a> Checkpoint<'a> {
             } else if seen.insert(name) {
                 continue;
             } else {
-                "two parts have this name, or it is reserved; all parts need different names: use named_model(), \
+                "two parts have this name, or it is reserved; all parts must have different names: use named_model(), \
                  named_optimizer() or part(); `generator` and `step` are reserved"
             };
             return Err(of_part(name, Error::invalid("checkpoint", reason)));

@@ -55,7 +55,8 @@ impl PruneAmount {
             }
             PruneAmount::Count(count) if count <= kept => Ok(count),
             PruneAmount::Count(count) => {
-                Err(Error::invalid(op, format!("amount must be at most {kept}, the number that is left, got {count}")))
+                let reason = format!("amount must be at most {kept}, the number of unpruned elements, got {count}");
+                Err(Error::invalid(op, reason))
             }
         }
     }

@@ -23,7 +23,7 @@ pub type BoxedLayer = Box<dyn DynLayer>;
 /// assert_eq!(layers[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a layer that can be boxed: it needs `Layer`, `Clone` and `'static`",
+    message = "`{Self}` is not a layer that can be boxed: it must implement `Layer`, `Clone` and `'static`",
     note = "a layer of `sequential!` owns its fields: `#[derive(Clone, Module)]`, and implement `Layer` (method `compute`)"
 )]
 pub trait DynLayer: Layer {

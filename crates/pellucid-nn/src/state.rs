@@ -265,8 +265,8 @@ impl<'a> NamedValue<'a> {
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
             if converted(again)?.try_to_bytes()? != value.try_to_bytes()? {
                 let reason = format!(
-                    "{name} and {other} share one value in the module, but have different values in the state dict; make the \
-                     module without shared parameters, or remove one entry"
+                    "{name} and {other} refer to one shared parameter but have different values in the state dict; \
+                     untie the parameters, or remove one entry"
                 );
                 return Err(Error::invalid("load_state_dict", reason));
             }

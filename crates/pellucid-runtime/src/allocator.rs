@@ -32,7 +32,7 @@ const SMALL_CLASSES: usize = class_of(4096) + 1;
 /// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
 /// list.
 const CACHED_BLOCKS: usize = 64;
-/// The largest count of bytes that a thread keeps before it adds them to the global counter.
+/// The maximum number of unflushed bytes per thread: a thread then adds them to the global counter.
 const SLACK: isize = 1 << 16;
 /// The number of bytes that the allocator may always keep cached; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;

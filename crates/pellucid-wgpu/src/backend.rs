@@ -96,7 +96,8 @@ impl Backend for Wgpu {
         let description = families::describe_kernel(gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
         let mut memory = bound.memory(kernel)?;
-        // Scratch memory returns to the pool at the end of this function. Later users of it run later.
+        // Scratch memory returns to the pool at the end of this function. Reuse is safe because the device runs work in
+        // submission order.
         let scratch: Vec<DeviceMemory> =
             description.scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         memory.extend(scratch.iter().map(|memory| memory.raw().clone()));

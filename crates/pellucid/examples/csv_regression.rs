@@ -77,5 +77,5 @@ fn write_houses(path: &Path) {
         // Quotes protect the comma in a name.
         writeln!(text, "{area:.1},{floors},{year},\"{city}\",{price:.1}").expect("writing to a string must succeed");
     }
-    fs::write(path, text).expect("the folder of temporary files must be writable");
+    fs::write(path, text).expect("the directory of temporary files must be writable");
 }

@@ -163,7 +163,7 @@ fn files_of_other_formats_are_recognised() {
         assert!(!why.contains("header"), "{why}");
     }
     // The error for bytes of an unknown format differs from the error for a damaged file.
-    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("nor of another format"));
+    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("and no other known format"));
     assert!(reason(io::load(scratch.file("case", &safetensors("{\"a\"", &[])))).contains("damaged"));
 }
 
@@ -359,7 +359,7 @@ fn batches_cover_the_data_set() {
     drop(first);
     assert_eq!((position(&broken), second.len()), ((4, 1), 2));
     let refused = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
-    assert!(refused.contains("these are not shuffled; load it into batches with shuffled(seed)"), "{refused}");
+    assert!(refused.contains("not shuffled; load the state into batches with shuffled(seed)"), "{refused}");
     // A loaded position applies to the next epoch, even if an iterator still exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();

@@ -686,10 +686,10 @@ fn search_finds_the_classes() {
     assert!(missing.is_empty(), "no item has these names, nor an alias `#[doc(alias = \"..\")]`: {missing:?}");
 }
 
-/// Returns the text of all source files of a folder, whose path begins at this crate.
+/// Returns the text of all source files of a directory, whose path begins at this crate.
 fn read_sources(folder: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let entries = fs::read_dir(&folder).expect("the folder must be readable").map(|e| e.expect("an entry").path());
+    let entries = fs::read_dir(&folder).expect("the directory must be readable").map(|e| e.expect("an entry").path());
     entries
         .map(|path| match path.is_dir() {
             true => read_sources(path.to_str().expect("the path must be UTF-8")),

@@ -32,7 +32,7 @@ type Decoded = std::result::Result<Image, DecodeFailure>;
 
 /// The failure of a decoder.
 enum DecodeFailure {
-    /// The bytes are not an image, or one beyond the limits.
+    /// The bytes are not a valid image, or the image exceeds the limits.
     Invalid(String),
     /// There is no memory for the image.
     Memory(Error),
@@ -70,18 +70,18 @@ impl DecodeOptions {
 }
 
 impl Image {
-    /// Reads a file of PNG or JPEG. Samples of 16 bits are reduced to 8, palettes are expanded. The orientation in EXIF
-    /// data is ignored, as by Pillow.
+    /// Reads a PNG or JPEG file. Samples of 16 bits are reduced to 8, palettes are expanded. The orientation in EXIF
+    /// data is ignored, as in Pillow.
     ///
     /// # Errors
-    /// [`Error::File`] if the file cannot be read, is damaged or cut off, has another format, or is larger than the
+    /// [`Error::File`] if the file cannot be read, is damaged or truncated, has another format, or is larger than the
     /// default [`DecodeOptions`] permit; [`Error::OutOfMemory`].
     #[doc(alias = "imread")]
     pub fn read(path: impl AsRef<Path>) -> Result<Image> {
         Image::read_with(path, DecodeOptions::default())
     }
 
-    /// Reads a file of PNG or JPEG, with limits.
+    /// Reads a PNG or JPEG file, with limits.
     ///
     /// # Errors
     /// The errors of [`read`](Image::read).
@@ -94,7 +94,7 @@ impl Image {
         decode(&bytes, options).map_err(|failure| failure.into_error(|reason| Error::file(op, path, reason)))
     }
 
-    /// Decodes the bytes of a file of PNG or JPEG.
+    /// Decodes the bytes of a PNG or JPEG file.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] in the cases of [`read`](Image::read); [`Error::OutOfMemory`].
@@ -102,7 +102,7 @@ impl Image {
         Image::decode_with(bytes, DecodeOptions::default())
     }
 
-    /// Decodes the bytes of a file of PNG or JPEG, with limits.
+    /// Decodes the bytes of a PNG or JPEG file, with limits.
     ///
     /// # Errors
     /// The errors of [`decode`](Image::decode).
@@ -209,7 +209,8 @@ fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> Decoded {
     decoder.set_options(settings.jpeg_set_out_colorspace(color));
     decoder.decode_into(&mut pixels).map_err(invalid)?;
     if !has_end_of_image(bytes) {
-        return Err(DecodeFailure::Invalid("the JPEG image is cut off: it has no marker of its end".to_string()));
+        let reason = "the JPEG image is truncated: the end-of-image marker is missing";
+        return Err(DecodeFailure::Invalid(reason.to_string()));
     }
     Ok(Image { pixels, height, width, channels })
 }

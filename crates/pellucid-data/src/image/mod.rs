@@ -200,7 +200,7 @@ impl Image {
             dtype if dtype.is_float() => {
                 let values: Vec<f32> = pixels_last.try_to_vec()?;
                 if values.iter().any(|value| value.is_nan()) {
-                    return Err(Error::invalid(op, "an image has no NaN, but the tensor has one"));
+                    return Err(Error::invalid(op, "the tensor must not contain NaN"));
                 }
                 values.iter().map(|value| (value * 255.0).round() as u8).collect()
             }

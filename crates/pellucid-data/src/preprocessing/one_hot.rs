@@ -53,7 +53,7 @@ impl Clone for OneHotEncoder {
 /// Returns the categories of a column of text or integers.
 fn categories_of(name: &str, column: &Column) -> Result<Categories> {
     if matches!(column, Column::Float(_)) {
-        let help = format!("to_categories({name:?}) makes each different number a category");
+        let help = format!("to_categories({name:?}) makes each distinct number a category");
         return Err(Error::invalid(
             OP,
             format!("the column {name:?} must have text or integers, but has floats; {help}"),
@@ -119,7 +119,7 @@ impl OneHotEncoder {
                     None if self.unknown == UnknownCategory::Ignore => {}
                     None => {
                         let reason = format!(
-                            "the column {name:?} has {text:?} in row {row}, which the fitted rows do not have; \
+                            "row {row} of column {name:?} has the unknown category {text:?}; \
                              unknown(UnknownCategory::Ignore) encodes it as zeros"
                         );
                         return Err(Error::invalid(OP, reason));

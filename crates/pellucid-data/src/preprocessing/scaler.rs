@@ -114,7 +114,7 @@ fn read_matrix(x: &Tensor) -> Result<Vec<f64>> {
 fn features_without_nan(op: &'static str, x: &Tensor) -> Result<Vec<Vec<f64>>> {
     let (rows, features) = matrix_shape(op, x)?;
     if rows == 0 {
-        return Err(Error::invalid(op, "the statistics need at least one sample, got 0"));
+        return Err(Error::invalid(op, "the features must have at least one sample, got 0"));
     }
     let data = read_matrix(x)?;
     if let Some(value) = data.iter().find(|value| value.is_infinite()) {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 pub enum Column {
     /// Floats. A missing value is NaN.
     Float(Vec<f64>),
-    /// Integers. None is missing: a column of integers with missing values has floats.
+    /// Integers without missing values. A column with missing integers is stored as floats.
     Integer(Vec<i64>),
-    /// Text.
+    /// Categorical strings: codes into a sorted list of distinct strings.
     Category(Categories),
 }
 
@@ -27,7 +27,7 @@ pub enum ColumnType {
     Category,
 }
 
-/// Texts, as the index of each in the sorted list of all different texts.
+/// Strings, each stored as its index in the sorted list of all distinct strings.
 ///
 /// The rows that are selected from a table keep the list, so the parts of a split have the same codes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,15 +164,15 @@ impl Column {
     }
 }
 
-#[cfg(any(feature = "csv", feature = "json"))]
 /// Texts that become a column: numbers if all are, otherwise categories.
+#[cfg(any(feature = "csv", feature = "json"))]
 pub(super) struct TextColumn<'a> {
     /// The texts, of which `None` is missing.
     pub(super) texts: Vec<Option<&'a str>>,
 }
 
-#[cfg(any(feature = "csv", feature = "json"))]
 /// The row and the text of a value that does not have the type of its column.
+#[cfg(any(feature = "csv", feature = "json"))]
 pub(super) struct WrongValue<'a> {
     pub(super) row: usize,
     pub(super) text: &'a str,
@@ -231,8 +231,8 @@ impl<'a> TextColumn<'a> {
     }
 }
 
-#[cfg(any(feature = "csv", feature = "json"))]
 /// Returns true for the text of an integer that is not an `i64`.
+#[cfg(any(feature = "csv", feature = "json"))]
 fn is_large_integer(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() && text.parse::<i64>().is_err()

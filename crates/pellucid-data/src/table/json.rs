@@ -96,13 +96,20 @@ impl Table {
             for (line, row) in &rows {
                 let value = row.get(name).unwrap_or(&Value::Null);
                 if value.is_array() || value.is_object() {
-                    let reason = format!(", column {name:?}: a value of a table must be a number, a text or a boolean");
+                    let reason =
+                        format!(", column {name:?}: a value of a table must be a number, a string or a boolean");
                     return Err(refuse(*line, reason));
                 }
                 cells.push((*line, value));
             }
             let column = column_of(&cells).map_err(|line| {
-                refuse(line, format!(", column {name:?}: the column has numbers and text; it must have one of them"))
+                refuse(
+                    line,
+                    format!(
+                        ", column {name:?}: the column mixes numbers and strings; all its values must \
+                                      have the same type"
+                    ),
+                )
             })?;
             Ok((name.clone(), column))
         };

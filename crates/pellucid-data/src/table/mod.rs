@@ -171,7 +171,7 @@ impl Table {
         match self.column(name)? {
             Column::Category(categories) => Ok(categories.names()),
             _ => Err(invalid(format!(
-                "the column {name:?} has numbers and therefore no categories; to_categories({name:?}) converts it"
+                "the column {name:?} is numeric and has no categories; to_categories({name:?}) converts it"
             ))),
         }
     }
@@ -227,11 +227,11 @@ impl Table {
         Ok(Table { columns: self.columns.iter().map(taken).collect::<Result<_>>()?, rows: indices.len() })
     }
 
-    /// Splits the rows at random into tables without common rows, by the rule of
-    /// [`random_split`](crate::random_split). The sizes are fractions that sum up to 1, or numbers of rows.
+    /// Splits the rows at random into tables without common rows, by the rule of [`random_split`](crate::random_split).
+    /// The sizes are fractions that sum to 1, or numbers of rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the sizes do not sum up to all rows; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the sizes do not sum to all rows; [`Error::OutOfMemory`].
     #[doc(alias = "train_test_split")]
     pub fn split<S: SplitLength, const N: usize>(&self, sizes: [S; N], seed: u64) -> Result<[Table; N]> {
         let parts = split_indices(self.rows, &sizes, seed)?;
@@ -300,8 +300,8 @@ impl Table {
             Column::Integer(values) => values,
             Column::Float(_) => {
                 return Err(invalid(format!(
-                    "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes each \
-                     different number a category"
+                    "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes \
+                     each distinct number a category"
                 )));
             }
         };

@@ -16,7 +16,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     let radius = kernel_size / 2;
     if kernel_size.is_multiple_of(2) || radius >= height.min(width) {
         let reason = format!(
-            "the kernel must have an odd size below {} for an image of {height} × {width}, got {kernel_size}",
+            "kernel_size must be odd and less than {} for an image of {height} × {width}, got {kernel_size}",
             2 * height.min(width)
         );
         return Err(Error::invalid(op, reason));

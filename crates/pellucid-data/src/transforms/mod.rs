@@ -7,7 +7,7 @@
 //! | `flip` | [`RandomHorizontalFlip`], [`RandomVerticalFlip`] |
 //! | `affine` | [`RandomRotation`]; shears and translations |
 //! | `color` | [`ColorJitter`], [`Grayscale`] |
-//! | `tone` | the operations of automatic augmentation: equalization, posterisation and others |
+//! | `tone` | the operations of automatic augmentation: equalization, posterization and others |
 //! | `blur` | [`GaussianBlur`] |
 //! | `erase` | [`RandomErasing`] |
 //! | `policy` | [`RandAugment`], [`TrivialAugmentWide`], [`AutoAugment`] |

@@ -33,7 +33,7 @@ pub fn invert(image: Image) -> Image {
 /// [`Error::InvalidArgument`] for more than 8 bits.
 pub fn posterize(image: Image, bits: u32) -> Result<Image> {
     if bits > 8 {
-        return Err(Error::invalid("posterize", format!("a byte has at most 8 bits, got {bits}")));
+        return Err(Error::invalid("posterize", format!("`bits` must be at most 8, got {bits}")));
     }
     let mask = !(0xffu32 >> bits) as u8;
     Ok(map_color_tables(image, |_, _| byte_table(|byte| byte & mask)))

@@ -1,4 +1,4 @@
-//! Images, their files, and folders of them.
+//! Images, their files, and directories of them.
 
 use crate::image_reference::{assert_near, files, images};
 use crate::scratch::Scratch;
@@ -93,7 +93,7 @@ fn images_and_tensors_are_converted_without_loss() {
     }
 }
 
-/// A folder with two classes.
+/// A directory with two classes.
 fn folder(scratch: &Scratch) -> std::path::PathBuf {
     let root = scratch.0.join("pets");
     let images = images();

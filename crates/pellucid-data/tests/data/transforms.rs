@@ -8,7 +8,7 @@ use pellucid::ops::{InterpolationMode, PaddingMode};
 use pellucid::{DType, Generator, Result, Tensor, manual_seed};
 use std::collections::BTreeSet;
 
-/// Returns the result of the computation with a name of the reference, and the largest difference of a byte.
+/// Returns the result of the computation `name` of the reference, and the maximum allowed difference of a byte.
 fn computed(image: &Image, name: &str) -> Result<(Image, u8)> {
     let (family, rest) = name.split_once('_').unwrap_or((name, ""));
     let number = || rest.parse::<f64>().unwrap();

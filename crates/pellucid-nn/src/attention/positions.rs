@@ -15,7 +15,8 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
 /// [`Error::DTypeMismatch`] if the dtype of the result is not a float.
 pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::dtype_argument("sinusoidal_positions", dtype, "sinusoidal positions need a float dtype"));
+        let help = "sinusoidal positions must have a float dtype";
+        return Err(Error::dtype_argument("sinusoidal_positions", dtype, help));
     }
     let pair = Tensor::arange(0, width.div_ceil(2) as i64, 1).to_dtype(DType::F64);
     let position = ops::unsqueeze(&ops::to_dtype(positions, DType::F64)?, -1)?;
@@ -47,7 +48,7 @@ impl Layer for SinusoidalPositions {
         let op = "sinusoidal_positions";
         let positions = from_start(op, x)?;
         if !x.dtype().is_float() {
-            return Err(Error::dtypes(op, [x.dtype()], "sinusoidal positions need a float dtype"));
+            return Err(Error::dtypes(op, [x.dtype()], "sinusoidal positions must have a float dtype"));
         }
         ops::add(x, &sinusoidal_positions(&positions, x.shape()[x.rank() - 1], x.dtype())?)
     }

@@ -51,7 +51,7 @@ impl Rotary {
             return Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, D] with an even D"));
         }
         if !x.dtype().is_float() {
-            return Err(Error::dtypes(op, [x.dtype()], "rotary positions need a float dtype; use to_dtype()"));
+            return Err(Error::dtypes(op, [x.dtype()], "`x` must have a float dtype; use to_dtype()"));
         }
         let lead = &x.shape()[..x.rank() - 1];
         if !positions.shape().broadcasts_to(&lead.into()) {

@@ -201,7 +201,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
 /// Returns the values in ascending order, each once.
 fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
     if values.is_empty() || values.contains(&0) {
-        let reason = format!("the list of {what}s must contain at least one, and none may be 0; got {values:?}");
+        let reason = format!("the list of {what}s must be nonempty, and all values must be at least 1; got {values:?}");
         return Err(Error::invalid(INFERENCE, reason));
     }
     let mut values = values.to_vec();
@@ -367,7 +367,7 @@ impl<'f> ForwardPasses<'f> {
             x.each_tensor(&mut |_, x| shapes.push(x.shape().clone()));
             let sizes = &self.sizes;
             let length = if lengths.is_empty() { String::new() } else { format!(" and a length of {lengths:?}") };
-            let help = format!("launch() needs a batch size of {sizes:?}{length}; run() pads others");
+            let help = format!("the batch size of launch() must be one of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
         self.forget_if_refused(|passes| {

@@ -82,7 +82,7 @@ impl<'f> StepCore<'f> {
         self.begin_accumulation();
     }
 
-    /// The next launch is the first one whose gradients are accumulated.
+    /// Restarts accumulation: the next launch is its first.
     fn begin_accumulation(&mut self) {
         self.passes = 0;
         self.reached.holding = Flags::default();
@@ -267,7 +267,7 @@ impl<'f> StepCore<'f> {
             return Err(Error::invalid(RECORD_STEP, "accumulate must be at least 1"));
         }
         if accumulate > 1 && !self.optimizer.parameters().iter().all(has_gradient) {
-            let help = "accumulate above 1 needs gradients in the plan's buffers; call try_rebind_grads()";
+            let help = "accumulate above 1 requires gradients in the plan's buffers; call try_rebind_grads()";
             return Err(Error::invalid(RECORD_STEP, help));
         }
         let (optimizer, reached) = (self.optimizer.clone(), self.reached.recorded.clone());
@@ -457,8 +457,8 @@ impl<'f> StepUpdate<'f> {
         let parameters: Vec<&Parameter> = trained.iter().copied().chain(others).collect();
         let gradients = self.gradients(results, &parameters)?;
         if gradients[..trained.len()].iter().all(Option::is_none) {
-            let help = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; make \
-                        the optimizer with the parameters() of this model, and unfreeze() some of them";
+            let help = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; \
+                        create the optimizer with the parameters() of this model, and unfreeze() some of them";
             return Err(Error::invalid(RECORD_STEP, help));
         }
         if let Some((_, listener)) = listener {

@@ -102,7 +102,7 @@ impl<'f> TrainerCore<'f> {
         self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
     }
 
-    /// Whether a batch was accepted, which determines the names of the inputs.
+    /// Returns true once a batch was accepted. Its inputs define the input names.
     pub(super) fn knows_inputs(&self) -> bool {
         !self.names.is_empty()
     }
@@ -327,7 +327,7 @@ pub(super) fn check_target_shape(
 ) -> Result<()> {
     if dtype.is_int() && y.dtype().is_float() && y.shape() == logits {
         let help = format!(
-            "the step expects class indices of shape {shape}; for probabilities, make the loss by with_targets({}, \
+            "the step expects class indices of shape {shape}; for probabilities, create the loss with with_targets({}, \
              DType::{:?})",
             y.shape(),
             y.dtype()
@@ -369,6 +369,6 @@ fn log_recording(before: CacheStats, after: CacheStats, inputs: &[Tensor], limit
     tracing::info!(shape, steps = after.held, "recorded a step");
     let dropped = (before.held + 1).saturating_sub(after.held);
     if dropped > 0 {
-        tracing::debug!(dropped, limit, "dropped the steps that were not used for longest");
+        tracing::debug!(dropped, limit, "dropped the least recently used steps");
     }
 }

@@ -116,10 +116,10 @@ pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity
 pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
     let op = "orthogonal";
     let [rows, rest @ ..] = shape.dims() else {
-        return Err(Error::shapes(op, [shape], "orthogonal initialization needs at least two axes"));
+        return Err(Error::shapes(op, [shape], "the tensor must have at least two axes for orthogonal initialization"));
     };
     if rest.is_empty() {
-        return Err(Error::shapes(op, [shape], "orthogonal initialization needs at least two axes"));
+        return Err(Error::shapes(op, [shape], "the tensor must have at least two axes for orthogonal initialization"));
     }
     let (rows, columns) = (*rows, rest.iter().product::<usize>());
     // Q of a normal matrix is uniformly distributed once its columns have the signs of R's diagonal (Mezzadri 2007).

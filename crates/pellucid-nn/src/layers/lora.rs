@@ -198,7 +198,7 @@ impl<L: LoraTarget> Lora<L> {
     pub fn try_dropout(self, p: f64) -> Result<Lora<L>> {
         OptionRange::PROBABILITY.check("lora", "dropout", p, 0.05)?;
         if !self.layer.input_dtype().is_float() {
-            return Err(Error::invalid("lora", "the layer has integer inputs, which dropout cannot change"));
+            return Err(Error::invalid("lora", "dropout cannot be applied to integer inputs"));
         }
         Ok(Lora { dropout: p, ..self })
     }

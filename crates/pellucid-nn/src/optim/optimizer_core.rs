@@ -488,10 +488,10 @@ impl Optimizer for OptimizerCore {
         let op = "set_grad_scale";
         if let Some(scale) = &scale {
             if *scale.shape() != Shape::scalar() {
-                return Err(Error::shapes(op, [scale.shape()], "a scale must be a 0-d tensor"));
+                return Err(Error::shapes(op, [scale.shape()], "the scale must be a 0-d tensor"));
             }
             if !scale.dtype().is_float() {
-                return Err(Error::dtypes(op, [scale.dtype()], "a scale must be a float; use to_dtype()"));
+                return Err(Error::dtypes(op, [scale.dtype()], "the scale must have a float dtype; use to_dtype()"));
             }
         }
         self.contents.get_mut().scale = scale.map(|s| s.detach());

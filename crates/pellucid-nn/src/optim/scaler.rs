@@ -183,8 +183,8 @@ impl GradScaler {
         let _guard = no_grad();
         let calls = self.calls();
         if !calls.captured && calls.optimizers.is_empty() {
-            let reason = "update() needs a step() or unscale() since the last update(); call scale(&loss).backward(), \
-                          step(&optimizer) and update(), in this order";
+            let reason = "update() must follow a step() or unscale() since the last update(); call \
+                          scale(&loss).backward(), step(&optimizer) and update(), in this order";
             return Err(Error::invalid(OP, reason));
         }
         drop(calls);

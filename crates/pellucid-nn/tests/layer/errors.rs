@@ -165,11 +165,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
             "stride must be at least 1 on every axis, got [0, 0]; use 1, the default",
         ),
         ("Fold", Fold::new(8, 2).try_dilation(0).err(), DILATION),
-        (
-            "local_response_norm",
-            LocalResponseNorm::try_new(0).err(),
-            "size must be at least 1, got 0; for example 5",
-        ),
+        ("local_response_norm", LocalResponseNorm::try_new(0).err(), "size must be at least 1, got 0; for example 5"),
         ("conv2d", Conv2d::try_new(1, 5, 0).err(), "kernel must be at least 1 on every axis, got [0, 0]; use 1"),
         (
             "conv2d",

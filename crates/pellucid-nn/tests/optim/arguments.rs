@@ -81,10 +81,7 @@ fn schedules_check_their_options() {
     );
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
     let cases: [(Box<dyn Schedule>, &str); 15] = [
-        (
-            Box::new(StepLr { step_size: 0, gamma: 0.1 }),
-            "StepLr: step_size must be at least 1, got 0; for example 30",
-        ),
+        (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; for example 30"),
         (
             Box::new(StepLr { step_size: 1, gamma: -1.0 }),
             "gamma must be finite and not negative, got -1; for example 0.1",
@@ -97,10 +94,7 @@ fn schedules_check_their_options() {
         (Box::new(ConstantLr { factor: 0.0, total: 2 }), "factor must be in (0, 1], got 0; for example 0.1"),
         (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; for example 0.1"),
         (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; for example 1"),
-        (
-            Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }),
-            "period must be at least 1, got 0; for example 100",
-        ),
+        (Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }), "period must be at least 1, got 0; for example 100"),
         (
             Box::new(CosineAnnealingWarmRestarts { first: 0, multiple: 1, floor: 0.0 }),
             "first must be at least 1, got 0; for example 10",
@@ -115,10 +109,7 @@ fn schedules_check_their_options() {
             Box::new(OneCycleLr { pct_start: 1.5, ..OneCycleLr::new(1.0, 5) }),
             "pct_start must be in [0, 1], got 1.5; for example 0.3",
         ),
-        (
-            Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }),
-            "up must be at least 1, got 0; for example 2000",
-        ),
+        (Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }), "up must be at least 1, got 0; for example 2000"),
         (Box::new(CosineSchedule::new(0.1, 0)), "total must be at least 1, got 0; for example 1000"),
     ];
     for (schedule, expected) in cases {

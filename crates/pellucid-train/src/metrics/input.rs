@@ -80,8 +80,8 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
     if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
         return "scores of classes are on axis 1: move the axis with movedim(-1, 1) of the output".to_string();
     }
-    "scores [N, C] or [N, C, d..] need labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, need labels of \
-     the same shape"
+    "scores [N, C] or [N, C, d..] must have labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, must \
+     have labels of the same shape"
         .to_string()
 }
 

@@ -188,8 +188,9 @@ impl Metric for R2Score {
             return Ok(());
         }
         if !self.columns.is_empty() && self.columns.len() != columns {
-            let (shape, own) = (output.shape(), self.columns.len());
-            return Err(Error::invalid(op, format!("an output of shape {shape} follows outputs of {own} columns")));
+            let (shape, columns) = (output.shape(), self.columns.len());
+            let reason = format!("the output has shape {shape}, but earlier batches had {columns} columns");
+            return Err(Error::invalid(op, reason));
         }
         if self.columns.is_empty() {
             let first = pairs[..columns].iter();

@@ -16,12 +16,12 @@ pub(super) struct RunFiles {
     pub(super) folder: Option<PathBuf>,
     /// The number of steps between two files within an epoch.
     pub(super) every: Option<u64>,
-    /// The file or folder that the next run continues from, and whether it must exist.
+    /// The file or directory that the next run continues from, and whether it must exist.
     pub(super) resume: Option<(PathBuf, bool)>,
 }
 
 impl RunFiles {
-    /// Creates the folder of the files.
+    /// Creates the directory of the files.
     pub(super) fn create_folder(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         fs::create_dir_all(folder).map_err(|error| Error::unwritable_file("fit", folder, &error))

@@ -18,7 +18,7 @@ pub(super) struct FiniteLoss<L> {
     is_checked: Arc<AtomicBool>,
 }
 
-/// The index of a loss that is not finite, which no other selection from one element has.
+/// The index that marks a loss that is not finite. No other selection from one element has it.
 const NOT_FINITE: i64 = 0x6e61_6e21;
 
 impl<L: Loss> FiniteLoss<L> {
@@ -41,7 +41,7 @@ pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(error.root(), Error::IndexOutOfBounds { index: NOT_FINITE, len: 1, .. })
 }
 
-/// Returns the loss of a step, of which a launch fails unless it is finite.
+/// Returns the loss of a step. A launch fails if the loss is not finite.
 fn checked(loss: Tensor) -> Result<Tensor> {
     if !is_grad_enabled() || loss.rank() > 0 {
         return Ok(loss);

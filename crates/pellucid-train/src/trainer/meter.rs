@@ -10,7 +10,7 @@ use pellucid_tensor::{Result, Tensor, no_grad, ops};
 pub(super) struct LossMeter {
     /// The values of the last step that were read.
     values: Vec<(&'static str, f64)>,
-    /// Sums on the device, which are not in the progress yet.
+    /// Sums on the device that have not been added to the progress.
     pending: NamedScalars,
 }
 

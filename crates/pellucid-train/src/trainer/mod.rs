@@ -94,7 +94,7 @@ impl Default for EarlyStopping {
 /// let history = trainer.fit(&mut train, Some(&mut validation))?;
 /// assert!(history.column("validation_loss").unwrap()[4] < 0.2);
 ///
-/// // The folder contains the weights of the best epoch, and the state from which a run continues.
+/// // The directory contains the weights of the best epoch, and the state from which a run continues.
 /// model.load_state_dict(&io::load(folder.join("best.safetensors"))?)?;
 /// let scores = trainer.evaluate(&mut validation)?;
 /// assert!(scores["loss"] < 0.2);
@@ -390,7 +390,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Writes files into a folder, which is created: after each epoch `last.safetensors`, the state of the run, and
+    /// Writes files into a directory, which is created: after each epoch `last.safetensors`, the state of the run, and
     /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced
     /// atomically: a run that is killed at any moment leaves the old or the new one.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
@@ -411,8 +411,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(self)
     }
 
-    /// Continues a run from its file `last.safetensors`, or from the folder of the files. [`fit`](Trainer::fit) loads
-    /// it, and returns the errors of a file that is missing or does not fit.
+    /// Continues a run from its file `last.safetensors`, or from the directory of the files. [`fit`](Trainer::fit)
+    /// loads it, and returns the errors of a file that is missing or does not fit.
     pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
         self.run.files.resume = Some((path.as_ref().to_path_buf(), true));
         self

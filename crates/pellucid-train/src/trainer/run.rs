@@ -432,7 +432,7 @@ impl RunCore<'_> {
     fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
         let origin = match parts.first_non_finite() {
             Some(name) => format!("the first tensor that is not finite is {name}"),
-            None => "its origin is unknown, because all tensors are finite with new random numbers".to_string(),
+            None => "the origin is unknown: a rerun with new random numbers produced only finite tensors".to_string(),
         };
         let indices = match parts.sample_indices(position) {
             Ok(mut indices) => {

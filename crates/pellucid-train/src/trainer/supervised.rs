@@ -256,7 +256,7 @@ fn with_loss(mut own: Vec<(String, Parameter)>, of_loss: Vec<(String, Parameter)
 /// Returns the text of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic payload")
 }
 
 /// The task of a [`Trainer`](super::Trainer) that minimizes the loss of a model on batches (inputs, targets).

@@ -164,7 +164,7 @@ fn invalid_inputs_of_a_cache_are_errors() {
     assert!(full.contains("the cache is full: its capacity is 4"), "{full}");
     assert_eq!(cache.length().item::<i64>(), 3);
     assert_eq!(body().try_forward_cached(&Tensor::ones([1, 1, 16], DType::F32), &[]).err().unwrap().to_string(), {
-        "transformer_encoder: got 0 caches for 3 layers; create them with caches()"
+        "transformer_encoder: expected one cache per layer (3), got 0; create them with caches()"
     });
 }
 

@@ -60,7 +60,7 @@ struct MagnitudeLimits {
     degrees: f64,
     /// The difference of a factor of colour and 1.
     color: f64,
-    /// The number of bits that posterisation removes.
+    /// The number of bits that posterization removes.
     bits: f64,
 }
 

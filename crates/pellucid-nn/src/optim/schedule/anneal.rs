@@ -152,7 +152,7 @@ impl Schedule for CosineAnnealingWarmRestarts {
     }
 }
 
-/// Annealing to a rate over `epochs` epochs, which then stays: for averages of weights (SWA: Izmailov et al. 2018; see
+/// Annealing to a constant rate over `epochs` epochs, for averages of weights (SWA: Izmailov et al. 2018; see
 /// [`AveragedModel`](crate::optim::AveragedModel)). It starts from the current rate.
 ///
 /// ```

@@ -60,8 +60,7 @@ pub struct SchedulePoint {
     pub lr: f64,
 }
 
-/// The mathematics of a learning rate schedule, without state. Names,
-/// options and values are PyTorch's.
+/// A stateless learning rate schedule. Names, options and values are PyTorch's.
 pub trait Schedule: Send + Sync {
     /// Returns the learning rate of epoch `at.epoch`. Where the schedule is defined recursively, it is computed from
     /// the previous rate (the *chainable* form, which keeps the changes of other schedules).
