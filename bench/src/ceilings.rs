@@ -24,7 +24,11 @@ pub(crate) struct Ceilings {
 
 impl Ceilings {
     pub(crate) fn measure(threads: usize) -> Ceilings {
-        Ceilings { fma: best(threads, fma_rate), read: best(threads, read_rate), copy: best(threads, copy_rate) }
+        Ceilings {
+            fma: best_total_rate(threads, fma_rate),
+            read: best_total_rate(threads, read_rate),
+            copy: best_total_rate(threads, copy_rate),
+        }
     }
 
     pub(crate) fn to_env(self) -> String {
@@ -47,7 +51,7 @@ impl Ceilings {
         }
     }
 
-    pub(crate) fn line(self, threads: usize) -> String {
+    pub(crate) fn to_json_line(self, threads: usize) -> String {
         json!({
             "peer": "machine", "workload": "ceilings", "threads": threads,
             "fma_gflops": rounded(self.fma * 1e-9, 1),
@@ -59,7 +63,7 @@ impl Ceilings {
 }
 
 /// Returns the sum over all threads of their best concurrent measurement.
-fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
+fn best_total_rate(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
     let attempt = || -> f64 {
         let barrier = Barrier::new(threads);
         std::thread::scope(|scope| {
@@ -76,7 +80,7 @@ fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
 }
 
 /// Returns the work per second of the fastest of many short runs, measured after all threads are ready.
-fn fastest(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
+fn peak_rate(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
     body();
     ready();
     let start = Instant::now();
@@ -96,7 +100,7 @@ const ROUNDS: usize = 20_000;
 fn fma_rate(ready: &mut dyn FnMut()) -> f64 {
     let (lanes, chains) = fma_kernel();
     let flops = (2 * lanes * CHAINS * ROUNDS) as f64;
-    fastest(flops, ready, || {
+    peak_rate(flops, ready, || {
         black_box(chains(black_box(0.999), black_box(0.001)));
     })
 }
@@ -161,7 +165,7 @@ fn portable(a: f32, b: f32) -> f32 {
 
 fn read_rate(ready: &mut dyn FnMut()) -> f64 {
     let data = vec![1u64; 8 << 20];
-    fastest(size_of_val(&data[..]) as f64, ready, || {
+    peak_rate(size_of_val(&data[..]) as f64, ready, || {
         // Eight independent sums hide the latency of an addition.
         let (rows, _) = black_box(&data).as_chunks::<8>();
         let sums = rows.iter().fold([0u64; 8], |sums, row| std::array::from_fn(|i| sums[i].wrapping_add(row[i])));
@@ -172,7 +176,7 @@ fn read_rate(ready: &mut dyn FnMut()) -> f64 {
 fn copy_rate(ready: &mut dyn FnMut()) -> f64 {
     let from = vec![1u64; 2 << 20];
     let mut to = vec![0u64; 2 << 20];
-    fastest(2.0 * size_of_val(&from[..]) as f64, ready, || {
+    peak_rate(2.0 * size_of_val(&from[..]) as f64, ready, || {
         black_box(&mut to).copy_from_slice(black_box(&from));
     })
 }

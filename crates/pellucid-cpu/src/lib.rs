@@ -15,12 +15,12 @@
 //! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |
 //! | `strided` | index spaces of strided operands: axes, access patterns, traversal |
-//! | `number` | element types and their compute types |
+//! | `element` | element types and their compute types |
 //! | `forwarding` | a backend that forwards all kernels to [`Cpu`], for tests of this crate and of `pellucid-tensor` |
 //! | `testing` | arrays in every kind of layout, for tests |
 
 #[macro_use]
-mod number;
+mod element;
 
 mod backend;
 mod dense;

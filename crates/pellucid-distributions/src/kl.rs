@@ -252,8 +252,9 @@ impl KlDivergence<Bernoulli> for Bernoulli {
     fn try_kl_divergence(&self, q: &Bernoulli) -> Result<Tensor> {
         let (p, q) = (self.success(), q.success());
         elementwise!(kl_bernoulli_bernoulli(
-            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => relative(p, yes, other) + relative(1.0 - p, no, rest))
+            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
+            other = &q.log_success, rest = &q.log_failure,
+        ) => relative(p, log_success, other) + relative(1.0 - p, log_failure, rest))
     }
 }
 
@@ -280,8 +281,9 @@ impl KlDivergence<Binomial> for Binomial {
         }
         let (p, q) = (self.success(), q.success());
         let one = elementwise!(kl_binomial_binomial(
-            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => relative(p, yes, other) + relative(1.0 - p, no, rest))?;
+            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
+            other = &q.log_success, rest = &q.log_failure,
+        ) => relative(p, log_success, other) + relative(1.0 - p, log_failure, rest))?;
         ops::mul(&one, self.total_count() as f64)
     }
 }
@@ -290,8 +292,9 @@ impl KlDivergence<Geometric> for Geometric {
     fn try_kl_divergence(&self, q: &Geometric) -> Result<Tensor> {
         let (p, q) = (self.success(), q.success());
         elementwise!(kl_geometric_geometric(
-            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => (relative(p, yes, other) + relative(1.0 - p, no, rest)) / p)
+            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
+            other = &q.log_success, rest = &q.log_failure,
+        ) => (relative(p, log_success, other) + relative(1.0 - p, log_failure, rest)) / p)
     }
 }
 
@@ -299,11 +302,11 @@ impl KlDivergence<ContinuousBernoulli> for ContinuousBernoulli {
     fn try_kl_divergence(&self, q: &ContinuousBernoulli) -> Result<Tensor> {
         let (p, q) = (self.success(), q.success());
         elementwise!(kl_continuous_bernoulli(
-            yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
+            log_success = &p.log_success, log_failure = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
         ) => {
-            let (l, m) = (yes - no, other - rest);
+            let (l, m) = (log_success - log_failure, other - rest);
             let mean = 0.5 + centred_mean(l);
-            mean * (l - m) + no - rest + log_normalizer(l) - log_normalizer(m)
+            mean * (l - m) + log_failure - rest + log_normalizer(l) - log_normalizer(m)
         })
     }
 }

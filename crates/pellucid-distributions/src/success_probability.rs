@@ -34,9 +34,9 @@ impl SuccessProbability {
 
     /// Returns the entropy of one trial.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
-        let (p, yes, no) = (&self.probs, &self.log_success, &self.log_failure);
-        elementwise!(bernoulli_entropy(p = p, yes = yes, no = no) => {
-            -zero_times(p, yes) - zero_times(1.0 - p, no)
+        let (p, log_success, log_failure) = (&self.probs, &self.log_success, &self.log_failure);
+        elementwise!(bernoulli_entropy(p = p, log_success = log_success, log_failure = log_failure) => {
+            -zero_times(p, log_success) - zero_times(1.0 - p, log_failure)
         })
     }
 }

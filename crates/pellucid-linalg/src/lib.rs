@@ -38,4 +38,4 @@ pub use lu::{lu, row_order};
 pub use matrix::Matrix;
 pub use qr::qr;
 pub use svd::{Basis, Svd, svd};
-pub use triangular::{Triangle, solve_triangular};
+pub use triangular::{TriangleKind, solve_triangular};

@@ -1,7 +1,7 @@
 //! The trait `Layer`: modules that map one tensor to one tensor.
 
 use crate::call;
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::module::{DynModule, Module, as_dyn, parameters_so_far};
 use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
@@ -118,7 +118,7 @@ pub trait Layer: Module {
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<L: Layer + ?Sized> Layer for $pointer {
-            forward! {
+            delegate! {
                 [**self]
                 fn compute(self: &Self, x: &Tensor) -> Result<Tensor>;
                 fn input_dtype(self: &Self) -> DType;

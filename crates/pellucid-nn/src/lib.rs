@@ -20,7 +20,7 @@
 //! | `call` | calls of layers: hooks run, and observers of the model are notified |
 //! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | `cloning` | clones of models with other tensors |
-//! | `forward` | `forward!`: methods that call those of another value |
+//! | `delegate` | `delegate!`: methods that delegate to another value |
 //! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
 //! | `functional` | [`functional_call`]: a call with other tensors as parameters and buffers |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
@@ -38,7 +38,7 @@
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | [`prune`] | masks of weights, by magnitude or at random |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
-//! | `replaced` | values of a thread that are replaced for the time of a call |
+//! | `temporary` | values of a thread that are replaced for the time of a call |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
 //! | `standard_types` | [`Module`] for collections, pointers, tuples and plain values |
 //! | `state` | [`StateDict`]: all values of a module or an optimizer, by name; [`Stateful`] parts of a training run |
@@ -75,8 +75,8 @@ mod attention;
 mod call;
 mod checkpoint;
 mod cloning;
+mod delegate;
 mod exports;
-mod forward;
 mod functional;
 pub mod graph;
 pub mod hook;
@@ -93,11 +93,11 @@ mod parameter;
 pub mod paths;
 pub mod prune;
 mod recurrent;
-mod replaced;
 mod sequential;
 mod standard_types;
 mod state;
 mod summary;
+mod temporary;
 mod transformer;
 mod tree;
 mod unwind;

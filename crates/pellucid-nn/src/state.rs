@@ -1,6 +1,6 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::module::{identity, view};
 use pellucid_tensor::{Device, Error, Generator, Result, Shape, Tensor, WrongShape, no_grad, ops};
 use std::collections::btree_map::Entry;
@@ -66,7 +66,7 @@ pub trait Stateful {
 }
 
 impl<T: Stateful + ?Sized> Stateful for &T {
-    forward! {
+    delegate! {
         [**self]
         fn state(self: &Self) -> Result<Vec<(String, Tensor)>>;
         fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;

@@ -28,7 +28,7 @@ impl Default for DecodeOptions {
 }
 
 /// A decoded image, or the reason why the bytes could not be decoded.
-type Decoded = std::result::Result<Image, DecodeFailure>;
+type DecodeResult = std::result::Result<Image, DecodeFailure>;
 
 /// The failure of a decoder.
 enum DecodeFailure {
@@ -152,7 +152,7 @@ impl Image {
 }
 
 /// Decodes an image of the format that the first bytes indicate.
-fn decode(bytes: &[u8], options: DecodeOptions) -> Decoded {
+fn decode(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     if bytes.len() > options.max_bytes {
         let reason = format!("the file has more bytes than the limit `max_bytes`, {}", options.max_bytes);
         return Err(DecodeFailure::Invalid(reason));
@@ -170,7 +170,7 @@ fn decode(bytes: &[u8], options: DecodeOptions) -> Decoded {
     }
 }
 
-fn decode_png(bytes: &[u8], options: DecodeOptions) -> Decoded {
+fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     let invalid = |error: png::DecodingError| format!("the PNG image is damaged: {error}");
     // The limit is for metadata; the pixels have one of their own.
     let limits = png::Limits { bytes: options.max_bytes };
@@ -194,7 +194,7 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> Decoded {
     Ok(Image { pixels, height, width, channels })
 }
 
-fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> Decoded {
+fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     let invalid = |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is damaged: {error}");
     // Otherwise, the pixels after the end of a file that is cut off would be grey.
     let settings = DecoderOptions::default().set_strict_mode(true);

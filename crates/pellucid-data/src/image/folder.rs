@@ -33,7 +33,7 @@ pub struct ImageFolder {
     classes: Vec<String>,
     /// The path and the class of each image.
     samples: Vec<(PathBuf, i64)>,
-    is_grey: bool,
+    is_grayscale: bool,
 }
 
 impl ImageFolder {
@@ -60,13 +60,13 @@ impl ImageFolder {
             }
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
-        Ok(ImageFolder { classes, samples, is_grey: false })
+        Ok(ImageFolder { classes, samples, is_grayscale: false })
     }
 
-    /// Converts all images to grey in place of RGB.
+    /// Converts all images to grayscale instead of RGB.
     #[must_use]
-    pub fn grey(self) -> Self {
-        ImageFolder { is_grey: true, ..self }
+    pub fn grayscale(self) -> Self {
+        ImageFolder { is_grayscale: true, ..self }
     }
 
     /// Returns the names of the classes in sorted order.
@@ -92,9 +92,9 @@ impl Dataset for ImageFolder {
         check_index(index, self.samples.len())?;
         let (path, class) = &self.samples[index];
         let image = Image::read(path)?;
-        let image = match (self.is_grey, image.channels()) {
+        let image = match (self.is_grayscale, image.channels()) {
             (true, 1) | (false, 3) => image,
-            (true, _) => image.to_grey(),
+            (true, _) => image.to_grayscale(),
             (false, _) => image.to_rgb(),
         };
         Ok((image, *class))

@@ -13,7 +13,7 @@ use std::fmt;
 
 const OP: &str = "image";
 
-/// An image of 8 bits for each channel: grey (1 channel), RGB (3) or RGBA (4).
+/// An image of 8 bits for each channel: grayscale (1 channel), RGB (3) or RGBA (4).
 ///
 /// ```
 /// use pellucid::data::Image;
@@ -130,8 +130,8 @@ impl Image {
         &self.pixels[start..start + self.channels]
     }
 
-    /// Returns a grey image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
-    pub fn to_grey(&self) -> Image {
+    /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
+    pub fn to_grayscale(&self) -> Image {
         let grey = |pixel: &[u8]| {
             let [r, g, b] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
             ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
@@ -143,7 +143,7 @@ impl Image {
         Image { pixels, channels: 1, ..*self }
     }
 
-    /// Returns an RGB image: grey is repeated, and the alpha channel is dropped.
+    /// Returns an RGB image: a grayscale channel is repeated, and the alpha channel is dropped.
     pub fn to_rgb(&self) -> Image {
         let pixels = match self.channels {
             1 => self.pixels.iter().flat_map(|grey| [*grey; 3]).collect(),

@@ -65,7 +65,7 @@ pub fn adjust_brightness(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Interpolates between the mean of the grey image (factor 0) and the image (1), or beyond it, in place.
+/// Interpolates between the mean of the grayscale image (factor 0) and the image (1), or beyond it, in place.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -85,8 +85,8 @@ pub fn adjust_contrast(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Interpolates between the grey image (factor 0) and the image (1), or beyond it, in place. A grey image is not
-/// changed.
+/// Interpolates between the grayscale image (factor 0) and the image (1), or beyond it, in place. A grayscale image is
+/// not changed.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -106,7 +106,7 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Rotates the hue by a part of a full circle, in place. A grey image is not changed.
+/// Rotates the hue by a part of a full circle, in place. A grayscale image is not changed.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless the factor is in [-0.5, 0.5].
@@ -158,13 +158,13 @@ fn shift_hue([r, g, b]: [f32; 3], shift: f32) -> [f32; 3] {
     [channel(5.0), channel(3.0), channel(1.0)]
 }
 
-/// Returns the grey image, with 1 or 3 equal channels.
+/// Returns the grayscale image, with 1 or 3 equal channels.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for other numbers of channels.
 pub fn grayscale(image: &Image, channels: usize) -> Result<Image> {
     if !matches!(channels, 1 | 3) {
-        let reason = format!("a grey image must have 1 or 3 channels, got {channels}");
+        let reason = format!("a grayscale image must have 1 or 3 channels, got {channels}");
         return Err(Error::invalid("grayscale", reason));
     }
     let [height, width, from] = image.shape();
@@ -174,7 +174,7 @@ pub fn grayscale(image: &Image, channels: usize) -> Result<Image> {
     Image::try_new(pixels, [height, width, channels])
 }
 
-/// Converts an image to grey.
+/// Converts an image to grayscale.
 #[derive(Clone, Copy, Debug)]
 pub struct Grayscale {
     channels: usize,

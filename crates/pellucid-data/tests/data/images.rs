@@ -122,7 +122,7 @@ fn a_folder_has_a_class_for_each_folder() {
     let (images, classes) = DataLoader::new(tensors, options).epoch().next().unwrap().unwrap();
     assert_eq!(images.shape().dims(), [4, 3, 9, 8]);
     assert_eq!(classes.to_vec::<i64>(), [0, 0, 1, 1]);
-    assert_eq!(data.grey().get(1).unwrap().0.channels(), 1);
+    assert_eq!(data.grayscale().get(1).unwrap().0.channels(), 1);
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl<'f> TrainerCore<'f> {
         let _off = no_grad();
         let before = self.evaluation.cache_stats();
         self.evaluation.launch(&self.inputs)?;
-        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.limit);
+        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.max_recordings);
         Ok(self.evaluation.outputs())
     }
 
@@ -270,7 +270,7 @@ impl<'f> TrainerCore<'f> {
         });
         if result.is_ok() || self.step.cache_stats().held > before.held {
             self.accept(x);
-            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.limit);
+            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.max_recordings);
         } else if is_filled {
             optimizer.unfill();
         }
@@ -314,7 +314,7 @@ fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launc
         let _off = no_grad();
         in_evaluation_mode(|| compute(inputs))
     };
-    let options = CaptureOptions { max_recordings: step.limit, ..CaptureOptions::default() };
+    let options = CaptureOptions { max_recordings: step.max_recordings, ..CaptureOptions::default() };
     Launcher::new(step.options.stream.as_ref(), options, Box::new(evaluate))
 }
 

@@ -22,8 +22,8 @@ impl Fan {
                 "the weight must have shape [out, in, taps..]: use Init::Uniform or Init::Normal for other shapes",
             ));
         };
-        let all = |first: usize| taps.iter().fold(first, |all, &len| all.saturating_mul(len));
-        Ok((all(*inputs), all(*outputs)))
+        let times_taps = |first: usize| taps.iter().fold(first, |product, &len| product.saturating_mul(len));
+        Ok((times_taps(*inputs), times_taps(*outputs)))
     }
 
     /// Returns the fan of this side.

@@ -23,7 +23,7 @@ mod values;
 pub use fan::{Fan, Nonlinearity};
 
 use crate::parameter::Parameter;
-use crate::replaced::with_replaced;
+use crate::temporary::with_temporary;
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, no_grad, ops, unwrap};
 use std::cell::{Cell, RefCell};
 
@@ -52,7 +52,7 @@ pub fn default_dtype() -> DType {
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
     assert!(dtype.is_float(), "in_dtype: the dtype of parameters must be a float, got {dtype}");
-    with_replaced(dtype, |dtype| DTYPE.replace(dtype), make)
+    with_temporary(dtype, |dtype| DTYPE.replace(dtype), make)
 }
 
 /// Runs `make` with random initial values from this generator instead of the thread's.
@@ -64,7 +64,7 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// assert_eq!(a.weight.to_vec::<f32>(), b.weight.to_vec::<f32>());
 /// ```
 pub fn from_generator<R>(generator: &Generator, make: impl FnOnce() -> R) -> R {
-    with_replaced(Some(generator.clone()), |generator| GENERATOR.replace(generator), make)
+    with_temporary(Some(generator.clone()), |generator| GENERATOR.replace(generator), make)
 }
 
 /// Returns the generator of random initial values.

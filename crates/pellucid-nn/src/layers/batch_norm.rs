@@ -7,7 +7,7 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
-use crate::replaced::with_replaced;
+use crate::temporary::with_temporary;
 use crate::visit::ModulePart;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
@@ -212,7 +212,7 @@ thread_local! {
 
 /// Calls `f`, in which the layers that this thread calls behave as [`cumulative`](BatchNorm::cumulative) ones.
 pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
-    with_replaced(true, |value| PLAIN_AVERAGES.replace(value), f)
+    with_temporary(true, |value| PLAIN_AVERAGES.replace(value), f)
 }
 
 /// Returns mean, variance and count of every batch normalization of a module that has running statistics.

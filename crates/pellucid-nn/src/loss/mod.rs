@@ -235,7 +235,7 @@ macro_rules! losses {
 macro_rules! loss_pointer {
     ([$($generics:tt)*] $pointer:ty) => {
         impl<$($generics)*> Loss for $pointer {
-            crate::forward::forward! {
+            crate::delegate::delegate! {
                 [**self]
                 fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
                 fn kind(self: &Self) -> Option<crate::loss::LossKind>;

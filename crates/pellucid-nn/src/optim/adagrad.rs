@@ -41,12 +41,12 @@ impl Rule for AdagradOptions {
         Some((tick, vec![self.lr_decay.into()]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adagrad = formula!(adagrad |p, s, g, rate; eps, decay| {
             let g = g + decay * p;
             let s = s + g * g;
             (p - rate * g / (s.sqrt() + eps), s)
         });
-        at.update(adagrad, &[self.eps.into(), self.weight_decay.into()])
+        context.update(adagrad, &[self.eps.into(), self.weight_decay.into()])
     }
 }

@@ -47,13 +47,13 @@ impl Rule for AdamaxOptions {
         Some((tick, vec![]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adamax = formula!(adamax |p, m, u, g, rate, rest1; b2, eps, decay| {
             let g = g + decay * p;
             let m = m + rest1 * (g - m);
             let u = (b2 * u).max(g.abs() + eps);
             (p - rate * m / u, m, u)
         });
-        at.update(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
+        context.update(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
     }
 }

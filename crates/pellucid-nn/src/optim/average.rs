@@ -1,6 +1,6 @@
 //! Averaging of weights over training, which often improves predictions.
 
-use super::free::free_buffer;
+use super::free_buffer::free_buffer;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, with_plain_averages};
 use crate::module::{Module, walk};

@@ -48,7 +48,7 @@ impl Rule for LambOptions {
         Some((tick, vec![ln(self.betas.1)]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let track = formula!(track |m, v, g, rest1; b2, rest2| update_moments(m, v, g, rest1, b2, rest2));
         let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p
@@ -61,13 +61,13 @@ impl Rule for LambOptions {
                 lr * both.select(of_p / of_r, 1.0)
             }
         );
-        let (lr, unbias, scale, rest1) = (at.rate(0), at.rate(1), at.rate(2), at.rate(3));
-        let (p, m, v, b2) = (at.parameter()?, at.state(0), at.state(1), self.betas.1);
-        at.update_states(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
+        let (lr, unbias, scale, rest1) = (context.rate(0), context.rate(1), context.rate(2), context.rate(3));
+        let (p, m, v, b2) = (context.parameter()?, context.state(0), context.state(1), self.betas.1);
+        context.update_states(track, &[0, 1], &[&context.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
         let params = [self.eps.into(), self.weight_decay.into()];
         let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?;
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);
         let rate = ops::map(trust, &[&norms.0, &norms.1, lr], &[])?;
-        at.update_parameter(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
+        context.update_parameter(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
     }
 }

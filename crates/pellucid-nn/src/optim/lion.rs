@@ -34,11 +34,11 @@ impl Rule for LionOptions {
         zeros(like, &["mean"])
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let lion = formula!(lion |p, m, g, lr, rest1; rest2, decay| {
             let c = m + rest1 * (g - m);
             (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))
         });
-        at.update(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
+        context.update(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
     }
 }

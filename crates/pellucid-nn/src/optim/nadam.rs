@@ -62,14 +62,14 @@ impl Rule for NAdamOptions {
         ))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let nadam = formula!(nadam |p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
             let g = g + decay * p;
             let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
         let b2 = self.betas.1;
-        at.update(
+        context.update(
             nadam,
             &[
                 b2.into(),

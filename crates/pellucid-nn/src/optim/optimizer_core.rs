@@ -2,7 +2,7 @@
 
 use super::Optimizer;
 use super::clock::Clocks;
-use super::free::move_free;
+use super::free_buffer::move_free;
 use super::hyperparameter::Hyperparameter;
 use super::replaceable::Replaceable;
 use super::rule::{DynRule, Momentum, QueuedUpdates, UpdateContext, check_lr};
@@ -104,7 +104,7 @@ impl OptimizerCore {
     }
 
     pub(super) fn name(&self) -> &'static str {
-        self.contents.own().name
+        self.contents.original().name
     }
 
     /// Adds a group. `checked` is the result of [`Rule::check`].
@@ -445,12 +445,12 @@ impl Optimizer for OptimizerCore {
             let reason = "the optimizer already has parameters; add other parameters with add_params()";
             return Err(Error::invalid(self.name(), reason));
         }
-        let own = self.contents.own();
+        let own = self.contents.original();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
         let fits = |filled: &OptimizerContents| {
             filled.parameters.len() == parameters.len() && filled.parameters.iter().zip(&parameters).all(is_same)
         };
-        match self.contents.reuse(fits) {
+        match self.contents.select(fits) {
             // The optimizer was filled before for a step that could not be recorded; rates may have changed since.
             Some(filled) => {
                 filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| new.copy_hyperparameters(old))

@@ -135,7 +135,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// The errors of the kernels.
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()>;
 }
 
 /// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. It has the
@@ -147,7 +147,7 @@ pub(super) trait DynRule: Send + Sync {
     fn state(&self, like: &Tensor) -> Result<RuleState>;
     fn clock(&self) -> Vec<(&'static str, f64)>;
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)>;
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()>;
     fn clone_box(&self) -> Box<dyn DynRule>;
     /// Returns the options of the optimizer, whose type implements [`Rule`].
     fn options(&self) -> &dyn Any;
@@ -172,7 +172,7 @@ impl<R: Rule> DynRule for R {
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         Rule::tick(self)
     }
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         Rule::update(self, at)
     }
     fn clone_box(&self) -> Box<dyn DynRule> {

@@ -1,7 +1,7 @@
 //! Loss scaling for `f16`, in which small gradients would underflow.
 
 use super::clip::{factor_for_gradient, gradients};
-use super::free::{free_buffer, move_free};
+use super::free_buffer::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::options::options;
 use super::{Optimizer, Parameter};

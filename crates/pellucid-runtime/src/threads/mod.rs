@@ -153,7 +153,7 @@ impl<T> SharedPtr<T> {
 
     /// Returns the pointer advanced by `by` elements, with wrapping arithmetic.
     #[inline(always)]
-    pub fn at(&self, by: isize) -> *mut T {
+    pub fn offset(&self, by: isize) -> *mut T {
         self.0.wrapping_offset(by)
     }
 }

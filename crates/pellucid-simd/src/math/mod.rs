@@ -19,12 +19,12 @@
 mod accuracy;
 pub mod bessel;
 pub mod double;
+mod f32_lanes;
 pub mod gamma;
 pub mod half;
 pub mod integer;
-mod number;
 mod real;
 pub mod single;
 
-pub use number::Single;
+pub use f32_lanes::F32Lanes;
 pub use real::Real;

@@ -4,7 +4,7 @@
 //! Interleaving gives the processor independent instructions, so the latencies of dependent instructions overlap.
 
 use super::FloatVector;
-use crate::math::Single;
+use crate::math::F32Lanes;
 use crate::math::single::{self, EXP_LIMIT};
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -51,7 +51,7 @@ pub(super) trait SingleVector: FloatVector<Scalar = f32> {
     unsafe fn any_exceeds(self, limit: Self) -> bool;
 }
 
-/// K vectors with the arithmetic of [`Single`].
+/// K vectors with the arithmetic of [`F32Lanes`].
 #[derive(Clone, Copy)]
 struct Pack<V, const K: usize>([V; K]);
 
@@ -95,9 +95,9 @@ macro_rules! impl_operators {
 }
 impl_operators! { Add add  Sub sub  Mul mul  Div div }
 
-impl<V: SingleVector, const K: usize> Single for Pack<V, K> {
+impl<V: SingleVector, const K: usize> F32Lanes for Pack<V, K> {
     #[inline(always)]
-    fn of(c: f32) -> Self {
+    fn splat(c: f32) -> Self {
         pack_of!(|_k| V::splat(&c))
     }
 
@@ -112,7 +112,7 @@ impl<V: SingleVector, const K: usize> Single for Pack<V, K> {
     }
 
     #[inline(always)]
-    fn at_most(self, c: f32) -> Self {
+    fn min_const(self, c: f32) -> Self {
         pack_of!(|k| self.0[k].at_most(V::splat(&c)))
     }
 

@@ -4,7 +4,7 @@ use super::EarlyStopping;
 use super::bound::RunParts;
 use super::event::{Callback, FitControl, StopReason, TrainingEvent};
 use super::files::RunFiles;
-use super::finite::is_refusal;
+use super::finite::is_non_finite_loss;
 use super::meter::LossMeter;
 use super::report::RunReport;
 use super::schedules::{RunSchedule, ScheduleUnit};
@@ -164,8 +164,8 @@ impl RunCore<'_> {
 
     /// Returns true if the monitored value has not improved for too long.
     fn is_stuck(&self) -> bool {
-        let waited = self.state.0.borrow().waited;
-        self.early_stopping.is_some_and(|options| waited >= options.patience.max(1))
+        let epochs_without_improvement = self.state.0.borrow().epochs_without_improvement;
+        self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience.max(1))
     }
 
     /// Runs an epoch, or the rest of one. Returns the reason if the run ends.
@@ -252,7 +252,7 @@ impl RunCore<'_> {
     ) -> Result<bool> {
         let scalars = match parts.train_step() {
             Ok(scalars) => scalars,
-            Err(error) if is_refusal(&error) => return Err(self.not_finite(samples, position, parts)),
+            Err(error) if is_non_finite_loss(&error) => return Err(self.not_finite(samples, position, parts)),
             Err(error) => return Err(self.of_step(position, samples, error)),
         };
         let step = {
@@ -371,9 +371,9 @@ impl RunCore<'_> {
         };
         let improved = goal.is_better(value, least);
         if improved {
-            (progress.best, progress.best_epoch, progress.waited) = (value, progress.epoch + 1, 0);
+            (progress.best, progress.best_epoch, progress.epochs_without_improvement) = (value, progress.epoch + 1, 0);
         } else {
-            progress.waited += 1;
+            progress.epochs_without_improvement += 1;
         }
         Ok(improved)
     }

@@ -20,7 +20,7 @@ pub(super) struct RunProgress {
     /// The epoch of the best value, from 1.
     pub(super) best_epoch: u64,
     /// The number of epochs since the monitored value improved.
-    pub(super) waited: u64,
+    pub(super) epochs_without_improvement: u64,
     /// The number of successive steps whose loss was not finite and that the scaler skipped.
     pub(super) skipped: u64,
 }
@@ -34,7 +34,7 @@ impl Default for RunProgress {
             weight: 0.0,
             best: f64::NAN,
             best_epoch: 0,
-            waited: 0,
+            epochs_without_improvement: 0,
             skipped: 0,
         }
     }
@@ -49,8 +49,14 @@ pub(super) struct RunState(pub(super) RefCell<RunProgress>);
 
 impl RunState {
     fn counts(progress: &RunProgress) -> [(&'static str, u64); 5] {
-        let RunProgress { epoch, step, best_epoch, waited, skipped, .. } = *progress;
-        [("epoch", epoch), ("step", step), ("best_epoch", best_epoch), ("waited", waited), ("skipped", skipped)]
+        let RunProgress { epoch, step, best_epoch, epochs_without_improvement, skipped, .. } = *progress;
+        [
+            ("epoch", epoch),
+            ("step", step),
+            ("best_epoch", best_epoch),
+            ("waited", epochs_without_improvement),
+            ("skipped", skipped),
+        ]
     }
 }
 
@@ -81,7 +87,7 @@ impl Stateful for RunState {
             epoch: count("epoch")?,
             step: count("step")?,
             best_epoch: count("best_epoch")?,
-            waited: count("waited")?,
+            epochs_without_improvement: count("waited")?,
             skipped: count("skipped")?,
             best: fixed["best"].try_item()?,
             weight: fixed["weight"].try_item()?,

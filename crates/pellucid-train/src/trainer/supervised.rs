@@ -1,6 +1,6 @@
 //! [`Supervised`]: the task of a model, a loss and an optimizer.
 
-use super::finite::{FiniteLoss, NonFiniteSearch};
+use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
 use pellucid_nn::loss::Loss;
@@ -264,15 +264,15 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
 /// values of tensors, it and all later ones run eagerly.
 pub struct Supervised<'f, M, L, O, X = Tensor> {
-    captured: GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
-    loss: FiniteLoss<Arc<L>>,
+    captured: GraphTrainer<'f, M, FiniteCheckedLoss<Arc<L>>, O, X>,
+    loss: FiniteCheckedLoss<Arc<L>>,
     state: SupervisedState<'f>,
 }
 
 /// The parts of a task, with a batch if there is one.
 struct StepParts<'a, 'f, M, L, O, X> {
-    captured: &'a mut GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
-    loss: &'a FiniteLoss<Arc<L>>,
+    captured: &'a mut GraphTrainer<'f, M, FiniteCheckedLoss<Arc<L>>, O, X>,
+    loss: &'a FiniteCheckedLoss<Arc<L>>,
     batch: Option<&'a (X, Tensor)>,
 }
 
@@ -333,7 +333,7 @@ where
     X: Batch + 'static,
 {
     pub(super) fn new(model: M, loss: L, optimizer: O) -> Self {
-        let loss = FiniteLoss::new(Arc::new(loss));
+        let loss = FiniteCheckedLoss::new(Arc::new(loss));
         let state = SupervisedState {
             settings: StepSettings { accumulate: 1, ..Default::default() },
             is_decided: false,

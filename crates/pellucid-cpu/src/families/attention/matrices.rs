@@ -31,7 +31,7 @@ pub(super) struct HeadMatrix<T> {
 impl<T> MatrixStack<T> {
     /// Returns the matrix of a sequence and a head.
     pub(super) fn matrix(&self, sequence: usize, head: usize) -> HeadMatrix<T> {
-        let data = SharedPtr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
+        let data = SharedPtr(self.data.offset(sequence as isize * self.sequence + head as isize * self.head));
         HeadMatrix { data, row: self.row, column: self.column }
     }
 }
@@ -39,7 +39,7 @@ impl<T> MatrixStack<T> {
 impl<T> HeadMatrix<T> {
     /// Returns the address of an element.
     pub(super) fn element_ptr(&self, row: usize, column: usize) -> *mut T {
-        self.data.at(row as isize * self.row + column as isize * self.column)
+        self.data.offset(row as isize * self.row + column as isize * self.column)
     }
 
     /// Returns the rows starting at `first` as an operand of a product, in which they are the rows of A or the columns

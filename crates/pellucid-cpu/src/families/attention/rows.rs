@@ -50,7 +50,7 @@ pub(super) struct ScoreRows<T> {
 impl<T> ScoreRows<T> {
     /// Returns the address of the score of a row and a key.
     pub(super) fn element_ptr(&self, row: usize, key: usize) -> *mut T {
-        self.data.at((row * self.row_stride + key) as isize)
+        self.data.offset((row * self.row_stride + key) as isize)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::operand::Operand;
 use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
+use pellucid_linalg::{Basis, Matrix, Pivot, TriangleKind};
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
 
 /// The minimum number of arithmetic operations per task.
@@ -145,7 +145,7 @@ fn factor_matrix(kernel: Factorization, mut inputs: Vec<Matrix>) -> Vec<Matrix> 
         }
         Factorization::TriangularSolve { upper, unit } => {
             let mut x = inputs.remove(0);
-            pellucid_linalg::solve_triangular(&a, &mut x, Triangle { upper, unit });
+            pellucid_linalg::solve_triangular(&a, &mut x, TriangleKind { is_upper: upper, has_unit_diagonal: unit });
             vec![x]
         }
         Factorization::Exp => vec![pellucid_linalg::exp(&a)],

@@ -85,7 +85,7 @@ fn address_range(o: &Operand<'_>) -> Range<usize> {
         if extent < 0 { low += extent } else { high += extent }
     }
     let (first, size) = (o.first::<u8>(), o.dtype.size() as isize);
-    first.at(low * size).addr()..first.at((high + 1) * size).addr()
+    first.offset(low * size).addr()..first.offset((high + 1) * size).addr()
 }
 
 /// The destination of a product, or the shape of a product that only the epilogue reads.

@@ -10,8 +10,8 @@ mod gradient;
 mod tests;
 
 use crate::dense::DenseArray;
+use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
-use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use pellucid_ir::kernel::{Pool, PoolPart, Window};
 use pellucid_ir::{DType, Result, Shape};

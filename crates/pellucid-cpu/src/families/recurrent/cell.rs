@@ -68,9 +68,9 @@ impl<T> CellStep<'_, T> {
         let [before, after] = &self.cells;
         CellRow {
             width: self.width,
-            gates: self.gates.at(wide),
-            previous_state: self.previous_state.at(narrow),
-            cells: [before.at(narrow), after.at(narrow)],
+            gates: self.gates.offset(wide),
+            previous_state: self.previous_state.offset(narrow),
+            cells: [before.offset(narrow), after.offset(narrow)],
         }
     }
 }
@@ -189,7 +189,7 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, ForwardStep<'_,
         for row in work.step.active_rows() {
             let (narrow, _) = work.step.row_offsets(row);
             let arrays =
-                ForwardRow { row: work.step.row(row), bias: work.bias.get(), next_state: work.next_state.at(narrow) };
+                ForwardRow { row: work.step.row(row), bias: work.bias.get(), next_state: work.next_state.offset(narrow) };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
             // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the
             // instruction set of `V` is enabled (contract of `VectorWork::run`).
@@ -206,10 +206,10 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, BackwardStep<'_
             let (narrow, wide) = work.step.row_offsets(row);
             let arrays = BackwardRow {
                 row: work.step.row(row),
-                state_grads: work.state_grads.at(narrow),
-                gate_grads: work.gate_grads.at(wide),
-                bypass_grads: work.bypass_grads.at(narrow),
-                cell_grads: work.cell_grads.at(narrow),
+                state_grads: work.state_grads.offset(narrow),
+                gate_grads: work.gate_grads.offset(wide),
+                bypass_grads: work.bypass_grads.offset(narrow),
+                cell_grads: work.cell_grads.offset(narrow),
             };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
             // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the

@@ -6,8 +6,8 @@
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as a
 //! vector. Otherwise a few lines are processed together to hide the latency of the dependency chain.
 
+use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
-use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
@@ -269,7 +269,7 @@ impl ScanTask<'_> {
                         o[k] = offsets[k] + starts[k] + line as isize * across[k];
                     }
                     let reverse = self.kernel.reverse;
-                    let (x, y, positions) = (x.at(o[0] * bytes).cast_const(), y.at(o[1] * bytes), positions.at(o[2]));
+                    let (x, y, positions) = (x.offset(o[0] * bytes).cast_const(), y.offset(o[1] * bytes), positions.offset(o[2]));
                     let lines = ScanLines { x, y, positions, along, across, len, reverse };
                     // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
                     // operand are in its buffer (clause 1 of the scan kernels). The lines of an output belong to this

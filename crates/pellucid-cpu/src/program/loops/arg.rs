@@ -3,7 +3,7 @@
 //! Vector code computes the extremum of each block. Only the block with the extremum of the row is searched for its
 //! index. Therefore the row is read from memory once, at memory bandwidth.
 
-use super::element::{LoopElement, Unaligned, source_slice};
+use super::loop_element::{LoopElement, Unaligned, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::{Isa, per_isa, up_to};
 

@@ -1,6 +1,6 @@
 //! Primitives of two operands.
 
-use super::element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Binary;

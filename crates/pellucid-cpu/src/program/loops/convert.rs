@@ -1,6 +1,6 @@
 //! Conversions between dtypes (the types in memory) and compute types (the types of arithmetic).
 
-use super::element::{LoopElement, MaskByte};
+use super::loop_element::{LoopElement, MaskByte};
 use super::unary::{UnaryLoop, narrow_loop, vector_loop};
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;

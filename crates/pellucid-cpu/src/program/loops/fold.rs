@@ -8,7 +8,7 @@
 //! The order is the same for contiguous elements ([`FoldLoops::accumulate`]) and for strided elements in the columns of
 //! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
-use super::element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;

@@ -1,6 +1,6 @@
 //! Runs a loop over full vectors on any count of elements, and in place.
 
-use super::element::can_overwrite;
+use super::loop_element::can_overwrite;
 use std::mem::MaybeUninit;
 
 /// The number of elements that fills an unrolled group of vectors on every instruction set. For polynomials, padding a

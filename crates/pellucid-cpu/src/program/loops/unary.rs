@@ -1,6 +1,6 @@
 //! Primitives of one operand.
 
-use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
 use super::remainder::{UNROLLED_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Unary;

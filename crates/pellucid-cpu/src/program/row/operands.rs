@@ -4,7 +4,7 @@
 //! through buffers: gathered or converted before the program runs on them, converted or scattered afterwards.
 
 use super::{RowBlock, RowExecution};
-use crate::program::execute::Extent;
+use crate::program::execute::TileExtent;
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
 use crate::program::slot::Granularity;
@@ -152,7 +152,7 @@ impl RowExecution<'_> {
         let slot = output.slot as usize;
         let tile =
             self.schedule.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
-        if !tile || self.stream.is_some() && !(self.chains_stream && self.schedule.streams[slot]) {
+        if !tile || self.stream.is_some() && !(self.chains_stream && self.schedule.is_streamed[slot]) {
             return None;
         }
         self.dense_address(self.program.inputs.len() + o, block, output.size, first)
@@ -170,7 +170,7 @@ impl RowExecution<'_> {
         o: usize,
         output: &PreparedOutput,
         block: &RowBlock<'_>,
-        tile: &Extent<'_>,
+        tile: &TileExtent<'_>,
         from: *mut u8,
         raw: *mut u8,
     ) {

@@ -99,7 +99,7 @@ impl TestArray {
 
     /// Returns an array of zeros with `elements` elements of memory.
     fn zeros(elements: usize, layout: Layout, dtype: DType) -> TestArray {
-        TestArray { memory: Guarded::of(&vec![0; elements * dtype.size()]), layout, dtype }
+        TestArray { memory: Guarded::from_slice(&vec![0; elements * dtype.size()]), layout, dtype }
     }
 
     /// Writes a value to every element of the memory.

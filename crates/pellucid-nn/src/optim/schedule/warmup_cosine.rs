@@ -68,12 +68,12 @@ impl CosineSchedule {
 }
 
 impl Schedule for CosineSchedule {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        self.lr(at.epoch)
+    fn next(&self, point: SchedulePoint) -> f64 {
+        self.lr(point.epoch)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.lr(at.epoch))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.lr(point.epoch))
     }
 
     fn check(&self) -> Result<()> {

@@ -42,7 +42,7 @@ pub(super) struct ChannelsLastImages<T> {
 impl<T> ChannelsLastImages<T> {
     /// Returns the address of the first image of a group.
     pub(super) fn group_data(&self, group: usize) -> *mut T {
-        self.data.at((group * self.group_stride) as isize)
+        self.data.offset((group * self.group_stride) as isize)
     }
 
     /// Returns the offset of a zero pixel of padding from the first image of the group to which the pixel belongs.
@@ -189,7 +189,7 @@ impl<T: Element> Images<T> {
             for task in tasks {
                 let (image, group) = (task / groups, task % groups);
                 let offset = ((range.start + image) * groups + group) * group_len;
-                copy(self.data.at(offset as isize), channels_last.group_data(group).wrapping_add(image * copy_len));
+                copy(self.data.offset(offset as isize), channels_last.group_data(group).wrapping_add(image * copy_len));
             }
         });
     }

@@ -1,7 +1,7 @@
 //! Fused chains, compared with the separate instructions.
 
 use super::*;
-use crate::program::loops::element::{Unaligned, source_slice};
+use crate::program::loops::loop_element::{Unaligned, source_slice};
 use pellucid_ir::formula::{Binary, Unary};
 use pellucid_simd::math::Real;
 

@@ -8,7 +8,7 @@ mod elementwise;
 mod fused;
 mod reductions;
 
-use super::element::LoopElement;
+use super::loop_element::LoopElement;
 use super::*;
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::program::fold::FoldKernel;
-use crate::program::loops::element::{MaskByte, Unaligned, source_slice};
+use crate::program::loops::loop_element::{MaskByte, Unaligned, source_slice};
 use pellucid_ir::formula::Binary;
 use pellucid_simd::math::Real;
 

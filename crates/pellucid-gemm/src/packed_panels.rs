@@ -1,6 +1,6 @@
 //! Operands whose panels are packed once and used by many products.
 
-use super::blocks::depth_blocks;
+use super::block_sizes::depth_blocks;
 use super::kernels::Kernels;
 use super::source::{PackSource, PanelRange, check_panel};
 use super::strided::Strided;
@@ -84,14 +84,14 @@ impl<T: Element> PackedPanels<T> {
     }
 
     /// Returns the panels without the first `start` k indices.
-    pub fn after(self, start: usize) -> PackedPanels<T> {
+    pub fn skip(self, start: usize) -> PackedPanels<T> {
         debug_assert!(start <= self.depth, "the first {start} steps of a depth of {}", self.depth);
-        PackedPanels { start: SharedPtr(self.start.at((start * self.width) as isize)), ..self }
+        PackedPanels { start: SharedPtr(self.start.offset((start * self.width) as isize)), ..self }
     }
 
     /// Returns the address of the panel that contains lane `first`, at k index `start`.
     fn panel_ptr(&self, first: usize, start: usize) -> *mut T {
-        self.start.at((first / self.width * self.depth * self.width + start * self.width) as isize)
+        self.start.offset((first / self.width * self.depth * self.width + start * self.width) as isize)
     }
 }
 

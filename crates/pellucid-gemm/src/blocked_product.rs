@@ -21,11 +21,11 @@
 //! If B is packed entirely for one product, or is not a strided matrix, the panels of B are outermost, and the strips
 //! of A stay in L2. Panels that were packed before (`compute_packed`) are read in the order of the loops above.
 
-use super::blocks::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
+use super::block_sizes::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
 use super::kernels::Kernels;
 use super::pack::PackPanels;
-use super::packed::PackedPanels;
-use super::panels::{ColumnPanel, a_panel_len};
+use super::packed_panels::PackedPanels;
+use super::panel_layout::{ColumnPanel, a_panel_len};
 use super::source::{PackSource, PanelRange, pack_panels};
 use super::strided::Strided;
 use super::{Epilogue, OutputBlock};

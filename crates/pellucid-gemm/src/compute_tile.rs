@@ -1,12 +1,12 @@
 //! The packing of A, and the register tiles of C that the loops compute from panels of A and B.
 
-use crate::block::BlockedProduct;
-use crate::blocks::chunks;
+use crate::block_sizes::chunks;
+use crate::blocked_product::BlockedProduct;
 use crate::kernels::{Kernels, TileKernel};
-use crate::panels::{ColumnPanel, PACKED_ROW_STRIDE, a_panel_len, a_panel_width};
+use crate::panel_layout::{ColumnPanel, PACKED_ROW_STRIDE, a_panel_len, a_panel_width};
+use crate::register_tile::RegisterTile;
 use crate::source::{PanelRange, pack_panels};
 use crate::strided::Strided;
-use crate::tile::RegisterTile;
 use pellucid_simd::Element;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -95,7 +95,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         let accumulate = self.accumulate || depth.start > 0;
         let c = self.c.wrapping_offset(i as isize * self.c_row_stride + j as isize * self.c_col_stride);
         let kernel = match cols > kernels.lanes {
-            true if b.is_padded || cols == kernels.width() => kernels.whole_tiles[rows - 1],
+            true if b.is_padded || cols == kernels.width() => kernels.unmasked_tiles[rows - 1],
             two_vectors => kernels.tiles[usize::from(two_vectors)][rows - 1],
         };
         let tile = RegisterTile {
