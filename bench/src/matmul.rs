@@ -37,7 +37,7 @@ fn square(n: usize, layout: OperandLayout) -> Run {
 
 /// C[m × n] = A[m × k]·B[k × n].
 fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
-    let matrix = |rows, columns, turned| match turned {
+    let matrix = |rows, columns, is_transposed| match is_transposed {
         true => Tensor::randn([columns, rows], DType::F32).t(),
         false => Tensor::randn([rows, columns], DType::F32),
     };

@@ -1,6 +1,6 @@
 //! CIFAR-10 and CIFAR-100: small photographs (Krizhevsky 2009), in the "binary version" of their page.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 use std::fs::File;
 use std::io::Read;
@@ -92,11 +92,11 @@ impl CifarImages {
     fn read(paths: &[PathBuf], images: usize, classes: &[u8]) -> Result<CifarImages> {
         let n = paths.len() * images;
         let record = classes.len() + IMAGE_BYTES;
-        let mut pixels = reserved(n * IMAGE_BYTES)?;
+        let mut pixels = vec_with_capacity(n * IMAGE_BYTES)?;
         let mut labels: Vec<Vec<i64>> = vec![Vec::new(); classes.len()];
         for path in paths {
             let refuse = |reason: String| Error::file(OP, path, reason);
-            let mut bytes = reserved(images * record + 1)?;
+            let mut bytes = vec_with_capacity(images * record + 1)?;
             // One byte beyond the size reveals surplus data.
             let read =
                 File::open(path).and_then(|file| file.take((images * record) as u64 + 1).read_to_end(&mut bytes));

@@ -1,6 +1,6 @@
 //! From samples to a batch: stacking, and padding of sequences.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, ops};
 
 /// A sample that can be collated into a batch with others.
@@ -130,7 +130,7 @@ fn collate_rows<E: Element>(rows: &[impl AsRef<[E]>]) -> Result<Tensor> {
         let help = "the samples of a batch must have the same length; pad sequences with pad_sequences";
         return Err(Error::shapes(OP, shapes.iter(), help));
     }
-    let mut values = reserved(rows.len().saturating_mul(len))?;
+    let mut values = vec_with_capacity(rows.len().saturating_mul(len))?;
     rows.iter().for_each(|row| values.extend_from_slice(row.as_ref()));
     Tensor::try_new(values, [rows.len(), len])
 }
@@ -182,7 +182,7 @@ macro_rules! collate_tuples {
             type Batch = ($($part::Batch,)+);
 
             fn collate(samples: Vec<Self>) -> Result<Self::Batch> {
-                $(let mut $list = reserved(samples.len())?;)+
+                $(let mut $list = vec_with_capacity(samples.len())?;)+
                 for sample in samples {
                     $($list.push(sample.$field);)+
                 }

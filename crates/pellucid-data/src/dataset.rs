@@ -1,7 +1,7 @@
 //! Data sets: samples by index.
 
 use crate::collate::{Collate, try_each};
-use crate::random::{EpochSeed, for_sample, reserved};
+use crate::random::{EpochSeed, for_sample, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::any::Any;
@@ -499,7 +499,7 @@ pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u
     let parts = counts.iter().map(|&count| {
         let (part, others) = rest.split_at(count);
         rest = others;
-        let mut indices = reserved(count)?;
+        let mut indices = vec_with_capacity(count)?;
         indices.extend_from_slice(part);
         Ok(indices)
     });

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// The largest number of bytes of elements in a file: four times the largest file of the MNIST family.
+/// The maximum number of bytes of elements in a file: four times the largest file of the MNIST family.
 const LIMIT: usize = 256 << 20;
 
 /// An array of unsigned bytes.

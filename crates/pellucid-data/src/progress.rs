@@ -152,7 +152,7 @@ impl LoaderProgress {
         }
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
         let load = StateLoad::new(&self.values(sizes), state)?;
-        let number = |name: &str| state[name].try_item::<i64>();
+        let read_i64 = |name: &str| state[name].try_item::<i64>();
         let (samples, size) = (number("samples")?, number("size")?);
         if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
             return Err(invalid(format!(

@@ -23,7 +23,7 @@ impl EpochSeed {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn permutation(self, n: usize) -> Result<Vec<usize>> {
-        let mut order = reserved(n)?;
+        let mut order = vec_with_capacity(n)?;
         order.extend(0..n);
         self.rng().shuffle(&mut order);
         Ok(order)
@@ -36,7 +36,7 @@ impl EpochSeed {
 }
 
 /// Returns an empty vector with memory for `n` elements.
-pub(crate) fn reserved<T>(n: usize) -> Result<Vec<T>> {
+pub(crate) fn vec_with_capacity<T>(n: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     vector.try_reserve_exact(n).map_err(|_| Error::out_of_memory(n.saturating_mul(size_of::<T>())))?;
     Ok(vector)

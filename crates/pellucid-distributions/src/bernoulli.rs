@@ -134,22 +134,22 @@ impl Distribution for ContinuousBernoulli {
         elementwise!(continuous_bernoulli_cdf(x = x, l = &self.try_logits()?) => {
             let x = x.clamp(0.0, 1.0);
             let is_small = l.abs().lt(1e-4);
-            let steep = is_small.select(1.0, l);
+            let safe_l = is_small.select(1.0, l);
             // The exponents are negative, so that no exponential overflows.
-            let m = -steep.abs();
+            let m = -safe_l.abs();
             let rising = (m * x).exp_m1() / m.exp_m1();
             let falling = ((1.0 - x) * m).exp() * rising;
             let c = x * (x - 1.0);
             let series = x + c * l * 0.5 + c * (2.0 * x - 1.0) * l * l / 12.0;
-            is_small.select(series, steep.gt(0.0).select(falling, rising))
+            is_small.select(series, safe_l.gt(0.0).select(falling, rising))
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(continuous_bernoulli_icdf(p = p, l = &self.try_logits()?) => {
             let is_small = l.abs().lt(1e-4);
-            let steep = is_small.select(1.0, l);
-            let m = -steep.abs();
-            let is_positive = steep.gt(0.0);
+            let safe_l = is_small.select(1.0, l);
+            let m = -safe_l.abs();
+            let is_positive = safe_l.gt(0.0);
             let y = (is_positive.select(1.0 - p, p) * m.exp_m1()).ln_1p() / m;
             let c = p * (1.0 - p);
             let series = p + c * l * 0.5 + c * (1.0 - 2.0 * p) * l * l / 6.0;

@@ -8,11 +8,11 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     }
     let magic = MAGIC.iter().find(|(at, magic, ..)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
     let (what, help) = match magic {
-        Some((_, [b'P', b'K', ..], ..)) => zip(bytes),
+        Some((_, [b'P', b'K', ..], ..)) => classify_zip(bytes),
         Some((_, _, what, help)) => (*what, *help),
         None if is_pickle(bytes) => ("a Python pickle, as older versions of torch.save write", TORCH),
         None if is_onnx(bytes) => ("an ONNX model", ONNX),
-        None => text(bytes)?,
+        None => classify_text(bytes)?,
     };
     Some(format!("this is {what}, not a safetensors file; {help}"))
 }
@@ -61,7 +61,7 @@ const MAGIC: [(usize, &[u8], &str, &str); 21] = [
 ];
 
 /// Classifies a zip archive by the names in it, which are stored before each entry and at the end.
-fn zip(bytes: &[u8]) -> (&'static str, &'static str) {
+fn classify_zip(bytes: &[u8]) -> (&'static str, &'static str) {
     const SPAN: usize = 1 << 16;
     let ends = [&bytes[..bytes.len().min(SPAN)], &bytes[bytes.len().saturating_sub(SPAN)..]];
     let has = |name: &[u8]| ends.iter().any(|part| part.windows(name.len()).any(|window| window == name));
@@ -89,7 +89,7 @@ fn is_onnx(bytes: &[u8]) -> bool {
 }
 
 /// Classifies a text by its beginning.
-fn text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+fn classify_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let start = &bytes[..bytes.len().min(512)];
     // The last character may be truncated.
     let start = match std::str::from_utf8(start) {

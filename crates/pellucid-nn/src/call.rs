@@ -68,13 +68,13 @@ pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<(Tensor, R)>,
 ) -> Result<(Tensor, R)> {
-    let mut beside = None;
+    let mut extra = None;
     let y = call(module, inputs, || {
         let (y, rest) = compute()?;
-        beside = Some(rest);
+        extra = Some(rest);
         Ok(y)
     })?;
-    Ok((y, beside.expect("compute() must set the second result before it returns an output")))
+    Ok((y, extra.expect("compute() must set the second result before it returns an output")))
 }
 
 /// Calls a layer on x.

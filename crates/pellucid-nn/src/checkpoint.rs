@@ -115,7 +115,7 @@ impl<'a> Checkpoint<'a> {
         let mut all = StateDict::from([(STEP.to_string(), Tensor::scalar(self.step as i64, DType::I64))]);
         let generator = Generator::default();
         for (name, part) in self.all_parts(&generator) {
-            let state = part.state().map_err(|error| of_part(name, error))?;
+            let state = part.state().map_err(|error| part_error(name, error))?;
             all.extend(state.into_iter().map(|(value, tensor)| (format!("{name}.{value}"), tensor)));
         }
         Ok(all)
@@ -144,9 +144,9 @@ impl<'a> Checkpoint<'a> {
         for (name, part) in self.all_parts(&generator) {
             let given = given.remove(name).unwrap_or_default();
             let load = check_dtypes(part, &given).and_then(|()| part.prepare_load(&given));
-            loads.push((name, load.map_err(|error| of_part(name, error))?));
+            loads.push((name, load.map_err(|error| part_error(name, error))?));
         }
-        loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| of_part(name, error)))?;
+        loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| part_error(name, error)))?;
         Ok(step)
     }
 
@@ -167,7 +167,7 @@ impl<'a> Checkpoint<'a> {
                 "two parts have this name, or it is reserved; all parts must have different names: use named_model(), \
                  named_optimizer() or part(); `generator` and `step` are reserved"
             };
-            return Err(of_part(name, Error::invalid("checkpoint", reason)));
+            return Err(part_error(name, Error::invalid("checkpoint", reason)));
         }
         Ok(())
     }
@@ -175,10 +175,10 @@ impl<'a> Checkpoint<'a> {
     /// Returns an error for a part that is only in the state or only in this checkpoint. A part without values, such as
     /// a model without parameters, is not in a state.
     fn check_parts(&self, given: &BTreeMap<&str, StateDict>, generator: &Generator) -> Result<()> {
-        let invalid = |part: &str, reason: String| Err(of_part(part, Error::invalid("load_checkpoint", reason)));
+        let invalid = |part: &str, reason: String| Err(part_error(part, Error::invalid("load_checkpoint", reason)));
         let known: BTreeSet<&str> = self.all_parts(generator).map(|(name, _)| name).collect();
         for (name, part) in self.all_parts(generator) {
-            if !given.contains_key(name) && !part.state().map_err(|error| of_part(name, error))?.is_empty() {
+            if !given.contains_key(name) && !part.state().map_err(|error| part_error(name, error))?.is_empty() {
                 let reason = format!(
                     "the saved state does not have this part; its parts are {}; leave the part out, or save it again with \
                      the part",
@@ -200,7 +200,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-fn of_part(part: &str, source: Error) -> Error {
+fn part_error(part: &str, source: Error) -> Error {
     Error::Checkpoint { part: part.to_string(), source: Box::new(source) }
 }
 
@@ -225,7 +225,7 @@ fn read_step(state: Option<StateDict>) -> Result<u64> {
     let number = number.map(|number| number.try_item::<i64>()).transpose()?;
     number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
         let reason = "the saved state must have the number of steps as a 0-d i64 tensor `step`, at least 0";
-        of_part(STEP, Error::invalid("load_checkpoint", reason))
+        part_error(STEP, Error::invalid("load_checkpoint", reason))
     })
 }
 

@@ -84,7 +84,7 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
     Ok(given)
 }
 
-/// The name of the operation in errors.
+/// Operation name in errors.
 const OP: &str = "functional_call";
 
 fn check_tensor(tensor: &Tensor, own: &Tensor) -> Result<()> {

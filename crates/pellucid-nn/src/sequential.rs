@@ -258,7 +258,7 @@ impl<M> ModuleDict<M> {
     pub fn insert(&mut self, name: impl Into<String>, module: M) -> Option<M> {
         let name = name.into();
         match self.entries.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, present)) => Some(std::mem::replace(present, module)),
+            Some((_, existing)) => Some(std::mem::replace(existing, module)),
             None => {
                 self.entries.push((name, module));
                 None

@@ -290,7 +290,7 @@ impl StateMismatch {
     ) -> StateMismatch {
         let known: HashSet<&str> = own.clone().map(|(name, _)| name).collect();
         let unexpected = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
-        let misfit = |(name, expected): (&str, &Shape)| {
+        let shape_error = |(name, expected): (&str, &Shape)| {
             let found = state.get(name)?.shape();
             (found != expected).then(|| WrongShape {
                 name: name.into(),
@@ -298,7 +298,10 @@ impl StateMismatch {
                 expected: expected.clone(),
             })
         };
-        StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes: own.filter_map(misfit).collect() }
+        StateMismatch {
+            keys: IncompatibleKeys { missing, unexpected },
+            wrong_shapes: own.filter_map(shape_error).collect(),
+        }
     }
 
     /// Returns true if the names are the same.

@@ -15,7 +15,7 @@ const ALIGN: usize = 64;
 /// The smallest size of a thread's stack.
 const MIN_BYTES: usize = 64 << 10;
 
-/// The largest number of bytes that any thread has needed simultaneously.
+/// The maximum number of bytes that any thread has needed simultaneously.
 static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
 
 /// The bytes of scratch memory that all threads together currently have.
@@ -65,7 +65,7 @@ struct ScratchStack {
     bytes: Cell<usize>,
     /// The number of bytes in use.
     top: Cell<usize>,
-    /// The largest number of bytes that were simultaneously in use.
+    /// The maximum number of bytes that were simultaneously in use.
     max_needed: Cell<usize>,
 }
 
@@ -166,7 +166,7 @@ pub fn total_bytes() -> usize {
     TOTAL.load(Relaxed)
 }
 
-/// Returns the largest number of bytes that any thread has needed simultaneously.
+/// Returns the maximum number of bytes that any thread has needed simultaneously.
 pub fn peak_bytes() -> usize {
     MAX_NEEDED.load(Relaxed)
 }

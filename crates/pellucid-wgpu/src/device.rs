@@ -70,7 +70,7 @@ impl GraphicsDevice {
         self.limits.max_storage_buffers_per_shader_stage.saturating_sub(2) as usize
     }
 
-    /// Returns the largest number of workgroups along one axis.
+    /// Returns the maximum number of workgroups along one axis.
     pub(crate) fn max_groups(&self) -> usize {
         self.limits.max_compute_workgroups_per_dimension as usize
     }

@@ -121,8 +121,8 @@ fn solution(t: &Tensor, x: &Tensor) -> Result<Tensor> {
 /// the eigenvalues of its tridiagonal matrix, and wᵢ = 1/Σ p_k(sᵢ)². The sum has positive terms, so that even weights
 /// of 10⁻⁸⁰ have small relative errors: f varies by a factor of 10⁴³.
 fn gauss_hermite(n: i64) -> Result<(Tensor, Tensor)> {
-    let beside = (Tensor::arange(1i64, n, 1).to_dtype(DType::F64) / 2.0).sqrt();
-    let nodes = ops::eigvalsh(&(beside.diag(1) + beside.diag(-1)), false)?;
+    let off_diagonal = (Tensor::arange(1i64, n, 1).to_dtype(DType::F64) / 2.0).sqrt();
+    let nodes = ops::eigvalsh(&(off_diagonal.diag(1) + off_diagonal.diag(-1)), false)?;
     let (mut before, mut p) = (nodes.zeros_like(), nodes.ones_like());
     let mut sum = p.square();
     for k in 0..n - 1 {

@@ -1,7 +1,7 @@
 //! Files of PNG and JPEG. Files are untrusted: sizes in headers are compared with limits before memory is allocated.
 
 use super::Image;
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{Error, Result};
 use std::fs::File;
 use std::io::{BufWriter, Cursor, Read, Write};
@@ -14,10 +14,10 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 /// The limits of [`Image::decode_with`] and [`Image::read_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeOptions {
-    /// The largest number of pixels of an image. A small file can contain a large image. Default: 2²⁷, about 134
+    /// The maximum number of pixels of an image. A small file can contain a large image. Default: 2²⁷, about 134
     /// million.
     pub max_pixels: usize,
-    /// The largest number of bytes of a file. Default: 2²⁹.
+    /// The maximum number of bytes of a file. Default: 2²⁹.
     pub max_bytes: usize,
 }
 
@@ -63,7 +63,7 @@ impl DecodeOptions {
                 self.max_pixels
             )));
         };
-        let mut bytes = reserved(pixels * channels).map_err(DecodeFailure::Memory)?;
+        let mut bytes = vec_with_capacity(pixels * channels).map_err(DecodeFailure::Memory)?;
         bytes.resize(pixels * channels, 0);
         Ok(bytes)
     }

@@ -6,7 +6,7 @@ mod folder;
 pub use codec::DecodeOptions;
 pub use folder::ImageFolder;
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::fmt;
@@ -172,7 +172,7 @@ impl Image {
                 values.extend(pixels.iter().map(|pixel| table[usize::from(pixel[channel])]));
             }
         }
-        let mut values = reserved(self.pixels.len())?;
+        let mut values = vec_with_capacity(self.pixels.len())?;
         for_channels!(self, planes(self, tables, &mut values));
         Tensor::try_new(values, [self.channels, self.height, self.width])
     }

@@ -1,6 +1,6 @@
 //! One-hot codes of categories.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use crate::table::{Categories, Column, Table};
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, lock};
@@ -107,7 +107,7 @@ impl OneHotEncoder {
     pub fn transform(&self, table: &Table) -> Result<Tensor> {
         let columns = self.fitted()?;
         let width: usize = columns.iter().map(|column| column.categories.len()).sum();
-        let mut codes = reserved(table.len().saturating_mul(width))?;
+        let mut codes = vec_with_capacity(table.len().saturating_mul(width))?;
         codes.resize(table.len() * width, 0.0f32);
         let mut first = 0;
         for EncodedColumn { name, categories } in &columns {

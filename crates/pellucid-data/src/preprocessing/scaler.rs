@@ -1,6 +1,6 @@
 //! Scalers, which map every feature by x·scale + offset, with scikit-learn's statistics.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops};
 use std::sync::Mutex;
@@ -121,7 +121,7 @@ fn features_without_nan(op: &'static str, x: &Tensor) -> Result<Vec<Vec<f64>>> {
         return Err(Error::invalid(op, format!("the features must be finite or NaN, got {value}")));
     }
     let feature = |feature: usize| {
-        let mut values = reserved(rows)?;
+        let mut values = vec_with_capacity(rows)?;
         values.extend(data.iter().skip(feature).step_by(features).filter(|value| !value.is_nan()));
         Ok(values)
     };

@@ -4,7 +4,7 @@ use super::IterableDataset;
 use crate::collate::{BatchToDevice, Collate};
 use crate::loader::{BatchRange, LoaderOptions, OrderedWorkers, catch_panic, compute_batch};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, positioned_loader};
-use crate::random::{EpochSeed, for_sample, reserved};
+use crate::random::{EpochSeed, for_sample, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Device, Error, Result, lock, unwrap};
 use std::fmt;
@@ -181,7 +181,7 @@ impl<B> fmt::Debug for StreamLoader<B> {
 /// [`Error::InvalidArgument`] if the iterator panics; [`Error::OutOfMemory`].
 fn read_records<R>(records: &mut impl Iterator<Item = Result<R>>, n: usize) -> Result<Vec<Result<R>>> {
     catch_panic("the iterator of the records", || {
-        let mut batch = reserved(n.min(1 << 16))?;
+        let mut batch = vec_with_capacity(n.min(1 << 16))?;
         batch.extend(records.take(n));
         Ok(batch)
     })

@@ -14,7 +14,7 @@ pub enum FillValue {
     Mode,
     /// A number.
     Number(f64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
@@ -60,14 +60,14 @@ impl Table {
     pub fn fill_missing(&self, names: &[impl AsRef<str>], value: FillValue) -> Result<Table> {
         names.iter().try_fold(self.clone(), |table, name| {
             let name = name.as_ref();
-            let filled = filled(name, table.column(name)?, &value)?;
+            let filled = fill_missing_in(name, table.column(name)?, &value)?;
             table.with_column(name, filled)
         })
     }
 }
 
 /// Returns a column with `value` in place of missing values.
-fn filled(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
+fn fill_missing_in(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
     let mismatch = |kind: &str| invalid(format!("{value:?} cannot fill the column {name:?}, which contains {kind}"));
     let all_missing = || invalid(format!("all values of column {name:?} are missing, so its {value:?} is undefined"));
     match column {
@@ -88,12 +88,12 @@ fn filled(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
             Ok(Column::Float(values.iter().map(|value| if value.is_nan() { fill } else { *value }).collect()))
         }
         Column::Category(categories) => match value {
-            FillValue::Text(text) => Ok(categories.filled(text).into()),
+            FillValue::Text(text) => Ok(categories.with_missing_as(text).into()),
             FillValue::Mode => {
                 let mut codes: Vec<i64> = categories.codes().iter().copied().filter(|code| *code >= 0).collect();
                 codes.sort_unstable();
                 let code = most_frequent(&codes).ok_or_else(all_missing)?;
-                Ok(categories.filled(&categories.names()[code as usize]).into())
+                Ok(categories.with_missing_as(&categories.names()[code as usize]).into())
             }
             _ => Err(mismatch("strings")),
         },

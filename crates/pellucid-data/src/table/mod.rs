@@ -1,4 +1,4 @@
-//! [`Table`]: named columns of numbers and text.
+//! [`Table`]: named columns of numbers and strings.
 
 mod column;
 #[cfg(feature = "csv")]
@@ -15,14 +15,14 @@ pub use json::{JsonValue, read_json_lines};
 pub use missing::FillValue;
 
 use crate::dataset::{SplitLength, split_indices};
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use column::{floats_of, text_error};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 use std::fmt;
 
 const OP: &str = "table";
 
-/// Named columns of floats, integers and text, with the same number of rows.
+/// Named columns of floats, integers and strings, with the same number of rows.
 ///
 /// ```
 /// use pellucid::data::{Column, Table};
@@ -156,13 +156,13 @@ impl Table {
     /// Returns the values of a column of numbers. A missing value is NaN.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, or it has text.
+    /// [`Error::InvalidArgument`] if there is no such column, or it contains strings.
     pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
         floats_of(OP, name, self.column(name)?)
     }
 
-    /// Returns the different texts of a column in sorted order. The code of a text, as in [`labels`](Table::labels), is
-    /// its index.
+    /// Returns the distinct strings of a column in sorted order. The code of a string, as in [`labels`](Table::labels),
+    /// is its index.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such column, or it has numbers.
@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// Returns the table with the values of a column as categories: numbers become texts, in the order of the numbers.
+    /// Returns the table with the values of a column as categories: numbers become strings, in numeric order.
     ///
     /// ```
     /// use pellucid::data::{Column, Table};
@@ -251,8 +251,8 @@ impl Table {
     /// Returns columns of numbers as a tensor `[rows, columns]`, with options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, a column has text, a value is missing and not
-    /// allowed, or the dtype cannot represent a value; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if there is no column of a name, a column contains strings, a value is missing and
+    /// not allowed, or the dtype cannot represent a value; [`Error::OutOfMemory`].
     pub fn tensor_with(&self, names: &[impl AsRef<str>], options: TableTensorOptions) -> Result<Tensor> {
         let TableTensorOptions { dtype, allow_missing } = options;
         let columns = names.iter().map(|name| {
@@ -273,7 +273,7 @@ impl Table {
                 .iter()
                 .filter_map(|(_, column)| if let Column::Integer(values) = column { Some(values) } else { None })
                 .collect();
-            return ops::to_dtype(&Tensor::try_new(interleaved(&lists, self.rows)?, shape)?, dtype);
+            return ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype);
         }
         let lists = columns.iter().map(|(name, column)| floats_of(OP, name, column)).collect::<Result<Vec<_>>>()?;
         let lists: Vec<&Vec<f64>> = lists.iter().collect();
@@ -284,7 +284,7 @@ impl Table {
                 }
             }
         }
-        ops::to_dtype(&Tensor::try_new(interleaved(&lists, self.rows)?, shape)?, dtype)
+        ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype)
     }
 
     /// Returns a column as class numbers, an `i64` tensor `[rows]`: the codes of its
@@ -322,8 +322,8 @@ impl Table {
 }
 
 /// Returns the values of columns in row-major order.
-fn interleaved<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
-    let mut values = reserved(rows.saturating_mul(columns.len()))?;
+fn interleave<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
+    let mut values = vec_with_capacity(rows.saturating_mul(columns.len()))?;
     for row in 0..rows {
         values.extend(columns.iter().map(|column| column[row]));
     }

@@ -2,7 +2,7 @@
 
 use super::ImageTransform;
 use crate::image::Image;
-use crate::random::{reserved, with_rng};
+use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::ops::InterpolationMode;
 use pellucid_tensor::{Error, Result};
 
@@ -48,7 +48,7 @@ pub fn affine(image: &Image, matrix: AffineMatrix, interpolation: InterpolationM
     };
     let [height, width, channels] = image.shape();
     let [half_height, half_width] = [height, width].map(|len| len as f64 / 2.0 - 0.5);
-    let mut pixels = reserved(image.pixels().len())?;
+    let mut pixels = vec_with_capacity(image.pixels().len())?;
     for row in 0..height {
         let y = row as f64 - half_height;
         for column in 0..width {

@@ -2,7 +2,7 @@
 
 use super::ImageTransform;
 use crate::image::Image;
-use crate::random::{reserved, with_rng};
+use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::{Error, Result};
 
 /// Convolves an image with a Gaussian of `kernel_size` pixels, with mirror images beyond its edges.
@@ -30,7 +30,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     let weights: Vec<f32> = weights.iter().map(|weight| (weight / sum) as f32).collect();
 
     // Both axes in succession: rows to floats, columns to bytes.
-    let mut blurred: Vec<f32> = reserved(image.pixels().len())?;
+    let mut blurred: Vec<f32> = vec_with_capacity(image.pixels().len())?;
     for row in image.pixels().chunks_exact(width * channels) {
         for x in 0..width {
             let columns: Vec<usize> = (0..kernel_size).map(|i| mirrored(x + i, radius, width) * channels).collect();
@@ -42,7 +42,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
         }
     }
     let len = width * channels;
-    let mut pixels = reserved(image.pixels().len())?;
+    let mut pixels = vec_with_capacity(image.pixels().len())?;
     let mut sums = vec![0.0f32; len];
     for y in 0..height {
         sums.fill(0.0);

@@ -32,10 +32,10 @@ impl Normalize {
     /// finite.
     pub fn new(mean: &[f64], std: &[f64]) -> Normalize {
         let [mean, std] = [mean, std].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<f32>>());
-        let of_channel =
+        let channel_value =
             |values: &[f32], channel: usize| values.get(channel).or(values.last()).copied().unwrap_or(f32::NAN);
         let table = |channel| {
-            let (mean, std) = (of_channel(&mean, channel), of_channel(&std, channel));
+            let (mean, std) = (channel_value(&mean, channel), channel_value(&std, channel));
             byte_table(|byte| (f32::from(byte) / 255.0 - mean) / std)
         };
         let tables = Box::new([table(0), table(1), table(2), table(3)]);

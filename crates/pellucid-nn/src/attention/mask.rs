@@ -139,8 +139,8 @@ pub(super) fn extend_mask(
     more: usize,
     dtype: DType,
 ) -> Result<Option<Tensor>> {
-    let number = |n: usize| ops::arange(0, n as i64, 1, DType::I64);
-    let below = || ops::le(&number(keys)?, &ops::unsqueeze(&number(queries)?, 1)?);
+    let positions = |n: usize| ops::arange(0, n as i64, 1, DType::I64);
+    let below = || ops::le(&positions(keys)?, &ops::unsqueeze(&positions(queries)?, 1)?);
     let below = if causal { Some(below()?) } else { None };
     let Some(mask) = combine_masks(mask, below, dtype)? else { return Ok(None) };
     // The mask may broadcast along the keys.

@@ -75,10 +75,10 @@ impl Rotary {
             RotaryPairing::Halves => (ops::narrow(x, -1, 0, half)?, ops::narrow(x, -1, half, half)?),
         };
         let f = formula!(|a, b, cos, sin| (a * cos - b * sin, a * sin + b * cos));
-        let turned = ops::map_all(f, &[&a, &b, &cos, &sin], &[])?;
+        let rotated = ops::map_all(f, &[&a, &b, &cos, &sin], &[])?;
         match self.pairs {
-            RotaryPairing::Neighbours => ops::flatten(&ops::stack(&[&turned[0], &turned[1]], -1)?, -2, -1),
-            RotaryPairing::Halves => ops::concatenate(&[&turned[0], &turned[1]], -1),
+            RotaryPairing::Neighbours => ops::flatten(&ops::stack(&[&rotated[0], &rotated[1]], -1)?, -2, -1),
+            RotaryPairing::Halves => ops::concatenate(&[&rotated[0], &rotated[1]], -1),
         }
     }
 }

@@ -14,7 +14,7 @@ use pellucid_tensor::{
 };
 use std::sync::Arc;
 
-/// The name of the operation in errors.
+/// Operation name in errors.
 const INFERENCE: &str = "inference";
 
 /// A model whose forward pass is recorded once for each of a few batch sizes, and replayed.

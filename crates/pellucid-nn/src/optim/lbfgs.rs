@@ -287,22 +287,22 @@ impl Optimizer for Lbfgs {
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
-        let number = |x: f64| Tensor::scalar(x, DType::F64);
+        let scalar_f64 = |x: f64| Tensor::scalar(x, DType::F64);
         let progress = self.progress();
         let mut state = vec![
             ("lr".to_string(), self.lr.tensor().clone()),
-            ("iterations".to_string(), number(progress.iterations as f64)),
-            ("evaluations".to_string(), number(progress.evaluations as f64)),
+            ("iterations".to_string(), scalar_f64(progress.iterations as f64)),
+            ("evaluations".to_string(), scalar_f64(progress.evaluations as f64)),
         ];
         if let Some(LbfgsMemory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
             state.push(("direction".into(), direction.clone()));
-            state.push(("t".into(), number(*t)));
+            state.push(("t".into(), scalar_f64(*t)));
             state.push(("gradient".into(), gradient.clone()));
-            state.push(("diagonal".into(), number(*diagonal)));
+            state.push(("diagonal".into(), scalar_f64(*diagonal)));
             for (i, (y, s, inverse)) in history.iter().enumerate() {
                 state.push((format!("history.{i}.change"), y.clone()));
                 state.push((format!("history.{i}.step"), s.clone()));
-                state.push((format!("history.{i}.inverse"), number(*inverse)));
+                state.push((format!("history.{i}.inverse"), scalar_f64(*inverse)));
             }
         }
         state
@@ -363,25 +363,25 @@ impl Optimizer for Lbfgs {
         if !mismatch.is_empty() {
             return Err(mismatch.into_error("load_state_dict"));
         }
-        let number = |name: &str| state[name].try_item::<f64>();
+        let read_f64 = |name: &str| state[name].try_item::<f64>();
         let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);
         let step = |i: usize| {
             let part = |part: &str| format!("history.{i}.{part}");
-            Ok((flat(&part("change"))?, flat(&part("step"))?, number(&part("inverse"))?))
+            Ok((flat(&part("change"))?, flat(&part("step"))?, read_f64(&part("inverse"))?))
         };
         let memory = || {
             Ok(LbfgsMemory {
                 direction: flat("direction")?,
-                t: number("t")?,
+                t: read_f64("t")?,
                 gradient: flat("gradient")?,
                 hessian: Hessian {
                     history: (0..steps).map(step).collect::<Result<_>>()?,
-                    diagonal: number("diagonal")?,
+                    diagonal: read_f64("diagonal")?,
                 },
             })
         };
         let memory = is_begun.then(memory).transpose()?;
-        let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
+        let (lr, iterations, evaluations) = (read_f64("lr")?, read_f64("iterations")?, read_f64("evaluations")?);
         let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
         Ok(StateLoad::default().then(move || {
             self.lr.try_set(lr)?;

@@ -187,7 +187,7 @@ impl OptimizerCore {
                 rates: &member.rates,
                 scale: scales[member.group].as_ref(),
                 skip,
-                flip: rule.maximize(),
+                negates_gradient: rule.maximize(),
                 batch: &batch,
             })?;
         }
@@ -232,8 +232,8 @@ impl OptimizerContents {
     }
 
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
-        let present = self.parameters.iter().zip(&self.members).map(|(p, member)| (p.id(), member.name.as_str()));
-        let mut seen: HashMap<_, &str> = present.collect();
+        let existing = self.parameters.iter().zip(&self.members).map(|(p, member)| (p.id(), member.name.as_str()));
+        let mut seen: HashMap<_, &str> = existing.collect();
         for (name, parameter) in new {
             if let Some(first) = seen.insert(parameter.id(), name) {
                 return Err(Error::invalid(self.name, listed_twice(first, name)));

@@ -195,7 +195,7 @@ pub struct UpdateContext<'a> {
     pub(super) rates: &'a [Tensor],
     pub(super) scale: Option<&'a Tensor>,
     pub(super) skip: Option<&'a Tensor>,
-    pub(super) flip: bool,
+    pub(super) negates_gradient: bool,
     /// The queue of updates that run together.
     pub(super) batch: &'a RefCell<QueuedUpdates<'a>>,
 }
@@ -267,11 +267,11 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     pub fn gradient(&self) -> Result<Tensor> {
-        let sign = if self.flip { -1.0 } else { 1.0 };
+        let sign = if self.negates_gradient { -1.0 } else { 1.0 };
         let gradient = ops::to_dtype(self.gradient, self.parameter.dtype())?;
         match self.scale {
             Some(scale) => ops::map(formula!(|g, s; sign| sign * (g * s)), &[&gradient, scale], &[sign.into()]),
-            None if self.flip => ops::neg(&gradient),
+            None if self.negates_gradient => ops::neg(&gradient),
             None => Ok(gradient),
         }
     }
@@ -283,18 +283,18 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// The errors of [`ops::update_many`].
     pub fn update(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
-        let around = StepModifiers {
+        let modifiers = StepModifiers {
             half: self.half.map(Tensor::dtype),
-            flip: self.flip,
-            scale: self.scale.is_some(),
-            skip: self.skip.is_some(),
+            negates_gradient: self.negates_gradient,
+            has_scale: self.scale.is_some(),
+            can_skip: self.skip.is_some(),
         };
         let own = 1 + self.state.len();
         let state = self.state.iter().map(|(_, buffer)| buffer.tensor());
         let targets = [self.parameter].into_iter().chain(state).chain(self.half);
         let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
-        let count = own + usize::from(around.half.is_some());
-        self.batch.borrow_mut().push(with_modifiers(formula, own, around), count, targets.chain(inputs), params)
+        let count = own + usize::from(modifiers.half.is_some());
+        self.batch.borrow_mut().push(with_modifiers(formula, own, modifiers), count, targets.chain(inputs), params)
     }
 
     /// Overwrites the parameter with a formula of (p, inputs..; params).
@@ -302,11 +302,11 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// The errors of [`ops::update`].
     pub fn update_parameter(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-        let around =
-            StepModifiers { half: self.half.map(Tensor::dtype), skip: self.skip.is_some(), ..Default::default() };
+        let modifiers =
+            StepModifiers { half: self.half.map(Tensor::dtype), can_skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = [self.parameter].into_iter().chain(self.half).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(with_modifiers(formula, 1, around), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, 1, modifiers), &targets, &inputs, params)
     }
 
     /// Overwrites states with a formula of (states.., inputs..; params).
@@ -320,10 +320,10 @@ impl<'a> UpdateContext<'a> {
         inputs: &[&Tensor],
         params: &[Scalar],
     ) -> Result<()> {
-        let around = StepModifiers { skip: self.skip.is_some(), ..Default::default() };
+        let modifiers = StepModifiers { can_skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = states.iter().map(|&i| self.state(i)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(with_modifiers(formula, targets.len(), around), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, targets.len(), modifiers), &targets, &inputs, params)
     }
 }
 

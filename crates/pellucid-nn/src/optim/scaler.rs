@@ -12,7 +12,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, lock, no_grad, ops, unwrap};
 use std::sync::{Mutex, MutexGuard};
 
-/// The name of the operation in errors.
+/// Operation name in errors.
 const OP: &str = "grad_scaler";
 
 options! {

@@ -62,7 +62,7 @@ struct PoolJob<P: Primitives> {
     count: usize,
     /// The number of consecutive indices that a thread claims at a time.
     chunk: usize,
-    /// The largest number of helpers that may join.
+    /// The maximum number of helpers that may join.
     max_helpers: usize,
 }
 

@@ -273,7 +273,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the largest number of steps. The last epoch may end after a part of its batches.
+    /// Sets the maximum number of steps. The last epoch may end after a part of its batches.
     pub fn steps(mut self, steps: u64) -> Self {
         self.run.max_steps = Some(steps);
         self

@@ -72,7 +72,7 @@ const MAX_SKIPPED: u64 = 100;
 /// The number of steps in the values of an epoch. Loggers have it as an argument.
 const STEP: &str = "step";
 
-/// The largest number of samples that an error lists.
+/// The maximum number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;
 
 impl RunCore<'_> {

@@ -34,10 +34,10 @@ mod watched {
     });
 
     /// While this guard is alive, the first signal sets a flag and the second one exits the process.
-    pub(super) struct PresentRun(&'static Handlers);
+    pub(super) struct ActiveRun(&'static Handlers);
 
-    impl PresentRun {
-        pub(super) fn begin() -> Result<PresentRun> {
+    impl ActiveRun {
+        pub(super) fn begin() -> Result<ActiveRun> {
             let failed = |reason: &String| Error::invalid("fit", format!("signals cannot be watched: {reason}"));
             let handlers = HANDLERS.as_ref().map_err(failed)?;
             let mut runs = handlers.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ mod watched {
                 handlers.exits.store(false, Ordering::SeqCst);
             }
             *runs += 1;
-            Ok(PresentRun(handlers))
+            Ok(ActiveRun(handlers))
         }
 
         pub(super) fn arrived(&self) -> bool {
@@ -54,7 +54,7 @@ mod watched {
         }
     }
 
-    impl Drop for PresentRun {
+    impl Drop for ActiveRun {
         fn drop(&mut self) {
             let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
             *runs -= 1;
@@ -66,7 +66,7 @@ mod watched {
 }
 
 /// Watches for signals during a run. Without the feature `signals`, a signal ends the process immediately.
-pub(super) struct TerminationSignals(#[cfg(feature = "signals")] watched::PresentRun);
+pub(super) struct TerminationSignals(#[cfg(feature = "signals")] watched::ActiveRun);
 
 impl TerminationSignals {
     /// Begins to watch for signals.
@@ -76,7 +76,7 @@ impl TerminationSignals {
     pub(super) fn watch() -> Result<TerminationSignals> {
         Ok(TerminationSignals(
             #[cfg(feature = "signals")]
-            watched::PresentRun::begin()?,
+            watched::ActiveRun::begin()?,
         ))
     }
 

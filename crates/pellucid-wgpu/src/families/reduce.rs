@@ -22,10 +22,10 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
 
-/// The largest number of elements that one invocation reduces without a second dispatch.
+/// The maximum number of elements that one invocation reduces without a second dispatch.
 const MAX_SERIAL: usize = 128;
 
-/// The largest number of parts of a reduced sequence, if an element is computed without loops.
+/// The maximum number of parts of a reduced sequence, if an element is computed without loops.
 const MAX_PARTS: usize = 1 << 17;
 
 /// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts

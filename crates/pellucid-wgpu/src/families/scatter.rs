@@ -24,7 +24,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
 use pellucid_ir::{Compute, Error, Result};
 
-/// The largest number of sorted positions of a dispatch.
+/// The maximum number of sorted positions of a dispatch.
 const MAX_POSITIONS: usize = 1 << 15;
 
 impl GpuFamily for Scatter {

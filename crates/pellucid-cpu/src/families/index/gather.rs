@@ -57,7 +57,9 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
     } else {
         parallel_ranges(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
             pairs.for_each_block(0..count, &mut |from, to| {
-                from.iter().zip(to).for_each(|(&from, &to)| copy_slice(x.offset(from), y.offset(to), slice, part.clone()));
+                from.iter()
+                    .zip(to)
+                    .for_each(|(&from, &to)| copy_slice(x.offset(from), y.offset(to), slice, part.clone()));
             });
         });
     }

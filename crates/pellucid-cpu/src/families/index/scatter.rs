@@ -152,7 +152,8 @@ impl<'a> ScatterTask<'a> {
             };
             let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
             let y = ScatterArray { first: SharedPtr(y.first.offset(shift(y.layout, in_y))), ..y };
-            let values = ScatterArray { first: SharedPtr(values.first.offset(shift(values.layout, in_values))), ..values };
+            let values =
+                ScatterArray { first: SharedPtr(values.first.offset(shift(values.layout, in_values))), ..values };
             self.run_part(y, values, &indices, Some((in_y, range.len())), kernel);
         });
     }

@@ -188,8 +188,11 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, ForwardStep<'_,
         let work = self.0;
         for row in work.step.active_rows() {
             let (narrow, _) = work.step.row_offsets(row);
-            let arrays =
-                ForwardRow { row: work.step.row(row), bias: work.bias.get(), next_state: work.next_state.offset(narrow) };
+            let arrays = ForwardRow {
+                row: work.step.row(row),
+                bias: work.bias.get(),
+                next_state: work.next_state.offset(narrow),
+            };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
             // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the
             // instruction set of `V` is enabled (contract of `VectorWork::run`).

@@ -269,7 +269,8 @@ impl ScanTask<'_> {
                         o[k] = offsets[k] + starts[k] + line as isize * across[k];
                     }
                     let reverse = self.kernel.reverse;
-                    let (x, y, positions) = (x.offset(o[0] * bytes).cast_const(), y.offset(o[1] * bytes), positions.offset(o[2]));
+                    let (x, y, positions) =
+                        (x.offset(o[0] * bytes).cast_const(), y.offset(o[1] * bytes), positions.offset(o[2]));
                     let lines = ScanLines { x, y, positions, along, across, len, reverse };
                     // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
                     // operand are in its buffer (clause 1 of the scan kernels). The lines of an output belong to this

@@ -180,8 +180,8 @@ fn tables(table: &mut Binder) {
         }
         let lengths: Vec<usize> = vectors.iter().map(|x| x.size()).collect();
         let column = |(k, x): (usize, &&Tensor)| {
-            let beside: Vec<isize> = (0..vectors.len()).map(|i| if i == k { -1 } else { 1 }).collect();
-            ops::flatten(&ops::broadcast_to(&ops::reshape(x, &beside[..])?, &lengths)?, 0, -1)
+            let shape: Vec<isize> = (0..vectors.len()).map(|i| if i == k { -1 } else { 1 }).collect();
+            ops::flatten(&ops::broadcast_to(&ops::reshape(x, &shape[..])?, &lengths)?, 0, -1)
         };
         let columns = vectors.iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
         ops::stack(&columns, 1)

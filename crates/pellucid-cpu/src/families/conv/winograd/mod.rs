@@ -485,8 +485,10 @@ impl<T: Element> TileSums<'_, T> {
             let (group, first) = (task / parts, task % parts * step);
             let task_rows = first..rows.min(first + step);
             let count = 9 * task_rows.len();
-            let (to, transposed) =
-                (all_taps.offset((worker * sizes[0]) as isize), SharedPtr(all_transposed.offset((worker * sizes[1]) as isize)));
+            let (to, transposed) = (
+                all_taps.offset((worker * sizes[0]) as isize),
+                SharedPtr(all_transposed.offset((worker * sizes[1]) as isize)),
+            );
             let (from, at) = (&from[PRODUCTS * task_rows.start..PRODUCTS * task_rows.end], &at[..count]);
             let data = sums.offset((group * PRODUCTS * rows * lanes) as isize);
             // SAFETY: each worker has scratch for `9 · step` rows of `lanes` elements and of `y.channels` elements,
