@@ -84,13 +84,13 @@ fn peak_rate(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 
     body();
     ready();
     let start = Instant::now();
-    let mut least = f64::INFINITY;
+    let mut min_seconds = f64::INFINITY;
     while start.elapsed().as_secs_f64() < 0.15 {
         let before = Instant::now();
         body();
-        least = least.min(before.elapsed().as_secs_f64());
+        min_seconds = min_seconds.min(before.elapsed().as_secs_f64());
     }
-    work / least
+    work / min_seconds
 }
 
 /// The number of independent chains of multiply-adds: enough to fill two pipelines of latency 4.

@@ -49,9 +49,9 @@ impl Arguments {
         let mut parsed = Arguments { threads: 1, only: Vec::new(), child: None, vs: None, rounds: 5 };
         let mut given = std::env::args().skip(1);
         while let Some(name) = given.next() {
-            let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let value = given.next().ok_or_else(|| format!("{name} must have a value"))?;
             let number =
-                || value.parse::<usize>().ok().filter(|&n| n > 0).ok_or(format!("{name} needs a count, got {value}"));
+                || value.parse::<usize>().ok().filter(|&n| n > 0).ok_or(format!("{name} must be a count, got {value}"));
             match name.as_str() {
                 "--threads" => parsed.threads = number()?,
                 "--rounds" => parsed.rounds = number()?,

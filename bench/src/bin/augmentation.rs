@@ -15,13 +15,13 @@ const ROUNDS: usize = 10;
 
 /// Prints the images per second of the fastest round.
 fn measure(name: &str, mut round: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut least = f64::INFINITY;
+    let mut min_seconds = f64::INFINITY;
     for _ in 0..ROUNDS {
         let start = Instant::now();
         round()?;
-        least = least.min(start.elapsed().as_secs_f64());
+        min_seconds = min_seconds.min(start.elapsed().as_secs_f64());
     }
-    println!("{name}: {:.0} images/s", IMAGES as f64 / least);
+    println!("{name}: {:.0} images/s", IMAGES as f64 / min_seconds);
     Ok(())
 }
 

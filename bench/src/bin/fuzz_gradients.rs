@@ -60,8 +60,8 @@ impl Options {
                 options.is_child = true;
                 continue;
             }
-            let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let number = value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"))?;
+            let value = arguments.next().ok_or_else(|| format!("{name} must have a value"))?;
+            let number = value.parse::<u64>().map_err(|_| format!("{name} must be a number, got {value}"))?;
             match name.as_str() {
                 "--seed" => options.seed = number,
                 "--count" => options.count = number,

@@ -44,8 +44,8 @@ impl PlanFuzzOptions {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<PlanFuzzOptions, String> {
         let mut options = PlanFuzzOptions { start: 0, count: 1000, jobs: 1 };
         while let Some(name) = arguments.next() {
-            let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let number = value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"))?;
+            let value = arguments.next().ok_or_else(|| format!("{name} must have a value"))?;
+            let number = value.parse::<u64>().map_err(|_| format!("{name} must be a number, got {value}"))?;
             match name.as_str() {
                 "--start" => options.start = number,
                 "--count" => options.count = number,

@@ -229,9 +229,9 @@ pub(crate) fn shared_samples(op: &'static str, tensors: &[Tensor]) -> Result<usi
     }
     let lengths = tensors.iter().map(|tensor| tensor.shape().first().copied());
     let help = match lengths.min().flatten() {
-        Some(least) => format!(
+        Some(min_length) => format!(
             "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones \
-             with narrow(0, 0, {least})"
+             with narrow(0, 0, {min_length})"
         ),
         None => "every tensor must have an axis of samples, its first; unsqueeze(0) adds one".to_string(),
     };
@@ -434,7 +434,7 @@ impl<D: Dataset<Item: Clone + Sync>> Dataset for CachedDataset<D> {
 
 /// The size of a part of a split: a fraction (`f64`) or a number of samples (`usize`).
 pub trait SplitLength: Copy {
-    /// Returns the numbers of samples of parts of a data set of `samples` samples.
+    /// Returns the sample counts of the parts of a data set of `samples` samples.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the sizes of the parts do not sum to the size of the data set.

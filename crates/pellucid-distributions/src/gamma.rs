@@ -41,8 +41,8 @@ pub(crate) fn zero_times(a: Expr, b: Expr) -> Expr {
 /// Converts ln x to x/rate in the dtype of the rate, at least the smallest normal number.
 fn gamma_of_log(log: &Tensor, rate: &Tensor) -> Result<Tensor> {
     let x = elementwise!(gamma_of_log(y = log, rate = rate) => y.exp() / rate)?;
-    let least = rate.dtype().min_positive().unwrap_or(f64::MIN_POSITIVE);
-    ops::maximum(&ops::to_dtype(&x, rate.dtype())?, least)
+    let min_positive = rate.dtype().min_positive().unwrap_or(f64::MIN_POSITIVE);
+    ops::maximum(&ops::to_dtype(&x, rate.dtype())?, min_positive)
 }
 
 impl Distribution for Gamma {

@@ -53,7 +53,7 @@ fn mlp(outputs: usize) -> Sequential {
     sequential![Linear::new(4, 64), Tanh, Linear::new(64, 64), Tanh, Linear::new(64, outputs)]
 }
 
-/// Returns the mean return of episodes in which each action is the action with the highest score.
+/// Returns the mean return of episodes in which each action has the highest score.
 fn mean_return(policy: &Sequential, episodes: usize) -> f64 {
     let mut rng = SplitMix64::new(SEED + 1);
     let mut total = 0;
@@ -67,7 +67,7 @@ fn mean_return(policy: &Sequential, episodes: usize) -> f64 {
     total as f64 / episodes as f64
 }
 
-/// Returns the action of the highest score.
+/// Returns the action with the highest score.
 fn best_action(policy: &Sequential, state: &State) -> usize {
     let _off = no_grad();
     policy.forward(&Tensor::from(state)).argmax(-1).item::<i64>() as usize

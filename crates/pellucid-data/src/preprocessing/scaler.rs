@@ -93,7 +93,7 @@ impl<const K: usize> FittedStatistics<K> {
     }
 }
 
-/// Returns the numbers of rows and features of a matrix of floats.
+/// Returns the row and feature counts of a matrix of floats.
 fn matrix_shape(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     let &[rows, features] = x.shape().dims() else {
         return Err(Error::shapes(op, [x.shape()], "the features must be a matrix [samples, features]; reshape it"));
@@ -302,13 +302,13 @@ impl MinMaxScaler {
         }
         let mut statistics = [const { Vec::new() }; 4];
         for values in features_without_nan(op, x)? {
-            let least = values.iter().copied().fold(f64::NAN, f64::min);
-            let largest = values.iter().copied().fold(f64::NAN, f64::max);
-            let range = largest - least;
+            let min_value = values.iter().copied().fold(f64::NAN, f64::min);
+            let max_value = values.iter().copied().fold(f64::NAN, f64::max);
+            let range = max_value - min_value;
             let divisor = if range < 10.0 * f64::EPSILON { 1.0 } else { range };
             let scale = (high - low) / divisor;
-            let offset = low - least * scale;
-            let values = [least, largest, scale, offset];
+            let offset = low - min_value * scale;
+            let values = [min_value, max_value, scale, offset];
             statistics.iter_mut().zip(values).for_each(|(list, value)| list.push(value));
         }
         Ok(statistics)

@@ -126,7 +126,7 @@ impl Table {
         self.rows == 0
     }
 
-    /// Returns the numbers of rows and columns.
+    /// Returns the row and column counts.
     pub fn shape(&self) -> (usize, usize) {
         (self.rows, self.columns.len())
     }

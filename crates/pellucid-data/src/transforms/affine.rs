@@ -36,7 +36,7 @@ pub fn affine(image: &Image, matrix: AffineMatrix, interpolation: InterpolationM
     let op = "affine";
     let AffineMatrix([a, b, c, d, e, f]) = matrix;
     if let Some(value) = matrix.0.iter().find(|value| !value.is_finite()) {
-        return Err(Error::invalid(op, format!("the numbers of the matrix must be finite, got {value}")));
+        return Err(Error::invalid(op, format!("the elements of the matrix must be finite, got {value}")));
     }
     let is_linear = match interpolation {
         InterpolationMode::NearestExact => false,

@@ -76,8 +76,8 @@ impl GaussianBlur {
 
     /// Sets the least and the largest standard deviation.
     #[must_use]
-    pub fn sigma(self, least: f64, largest: f64) -> Self {
-        GaussianBlur { sigma: (least, largest), ..self }
+    pub fn sigma(self, min: f64, max: f64) -> Self {
+        GaussianBlur { sigma: (min, max), ..self }
     }
 }
 

@@ -264,7 +264,7 @@ impl ImageTransform for ColorJitter {
     }
 }
 
-/// Returns the numbers of bytes with each value in a channel.
+/// Returns the count of bytes with each value in a channel.
 pub(super) fn histogram(image: &Image, channel: usize) -> [usize; 256] {
     let mut counts = [0; 256];
     debug_assert!(channel < color_channels(image));

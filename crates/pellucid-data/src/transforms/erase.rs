@@ -43,14 +43,14 @@ impl RandomErasing {
 
     /// Sets the least and the largest share of the area.
     #[must_use]
-    pub fn scale(self, least: f64, largest: f64) -> Self {
-        RandomErasing { scale: (least, largest), ..self }
+    pub fn scale(self, min: f64, max: f64) -> Self {
+        RandomErasing { scale: (min, max), ..self }
     }
 
     /// Sets the least and the largest ratio of width and height.
     #[must_use]
-    pub fn ratio(self, least: f64, largest: f64) -> Self {
-        RandomErasing { ratio: (least, largest), ..self }
+    pub fn ratio(self, min: f64, max: f64) -> Self {
+        RandomErasing { ratio: (min, max), ..self }
     }
 
     /// Sets the value of erased pixels. Default: 0.

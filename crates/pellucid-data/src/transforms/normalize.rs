@@ -67,7 +67,7 @@ impl Normalize {
     /// Returns an image as a normalized `f32` tensor `[channels, height, width]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the numbers of channels differ; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the channel counts differ; [`Error::OutOfMemory`].
     pub fn to_tensor(&self, image: &Image) -> Result<Tensor> {
         self.check(image.channels())?;
         image.map_to_tensor(&self.tables)
@@ -76,8 +76,8 @@ impl Normalize {
     /// Returns a normalized tensor of images `[.., channels, height, width]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the numbers of channels
-    /// differ; [`Error::DTypeMismatch`] for integers.
+    /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the channel counts differ;
+    /// [`Error::DTypeMismatch`] for integers.
     pub fn apply_to(&self, images: &Tensor) -> Result<Tensor> {
         let &[.., channels, _, _] = images.shape().dims() else {
             return Err(Error::shapes(

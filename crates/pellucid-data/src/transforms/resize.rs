@@ -227,14 +227,14 @@ impl RandomResizedCrop {
 
     /// Sets the least and the largest share of the area.
     #[must_use]
-    pub fn scale(self, least: f64, largest: f64) -> Self {
-        RandomResizedCrop { scale: (least, largest), ..self }
+    pub fn scale(self, min: f64, max: f64) -> Self {
+        RandomResizedCrop { scale: (min, max), ..self }
     }
 
     /// Sets the least and the largest ratio of width and height.
     #[must_use]
-    pub fn ratio(self, least: f64, largest: f64) -> Self {
-        RandomResizedCrop { ratio: (least, largest), ..self }
+    pub fn ratio(self, min: f64, max: f64) -> Self {
+        RandomResizedCrop { ratio: (min, max), ..self }
     }
 
     /// Sets the interpolation. Default: `LinearAntialias`.
@@ -272,9 +272,9 @@ pub(super) fn draw_rectangle(rng: &mut SplitMix64, area: f64, scale: (f64, f64),
 
 /// Checks the ranges of [`draw_rectangle`].
 pub(super) fn check_rectangle(op: &'static str, scale: (f64, f64), ratio: (f64, f64)) -> Result<()> {
-    for (name, (least, largest)) in [("scale", scale), ("ratio", ratio)] {
-        if !(least > 0.0 && least <= largest && largest.is_finite()) {
-            let reason = format!("the {name} must be a range of positive numbers, got {least} to {largest}");
+    for (name, (min, max)) in [("scale", scale), ("ratio", ratio)] {
+        if !(min > 0.0 && min <= max && max.is_finite()) {
+            let reason = format!("the {name} must be a range of positive numbers, got {min} to {max}");
             return Err(Error::invalid(op, reason));
         }
     }

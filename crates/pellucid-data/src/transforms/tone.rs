@@ -49,12 +49,12 @@ pub fn solarize(image: Image, threshold: f64) -> Image {
 pub fn autocontrast(image: Image) -> Image {
     map_color_tables(image, |image, channel| {
         let counts = histogram(image, channel);
-        let (least, largest) = match (counts.iter().position(|n| *n > 0), counts.iter().rposition(|n| *n > 0)) {
-            (Some(least), Some(largest)) if least < largest => (least as f32, largest as f32),
+        let (min_value, max_value) = match (counts.iter().position(|n| *n > 0), counts.iter().rposition(|n| *n > 0)) {
+            (Some(min_value), Some(max_value)) if min_value < max_value => (min_value as f32, max_value as f32),
             _ => return identity(),
         };
-        let scale = 255.0 / (largest - least);
-        byte_table(|byte| ((f32::from(byte) - least) * scale) as u8)
+        let scale = 255.0 / (max_value - min_value);
+        byte_table(|byte| ((f32::from(byte) - min_value) * scale) as u8)
     })
 }
 

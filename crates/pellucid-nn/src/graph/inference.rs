@@ -443,7 +443,7 @@ impl<'f> ForwardPasses<'f> {
 
     /// Returns the smallest listed shape that contains this one, which is not larger than all listed shapes.
     fn fill(&self, given: FilledShape) -> FilledShape {
-        let smallest = |of: &[usize], least: usize| of.iter().copied().find(|&value| value >= least).unwrap_or(least);
+        let smallest = |values: &[usize], min: usize| values.iter().copied().find(|&value| value >= min).unwrap_or(min);
         FilledShape {
             rows: smallest(&self.sizes, given.rows),
             length: given.length.map(|length| smallest(&self.lengths, length)),

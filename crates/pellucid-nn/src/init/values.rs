@@ -144,7 +144,7 @@ pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Re
     ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, 0.0, std)?)
 }
 
-/// Returns the numbers of rows and columns.
+/// Returns the row and column counts.
 fn matrix(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
     match shape.dims() {
         &[rows, columns] => Ok((rows, columns)),

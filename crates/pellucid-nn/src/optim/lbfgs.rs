@@ -172,8 +172,8 @@ impl Lbfgs {
                     parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x))?;
                     found
                 };
-                let most = max_eval.saturating_sub(evaluations);
-                let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, most)?;
+                let max_evaluations = max_eval.saturating_sub(evaluations);
+                let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;
                 let SearchResult { point, evaluations: own } = search;
                 (loss, gradient, t, used) = (point.loss, point.gradient, point.t, own);
                 advance(&self.parameters, direction, t)?;

@@ -4,7 +4,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `training` | a training, and the modes of running it |
-//! | `models` | trainings of several kinds, in `f32` and `f64`, alone and side by side |
+//! | `models` | training runs of several kinds, in `f32` and `f64`, alone and side by side |
 //! | `changes` | one test for each value that may change between launches |
 
 mod changes;

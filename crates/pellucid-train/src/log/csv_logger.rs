@@ -9,7 +9,7 @@ use std::path::Path;
 /// The name of the first column.
 const STEP: &str = "step";
 
-/// Writes the numbers of each step to a row of a CSV file.
+/// Writes the values of each step to a row of a CSV file.
 ///
 /// The first column is `step`. The other columns have the names of the numbers, in the order of their first use. A cell
 /// is empty if the row does not have the number. If a name is new, the column is added at the end, and the file is

@@ -365,11 +365,11 @@ impl RunCore<'_> {
         };
         let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
         let progress = &mut *self.state.0.borrow_mut();
-        let least = match goal {
+        let threshold = match goal {
             Goal::Maximize => progress.best + min_delta,
             Goal::Minimize => progress.best - min_delta,
         };
-        let improved = goal.is_better(value, least);
+        let improved = goal.is_better(value, threshold);
         if improved {
             (progress.best, progress.best_epoch, progress.epochs_without_improvement) = (value, progress.epoch + 1, 0);
         } else {

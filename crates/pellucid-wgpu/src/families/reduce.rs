@@ -32,12 +32,12 @@ const MAX_PARTS: usize = 1 << 17;
 /// of 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that no
 /// invocation has more than [`MAX_ITERATIONS`].
 fn part_count(length: usize, iterations: usize) -> usize {
-    let least = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
+    let min_parts = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
     let parts = match length {
         0..=MAX_SERIAL => 1,
         _ => length.div_ceil(64).min(length.div_ceil(1024).clamp(256, MAX_PARTS)),
     };
-    parts.max(least).clamp(1, length.max(1))
+    parts.max(min_parts).clamp(1, length.max(1))
 }
 
 /// The operation of a reduction and the type of its accumulator.

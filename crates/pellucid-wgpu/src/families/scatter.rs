@@ -100,8 +100,8 @@ fn combine(
     let is_set = kernel.reduction == ScatterReduction::Set;
     // Only combined values need a loop.
     let of_value = iterations(&combined_text(kernel.reduction, y.dtype.compute(), "x", "y"));
-    let most = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1);
-    let step = if is_set { positions } else { positions.min(most) };
+    let max_positions = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1);
+    let step = if is_set { positions } else { positions.min(max_positions) };
     let work = step * size;
 
     let mut shader = ShaderBuilder::default();

@@ -76,8 +76,8 @@ impl ServerOptions {
             rounds: 7,
         };
         while let Some(name) = given.next() {
-            let value = given.next().ok_or(format!("{name} needs a value"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"));
+            let value = given.next().ok_or(format!("{name} must have a value"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("{name} must be a number, got {value}"));
             match name.as_str() {
                 "--port" => parsed.port = value.parse()?,
                 "--max-batch" => parsed.max_batch = number()?.max(1) as usize,

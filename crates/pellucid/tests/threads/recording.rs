@@ -92,7 +92,7 @@ fn a_trainer_records_beside_uses_of_the_gradients() {
             });
             has_ended.store(true, Ordering::Relaxed);
             other.join().unwrap();
-            steps.unwrap_or_else(|error| panic!("a step beside {name}: {error}"));
+            steps.unwrap_or_else(|error| panic!("a step together with {name}: {error}"));
         });
         assert!(is_finite(&model), "{name}");
     }

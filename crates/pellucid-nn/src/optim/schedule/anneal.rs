@@ -67,8 +67,8 @@ impl Schedule for PolynomialLr {
     }
 }
 
-/// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over as many (Loshchilov & Hutter
-/// 2017, without restarts).
+/// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over the next `period` epochs
+/// (Loshchilov & Hutter 2017, without restarts).
 #[doc(alias = "CosineAnnealingLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineAnnealingLr {

@@ -139,7 +139,7 @@ impl<'a> TiledArray<'a> {
         }
     }
 
-    /// Adds the numbers of the array to the parameters and returns its text.
+    /// Adds the values of the array to the parameters and returns its expressions.
     pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayText {
         let mut side = |digits: &[IndexDigit]| -> Vec<DigitText> {
             digits

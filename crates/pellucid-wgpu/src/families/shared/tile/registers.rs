@@ -208,7 +208,7 @@ impl WorkgroupTile {
     }
 
     /// Adds the lines that add the products of a left and a right factor with k in `range` to the sums `name`. `first`
-    /// are the first row and the first column of the tile, `limits` the numbers of rows and columns.
+    /// are the first row and the first column of the tile, `limits` the row and column counts.
     pub(crate) fn accumulate(
         &self,
         shader: &mut ShaderBuilder,
@@ -317,8 +317,8 @@ impl WorkgroupTile {
     }
 
     /// Adds a loop over the elements of the sums `name` that are in range. `first` are the first row and the first
-    /// column of the tile, `limits` the numbers of rows and columns. `lines` receives the value of the element at `row`
-    /// and `column`.
+    /// column of the tile, `limits` the row and column counts. `lines` receives the value of the element at `row` and
+    /// `column`.
     pub(crate) fn loop_over_elements(
         &self,
         shader: &mut ShaderBuilder,
