@@ -183,7 +183,7 @@ impl<'a> MatrixBatch<'a> {
             let axis = self.batch.len() + k;
             if axis < shape.rank() { (shape[axis], strides[axis]) } else { (1, 0) }
         };
-        let first = self.first.at(offset * self.dtype.size() as isize);
+        let first = self.first.offset(offset * self.dtype.size() as isize);
         BatchMatrix { first, dtype: self.dtype, shape: [axis(0).0, axis(1).0], strides: [axis(0).1, axis(1).1] }
     }
 }

@@ -504,7 +504,7 @@ impl<T: Element> TileSums<'_, T> {
                 pellucid_gemm::transpose(isa, taps, (count, y.channels), count, transposed.get());
                 for channel in 0..y.channels {
                     let to = w.offset((((group * y.channels + channel) * rows + first) * 9) as isize);
-                    to.copy_from_nonoverlapping(transposed.at((channel * count) as isize), count);
+                    to.copy_from_nonoverlapping(transposed.offset((channel * count) as isize), count);
                 }
             }
             Ok(())
