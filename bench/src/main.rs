@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     }
     let chosen: Vec<Workload> = workloads().into_iter().filter(|w| arguments.wants(w)).collect();
     let ceilings = Ceilings::measure(arguments.threads);
-    println!("{}", ceilings.line(arguments.threads));
+    println!("{}", ceilings.to_json_line(arguments.threads));
     match &arguments.vs {
         Some(command) => versus::compare_programs(&chosen, command, arguments.rounds, arguments.threads, ceilings),
         None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, arguments.threads, ceilings))),

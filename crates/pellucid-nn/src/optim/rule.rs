@@ -71,8 +71,8 @@ impl Momentum {
 ///     fn state(&self, _: &Tensor) -> Result<RuleState> {
 ///         Ok(vec![])
 ///     }
-///     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-///         at.update(formula!(|p, g, lr| p - lr * g.signum()), &[])
+///     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+///         context.update(formula!(|p, g, lr| p - lr * g.signum()), &[])
 ///     }
 /// }
 ///
@@ -173,7 +173,7 @@ impl<R: Rule> DynRule for R {
         Rule::tick(self)
     }
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        Rule::update(self, at)
+        Rule::update(self, context)
     }
     fn clone_box(&self) -> Box<dyn DynRule> {
         Box::new(self.clone())

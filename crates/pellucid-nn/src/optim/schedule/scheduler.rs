@@ -48,7 +48,7 @@ impl<S: Schedule> Scheduler<S> {
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
         let mut scheduler = Scheduler { schedule, rates, progress };
-        scheduler.advance_to(0, optimizer, |schedule, at| schedule.next(at))?;
+        scheduler.advance_to(0, optimizer, |schedule, point| schedule.next(point))?;
         Ok(scheduler)
     }
 
@@ -78,7 +78,7 @@ impl<S: Schedule> Scheduler<S> {
         let mut scheduler = Scheduler::try_new(schedule, optimizer)?;
         scheduler.load_state_dict(state)?;
         let SchedulerProgress { epoch, lr, .. } = scheduler.progress.get();
-        scheduler.advance_to(epoch, optimizer, |_, at| lr[at.group])?;
+        scheduler.advance_to(epoch, optimizer, |_, point| lr[point.group])?;
         Ok(scheduler)
     }
 
@@ -90,7 +90,7 @@ impl<S: Schedule> Scheduler<S> {
     #[panicking_form]
     pub fn try_step(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let epoch = self.epoch() + 1;
-        self.advance_to(epoch, optimizer, |schedule, at| schedule.next(at))
+        self.advance_to(epoch, optimizer, |schedule, point| schedule.next(point))
     }
 
     /// Moves to any epoch, by the closed form if there is one, otherwise by [`Schedule::next`].
@@ -99,7 +99,7 @@ impl<S: Schedule> Scheduler<S> {
     /// The errors of [`Scheduler::try_step`].
     #[panicking_form]
     pub fn try_set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        let rate = |schedule: &S, at: SchedulePoint| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
+        let rate = |schedule: &S, point: SchedulePoint| schedule.closed(point).unwrap_or_else(|| schedule.next(point));
         self.advance_to(epoch, optimizer, rate)
     }
 
@@ -173,8 +173,9 @@ impl<S: Schedule> Scheduler<S> {
         let (op, groups) = ("scheduler", optimizer.group_count());
         check_optimizer(&self.rates, optimizer)?;
         let progress = self.progress.get_mut();
-        let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
-        let rate = |group: usize| without_rounding_error(rate(&self.schedule, at(group)), progress.base[group]);
+        let point_of =
+            |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
+        let rate = |group: usize| without_rounding_error(rate(&self.schedule, point_of(group)), progress.base[group]);
         let rates: Vec<f64> = (0..groups).map(rate).collect();
         if let Some(lr) = rates.iter().find(|lr| !is_rate(**lr)) {
             return Err(Error::invalid(
@@ -286,7 +287,7 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
     /// The errors of [`Scheduler::try_step`]; [`Error::InvalidArgument`] for an epoch below 0.
     #[panicking_form]
     pub fn try_set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        let rate = |schedule: &CosineAnnealingWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
+        let rate = |schedule: &CosineAnnealingWarmRestarts, point: SchedulePoint| schedule.lr(point.base, epoch);
         if epoch.is_nan() || epoch < 0.0 {
             return Err(Error::invalid("scheduler", format!("the epoch must be at least 0, got {epoch}")));
         }
