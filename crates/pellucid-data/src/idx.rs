@@ -97,9 +97,9 @@ mod tests {
             (&[0, 0, 13, 2], "type 0x0d"),
             (&[0, 0, 8, 3], "has 3 axes"),
             (&[0, 0, 8, 2, 0, 0, 0, 2, 0, 0], "length of axis 1"),
-            (&[0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255], "mean more than"),
+            (&[0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255], "declares more than"),
             (&[0, 0, 8, 2, 15, 0, 0, 0, 0, 0, 0, 1, 7], "the file contains 1 elements"),
-            (&[0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7], "the file holds more"),
+            (&[0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7], "the file contains more"),
         ] {
             let found = refused(bytes);
             assert!(found.contains(reason), "{found:?} does not contain {reason:?}");

@@ -34,7 +34,7 @@
 //! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
-//! | `table` | [`Table`]: named columns of numbers and text; files of CSV (feature `csv`) and JSON (feature `json`) |
+//! | `table` | [`Table`]: named columns of numbers and strings; files of CSV (feature `csv`) and JSON (feature `json`) |
 //! | `preprocessing` | scalers and one-hot codes, which are fitted on training data and saved with the model |
 //! | `image` | `Image`, `ImageFolder`: files of PNG and JPEG (feature `image`) |
 //! | `transforms` | augmentation of images (feature `image`) |

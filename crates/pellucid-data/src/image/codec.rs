@@ -196,7 +196,7 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
 
 fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     let invalid = |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is damaged: {error}");
-    // Otherwise, the pixels after the end of a file that is cut off would be grey.
+    // Otherwise, the pixels after the end of a truncated file would be gray.
     let settings = DecoderOptions::default().set_strict_mode(true);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), settings);
     decoder.decode_headers().map_err(invalid)?;
