@@ -153,7 +153,7 @@ impl LoaderProgress {
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
         let load = StateLoad::new(&self.values(sizes), state)?;
         let read_i64 = |name: &str| state[name].try_item::<i64>();
-        let (samples, size) = (number("samples")?, number("size")?);
+        let (samples, size) = (read_i64("samples")?, read_i64("size")?);
         if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
             return Err(invalid(format!(
                 "the state was saved with {samples} samples in batches of {size}, but this loader has {} in batches \
@@ -161,14 +161,14 @@ impl LoaderProgress {
                 sizes.samples, sizes.size
             )));
         }
-        let (epoch, batch) = (number("epoch")?, number("batch")?);
+        let (epoch, batch) = (read_i64("epoch")?, read_i64("batch")?);
         if epoch < 0 || batch < 0 || batch > sizes.batches as i64 {
             let reason =
                 format!("batch {batch} of epoch {epoch} does not exist; an epoch has {} batches", sizes.batches);
             return Err(invalid(reason));
         }
         let position = BatchPosition { epoch: epoch as u64, batch: batch as usize };
-        let seed = if state.contains_key("seed") { Some(number("seed")? as u64) } else { None };
+        let seed = if state.contains_key("seed") { Some(read_i64("seed")? as u64) } else { None };
         Ok(load.then(move || {
             let mut own = self.lock();
             (own.seed, own.position, own.current) = (seed, position, None);

@@ -28,7 +28,7 @@ pub struct RelaxedBernoulli {
 }
 
 impl RelaxedBernoulli {
-    fn with(temperature: TensorOrScalar<'_>, parameter: (&'static str, TensorOrScalar<'_>)) -> Result<Self> {
+    fn from_parameter(temperature: TensorOrScalar<'_>, parameter: (&'static str, TensorOrScalar<'_>)) -> Result<Self> {
         let op = "relaxed_bernoulli";
         let (name, value) = parameter;
         let [temperature, value] = float_tensors(op, [("temperature", temperature), (name, value)])?;
@@ -141,7 +141,7 @@ pub struct RelaxedOneHotCategorical {
 }
 
 impl RelaxedOneHotCategorical {
-    fn with(temperature: TensorOrScalar<'_>, classes: ClassProbabilities) -> Result<Self> {
+    fn from_classes(temperature: TensorOrScalar<'_>, classes: ClassProbabilities) -> Result<Self> {
         let op = "relaxed_one_hot_categorical";
         let logs = TensorOrScalar::from(&classes.logs);
         let [temperature, _] = float_tensors(op, [("temperature", temperature), ("probs", logs)])?;
