@@ -24,7 +24,11 @@ pub(crate) struct Ceilings {
 
 impl Ceilings {
     pub(crate) fn measure(threads: usize) -> Ceilings {
-        Ceilings { fma: best(threads, fma_rate), read: best(threads, read_rate), copy: best(threads, copy_rate) }
+        Ceilings {
+            fma: best_total_rate(threads, fma_rate),
+            read: best_total_rate(threads, read_rate),
+            copy: best_total_rate(threads, copy_rate),
+        }
     }
 
     /// Returns the bytes per second that are read and written in a copy.
@@ -52,7 +56,7 @@ impl Ceilings {
         }
     }
 
-    pub(crate) fn line(self, threads: usize) -> String {
+    pub(crate) fn to_json_line(self, threads: usize) -> String {
         json!({
             "peer": "machine", "workload": "ceilings", "threads": threads,
             "fma_gflops": rounded(self.fma * 1e-9, 1),
@@ -64,7 +68,7 @@ impl Ceilings {
 }
 
 /// Returns the sum over all threads of their best concurrent measurement.
-fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
+fn best_total_rate(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
     let attempt = || -> f64 {
         let barrier = Barrier::new(threads);
         std::thread::scope(|scope| {
@@ -81,17 +85,17 @@ fn best(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
 }
 
 /// Returns the work per second of the fastest of many short runs, measured after all threads are ready.
-fn fastest(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
+fn peak_rate(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
     body();
     ready();
     let start = Instant::now();
-    let mut least = f64::INFINITY;
+    let mut min_seconds = f64::INFINITY;
     while start.elapsed().as_secs_f64() < 0.15 {
         let before = Instant::now();
         body();
-        least = least.min(before.elapsed().as_secs_f64());
+        min_seconds = min_seconds.min(before.elapsed().as_secs_f64());
     }
-    work / least
+    work / min_seconds
 }
 
 /// The number of independent chains of multiply-adds: enough to fill two pipelines of latency 4.
@@ -101,7 +105,7 @@ const ROUNDS: usize = 20_000;
 fn fma_rate(ready: &mut dyn FnMut()) -> f64 {
     let (lanes, chains) = fma_kernel();
     let flops = (2 * lanes * CHAINS * ROUNDS) as f64;
-    fastest(flops, ready, || {
+    peak_rate(flops, ready, || {
         black_box(chains(black_box(0.999), black_box(0.001)));
     })
 }
@@ -153,7 +157,7 @@ fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     (4, portable)
 }
 
-/// Executes the multiply-adds with four lanes, which compilers vectorise, as a multiplication and an addition.
+/// Executes the multiply-adds with four lanes, which compilers vectorize, as a multiplication and an addition.
 fn portable(a: f32, b: f32) -> f32 {
     let mut sums = [[b; 4]; CHAINS];
     for _ in 0..ROUNDS {
@@ -166,7 +170,7 @@ fn portable(a: f32, b: f32) -> f32 {
 
 fn read_rate(ready: &mut dyn FnMut()) -> f64 {
     let data = vec![1u64; 8 << 20];
-    fastest(size_of_val(&data[..]) as f64, ready, || {
+    peak_rate(size_of_val(&data[..]) as f64, ready, || {
         // Eight independent sums hide the latency of an addition.
         let (rows, _) = black_box(&data).as_chunks::<8>();
         let sums = rows.iter().fold([0u64; 8], |sums, row| std::array::from_fn(|i| sums[i].wrapping_add(row[i])));
@@ -177,7 +181,7 @@ fn read_rate(ready: &mut dyn FnMut()) -> f64 {
 fn copy_rate(ready: &mut dyn FnMut()) -> f64 {
     let from = vec![1u64; 2 << 20];
     let mut to = vec![0u64; 2 << 20];
-    fastest(2.0 * size_of_val(&from[..]) as f64, ready, || {
+    peak_rate(2.0 * size_of_val(&from[..]) as f64, ready, || {
         black_box(&mut to).copy_from_slice(black_box(&from));
     })
 }

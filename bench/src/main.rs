@@ -63,15 +63,15 @@ impl Arguments {
                 parsed.sweep = true;
                 continue;
             }
-            let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let value = given.next().ok_or_else(|| format!("{name} must have a value"))?;
             let number =
-                || value.parse::<usize>().ok().filter(|&n| n > 0).ok_or(format!("{name} needs a count, got {value}"));
+                || value.parse::<usize>().ok().filter(|&n| n > 0).ok_or(format!("{name} must be a count, got {value}"));
             match name.as_str() {
                 "--threads" => parsed.threads = number()?,
                 "--rounds" => parsed.rounds = number()?,
                 "--largest" => {
                     let largest = value.parse().ok().filter(|&step| step <= 2);
-                    parsed.largest = largest.ok_or(format!("{name} needs 0, 1 or 2, got {value}"))?;
+                    parsed.largest = largest.ok_or(format!("{name} must have 0, 1 or 2, got {value}"))?;
                 }
                 "--only" => parsed.only.extend(value.split(',').map(String::from)),
                 "--child" => parsed.child = Some(value),
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     }
     let chosen: Vec<Workload> = workloads().into_iter().filter(|w| arguments.wants(w)).collect();
     let ceilings = Ceilings::measure(arguments.threads);
-    println!("{}", ceilings.line(arguments.threads));
+    println!("{}", ceilings.to_json_line(arguments.threads));
     match &arguments.vs {
         Some(command) => versus::compare_programs(&chosen, command, arguments.rounds, arguments.threads, ceilings),
         None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, arguments.threads, ceilings))),

@@ -11,14 +11,14 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("W8-512", "", || square(512, OperandLayout::Plain)),
         Workload::new("W8-1024", "", || square(1024, OperandLayout::Plain)),
         Workload::new("W8-bmm", "", batched),
-        Workload::new("W8-512-AtB", "", || square(512, OperandLayout::FirstTransposed)),
+        Workload::new("W8-512-AtB", "", || square(512, OperandLayout::TransposedA)),
         Workload::new("W8-512-ABt", "", || square(512, OperandLayout::SecondTransposed)),
         Workload::new("widen", "", || product([1024, 256, 1024], OperandLayout::SecondTransposed)),
         Workload::new("widen-input", "", || product([1024, 1024, 256], OperandLayout::Plain)),
-        Workload::new("widen-weight", "", || product([1024, 1024, 256], OperandLayout::FirstTransposed)),
+        Workload::new("widen-weight", "", || product([1024, 1024, 256], OperandLayout::TransposedA)),
         Workload::new("narrow", "", || product([1024, 1024, 256], OperandLayout::SecondTransposed)),
         Workload::new("narrow-input", "", || product([1024, 256, 1024], OperandLayout::Plain)),
-        Workload::new("narrow-weight", "", || product([256, 1024, 1024], OperandLayout::FirstTransposed)),
+        Workload::new("narrow-weight", "", || product([256, 1024, 1024], OperandLayout::TransposedA)),
     ]
 }
 
@@ -26,7 +26,7 @@ enum OperandLayout {
     /// A·B
     Plain,
     /// Aᵀ·B, the gradient of a weight.
-    FirstTransposed,
+    TransposedA,
     /// A·Bᵀ, the gradient of an input.
     SecondTransposed,
 }
@@ -37,11 +37,11 @@ fn square(n: usize, layout: OperandLayout) -> Run {
 
 /// C[m × n] = A[m × k]·B[k × n].
 fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
-    let matrix = |rows, columns, turned| match turned {
+    let matrix = |rows, columns, is_transposed| match is_transposed {
         true => Tensor::randn([columns, rows], DType::F32).t(),
         false => Tensor::randn([rows, columns], DType::F32),
     };
-    let a = matrix(m, k, matches!(layout, OperandLayout::FirstTransposed));
+    let a = matrix(m, k, matches!(layout, OperandLayout::TransposedA));
     let b = matrix(k, n, matches!(layout, OperandLayout::SecondTransposed));
     Run::new(Work::Flops((2 * m * k * n) as f64), move || {
         black_box(a.matmul(&b));

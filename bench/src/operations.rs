@@ -1,6 +1,6 @@
 //! Single operations with their gradients: convolutions, attention, embeddings, sorting, sums.
 //!
-//! PyTorch's version is `torch_operations.py` beside this crate.
+//! PyTorch's version is `torch_operations.py` in the directory of this crate.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::ops::{AttentionOptions, ConvOptions, RecurrenceOptions, RecurrentWeights};

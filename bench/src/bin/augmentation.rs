@@ -1,4 +1,4 @@
-//! The augmentation of small images: crops with padding, flips, colour jitter, and normalised tensors of 32×32×3
+//! The augmentation of small images: crops with padding, flips, colour jitter, and normalized tensors of 32×32×3
 //! pixels.
 //!
 //! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second,
@@ -15,13 +15,13 @@ const ROUNDS: usize = 10;
 
 /// Prints the images per second of the fastest round.
 fn measure(name: &str, mut round: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut least = f64::INFINITY;
+    let mut min_seconds = f64::INFINITY;
     for _ in 0..ROUNDS {
         let start = Instant::now();
         round()?;
-        least = least.min(start.elapsed().as_secs_f64());
+        min_seconds = min_seconds.min(start.elapsed().as_secs_f64());
     }
-    println!("{name}: {:.0} images/s", IMAGES as f64 / least);
+    println!("{name}: {:.0} images/s", IMAGES as f64 / min_seconds);
     Ok(())
 }
 
@@ -39,8 +39,8 @@ fn main() -> Result<()> {
     let augment =
         move |image: Image| -> Result<Tensor> { normalize.to_tensor(&jitter.apply(flip.apply(crop.apply(image)?)?)?) };
     let samples = from_vec(images).map(augment);
-    // A loader with the thread of the caller: its samples have random numbers of their own.
+    // A loader without workers. Each sample has its own generator.
     let options = LoaderOptions { batch_size: 64, shuffle: true, ..Default::default() };
     let mut each = DataLoader::with_collate(samples, options, Ok);
-    measure("crop, flip, colour jitter, tensor, normalise", || each.epoch().try_for_each(|batch| batch.map(drop)))
+    measure("crop, flip, colour jitter, tensor, normalize", || each.epoch().try_for_each(|batch| batch.map(drop)))
 }

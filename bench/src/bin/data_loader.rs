@@ -13,13 +13,13 @@ const BATCH: usize = 64;
 
 /// Prints the time of an epoch for each sample.
 fn measure(name: &str, mut epoch: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut least = f64::INFINITY;
+    let mut min_nanoseconds = f64::INFINITY;
     for _ in 0..10 {
         let start = Instant::now();
         epoch()?;
-        least = least.min(start.elapsed().as_nanos() as f64);
+        min_nanoseconds = min_nanoseconds.min(start.elapsed().as_nanos() as f64);
     }
-    println!("{name}: {:.0} ns a sample", least / SAMPLES as f64);
+    println!("{name}: {:.0} ns a sample", min_nanoseconds / SAMPLES as f64);
     Ok(())
 }
 

@@ -209,6 +209,6 @@ fn main() -> ExitCode {
             failed.push(operation.name);
         }
     }
-    println!("\n{} operations are outside of their limits: {}", failed.len(), failed.join(", "));
+    println!("\n{} operations are outside their limits: {}", failed.len(), failed.join(", "));
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

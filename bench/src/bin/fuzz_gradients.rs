@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Seed, number and depth determine an expression. Expressions run in child processes, which are killed if an
-//! expression exceeds a minute or 4 GiB. The summary groups failures by message, each with minimised examples. An
+//! expression exceeds a minute or 4 GiB. The summary groups failures by message, each with minimized examples. An
 //! operation without a derivative of some order is listed, and is not a failure if its error says so. The exit status
 //! is 1 if there is any failure.
 #![forbid(unsafe_code)]
@@ -60,8 +60,8 @@ impl Options {
                 options.is_child = true;
                 continue;
             }
-            let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let number = value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"))?;
+            let value = arguments.next().ok_or_else(|| format!("{name} must have a value"))?;
+            let number = value.parse::<u64>().map_err(|_| format!("{name} must be a number, got {value}"))?;
             match name.as_str() {
                 "--seed" => options.seed = number,
                 "--count" => options.count = number,
@@ -302,7 +302,7 @@ impl FuzzSummary {
             println!("no derivative of some order, {count} times: {op}");
         }
         for (error, count) in &self.refused {
-            println!("refused while expressions were made, {count} times: {error}");
+            println!("rejected while expressions were made, {count} times: {error}");
         }
         let failures: u64 = self.failures.values().map(|(count, _)| count).sum();
         println!(

@@ -1,5 +1,5 @@
 //! Compares random programs in all modes of execution: eager, lazy and captured, with the fusion rules of the CPU and
-//! of launch-bound devices. Results, state and inputs must be equal in every bit.
+//! of launch-bound devices. Results, state and inputs must be bitwise equal.
 //!
 //! ```text
 //! fuzz_plans [--start 0] [--count 1000] [--jobs 1]
@@ -44,8 +44,8 @@ impl PlanFuzzOptions {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<PlanFuzzOptions, String> {
         let mut options = PlanFuzzOptions { start: 0, count: 1000, jobs: 1 };
         while let Some(name) = arguments.next() {
-            let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let number = value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"))?;
+            let value = arguments.next().ok_or_else(|| format!("{name} must have a value"))?;
+            let number = value.parse::<u64>().map_err(|_| format!("{name} must be a number, got {value}"))?;
             match name.as_str() {
                 "--start" => options.start = number,
                 "--count" => options.count = number,

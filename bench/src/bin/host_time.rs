@@ -18,7 +18,7 @@ const STEPS: u32 = 50;
 
 /// Returns the nanoseconds that the calling thread has run on a processor.
 fn thread_time() -> u64 {
-    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the measurement needs Linux");
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the measurement requires Linux");
     statistics.split(' ').next().and_then(|time| time.parse().ok()).expect("the first number is the time")
 }
 

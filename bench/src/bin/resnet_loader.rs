@@ -46,12 +46,12 @@ fn main() -> Result<()> {
     };
     // The first epoch records the step.
     epoch(&mut ready.iter().cloned().map(Ok))?;
-    let (mut of_ready, mut of_loader) = (f64::INFINITY, f64::INFINITY);
+    let (mut ready_seconds, mut loader_seconds) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..ROUNDS {
-        of_ready = of_ready.min(epoch(&mut ready.iter().cloned().map(Ok))?);
-        of_loader = of_loader.min(epoch(&mut loader.epoch())?);
+        ready_seconds = ready_seconds.min(epoch(&mut ready.iter().cloned().map(Ok))?);
+        loader_seconds = loader_seconds.min(epoch(&mut loader.epoch())?);
     }
-    println!("ready {of_ready:.3} s, loader {of_loader:.3} s, ratio {:.3}", of_loader / of_ready);
+    println!("ready {ready_seconds:.3} s, loader {loader_seconds:.3} s, ratio {:.3}", loader_seconds / ready_seconds);
     Ok(())
 }
 

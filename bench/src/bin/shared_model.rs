@@ -1,6 +1,6 @@
-//! The rate of a trainer whose model other threads read: alone, and beside 1 to 8 readers, eager and captured. Then the
-//! rate of a reader beside a trainer that pauses between its steps.
-//! `cargo run --release -p pellucid-bench --bin shared_model`.
+//! The rate of a trainer whose model other threads read: alone, and together with 1 to 8 readers, eager and captured.
+//! Then the rate of a reader together with a trainer that pauses between its steps. `cargo run --release -p
+//! pellucid-bench --bin shared_model`.
 
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 

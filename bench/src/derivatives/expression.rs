@@ -162,11 +162,12 @@ fn grow(
         match apply(operation, seed, &values) {
             Err(error) => refused.push((operation.name, error.to_string())),
             Ok(value) => {
-                let most = value.to_vec::<f64>().into_iter().map(f64::abs).fold(0.0, f64::max);
-                if value.size() == 0 || !most.is_finite() || most > 1e12 {
+                let max_magnitude = value.to_vec::<f64>().into_iter().map(f64::abs).fold(0.0, f64::max);
+                if value.size() == 0 || !max_magnitude.is_finite() || max_magnitude > 1e12 {
                     continue;
                 }
-                let scale = if most > 4.0 { 0.5f64.powi((most / 2.0).log2().ceil() as i32) } else { 1.0 };
+                let scale =
+                    if max_magnitude > 4.0 { 0.5f64.powi((max_magnitude / 2.0).log2().ceil() as i32) } else { 1.0 };
                 let value = if scale == 1.0 { value } else { value * scale };
                 return (Expression::Node { operation, seed, scale, inputs }, value);
             }

@@ -1,4 +1,4 @@
-//! Row-major arrays of one dtype, for kernels that traverse neither strides nor other dtypes.
+//! Row-major arrays with a single dtype, for kernels that traverse neither strides nor other dtypes.
 
 use crate::operand::Operand;
 use crate::program;

@@ -10,17 +10,17 @@
 //! | `backend` | [`Cpu`]: checks the views of a kernel and runs it |
 //! | `sequence` | a plan prepared for repeated launches |
 //! | `operand` | `Operand`: a view converted to an address, a layout and a dtype, with bounds checks |
-//! | `dense` | `DenseArray`: an operand as a row-major array of one dtype |
+//! | `dense` | `DenseArray`: an operand as a row-major array with a single dtype |
 //! | `family` | the trait `CpuFamily`, the interface of a kernel family |
 //! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |
 //! | `strided` | index spaces of strided operands: axes, access patterns, traversal |
-//! | `number` | element types and their compute types |
+//! | `element` | element types and their compute types |
 //! | `forwarding` | a backend that forwards all kernels to [`Cpu`], for tests of this crate and of `pellucid-tensor` |
 //! | `testing` | arrays in every kind of layout, for tests |
 
 #[macro_use]
-mod number;
+mod element;
 
 mod backend;
 mod dense;

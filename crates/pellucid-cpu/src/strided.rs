@@ -97,7 +97,7 @@ pub(crate) fn element_count(axes: &[StridedAxis]) -> usize {
 pub(crate) enum AccessPattern {
     /// Contiguous in row-major order.
     Dense,
-    /// One element, broadcast over the whole space.
+    /// One element, broadcast over the entire space.
     Uniform,
     /// Any other strides.
     Strided,

@@ -76,10 +76,10 @@ impl<const K: usize> Batches<K> {
     /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
     /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
     pub fn try_new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Result<Self> {
-        Batches::of_tensors(tensors.each_ref().map(|t| t.as_ref().detach()), size)
+        Batches::from_tensors(tensors.each_ref().map(|t| t.as_ref().detach()), size)
     }
 
-    fn of_tensors(tensors: [Tensor; K], size: usize) -> Result<Self> {
+    fn from_tensors(tensors: [Tensor; K], size: usize) -> Result<Self> {
         let samples = shared_samples(OP, &tensors)?;
         if size == 0 {
             return Err(Error::invalid(OP, "a batch must have at least one sample, got size 0"));

@@ -1,6 +1,6 @@
 //! CIFAR-10 and CIFAR-100: small photographs (Krizhevsky 2009), in the "binary version" of their page.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 use std::fs::File;
 use std::io::Read;
@@ -57,7 +57,7 @@ pub struct Cifar100 {
 }
 
 impl Cifar10 {
-    /// Reads the files `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` of a folder.
+    /// Reads the files `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` of a directory.
     ///
     /// # Errors
     /// [`Error::File`] if a file is missing, or has another size or an invalid label; [`Error::OutOfMemory`].
@@ -75,7 +75,7 @@ impl Cifar10 {
 }
 
 impl Cifar100 {
-    /// Reads the files `train.bin` and `test.bin` of a folder.
+    /// Reads the files `train.bin` and `test.bin` of a directory.
     ///
     /// # Errors
     /// [`Error::File`] if a file is missing, or has another size or an invalid label; [`Error::OutOfMemory`].
@@ -92,11 +92,11 @@ impl CifarImages {
     fn read(paths: &[PathBuf], images: usize, classes: &[u8]) -> Result<CifarImages> {
         let n = paths.len() * images;
         let record = classes.len() + IMAGE_BYTES;
-        let mut pixels = reserved(n * IMAGE_BYTES)?;
+        let mut pixels = vec_with_capacity(n * IMAGE_BYTES)?;
         let mut labels: Vec<Vec<i64>> = vec![Vec::new(); classes.len()];
         for path in paths {
             let refuse = |reason: String| Error::file(OP, path, reason);
-            let mut bytes = reserved(images * record + 1)?;
+            let mut bytes = vec_with_capacity(images * record + 1)?;
             // One byte beyond the size reveals surplus data.
             let read =
                 File::open(path).and_then(|file| file.take((images * record) as u64 + 1).read_to_end(&mut bytes));

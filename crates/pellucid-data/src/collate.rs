@@ -1,6 +1,6 @@
 //! From samples to a batch: stacking, and padding of sequences.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, ops};
 
 /// A sample that can be collated into a batch with others.
@@ -93,12 +93,12 @@ impl Collate for Tensor {
     fn collate(samples: Vec<Tensor>) -> Result<Tensor> {
         let first = samples.first().ok_or_else(no_samples)?;
         if let Some(other) = samples.iter().find(|sample| sample.shape() != first.shape()) {
-            let help =
-                "the samples of a batch must have one shape; resize or crop them, or pad sequences with pad_sequences";
+            let help = "the samples of a batch must have the same shape; resize or crop them, or pad sequences with \
+                 pad_sequences";
             return Err(Error::shapes(OP, [first.shape(), other.shape()], help));
         }
         if let Some(other) = samples.iter().find(|sample| sample.dtype() != first.dtype()) {
-            let help = "the samples of a batch must have one dtype; to_dtype converts a sample";
+            let help = "the samples of a batch must have the same dtype; to_dtype converts a sample";
             return Err(Error::dtypes(OP, [first.dtype(), other.dtype()], help));
         }
         ops::stack(&samples, 0)
@@ -127,10 +127,10 @@ fn collate_rows<E: Element>(rows: &[impl AsRef<[E]>]) -> Result<Tensor> {
     let len = rows.first().ok_or_else(no_samples)?.as_ref().len();
     if let Some(other) = rows.iter().find(|row| row.as_ref().len() != len) {
         let shapes = [len, other.as_ref().len()].map(|len| Shape::from([len]));
-        let help = "the samples of a batch must have one length; pad sequences with pad_sequences";
+        let help = "the samples of a batch must have the same length; pad sequences with pad_sequences";
         return Err(Error::shapes(OP, shapes.iter(), help));
     }
-    let mut values = reserved(rows.len().saturating_mul(len))?;
+    let mut values = vec_with_capacity(rows.len().saturating_mul(len))?;
     rows.iter().for_each(|row| values.extend_from_slice(row.as_ref()));
     Tensor::try_new(values, [rows.len(), len])
 }
@@ -182,7 +182,7 @@ macro_rules! collate_tuples {
             type Batch = ($($part::Batch,)+);
 
             fn collate(samples: Vec<Self>) -> Result<Self::Batch> {
-                $(let mut $list = reserved(samples.len())?;)+
+                $(let mut $list = vec_with_capacity(samples.len())?;)+
                 for sample in samples {
                     $($list.push(sample.$field);)+
                 }
@@ -249,7 +249,7 @@ pub fn pad_sequences(sequences: &[Tensor], padding: impl Into<pellucid_tensor::S
         return Err(Error::shapes(op, [first.shape(), other.shape()], help));
     }
     if let Some(other) = sequences.iter().find(|sequence| sequence.dtype() != first.dtype()) {
-        let help = "the sequences must have one dtype; to_dtype converts a sequence";
+        let help = "the sequences must have the same dtype; to_dtype converts a sequence";
         return Err(Error::dtypes(op, [first.dtype(), other.dtype()], help));
     }
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.shape()[0]).collect();

@@ -1,13 +1,13 @@
 //! Data sets: samples by index.
 
 use crate::collate::{Collate, try_each};
-use crate::random::{EpochSeed, for_sample, reserved};
+use crate::random::{EpochSeed, for_sample, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// Samples by index, such as the rows of a table or the images of a folder. Worker threads of a
+/// Samples by index, such as the rows of a table or the images of a directory. Worker threads of a
 /// [`DataLoader`](crate::DataLoader) share it.
 ///
 /// ```
@@ -229,9 +229,9 @@ pub(crate) fn shared_samples(op: &'static str, tensors: &[Tensor]) -> Result<usi
     }
     let lengths = tensors.iter().map(|tensor| tensor.shape().first().copied());
     let help = match lengths.min().flatten() {
-        Some(least) => format!(
+        Some(min_length) => format!(
             "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones \
-             with narrow(0, 0, {least})"
+             with narrow(0, 0, {min_length})"
         ),
         None => "every tensor must have an axis of samples, its first; unsqueeze(0) adds one".to_string(),
     };
@@ -344,12 +344,12 @@ impl<D: Dataset> Subset<D> {
         Ok(Subset { dataset, indices })
     }
 
-    /// Returns the index in the whole data set of each sample.
+    /// Returns the index in the entire data set of each sample.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// Returns the whole data set.
+    /// Returns the entire data set.
     pub fn dataset(&self) -> &D {
         &self.dataset
     }
@@ -434,10 +434,10 @@ impl<D: Dataset<Item: Clone + Sync>> Dataset for CachedDataset<D> {
 
 /// The size of a part of a split: a fraction (`f64`) or a number of samples (`usize`).
 pub trait SplitLength: Copy {
-    /// Returns the numbers of samples of parts of a data set of `samples` samples.
+    /// Returns the sample counts of the parts of a data set of `samples` samples.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the parts do not sum up to the whole.
+    /// [`Error::InvalidArgument`] if the sizes of the parts do not sum to the size of the data set.
     fn counts(parts: &[Self], samples: usize) -> Result<Vec<usize>>;
 }
 
@@ -445,7 +445,7 @@ impl SplitLength for usize {
     fn counts(parts: &[usize], samples: usize) -> Result<Vec<usize>> {
         let sum = parts.iter().try_fold(0usize, |sum, &part| sum.checked_add(part));
         if sum != Some(samples) {
-            let reason = format!("the counts {parts:?} must sum up to the {samples} samples of the data set");
+            let reason = format!("the counts {parts:?} must sum to the {samples} samples of the data set");
             return Err(Error::invalid("random_split", reason));
         }
         Ok(parts.to_vec())
@@ -457,7 +457,7 @@ impl SplitLength for f64 {
     fn counts(parts: &[f64], samples: usize) -> Result<Vec<usize>> {
         let sum: f64 = parts.iter().sum();
         if parts.iter().any(|part| !(0.0..=1.0).contains(part)) || (sum - 1.0).abs() > 1e-6 {
-            let reason = format!("the fractions {parts:?} must be in [0, 1] and sum up to 1");
+            let reason = format!("the fractions {parts:?} must be in [0, 1] and sum to 1");
             return Err(Error::invalid("random_split", reason));
         }
         let mut counts: Vec<usize> = parts.iter().map(|part| (part * samples as f64).floor() as usize).collect();
@@ -468,8 +468,8 @@ impl SplitLength for f64 {
     }
 }
 
-/// Splits a data set at random into parts without common samples. The sizes are fractions that sum up to 1, or numbers
-/// of samples. The split depends only on the seed and the number of samples.
+/// Splits a data set at random into parts without common samples. The sizes are fractions that sum to 1, or numbers of
+/// samples. The split depends only on the seed and the number of samples.
 ///
 /// ```
 /// use pellucid::data::{Dataset, from_fn, random_split};
@@ -479,7 +479,7 @@ impl SplitLength for f64 {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the sizes do not sum up to the whole data set; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] if the sizes do not sum to the entire data set; [`Error::OutOfMemory`].
 pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
     dataset: D,
     sizes: [S; N],
@@ -499,7 +499,7 @@ pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u
     let parts = counts.iter().map(|&count| {
         let (part, others) = rest.split_at(count);
         rest = others;
-        let mut indices = reserved(count)?;
+        let mut indices = vec_with_capacity(count)?;
         indices.extend_from_slice(part);
         Ok(indices)
     });

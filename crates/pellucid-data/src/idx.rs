@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// The largest number of bytes of elements in a file: four times the largest file of the MNIST family.
+/// The maximum number of bytes of elements in a file: four times the largest file of the MNIST family.
 const LIMIT: usize = 256 << 20;
 
 /// An array of unsigned bytes.
@@ -55,7 +55,7 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
         dims.push(u32::from_be_bytes(len) as usize);
     }
     let size = dims.iter().try_fold(1usize, |size, &d| size.checked_mul(d)).filter(|&size| size <= LIMIT);
-    let size = size.ok_or_else(|| format!("the lengths {dims:?} in the header mean more than {LIMIT} elements"))?;
+    let size = size.ok_or_else(|| format!("the header declares more than {LIMIT} elements, {dims:?}"))?;
     // The vector grows with the bytes that are read. One byte beyond the size reveals surplus data.
     let mut bytes = Vec::new();
     stream
@@ -64,7 +64,7 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
         .map_err(|e| format!("the file is damaged after {} elements: {e}", bytes.len()))?;
     if bytes.len() != size {
         let found = if bytes.len() > size { "more".to_string() } else { format!("{} elements", bytes.len()) };
-        return Err(format!("the lengths {dims:?} in the header mean {size} elements, but the file holds {found}"));
+        return Err(format!("the header declares {size} elements, {dims:?}, but the file contains {found}"));
     }
     Ok(Idx { dims, bytes })
 }
@@ -97,9 +97,9 @@ mod tests {
             (&[0, 0, 13, 2], "type 0x0d"),
             (&[0, 0, 8, 3], "has 3 axes"),
             (&[0, 0, 8, 2, 0, 0, 0, 2, 0, 0], "length of axis 1"),
-            (&[0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255], "mean more than"),
-            (&[0, 0, 8, 2, 15, 0, 0, 0, 0, 0, 0, 1, 7], "the file holds 1 elements"),
-            (&[0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7], "the file holds more"),
+            (&[0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255], "declares more than"),
+            (&[0, 0, 8, 2, 15, 0, 0, 0, 0, 0, 0, 1, 7], "the file contains 1 elements"),
+            (&[0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7], "the file contains more"),
         ] {
             let found = refused(bytes);
             assert!(found.contains(reason), "{found:?} does not contain {reason:?}");

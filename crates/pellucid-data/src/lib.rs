@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Every sample draws its random numbers from a generator that depends only on the seed of the loader, the epoch and
-//! the position of the sample in the epoch. The batches are therefore equal in every bit for any number of workers.
+//! the position of the sample in the epoch. The batches are therefore bit-identical for any number of workers.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -34,7 +34,7 @@
 //! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
-//! | `table` | [`Table`]: named columns of numbers and text; files of CSV (feature `csv`) and JSON (feature `json`) |
+//! | `table` | [`Table`]: named columns of numbers and strings; files of CSV (feature `csv`) and JSON (feature `json`) |
 //! | `preprocessing` | scalers and one-hot codes, which are fitted on training data and saved with the model |
 //! | `image` | `Image`, `ImageFolder`: files of PNG and JPEG (feature `image`) |
 //! | `transforms` | augmentation of images (feature `image`) |

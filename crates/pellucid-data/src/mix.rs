@@ -57,9 +57,9 @@ fn one_hot_labels(op: &'static str, alpha: f64, classes: usize, inputs: &Tensor,
 }
 
 /// Returns λ x + (1 − λ) y, where y has the samples of x, each at the next position.
-fn mixed(x: &Tensor, share: f64) -> Result<Tensor> {
+fn mix_samples(x: &Tensor, fraction: f64) -> Result<Tensor> {
     let next = ops::roll(x, 1, 0)?;
-    ops::add(&ops::mul(x, share)?, &ops::mul(&next, 1.0 - share)?)
+    ops::add(&ops::mul(x, fraction)?, &ops::mul(&next, 1.0 - fraction)?)
 }
 
 /// Mixes each sample of a batch with the one before it, and its label accordingly: λ x + (1 − λ) y with
@@ -96,13 +96,13 @@ impl MixUp {
     /// an α that is not positive, and a class beyond the number of classes.
     pub fn apply(&self, inputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
         let labels = one_hot_labels("mix_up", self.alpha, self.classes, inputs, labels)?;
-        let share = with_rng(|rng| draw_beta(rng, self.alpha))?;
-        Ok((mixed(inputs, share)?, mixed(&labels, share)?))
+        let fraction = with_rng(|rng| draw_beta(rng, self.alpha))?;
+        Ok((mix_samples(inputs, fraction)?, mix_samples(&labels, fraction)?))
     }
 }
 
 /// Replaces a rectangle of each image of a batch by that of the image before it, and mixes its label in proportion to
-/// the areas (Yun et al. 2019). The share of the area that is kept has the distribution Beta(α, α).
+/// the areas (Yun et al. 2019). The fraction of the area that is kept has the distribution Beta(α, α).
 #[derive(Clone, Copy, Debug)]
 pub struct CutMix {
     alpha: f64,
@@ -142,7 +142,7 @@ impl CutMix {
             ops::narrow(&part, 3, columns.start, columns.len())
         };
         ops::copy_(&part(&result)?, &part(&next)?)?;
-        Ok((result, mixed(&labels, 1.0 - area)?))
+        Ok((result, mix_samples(&labels, 1.0 - area)?))
     }
 }
 
@@ -155,10 +155,10 @@ mod tests {
     fn shares_have_the_moments_of_their_distribution() {
         for alpha in [0.2, 1.0, 4.0] {
             let mut rng = EpochSeed { seed: 1, epoch: 0 }.rng();
-            let shares: Vec<f64> = (0..20_000).map(|_| draw_beta(&mut rng, alpha)).collect();
-            assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)));
-            let mean = shares.iter().sum::<f64>() / 2e4;
-            let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / 2e4;
+            let fractions: Vec<f64> = (0..20_000).map(|_| draw_beta(&mut rng, alpha)).collect();
+            assert!(fractions.iter().all(|fraction| (0.0..=1.0).contains(fraction)));
+            let mean = fractions.iter().sum::<f64>() / 2e4;
+            let variance = fractions.iter().map(|fraction| (fraction - mean).powi(2)).sum::<f64>() / 2e4;
             let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
             assert!((mean - 0.5).abs() < 0.012, "alpha {alpha}: the mean must be near 0.5, got {mean}");
             assert!(

@@ -41,7 +41,8 @@ impl Digits {
             );
         }
         if images.dims[0] != labels.dims[0] {
-            return refuse(&labels_path, format!("{} labels for {} images", labels.dims[0], images.dims[0]));
+            let (labels, images) = (labels.dims[0], images.dims[0]);
+            return refuse(&labels_path, format!("got {labels} labels for {images} images; the counts must be equal"));
         }
         if let Some(label) = labels.bytes.iter().find(|&&l| l > 9) {
             return refuse(&labels_path, format!("a label must be a digit, 0 to 9, but one is {label}"));
@@ -55,7 +56,7 @@ impl Digits {
     }
 }
 
-/// Returns the path of the compressed file if it exists, else the path of the uncompressed file.
+/// Returns the path of the compressed file if it exists, otherwise the path of the uncompressed file.
 fn find(directory: &Path, name: &str) -> PathBuf {
     let packed = directory.join(format!("{name}.gz"));
     if packed.exists() { packed } else { directory.join(name) }

@@ -142,33 +142,33 @@ impl LoaderProgress {
         let invalid = |reason: String| Error::invalid(op, reason);
         let (is_shuffled, was_shuffled) = (self.seed().is_some(), state.contains_key("seed"));
         if state.contains_key("samples") && is_shuffled != was_shuffled {
-            let [saved, own] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
+            let [saved, current] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
             let reason = format!(
-                "the state is of samples that are {saved}shuffled, but these are {own}shuffled; load it into batches \
-                 with{} shuffled(seed)",
+                "the saved samples are {saved}shuffled, but the samples of this loader are {current}shuffled; load \
+                 the state into batches with{} shuffled(seed)",
                 if was_shuffled { "" } else { "out" }
             );
             return Err(invalid(reason));
         }
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
         let load = StateLoad::new(&self.values(sizes), state)?;
-        let number = |name: &str| state[name].try_item::<i64>();
-        let (samples, size) = (number("samples")?, number("size")?);
+        let read_i64 = |name: &str| state[name].try_item::<i64>();
+        let (samples, size) = (read_i64("samples")?, read_i64("size")?);
         if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
             return Err(invalid(format!(
-                "the state is of {samples} samples in batches of {size}, but these are {} in batches of {}; load it \
-                 into a loader of the same data set and batch size",
+                "the state was saved with {samples} samples in batches of {size}, but this loader has {} in batches \
+                 of {}; load it into a loader with the same data set and batch size",
                 sizes.samples, sizes.size
             )));
         }
-        let (epoch, batch) = (number("epoch")?, number("batch")?);
+        let (epoch, batch) = (read_i64("epoch")?, read_i64("batch")?);
         if epoch < 0 || batch < 0 || batch > sizes.batches as i64 {
             let reason =
                 format!("batch {batch} of epoch {epoch} does not exist; an epoch has {} batches", sizes.batches);
             return Err(invalid(reason));
         }
         let position = BatchPosition { epoch: epoch as u64, batch: batch as usize };
-        let seed = if state.contains_key("seed") { Some(number("seed")? as u64) } else { None };
+        let seed = if state.contains_key("seed") { Some(read_i64("seed")? as u64) } else { None };
         Ok(load.then(move || {
             let mut own = self.lock();
             (own.seed, own.position, own.current) = (seed, position, None);
@@ -215,8 +215,8 @@ macro_rules! positioned_loader {
             }
 
             /// Continues at a snapshot, including its seed. The next call of `epoch` returns the rest of the saved
-            /// epoch: the same batches in every bit. An iterator that exists already stays as it is, and no longer
-            /// changes the position.
+            /// epoch, with bitwise equal batches. An existing iterator is unchanged, and no longer changes the
+            /// position.
             ///
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;

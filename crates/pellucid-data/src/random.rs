@@ -23,7 +23,7 @@ impl EpochSeed {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn permutation(self, n: usize) -> Result<Vec<usize>> {
-        let mut order = reserved(n)?;
+        let mut order = vec_with_capacity(n)?;
         order.extend(0..n);
         self.rng().shuffle(&mut order);
         Ok(order)
@@ -36,7 +36,7 @@ impl EpochSeed {
 }
 
 /// Returns an empty vector with memory for `n` elements.
-pub(crate) fn reserved<T>(n: usize) -> Result<Vec<T>> {
+pub(crate) fn vec_with_capacity<T>(n: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     vector.try_reserve_exact(n).map_err(|_| Error::out_of_memory(n.saturating_mul(size_of::<T>())))?;
     Ok(vector)
@@ -128,7 +128,7 @@ struct BatchRandom {
 
 /// Computes the sample at `index` of the list of [`get_many`](crate::Dataset::get_many): random numbers that `f` draws
 /// from the generator of the thread come from the generator of this sample. Several calls for one sample, for example
-/// of nested data sets, continue its stream. Inside of `f`, and outside of a loader, the call only runs `f`.
+/// of nested data sets, continue its stream. Inside `f`, and outside a loader, the call only runs `f`.
 ///
 /// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail.
 ///
@@ -151,7 +151,7 @@ struct BatchRandom {
 ///     }
 ///
 ///     fn get_many(&self, indices: &[usize]) -> Result<Vec<Tensor>> {
-///         // All samples could be read here at once.
+///         // All samples could be read here together.
 ///         indices.iter().enumerate().map(|(i, &index)| for_sample(i, || self.get(index))).collect()
 ///     }
 /// }
@@ -180,7 +180,7 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few
 /// numbers are drawn faster than as a tensor.
 ///
-/// Inside of a loader, the numbers depend only on the seed, the epoch and the position of the sample, or of the batch
+/// Inside a loader, the numbers depend only on the seed, the epoch and the position of the sample, or of the batch
 /// while it is collated. Elsewhere they follow the generator of the thread, and so [`manual_seed`].
 ///
 /// ```
@@ -203,7 +203,7 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// [`manual_seed`]: pellucid_tensor::manual_seed
 ///
 /// # Errors
-/// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) outside of a loader while a step is captured.
+/// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) outside a loader while a step is captured.
 pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
     // `f` gets a copy, because it may draw from the thread again.
     let found = BATCH.with_borrow(|batch| {

@@ -1,7 +1,7 @@
 //! The order of the samples in an epoch.
 
 use crate::dataset::classes_of;
-use crate::random::{EpochSeed, reserved};
+use crate::random::{EpochSeed, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Sampler for SequentialSampler {
     }
 
     fn indices(&self, _: EpochSeed) -> Result<Vec<usize>> {
-        let mut order = reserved(self.samples)?;
+        let mut order = vec_with_capacity(self.samples)?;
         order.extend(0..self.samples);
         Ok(order)
     }
@@ -130,7 +130,7 @@ impl WeightedRandomSampler {
         let positive = weights.iter().filter(|weight| **weight > 0.0).count();
         let needed = if replacement { count.min(1) } else { count };
         if positive < needed {
-            let reason = format!("{count} samples need {needed} positive weights, but {positive} are positive");
+            let reason = format!("{count} samples require {needed} positive weights, but {positive} are positive");
             return Err(Error::invalid(op, reason));
         }
         Ok(WeightedRandomSampler { weights: weights.to_vec(), count, replacement })
@@ -144,11 +144,11 @@ impl Sampler for WeightedRandomSampler {
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
         let mut rng = seed.rng();
-        let mut indices = reserved(self.count)?;
+        let mut indices = vec_with_capacity(self.count)?;
         if self.replacement {
             // Division by the largest weight keeps the sums finite.
             let largest = self.weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-            let mut cumulative = reserved(self.weights.len())?;
+            let mut cumulative = vec_with_capacity(self.weights.len())?;
             cumulative.extend(self.weights.iter().scan(0.0, |sum, weight| {
                 *sum += weight / largest;
                 Some(*sum)
@@ -164,7 +164,7 @@ impl Sampler for WeightedRandomSampler {
             return Ok(indices);
         }
         // The samples with the largest keys u^(1/w), whose logarithms are compared.
-        let mut keys: Vec<(f64, usize)> = reserved(self.weights.len())?;
+        let mut keys: Vec<(f64, usize)> = vec_with_capacity(self.weights.len())?;
         for (index, &weight) in self.weights.iter().enumerate() {
             let logarithm = (1.0 - rng.uniform()).ln();
             if weight > 0.0 {
@@ -217,7 +217,7 @@ impl<S: Sampler> Sampler for DistributedSampler<S> {
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
         let all = self.sampler.indices(seed)?;
-        let mut indices = reserved(self.len())?;
+        let mut indices = vec_with_capacity(self.len())?;
         indices.extend((0..self.len()).map(|i| all[(self.rank + i * self.world) % all.len()]));
         Ok(indices)
     }
@@ -263,7 +263,7 @@ impl Sampler for StratifiedSampler {
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
         let mut rng = seed.rng();
-        let mut placed: Vec<(f64, usize)> = reserved(self.len())?;
+        let mut placed: Vec<(f64, usize)> = vec_with_capacity(self.len())?;
         for class in &self.classes {
             let mut class = class.clone();
             rng.shuffle(&mut class);
@@ -318,7 +318,7 @@ impl BatchSampler for BucketBatchSampler {
         if self.drop_last {
             order.truncate(self.len() * self.batch_size);
         }
-        let mut batches = reserved(self.len())?;
+        let mut batches = vec_with_capacity(self.len())?;
         for group in order.chunks_mut(self.batch_size.saturating_mul(Self::GROUP)) {
             group.sort_by_key(|&index| self.lengths[index]);
             batches.extend(group.chunks(self.batch_size).map(<[usize]>::to_vec));

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The largest number of bytes of a file of text.
+/// The maximum number of bytes of a file of text.
 const MAX_BYTES: u64 = 8 << 30;
 
 /// Reads a file of text in UTF-8.

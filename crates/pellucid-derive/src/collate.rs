@@ -8,10 +8,10 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let input: DeriveInput = parse2(item)?;
     let (name, visibility) = (&input.ident, &input.vis);
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new(name.span(), "a sample must be a struct, whose batch is a struct too"));
+        return Err(Error::new(name.span(), "`Collate` can be derived for structs only"));
     };
     let Fields::Named(named) = &data.fields else {
-        return Err(Error::new(name.span(), "the fields of a sample must have names, which the batch has too"));
+        return Err(Error::new(name.span(), "`Collate` can be derived for structs with named fields only"));
     };
     if !input.generics.params.is_empty() {
         return Err(Error::new(name.span(), "a sample cannot have parameters: implement `Collate` for it"));

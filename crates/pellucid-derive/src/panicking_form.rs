@@ -16,7 +16,8 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     let ImplItemFn { attrs, vis, sig, block, .. } = &fallible;
     let try_name = sig.ident.to_string();
     let Some(name) = try_name.strip_prefix("try_") else {
-        return Err(Error::new(sig.ident.span(), "the name must begin with `try_`; the other form has the rest of it"));
+        let help = "the function name must begin with `try_`; the generated function is named without this prefix";
+        return Err(Error::new(sig.ident.span(), help));
     };
     let name = format_ident!("{name}", span = sig.ident.span());
     let output = value_type(&sig.output)?;
@@ -32,7 +33,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
 
     let (docs, others): (Vec<&Attribute>, Vec<&Attribute>) = attrs.iter().partition(|a| a.path().is_ident("doc"));
     let errors = docs.iter().position(|a| text(a).is_some_and(|t| t.trim() == "# Errors"));
-    let errors = errors.ok_or_else(|| Error::new(sig.span(), "the documentation needs a section `# Errors`"))?;
+    let errors = errors.ok_or_else(|| Error::new(sig.span(), "the documentation must have a section `# Errors`"))?;
     let (docs, errors) = docs.split_at(errors);
     let aliases = docs.iter().chain(errors).filter(|a| text(a).is_none());
     let (docs, errors) = (docs.iter().filter(|a| text(a).is_some()), errors.iter().filter(|a| text(a).is_some()));

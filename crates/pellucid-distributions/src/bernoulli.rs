@@ -40,9 +40,9 @@ impl Distribution for Bernoulli {
         ops::bernoulli(&ops::broadcast_to(&self.success.probs.detach(), shape.clone())?)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(bernoulli_log_prob(x = x, yes = yes, no = no) => {
-            let value = zero_times(x, yes) + zero_times(1.0 - x, no);
+        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(bernoulli_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
+            let value = zero_times(x, log_success) + zero_times(1.0 - x, log_failure);
             (x.eq(0.0) | x.eq(1.0)).select(value, f64::NEG_INFINITY)
         })
     }
@@ -82,14 +82,14 @@ impl ContinuousBernoulli {
 /// Below this |l|, functions of the log odds are computed by their series at 0.
 const SMALL_LOGIT: f64 = 1e-2;
 
-/// Returns a function of l that has a removable singularity at 0: `of` elsewhere, and the polynomial in l² near 0.
-fn with_series(l: Expr, of: impl Fn(Expr) -> Expr, coefficients: &[f64]) -> Expr {
+/// Returns a function of l that has a removable singularity at 0: `f` elsewhere, and the polynomial in l² near 0.
+fn with_series(l: Expr, f: impl Fn(Expr) -> Expr, coefficients: &[f64]) -> Expr {
     let is_small = l.abs().lt(SMALL_LOGIT);
     let small = is_small.select(l, 0.0);
     let (first, rest) = coefficients.split_last().expect("a series must have a coefficient");
     let square = small * small;
     let series = rest.iter().rev().fold(0.0 * square + *first, |sum, &c| sum * square + c);
-    is_small.select(series, of(is_small.select(1.0, l)))
+    is_small.select(series, f(is_small.select(1.0, l)))
 }
 
 /// Returns ln C(λ).
@@ -107,11 +107,11 @@ pub(crate) fn centred_mean(l: Expr) -> Expr {
 /// Returns the variance.
 pub(crate) fn variance(l: Expr) -> Expr {
     let coefficients = [1.0 / 12.0, -1.0 / 240.0, 1.0 / 6048.0, -1.0 / 172_800.0];
-    let of = |l: Expr| {
+    let f = |l: Expr| {
         let s = 2.0 * (0.5 * l).sinh();
         (l * l).recip() - (s * s).recip()
     };
-    with_series(l, of, &coefficients)
+    with_series(l, f, &coefficients)
 }
 
 impl Distribution for ContinuousBernoulli {
@@ -124,9 +124,9 @@ impl Distribution for ContinuousBernoulli {
         self.try_icdf(&open_uniform(&self.success.probs, shape)?)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(continuous_bernoulli_log_prob(x = x, yes = yes, no = no) => {
-            let value = x * yes + (1.0 - x) * no + log_normalizer(yes - no);
+        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(continuous_bernoulli_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
+            let value = x * log_success + (1.0 - x) * log_failure + log_normalizer(log_success - log_failure);
             (x.ge(0.0) & x.le(1.0)).select(value, f64::NEG_INFINITY)
         })
     }
@@ -134,22 +134,22 @@ impl Distribution for ContinuousBernoulli {
         elementwise!(continuous_bernoulli_cdf(x = x, l = &self.try_logits()?) => {
             let x = x.clamp(0.0, 1.0);
             let is_small = l.abs().lt(1e-4);
-            let steep = is_small.select(1.0, l);
+            let safe_l = is_small.select(1.0, l);
             // The exponents are negative, so that no exponential overflows.
-            let m = -steep.abs();
+            let m = -safe_l.abs();
             let rising = (m * x).exp_m1() / m.exp_m1();
             let falling = ((1.0 - x) * m).exp() * rising;
             let c = x * (x - 1.0);
             let series = x + c * l * 0.5 + c * (2.0 * x - 1.0) * l * l / 12.0;
-            is_small.select(series, steep.gt(0.0).select(falling, rising))
+            is_small.select(series, safe_l.gt(0.0).select(falling, rising))
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(continuous_bernoulli_icdf(p = p, l = &self.try_logits()?) => {
             let is_small = l.abs().lt(1e-4);
-            let steep = is_small.select(1.0, l);
-            let m = -steep.abs();
-            let is_positive = steep.gt(0.0);
+            let safe_l = is_small.select(1.0, l);
+            let m = -safe_l.abs();
+            let is_positive = safe_l.gt(0.0);
             let y = (is_positive.select(1.0 - p, p) * m.exp_m1()).ln_1p() / m;
             let c = p * (1.0 - p);
             let series = p + c * l * 0.5 + c * (1.0 - 2.0 * p) * l * l / 6.0;
@@ -157,10 +157,10 @@ impl Distribution for ContinuousBernoulli {
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
-        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(continuous_bernoulli_entropy(yes = yes, no = no) => {
-            let mean = 0.5 + centred_mean(yes - no);
-            -mean * yes - (1.0 - mean) * no - log_normalizer(yes - no)
+        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(continuous_bernoulli_entropy(log_success = log_success, log_failure = log_failure) => {
+            let mean = 0.5 + centred_mean(log_success - log_failure);
+            -mean * log_success - (1.0 - mean) * log_failure - log_normalizer(log_success - log_failure)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {

@@ -38,8 +38,8 @@ impl ClassProbabilities {
         ClassProbabilities::check_classes(op, "probs", &weights)?;
         Constraint::NonNegative.check(op, "probs", &weights)?;
         if weights.is_readable() && weights.size() > 0 {
-            let least = ops::min(&ops::max(&weights, -1)?, ..)?.try_item::<f64>()?;
-            if least <= 0.0 {
+            let min_row_max = ops::min(&ops::max(&weights, -1)?, ..)?.try_item::<f64>()?;
+            if min_row_max <= 0.0 {
                 return Err(Error::invalid(op, "`probs` must have a sum above 0 along the last axis"));
             }
         }

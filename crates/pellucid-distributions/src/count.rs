@@ -20,7 +20,7 @@ fn is_count(x: Expr) -> Expr {
 trials! {
     /// The binomial distribution of the number of successes in n trials: C(n, x)·pˣ(1 − p)^(n−x).
     ///
-    /// A sample counts n draws, so it needs memory for n numbers.
+    /// Sampling sums n Bernoulli draws and needs memory for all of them.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -54,12 +54,12 @@ impl Distribution for Binomial {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.probs.dtype())?;
-        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(binomial_log_prob(x = x, n = n, yes = yes, no = no) => {
+        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(binomial_log_prob(x = x, n = n, log_success = log_success, log_failure = log_failure) => {
             let inside = is_count(x) & x.le(n);
             let x = inside.select(x, 0.0);
             let choices = (n + 1.0).lgamma() - (x + 1.0).lgamma() - (n - x + 1.0).lgamma();
-            inside.select(choices + zero_times(x, yes) + zero_times(n - x, no), f64::NEG_INFINITY)
+            inside.select(choices + zero_times(x, log_success) + zero_times(n - x, log_failure), f64::NEG_INFINITY)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -112,14 +112,14 @@ impl Distribution for Geometric {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let u = open_uniform_f64(&self.success.probs, shape)?;
-        let no = &self.success.log_failure.detach();
-        let x = elementwise!(geometric_sample(u = &u, no = no) => (u.ln() / no).floor())?;
-        ops::to_dtype(&x, no.dtype())
+        let log_failure = &self.success.log_failure.detach();
+        let x = elementwise!(geometric_sample(u = &u, log_failure = log_failure) => (u.ln() / log_failure).floor())?;
+        ops::to_dtype(&x, log_failure.dtype())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (yes, no) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(geometric_log_prob(x = x, yes = yes, no = no) => {
-            is_count(x).select(yes + zero_times(x, no), f64::NEG_INFINITY)
+        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
+        elementwise!(geometric_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
+            is_count(x).select(log_success + zero_times(x, log_failure), f64::NEG_INFINITY)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -209,12 +209,12 @@ impl Distribution for NegativeBinomial {
         ops::to_dtype(&draw_poisson(&rate, shape)?, odds.dtype())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (r, yes, no) = (&self.total_count, &self.success.log_success, &self.success.log_failure);
-        elementwise!(negative_binomial_log_prob(x = x, r = r, yes = yes, no = no) => {
+        let (r, log_success, log_failure) = (&self.total_count, &self.success.log_success, &self.success.log_failure);
+        elementwise!(negative_binomial_log_prob(x = x, r = r, log_success = log_success, log_failure = log_failure) => {
             let inside = is_count(x);
             let x = inside.select(x, 0.0);
             let choices = (r + x).lgamma() - (x + 1.0).lgamma() - r.lgamma();
-            inside.select(choices + r * no + zero_times(x, yes), f64::NEG_INFINITY)
+            inside.select(choices + r * log_failure + zero_times(x, log_success), f64::NEG_INFINITY)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {

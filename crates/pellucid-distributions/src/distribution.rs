@@ -54,8 +54,8 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Draws samples `[shape.., batch.., event..]` that are differentiable with respect to the parameters
-    /// (the reparametrisation trick; Kingma & Welling 2014).
+    /// Draws samples `[shape.., batch.., event..]` that are differentiable with respect to the parameters (the
+    /// reparametrization trick; Kingma & Welling 2014).
     ///
     /// # Errors
     /// [`Error::NoGradient`] if the samples of the family are not differentiable; [`Error::OutOfMemory`].
@@ -70,7 +70,7 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Returns the logarithm of the density or of the probability at x, −∞ outside of the support.
+    /// Returns the logarithm of the density or of the probability at x, −∞ outside the support.
     ///
     /// # Panics
     /// Panics if [`try_log_prob`](Self::try_log_prob) returns an error.

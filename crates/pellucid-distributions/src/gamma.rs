@@ -14,7 +14,7 @@ use std::f64::consts::PI;
 family! {
     /// The gamma distribution with density bᵃx^(a−1)e^(−bx) / Γ(a) for x > 0.
     ///
-    /// Samples are quantiles of uniform numbers. Their gradients are exact (implicit reparametrisation; Figurnov et al.
+    /// Samples are quantiles of uniform numbers. Their gradients are exact (implicit reparametrization; Figurnov et al.
     /// 2018) with a relative error of about 1e-12. `cdf` has no gradient with respect to the concentration.
     ///
     /// ```
@@ -33,7 +33,7 @@ family! {
     }
 }
 
-/// Returns a·b, and 0 where a is 0, also for an infinite b.
+/// Returns a·b, and 0 where a is 0, even for an infinite b.
 pub(crate) fn zero_times(a: Expr, b: Expr) -> Expr {
     a.eq(0.0).select(0.0, a * b)
 }
@@ -41,8 +41,8 @@ pub(crate) fn zero_times(a: Expr, b: Expr) -> Expr {
 /// Converts ln x to x/rate in the dtype of the rate, at least the smallest normal number.
 fn gamma_of_log(log: &Tensor, rate: &Tensor) -> Result<Tensor> {
     let x = elementwise!(gamma_of_log(y = log, rate = rate) => y.exp() / rate)?;
-    let least = rate.dtype().min_positive().unwrap_or(f64::MIN_POSITIVE);
-    ops::maximum(&ops::to_dtype(&x, rate.dtype())?, least)
+    let min_positive = rate.dtype().min_positive().unwrap_or(f64::MIN_POSITIVE);
+    ops::maximum(&ops::to_dtype(&x, rate.dtype())?, min_positive)
 }
 
 impl Distribution for Gamma {

@@ -1,7 +1,7 @@
 //! Quantiles of the gamma distribution with their derivatives: samples by inversion.
 //!
 //! A sample of Gamma(a, 1) is the quantile of a uniform u. With y = ln x, P(a, eʸ) = u defines y as a smooth function
-//! of a. Its derivative is −(∂P/∂a) / (x·p(x)) (implicit reparametrisation; Figurnov et al. 2018). It is the integral
+//! of a. Its derivative is −(∂P/∂a) / (x·p(x)) (implicit reparametrization; Figurnov et al. 2018). It is the integral
 //! of (ln t − ψ(a))·p(t) / (x·p(x)), on the shorter side of x. It is computed in `f64` with a relative error of at most
 //! 1e-12 for a from 1e-3 to 1e5, and is differentiable to any order itself.
 

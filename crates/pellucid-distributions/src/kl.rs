@@ -252,8 +252,9 @@ impl KlDivergence<Bernoulli> for Bernoulli {
     fn try_kl_divergence(&self, q: &Bernoulli) -> Result<Tensor> {
         let (p, q) = (self.success(), q.success());
         elementwise!(kl_bernoulli_bernoulli(
-            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => relative(p, yes, other) + relative(1.0 - p, no, rest))
+            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
+            other = &q.log_success, rest = &q.log_failure,
+        ) => relative(p, log_success, other) + relative(1.0 - p, log_failure, rest))
     }
 }
 
@@ -272,7 +273,7 @@ impl KlDivergence<Binomial> for Binomial {
         }
         if self.total_count() < q.total_count() {
             let reason = format!(
-                "kl_divergence needs equal numbers of trials, got {} and {}; estimate it from sample()",
+                "the distributions must have the same number of trials, got {} and {}; estimate it from sample()",
                 self.total_count(),
                 q.total_count()
             );
@@ -280,8 +281,9 @@ impl KlDivergence<Binomial> for Binomial {
         }
         let (p, q) = (self.success(), q.success());
         let one = elementwise!(kl_binomial_binomial(
-            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => relative(p, yes, other) + relative(1.0 - p, no, rest))?;
+            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
+            other = &q.log_success, rest = &q.log_failure,
+        ) => relative(p, log_success, other) + relative(1.0 - p, log_failure, rest))?;
         ops::mul(&one, self.total_count() as f64)
     }
 }
@@ -290,8 +292,9 @@ impl KlDivergence<Geometric> for Geometric {
     fn try_kl_divergence(&self, q: &Geometric) -> Result<Tensor> {
         let (p, q) = (self.success(), q.success());
         elementwise!(kl_geometric_geometric(
-            p = &p.probs, yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => (relative(p, yes, other) + relative(1.0 - p, no, rest)) / p)
+            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
+            other = &q.log_success, rest = &q.log_failure,
+        ) => (relative(p, log_success, other) + relative(1.0 - p, log_failure, rest)) / p)
     }
 }
 
@@ -299,11 +302,11 @@ impl KlDivergence<ContinuousBernoulli> for ContinuousBernoulli {
     fn try_kl_divergence(&self, q: &ContinuousBernoulli) -> Result<Tensor> {
         let (p, q) = (self.success(), q.success());
         elementwise!(kl_continuous_bernoulli(
-            yes = &p.log_success, no = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
+            log_success = &p.log_success, log_failure = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
         ) => {
-            let (l, m) = (yes - no, other - rest);
+            let (l, m) = (log_success - log_failure, other - rest);
             let mean = 0.5 + centred_mean(l);
-            mean * (l - m) + no - rest + log_normalizer(l) - log_normalizer(m)
+            mean * (l - m) + log_failure - rest + log_normalizer(l) - log_normalizer(m)
         })
     }
 }
@@ -375,7 +378,8 @@ impl KlDivergence<MultivariateNormal> for MultivariateNormal {
 impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independent<Q>> for Independent<P> {
     fn try_kl_divergence(&self, q: &Independent<Q>) -> Result<Tensor> {
         if self.axes() != q.axes() {
-            let reason = format!("kl_divergence needs equal numbers of axes, got {} and {}", self.axes(), q.axes());
+            let reason =
+                format!("the distributions must have the same number of axes, got {} and {}", self.axes(), q.axes());
             return Err(Error::invalid("independent", reason));
         }
         self.summed(&self.base().try_kl_divergence(q.base())?)

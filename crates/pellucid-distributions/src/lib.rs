@@ -15,7 +15,7 @@
 //!
 //! Names and parameters are PyTorch's. Parameters are tensors or numbers, and broadcast. Their values are checked where
 //! they can be read without waiting: not in captured steps and on devices that defer their kernels. `log_prob` is −∞
-//! outside of the support, where PyTorch raises an error.
+//! outside the support, where PyTorch raises an error.
 //!
 //! | module | contents |
 //! | --- | --- |

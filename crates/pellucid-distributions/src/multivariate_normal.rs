@@ -34,7 +34,7 @@ pub struct MultivariateNormal {
 impl MultivariateNormal {
     const OP: &'static str = "multivariate_normal";
 
-    fn with(loc: Tensor, scale_tril: Tensor, name: &str) -> Result<MultivariateNormal> {
+    fn from_factor(loc: Tensor, scale_tril: Tensor, name: &str) -> Result<MultivariateNormal> {
         let (matrix, vector) = (scale_tril.shape(), loc.shape());
         let (rank, d) = (matrix.rank(), vector.last().copied());
         let batch = match rank >= 2 && vector.rank() >= 1 && matrix[rank - 1] == matrix[rank - 2] {
@@ -67,7 +67,7 @@ impl MultivariateNormal {
         let parameters = [("loc", loc.into()), ("covariance_matrix", covariance_matrix.into())];
         let [loc, covariance] = float_tensors(Self::OP, parameters)?;
         Constraint::Real.check(Self::OP, "loc", &loc)?;
-        MultivariateNormal::with(loc, ops::cholesky(&covariance, false)?, "covariance_matrix")
+        MultivariateNormal::from_factor(loc, ops::cholesky(&covariance, false)?, "covariance_matrix")
     }
 
     /// Creates the distribution from the mean `[batch.., d]` and the lower triangular L `[batch.., d, d]`.
@@ -83,7 +83,7 @@ impl MultivariateNormal {
         let [loc, scale] = float_tensors(Self::OP, [("loc", loc.into()), ("scale_tril", scale_tril.into())])?;
         Constraint::Real.check(Self::OP, "loc", &loc)?;
         Constraint::LowerCholesky.check(Self::OP, "scale_tril", &scale)?;
-        MultivariateNormal::with(loc, scale, "scale_tril")
+        MultivariateNormal::from_factor(loc, scale, "scale_tril")
     }
 
     /// Returns μ, `[batch.., d]`.

@@ -4,8 +4,8 @@ use crate::constraint::Constraint;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops};
 
-/// Returns the parameters as float tensors of one dtype, without broadcasting. Numbers have the dtype of the tensors;
-/// without a tensor, `f32`.
+/// Returns the parameters as float tensors of the same dtype, without broadcasting. Numbers have the dtype of the
+/// tensors; without a tensor, `f32`.
 pub(crate) fn float_tensors<const N: usize>(
     op: &'static str,
     parameters: [(&str, TensorOrScalar<'_>); N],
@@ -33,7 +33,7 @@ pub(crate) fn float_tensors<const N: usize>(
     Ok(tensors.try_into().unwrap_or_else(|_| unreachable!("one tensor is created for each parameter")))
 }
 
-/// Returns the parameters as float tensors of one dtype and of their broadcast shape, whose values are checked.
+/// Returns the parameters as float tensors of the same dtype and of their broadcast shape, whose values are checked.
 pub(crate) fn broadcast_parameters<const N: usize>(
     op: &'static str,
     parameters: [(&str, TensorOrScalar<'_>, Constraint); N],
@@ -72,9 +72,8 @@ macro_rules! family {
             /// Creates the distribution from tensors or numbers, which broadcast.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a value outside of the range of
-            /// its parameter, if values can be read;
-            /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a value outside the range of its
+            /// parameter, if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
             /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
             #[pellucid_derive::panicking_form]
             pub fn try_new<'a>(

@@ -28,7 +28,7 @@ pub struct RelaxedBernoulli {
 }
 
 impl RelaxedBernoulli {
-    fn with(temperature: TensorOrScalar<'_>, parameter: (&'static str, TensorOrScalar<'_>)) -> Result<Self> {
+    fn from_parameter(temperature: TensorOrScalar<'_>, parameter: (&'static str, TensorOrScalar<'_>)) -> Result<Self> {
         let op = "relaxed_bernoulli";
         let (name, value) = parameter;
         let [temperature, value] = float_tensors(op, [("temperature", temperature), (name, value)])?;
@@ -61,7 +61,7 @@ impl RelaxedBernoulli {
         temperature: impl Into<TensorOrScalar<'a>>,
         probs: impl Into<TensorOrScalar<'a>>,
     ) -> Result<RelaxedBernoulli> {
-        RelaxedBernoulli::with(temperature.into(), ("probs", probs.into()))
+        RelaxedBernoulli::from_parameter(temperature.into(), ("probs", probs.into()))
     }
 
     /// Creates the distribution from the temperature and the log odds, which broadcast.
@@ -74,7 +74,7 @@ impl RelaxedBernoulli {
         temperature: impl Into<TensorOrScalar<'a>>,
         logits: impl Into<TensorOrScalar<'a>>,
     ) -> Result<RelaxedBernoulli> {
-        RelaxedBernoulli::with(temperature.into(), ("logits", logits.into()))
+        RelaxedBernoulli::from_parameter(temperature.into(), ("logits", logits.into()))
     }
 
     /// Returns τ.
@@ -141,7 +141,7 @@ pub struct RelaxedOneHotCategorical {
 }
 
 impl RelaxedOneHotCategorical {
-    fn with(temperature: TensorOrScalar<'_>, classes: ClassProbabilities) -> Result<Self> {
+    fn from_classes(temperature: TensorOrScalar<'_>, classes: ClassProbabilities) -> Result<Self> {
         let op = "relaxed_one_hot_categorical";
         let logs = TensorOrScalar::from(&classes.logs);
         let [temperature, _] = float_tensors(op, [("temperature", temperature), ("probs", logs)])?;
@@ -164,7 +164,7 @@ impl RelaxedOneHotCategorical {
         probs: impl Into<TensorOrScalar<'a>>,
     ) -> Result<RelaxedOneHotCategorical> {
         let classes = ClassProbabilities::from_probs("relaxed_one_hot_categorical", probs.into())?;
-        RelaxedOneHotCategorical::with(temperature.into(), classes)
+        RelaxedOneHotCategorical::from_classes(temperature.into(), classes)
     }
 
     /// Creates the distribution from the temperature and the logarithms of weights `[batch.., K]`.
@@ -178,7 +178,7 @@ impl RelaxedOneHotCategorical {
         logits: impl Into<TensorOrScalar<'a>>,
     ) -> Result<RelaxedOneHotCategorical> {
         let classes = ClassProbabilities::from_logits("relaxed_one_hot_categorical", logits.into())?;
-        RelaxedOneHotCategorical::with(temperature.into(), classes)
+        RelaxedOneHotCategorical::from_classes(temperature.into(), classes)
     }
 
     /// Returns τ.

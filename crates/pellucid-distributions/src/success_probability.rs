@@ -34,9 +34,9 @@ impl SuccessProbability {
 
     /// Returns the entropy of one trial.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
-        let (p, yes, no) = (&self.probs, &self.log_success, &self.log_failure);
-        elementwise!(bernoulli_entropy(p = p, yes = yes, no = no) => {
-            -zero_times(p, yes) - zero_times(1.0 - p, no)
+        let (p, log_success, log_failure) = (&self.probs, &self.log_success, &self.log_failure);
+        elementwise!(bernoulli_entropy(p = p, log_success = log_success, log_failure = log_failure) => {
+            -zero_times(p, log_success) - zero_times(1.0 - p, log_failure)
         })
     }
 }
@@ -62,9 +62,8 @@ macro_rules! trials {
             /// Creates the distribution from the probability of success, a tensor or a number.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside of its
-            /// range, if values can be read; [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for
-            /// integers.
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside its range,
+            /// if values can be read; [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
             #[pellucid_derive::panicking_form]
             pub fn try_new<'a>(
                 $($extra: $extra_type,)?

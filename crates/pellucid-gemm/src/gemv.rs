@@ -89,7 +89,7 @@ impl<T: Element> RowMatVec<T> {
         }
         let rest = self.depth % VIRTUAL_LANES;
         let full_depth = self.depth - rest;
-        // SAFETY: the loop over p accesses columns below `whole ≤ depth`. The code after the loop accesses the
+        // SAFETY: the loop over p accesses columns below `full_depth ≤ depth`. The code after the loop accesses the
         // remaining columns under masks that end at column `depth`. Rows are below `i + R ≤ rows`. Therefore *Reads*
         // and *Writes* of the row product contract cover every access.
         unsafe {
@@ -182,7 +182,7 @@ impl<T: Element> ColumnMatVec<T> {
             let rows = Self::BLOCK.min(self.rows - i);
             // SAFETY: *Range* of `accumulate_columns` and `reduce_lanes`: `i + rows ≤ self.rows` and `rows ≤ BLOCK`,
             // and `count` is chosen so that the last column, `p + l + (count - 1) · 16`, is below `depth`.
-            // *Initialised*: the first call for each l has `p < 16`, and before `reduce_lanes` the loop has written the
+            // *Initialized*: the first call for each l has `p < 16`, and before `reduce_lanes` the loop has written the
             // partial sums l for all l below min(depth, 16). The caller guarantees the contract of this function.
             unsafe {
                 for p in (0..self.depth).step_by(COLUMNS_PER_PASS * VIRTUAL_LANES) {
@@ -209,7 +209,7 @@ impl<T: Element> ColumnMatVec<T> {
     ///
     /// - The contract of [`multiply`](Self::multiply) holds.
     /// - *Range*: `i + rows ≤ self.rows`, `rows ≤ BLOCK`, `l < 16`, and the indices of the N columns are below `depth`.
-    /// - *Initialised*: partial sum `l` of the first `rows` rows of the block is initialised, unless `p < 16`.
+    /// - *Initialized*: partial sum `l` of the first `rows` rows of the block is initialized, unless `p < 16`.
     #[inline(always)]
     unsafe fn accumulate_columns<V: Vector<Scalar = T>, const N: usize>(
         &self,
@@ -221,7 +221,7 @@ impl<T: Element> ColumnMatVec<T> {
         let column =
             |c: usize| self.a.wrapping_offset((p + c * VIRTUAL_LANES) as isize * self.a_col_stride).wrapping_add(i);
         // SAFETY: by *Range* of this function, and because the last vector of a column is loaded under a mask, *Reads*
-        // of the column product contract covers the reads of A and x. BLOCK is a multiple of LANES, so whole vectors of
+        // of the column product contract covers the reads of A and x. BLOCK is a multiple of LANES, so full vectors of
         // partial sum `l` are within its BLOCK elements of the scratch (*Scratch* of that contract).
         unsafe {
             let sums = self.partial.add(l * Self::BLOCK);
@@ -255,14 +255,13 @@ impl<T: Element> ColumnMatVec<T> {
     ///
     /// - The contract of [`multiply`](Self::multiply) holds.
     /// - *Range*: `i + rows ≤ self.rows` and `rows ≤ BLOCK`.
-    /// - *Initialised*: the first min(depth, 16) partial sums of each row are initialised, in whole vectors of rows.
+    /// - *Initialized*: the first min(depth, 16) partial sums of each row are initialized, in full vectors of rows.
     #[inline(always)]
     unsafe fn reduce_lanes<V: Vector<Scalar = T>>(&self, i: usize, rows: usize) {
         let used = self.depth.min(VIRTUAL_LANES);
         for j in (0..rows).step_by(V::LANES) {
-            // SAFETY: *Initialised* of this function covers the loads of whole vectors of partial sums below `used`.
-            // The indices of the writes to y are below `i + rows`, so *Writes* of the column product contract covers
-            // them.
+            // SAFETY: *Initialized* of this function covers the loads of full vectors of partial sums below `used`. The
+            // indices of the writes to y are below `i + rows`, so *Writes* of the column product contract covers them.
             unsafe {
                 let mut lanes = [V::zero(); VIRTUAL_LANES];
                 for (l, lane) in lanes[..used].iter_mut().enumerate() {

@@ -23,7 +23,7 @@ pub struct ImplicitIm2col<'a, T> {
 // that no thread writes the memory meanwhile (*Range* of the panel contract, *Operands* of `multiply`).
 unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
-// SAFETY: `pack` writes whole vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
+// SAFETY: `pack` writes full vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
 // of all k indices of every lane. `strided` and `panel` return `None`.
 unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]

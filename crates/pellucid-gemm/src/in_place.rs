@@ -1,9 +1,9 @@
 //! The choice of operands that the micro-kernel reads in place, and of the orientation of a product.
 
-use super::block::BlockedProduct;
-use super::blocks::MAX_DEPTH_BLOCK;
+use super::block_sizes::MAX_DEPTH_BLOCK;
+use super::blocked_product::BlockedProduct;
 use super::kernels::Kernels;
-use super::panels::PACKED_ROW_STRIDE;
+use super::panel_layout::PACKED_ROW_STRIDE;
 use super::strided::Strided;
 use pellucid_simd::Element;
 

@@ -4,7 +4,7 @@ use super::gemv::{ColumnMatVec, RowMatVec};
 use super::offset_dot::{OffsetDotRow, WeightGradDots};
 use super::offsets::{PackLanes, PackRuns};
 use super::pack::PackPanels;
-use super::tile::RegisterTile;
+use super::register_tile::RegisterTile;
 use super::winograd::TransformTiles;
 use pellucid_simd::vector::Vector;
 use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
@@ -12,7 +12,7 @@ use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 /// A micro-kernel for register tiles of one size.
 pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
-/// The kernels of one instruction set for one element type. All instruction sets compute the same bits.
+/// The kernels of one instruction set for one element type. The results of all instruction sets are bit-identical.
 ///
 /// # Safety of the functions
 ///
@@ -25,8 +25,8 @@ pub struct Kernels<T: 'static> {
     pub(crate) lanes: usize,
     /// `tiles[v - 1][r - 1]` multiplies a register tile of `r` rows and `v` vectors.
     pub(crate) tiles: [&'static [TileKernel<T>]; 2],
-    /// `whole_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads whole vectors of B.
-    pub(crate) whole_tiles: &'static [TileKernel<T>],
+    /// `unmasked_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads full vectors of B.
+    pub(crate) unmasked_tiles: &'static [TileKernel<T>],
     /// Packs panels from a source in which the elements of one row of a panel are contiguous.
     pub(crate) copy_panels: unsafe fn(&PackPanels<T>),
     /// Packs a panel from a source that is contiguous along k, by transposition.
@@ -62,7 +62,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    multiply_tile [const R: usize] [const N: usize] [const WHOLE: bool] (RegisterTile<T>) = multiply;
+    multiply_tile [const R: usize] [const N: usize] [const UNMASKED: bool] (RegisterTile<T>) = multiply;
     copy_panels (PackPanels<T>) = copy;
     transpose_panel (PackPanels<T>) = transpose;
     pack_lanes (PackLanes<'_, T>) = copy;
@@ -75,9 +75,10 @@ kernels! {
 }
 
 /// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and
-/// matrix-vector products of `dots` rows at a time. If `whole` is false, `whole_tiles` are the tiles that use masks.
+/// matrix-vector products of `dots` rows at a time. If `unmasked` is false, `unmasked_tiles` are the tiles that use
+/// masks.
 macro_rules! kernel_table {
-    ($isa:ident, rows [$($r:literal)*], whole $whole:literal, dots $dots:literal) => {
+    ($isa:ident, rows [$($r:literal)*], unmasked $unmasked:literal, dots $dots:literal) => {
         Kernels {
             rows: [$($r),*].len(),
             lanes: <<pellucid_simd::$isa as InstructionSet>::Vector<T> as Vector>::LANES,
@@ -85,7 +86,7 @@ macro_rules! kernel_table {
                 &[$(multiply_tile::<T, $r, 1, false>(Isa::$isa)),*],
                 &[$(multiply_tile::<T, $r, 2, false>(Isa::$isa)),*],
             ],
-            whole_tiles: &[$(multiply_tile::<T, $r, 2, $whole>(Isa::$isa)),*],
+            unmasked_tiles: &[$(multiply_tile::<T, $r, 2, $unmasked>(Isa::$isa)),*],
             copy_panels: copy_panels::<T>(Isa::$isa),
             transpose_panel: transpose_panel::<T>(Isa::$isa),
             pack_lanes: pack_lanes::<T>(Isa::$isa),
@@ -101,17 +102,17 @@ macro_rules! kernel_table {
 
 impl<T: Element> Kernels<T> {
     #[cfg(not(target_arch = "x86_64"))]
-    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], whole false, dots 4);
+    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], unmasked false, dots 4);
     /// These kernels compute products of integers, and of floats on processors without AVX2, where a multiply-add is a
     /// function call. Larger register tiles would not be faster.
     #[cfg(target_arch = "x86_64")]
-    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], whole false, dots 1);
+    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], unmasked false, dots 1);
     /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], whole true, dots 4);
+    const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], unmasked true, dots 4);
     /// Of the 32 registers, a 14 × 2 tile uses 28 for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], whole true, dots 8);
+    const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], unmasked true, dots 8);
 
     /// Returns the kernels of an instruction set, or the portable ones if it has no vectors of this type.
     #[inline(always)]

@@ -6,16 +6,16 @@
 //! | --- | --- |
 //! | `lib` (this file) | shapes and orientation: [`gemm`], [`gemm_batched`], [`multiply`] |
 //! | `problem` | the grid of tasks, and the choice of the loops for each part of C |
-//! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
-//! | `blocks` | the sizes of the blocks; the blocks of k determine the order of summation |
+//! | `blocked_product` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
+//! | `block_sizes` | the sizes of the blocks; the blocks of k determine the order of summation |
 //! | `in_place` | the choice of operands that are read in place, and of the orientation of a product |
-//! | `tiles` | the packing of A, and the tiles of C that the loops compute |
-//! | `panels` | the panels that a tile reads |
-//! | `tile` | the micro-kernel, which computes one register tile of C |
+//! | `compute_tile` | the packing of A, and the tiles of C that the loops compute |
+//! | `panel_layout` | the panels that a tile reads |
+//! | `register_tile` | the micro-kernel, which computes one register tile of C |
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
 //! | `pack` | the packing of strided matrices |
-//! | `packed` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
+//! | `packed_panels` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
 //! | `im2col` | operands given by offset lists, as the windows of a convolution are: [`ImplicitIm2col`] |
 //! | `offsets` | lists of offsets, and the packing from them: [`OffsetList`], [`PackRuns`] |
 //! | `offset_dot` | products of a few rows with such operands, without packing: [`OffsetDotRow`], [`WeightGradDots`] |
@@ -34,8 +34,9 @@
 //!
 //! k is never split across threads. No product is skipped, so NaN and infinity propagate.
 
-mod block;
-mod blocks;
+mod block_sizes;
+mod blocked_product;
+mod compute_tile;
 mod gemv;
 mod im2col;
 mod in_place;
@@ -43,13 +44,12 @@ mod kernels;
 mod offset_dot;
 mod offsets;
 mod pack;
-mod packed;
-mod panels;
+mod packed_panels;
+mod panel_layout;
 mod problem;
+mod register_tile;
 mod source;
 mod strided;
-mod tile;
-mod tiles;
 mod winograd;
 
 #[cfg(test)]
@@ -61,12 +61,12 @@ pub use gemv::VIRTUAL_LANES;
 pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};
 pub use offsets::{OffsetList, PackRuns};
-pub use packed::{OwnedPanels, PackedPanels};
+pub use packed_panels::{OwnedPanels, PackedPanels};
 pub use source::{PackSource, PanelRange};
 pub use strided::Strided;
 pub use winograd::{TransformTiles, WinogradTransform};
 
-use block::BlockedProduct;
+use blocked_product::BlockedProduct;
 use kernels::Kernels;
 use pack::PackPanels;
 use pellucid_simd::{Element, Isa};
@@ -183,7 +183,7 @@ pub unsafe fn gemm<T: Element>(shape: &Gemm, operands: &GemmOperands<'_, T>, thr
     unsafe { gemm_batched(shape, &[Offsets::default()], operands, threads) }
 }
 
-/// Computes a batch of products of one shape: the i-th at the offsets `batch[i]` from the pointers.
+/// Computes a batch of products with the same shape: the i-th at the offsets `batch[i]` from the pointers.
 ///
 /// # Safety
 ///

@@ -107,7 +107,7 @@ impl<T: Element> WeightGradDots<'_, T> {
     pub(crate) unsafe fn accumulate<V: Vector<Scalar = T>>(&self) {
         // SAFETY: each read is within a run of consecutive offsets of `lanes`, and the last vector of a run is loaded
         // under a mask, so *Reads* of the gradient dot contract covers the reads. `i` is a multiple of LANES, which
-        // divides 16, so whole vectors are within the 16 partial sums of a result (*Writes* of that contract).
+        // divides 16, so full vectors are within the 16 partial sums of a result (*Writes* of that contract).
         unsafe {
             for (first, offset, len) in self.lanes.runs(0..self.lanes.len()) {
                 let (x, from) = (self.x.add(first), self.data.wrapping_offset(offset));

@@ -4,8 +4,8 @@ use pellucid_runtime::list::List;
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
 
-/// A list of offsets from a common origin, divided into runs. A run is a longest sequence of consecutive offsets
-/// (o, o + 1, o + 2, ..), whose elements are therefore contiguous in memory.
+/// A list of offsets from a common origin, divided into runs. A run is a maximal sequence of consecutive offsets (o, o
+/// + 1, o + 2, ..), whose elements are therefore contiguous in memory.
 #[derive(Debug)]
 pub struct OffsetList {
     offsets: List<isize, 0>,
@@ -74,7 +74,7 @@ pub(crate) struct LaneRun {
 ///
 /// - *Reads*: `data` is valid for reads of the elements of every run at every offset, and no thread writes them during
 ///   the call.
-/// - *Writes*: `to` is valid for writes of a whole vector at `k·to_stride` for each k. These vectors overlap neither
+/// - *Writes*: `to` is valid for writes of a full vector at `k·to_stride` for each k. These vectors overlap neither
 ///   each other nor the source.
 /// - *Runs*: every run is within the lanes of one vector.
 pub(crate) struct PackLanes<'a, T> {
@@ -148,7 +148,7 @@ impl<T: Element> PackLanes<'_, T> {
     #[inline(always)]
     unsafe fn store_vectors<V: Vector<Scalar = T>>(&self, load: impl Fn(*const T) -> V) {
         for (k, &offset) in self.offsets.iter().enumerate() {
-            // SAFETY: *Writes* of the lane packing contract covers a whole vector at `k · to_stride`. The caller
+            // SAFETY: *Writes* of the lane packing contract covers a full vector at `k · to_stride`. The caller
             // guarantees the contract of `Vector`.
             unsafe { load(self.data.wrapping_offset(offset)).store(self.to.add(k * self.to_stride)) }
         }
@@ -174,7 +174,7 @@ pub struct PackRuns<'a, T> {
     pub to: *mut T,
     /// Stride between rows of the target, in elements.
     pub step: usize,
-    /// Number of elements after each row that may be overwritten, up to the end of a vector. Storing whole vectors is
+    /// Number of elements after each row that may be overwritten, up to the end of a vector. Storing full vectors is
     /// faster than storing under a mask.
     pub slack: usize,
 }
@@ -196,8 +196,8 @@ impl<T: Element> PackRuns<'_, T> {
         );
         let full_len = self.len - self.len % V::LANES;
         // SAFETY: *Reads* and *Writes* of the run packing contract cover the elements below `len`. The last vector is
-        // loaded under a mask. It is stored under the same mask, or as a whole vector if it ends within the slack,
-        // which *Writes* includes.
+        // loaded under a mask. It is stored under the same mask, or as a full vector if it ends within the slack, which
+        // *Writes* includes.
         unsafe {
             for i in (0..full_len).step_by(V::LANES) {
                 for (k, &offset) in self.offsets.iter().enumerate() {

@@ -122,23 +122,23 @@ impl<T: Element> PackPanels<T> {
             depth <= 1 || lanes.max(lanes_per_panel) <= width,
             "{lanes} columns, padded to {lanes_per_panel}, do not fit a panel of width {width}"
         );
-        let (whole_lanes, whole_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
-        // SAFETY: the blocks are within `whole_lanes × whole_depth`, so *Range*, *Target* and *Row length* of this
+        let (full_lanes, full_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
+        // SAFETY: the blocks are within `full_lanes × full_depth`, so *Range*, *Target* and *Row length* of this
         // function cover them. *Row length* also implies `lanes ≤ width` and `lanes_per_panel ≤ width`, which `gather`
         // and `gather_depth` require.
         unsafe {
             // Blocks that share a cache line of a long row are transposed in succession: rows of C often share a cache
             // set, so that they evict each other.
             let lanes_together = if width > MAX_PANEL_WIDTH { CACHE_LINE / size_of::<T>() } else { V::SIDE };
-            for first in (0..whole_lanes).step_by(lanes_together) {
-                for p in (0..whole_depth).step_by(V::SIDE) {
-                    for i in (first..whole_lanes.min(first + lanes_together)).step_by(V::SIDE) {
+            for first in (0..full_lanes).step_by(lanes_together) {
+                for p in (0..full_depth).step_by(V::SIDE) {
+                    for i in (first..full_lanes.min(first + lanes_together)).step_by(V::SIDE) {
                         V::transpose(from.element_ptr(i, p), from.lane, to.add(p * width + i), width);
                     }
                 }
             }
-            self.gather(whole_lanes, 0);
-            Self { lanes: whole_lanes, ..*self }.gather_depth(whole_depth);
+            self.gather(full_lanes, 0);
+            Self { lanes: full_lanes, ..*self }.gather_depth(full_depth);
         }
     }
 

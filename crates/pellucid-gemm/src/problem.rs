@@ -1,10 +1,10 @@
 //! A batch of products in one orientation: the grid of tasks, and the choice of the loops for each part of C.
 
-use super::block::{self, BlockedProduct};
-use super::blocks;
+use super::block_sizes;
+use super::blocked_product::{self, BlockedProduct};
 use super::gemv::{ColumnMatVec, RowMatVec};
 use super::kernels::Kernels;
-use super::packed::PackedPanels;
+use super::packed_panels::PackedPanels;
 use super::strided::Strided;
 use super::{Epilogue, Offsets, Threads};
 use pellucid_runtime::{scratch, threads};
@@ -18,7 +18,7 @@ const TASK_MULTIPLY_ADDS: usize = 1 << 19;
 /// The number of bytes of each operand of the next product of a batch that are prefetched: enough cache lines that the
 /// hardware prefetcher detects a stream and continues it.
 ///
-/// Measured with a batch of 3 MiB and 2 MiB of L2: products of 32 × 32 × 32 take 0.93 of the time. Prefetching whole
+/// Measured with a batch of 3 MiB and 2 MiB of L2: products of 32 × 32 × 32 take 0.93 of the time. Prefetching entire
 /// operands takes longer than none, since demand loads wait for the prefetches.
 const PREFETCH_BYTES: usize = 256;
 
@@ -138,8 +138,8 @@ impl<T: Element> GemmProblem<'_, T> {
             // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa` for these pointers, and *Region*.
             return unsafe { self.compute_into(batch, a, b, c, rows, cols) };
         }
-        let width = blocks::block_columns::<T>(self.k, self.kernels.width()).min(cols.len()).max(1);
-        let height = (block::SCRATCH_ELEMENTS / width).next_multiple_of(self.kernels.rows);
+        let width = block_sizes::block_columns::<T>(self.k, self.kernels.width()).min(cols.len()).max(1);
+        let height = (blocked_product::SCRATCH_ELEMENTS / width).next_multiple_of(self.kernels.rows);
         for j in cols.clone().step_by(width) {
             let cols = j..cols.end.min(j + width);
             for i in rows.clone().step_by(height) {

@@ -40,7 +40,7 @@ impl PanelRange {
 ///
 /// # Safety
 ///
-/// - `pack` initialises the whole panel, and `pack_rows` all k indices of every lane.
+/// - `pack` initializes the entire panel, and `pack_rows` all k indices of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
 pub unsafe trait PackSource<T>: Sync {
     /// Returns the operand as a strided matrix if memory stores it as one. Kernels then read it without packing where
@@ -63,8 +63,7 @@ pub unsafe trait PackSource<T>: Sync {
     ///
     /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
     ///   meanwhile.
-    /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because whole vectors are
-    ///   stored.
+    /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because full vectors are stored.
     /// - *Target*: `to` is valid for writes of `depth · width` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
     #[allow(private_interfaces)]

@@ -121,7 +121,7 @@ const STRIDED_LAYOUTS: [LayoutStrides; 4] =
 fn strided_matrix<T: TestElement>(lanes: usize, depth: usize, layout: usize) -> (Guarded<T>, Strided<T>) {
     let (lane, step) = STRIDED_LAYOUTS[layout](lanes, depth);
     let len = (lanes as isize - 1) * lane + (depth as isize - 1) * step + 1;
-    let data = Guarded::of(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
+    let data = Guarded::from_slice(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
     let from = Strided { data: data.as_ptr(), lane, depth: step };
     (data, from)
 }
@@ -175,7 +175,7 @@ fn check_panels<T: TestElement>() {
                     check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
                 }
                 let step = depth + 3;
-                let mut to = Guarded::<T>::of(&vec![T::ZERO; lanes * step]);
+                let mut to = Guarded::<T>::from_slice(&vec![T::ZERO; lanes * step]);
                 // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the
                 // instruction set is available.
                 unsafe { from.pack_rows(kernels, range, step, to.as_mut_ptr()) }
@@ -272,7 +272,7 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             let (lane_offsets, depth_offsets) = (offset_list(lanes, run, gap), offset_list(depth, deep_run, deep_gap));
             let last = |list: &OffsetList| *list.all().last().unwrap();
             let len = last(&lane_offsets) + last(&depth_offsets) + 1;
-            let data = Guarded::of(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
+            let data = Guarded::from_slice(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
             let operand = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_offsets, depths: &depth_offsets };
             let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
             let case = format!("{lanes} × {depth} {isa:?}, run lengths {run} and {deep_run} (along k)");
@@ -293,10 +293,10 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             });
             // Without slack, no element after a row is written.
             let (offsets, step) = (lane_offsets.all(), depth + 2);
-            let from = Guarded::of(
+            let from = Guarded::from_slice(
                 &(0..last(&lane_offsets) as usize + depth).map(|i| T::from_integer(i as f64)).collect::<Vec<T>>(),
             );
-            let mut to = Guarded::<T>::of(&vec![T::from_integer(-7.0); lanes * step]);
+            let mut to = Guarded::<T>::from_slice(&vec![T::from_integer(-7.0); lanes * step]);
             let work = PackRuns { data: from.as_ptr(), offsets, len: depth, to: to.as_mut_ptr(), step, slack: 0 };
             // SAFETY: the source holds all rows, the target has `lanes · step` elements, and the instruction set is
             // available.
@@ -323,8 +323,9 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
             let (lane_offsets, depth_offsets) =
                 (offset_list(lanes, choices.of(&[1, 4, 200]), 2), offset_list(depth, 3, 1));
             let len = lane_offsets.all()[lanes - 1] + depth_offsets.all()[depth - 1] + 1;
-            let data =
-                Guarded::of(&numbers(len as usize, 3, 5).iter().map(|&x| T::from_integer(x)).collect::<Vec<T>>());
+            let data = Guarded::from_slice(
+                &numbers(len as usize, 3, 5).iter().map(|&x| T::from_integer(x)).collect::<Vec<T>>(),
+            );
             let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
             let weights: Vec<T> = numbers(depth, 3, 6).into_iter().map(T::from_integer).collect();
             let mut to = Guarded::<T>::unwritten(lanes);
@@ -344,8 +345,8 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
                 let expected = (0..depth).fold(zero, |sum, p| weights[p].mul_add(element(l, p), sum));
                 assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
             }
-            let x = Guarded::of(&numbers(lanes, 3, 7).into_iter().map(T::from_integer).collect::<Vec<T>>());
-            let mut sums = Guarded::of(&vec![zero; depth * VIRTUAL_LANES]);
+            let x = Guarded::from_slice(&numbers(lanes, 3, 7).into_iter().map(T::from_integer).collect::<Vec<T>>());
+            let mut sums = Guarded::from_slice(&vec![zero; depth * VIRTUAL_LANES]);
             let work = WeightGradDots {
                 x: x.as_ptr(),
                 data,

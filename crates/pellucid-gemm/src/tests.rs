@@ -1,4 +1,4 @@
-//! Compares products with a direct definition, and the bits of all code paths with each other.
+//! Compares products with a direct definition, and all code paths bitwise with each other.
 
 use super::*;
 use pellucid_runtime::testing::Guarded;
@@ -46,7 +46,7 @@ impl<T: Element + bytemuck::Pod> TestMatrix<T> {
             MatrixLayout::Gaps => ((2 * c + 1, 2), 0, r * (2 * c + 1)),
             MatrixLayout::Reversed => ((-c, -1), (r * c - 1).max(0) as usize, r * c),
         };
-        let mut matrix = Self { data: Guarded::of(&vec![T::ZERO; len as usize]), strides, start, cols };
+        let mut matrix = Self { data: Guarded::from_slice(&vec![T::ZERO; len as usize]), strides, start, cols };
         for i in 0..rows * cols {
             let index = matrix.index(i / cols, i % cols);
             matrix.data[index] = value(i);
@@ -159,14 +159,17 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
             }
             lanes[0]
         } else {
-            blocks::depth_blocks(k).map(|block| block.fold(0.0, |s, p| term(p, s))).reduce(|x, y| x + y).unwrap_or(0.0)
+            block_sizes::depth_blocks(k)
+                .map(|block| block.fold(0.0, |s, p| term(p, s)))
+                .reduce(|x, y| x + y)
+                .unwrap_or(0.0)
         }
     };
     (0..m * n).map(|i| element(i / n, i % n)).collect()
 }
 
 /// Products whose C is transposed: more rows than are transposed at a time, one and several blocks of the depth, and
-/// panels of B that are packed as a whole or, if they are too large, once per block.
+/// panels of B that are packed entirely or, if they are too large, once per block.
 const TRANSPOSED_SHAPES: [(usize, usize, usize); 6] =
     [(112, 40, 60), (113, 33, 300), (250, 97, 273), (33, 229, 545), (400, 130, 300), (128, 1030, 1025)];
 
@@ -194,7 +197,7 @@ fn transposed_products_match_the_documented_order() {
 /// The sizes of the blocks of k determine the bits of every product, so they must not change.
 #[test]
 fn blocks_of_the_depth_are_a_fixed_function_of_k() {
-    let ends = |k: usize| blocks::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
+    let ends = |k: usize| block_sizes::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
     for k in 1..=272 {
         assert_eq!(ends(k), [k]);
     }
@@ -248,7 +251,7 @@ fn threads_do_not_change_a_bit() {
         let (a, b) = (random_values(m * k, 4), random_values(k * n, 5));
         let want = bits(&reference_product(shape, &a, &b));
         for threads in [1, 2, 8] {
-            // The last two products are computed as transposes, for which a part of B is packed as a whole.
+            // The last two products are computed as transposes, for which a part of B is packed entirely.
             use MatrixLayout::{ColumnMajor, RowMajor};
             for layouts in [
                 [RowMajor; 3],

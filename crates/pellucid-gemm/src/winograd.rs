@@ -1,7 +1,7 @@
 //! The linear transforms of small tiles before and after the products of a Winograd convolution.
 //!
 //! A tile is a small square of pixels, each stored as a contiguous vector of channels. A transform therefore consists
-//! of sums and differences of whole vectors, independent of the width and the padding of the image. The transform of a
+//! of sums and differences of full vectors, independent of the width and the padding of the image. The transform of a
 //! square is a one-dimensional transform of its rows, and then of its columns.
 //!
 //! The convolution itself, with the derivation of the matrices, is in `families::conv::winograd` of the crate
@@ -105,9 +105,9 @@ impl<T: Element> TransformTiles<'_, T> {
             self.at.len() / (B * B),
             "the source and the target have different numbers of tiles"
         );
-        // SAFETY: by *Lanes* of the transform contract, every load is a whole vector within the `lanes` elements at an
-        // offset of `from` (*Reads*), and every store is a whole vector within the `lanes` elements at an offset of
-        // `at` (*Writes*). The other operations are arithmetic of `V`, whose contract the caller guarantees.
+        // SAFETY: by *Lanes* of the transform contract, every load is a full vector within the `lanes` elements at an
+        // offset of `from` (*Reads*), and every store is a full vector within the `lanes` elements at an offset of `at`
+        // (*Writes*). The other operations are arithmetic of `V`, whose contract the caller guarantees.
         unsafe {
             let half = T::HALF.map_or(V::zero(), |half| V::splat(&half));
             // 0·x is 0 if x is finite, and NaN otherwise.

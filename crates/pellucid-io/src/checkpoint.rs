@@ -54,8 +54,8 @@ const VERSION: &str = "1";
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Every value is a tensor with the name of its part, so [`load`](crate::load) reads the file, too: the weights are the
-/// tensors whose names start with `model.`.
+/// Every value is a tensor with the name of its part, so [`load`](crate::load) can also read the file: the weights are
+/// the tensors whose names start with `model.`.
 ///
 /// # Errors
 /// The errors of [`save`](crate::save) and [`Checkpoint::state`]. On error the old file is kept.
@@ -68,7 +68,7 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 ///
 /// # Errors
 /// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load)
-/// refuses; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error
+/// rejects; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error
 /// nothing is changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)

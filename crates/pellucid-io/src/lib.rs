@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `checkpoint` | [`save_checkpoint`] and [`load_checkpoint`]: training runs |
 //! | `recognize` | the format of a file that is not safetensors, for errors |
-//! | `replace` | files that are replaced as a whole |
+//! | `replace` | files that are replaced atomically |
 
 #![forbid(unsafe_code)]
 
@@ -129,7 +129,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
 /// Reads all tensors from the bytes of a safetensors file, as [`load`] does.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for the reasons for which [`load`] refuses a file.
+/// [`Error::InvalidArgument`] for the reasons for which [`load`] rejects a file.
 pub fn from_bytes(bytes: &[u8]) -> Result<StateDict> {
     parse(bytes, |_| Ok(())).map_err(|reason| Error::invalid("from_bytes", reason))
 }
@@ -137,7 +137,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<StateDict> {
 /// The named texts that describe a file.
 type Description<'a> = BTreeMap<&'a str, &'a str>;
 
-/// Reads all tensors of a file. `check` returns a reason to refuse the description of the file.
+/// Reads all tensors of a file. `check` returns a reason to reject the description of the file.
 fn read(
     op: &'static str,
     path: &Path,
@@ -166,8 +166,8 @@ fn parse(
         [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
             SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
-                "not a safetensors file, which begins with the length of its header, nor of another format that is \
-                 recognised: write it by io::save() or save_file() of the Python package safetensors"
+                "not a safetensors file, and no other known format; save it with io::save() or with save_file() of \
+                 the Python package safetensors"
                     .to_string()
             }
             SafeTensorError::InvalidHeaderLength => {

@@ -8,30 +8,32 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     }
     let magic = MAGIC.iter().find(|(at, magic, ..)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
     let (what, help) = match magic {
-        Some((_, [b'P', b'K', ..], ..)) => zip(bytes),
+        Some((_, [b'P', b'K', ..], ..)) => classify_zip(bytes),
         Some((_, _, what, help)) => (*what, *help),
         None if is_pickle(bytes) => ("a Python pickle, as older versions of torch.save write", TORCH),
         None if is_onnx(bytes) => ("an ONNX model", ONNX),
-        None => text(bytes)?,
+        None => classify_text(bytes)?,
     };
     Some(format!("this is {what}, not a safetensors file; {help}"))
 }
 
-/// For state dicts and for whole models. PyTorch loads a whole model only without `weights_only`, and safetensors
-/// refuses tensors that share memory or are not contiguous.
-const TORCH: &str = "this Python code writes its state dict as one: import torch, safetensors.torch; \
+/// For state dicts and for entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
+/// rejects tensors that share memory or are not contiguous.
+const TORCH: &str = "this Python code converts its state dict to safetensors: import torch, safetensors.torch; \
                      m = torch.load(path, map_location='cpu', weights_only=False); \
                      d = m.state_dict() if hasattr(m, 'state_dict') else m; \
                      safetensors.torch.save_file({k: v.clone(memory_format=torch.contiguous_format) for k, v in \
                      d.items()}, new_path) (weights_only=False runs code of the file: use True for a file from others, \
-                     which then must contain a state dict, not a whole model)";
-const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) writes it as one";
-const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) writes its arrays as one";
+                     which then must contain a state dict, not an entire model)";
+const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) converts it to \
+                     safetensors";
+const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) converts its arrays to \
+                   safetensors";
 const ONNX: &str = "in Python, safetensors.numpy.save_file({t.name: onnx.numpy_helper.to_array(t) for t in \
-                    onnx.load(path).graph.initializer}, new_path) writes its weights as one";
+                    onnx.load(path).graph.initializer}, new_path) converts its weights to safetensors";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "read its arrays in Python and write them with safetensors.numpy.save_file";
-const PUBLISHED: &str = "most publishers of such a model have it in safetensors files too";
+const PUBLISHED: &str = "most publishers of such models also provide safetensors files";
 
 /// Offset, magic bytes, description, and how to obtain a safetensors file.
 const MAGIC: [(usize, &[u8], &str, &str); 21] = [
@@ -53,13 +55,13 @@ const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"MATLAB 5.0", "a MATLAB file", CONVERT),
     (0, b"\x89PNG\r\n\x1a\n", "a PNG image", "weights are in another file"),
     (0, b"\xff\xd8\xff", "a JPEG image", "weights are in another file"),
-    (0, b"\0\0\x08\x01", "an IDX file of labels", "data::Mnist reads digits from such files"),
-    (0, b"\0\0\x08\x03", "an IDX file of images", "data::Mnist reads digits from such files"),
+    (0, b"\0\0\x08\x01", "an IDX label file", "data::Mnist reads digits from such files"),
+    (0, b"\0\0\x08\x03", "an IDX image file", "data::Mnist reads digits from such files"),
     (0, b"\x7fELF", "a program", "weights are in another file"),
 ];
 
 /// Classifies a zip archive by the names in it, which are stored before each entry and at the end.
-fn zip(bytes: &[u8]) -> (&'static str, &'static str) {
+fn classify_zip(bytes: &[u8]) -> (&'static str, &'static str) {
     const SPAN: usize = 1 << 16;
     let ends = [&bytes[..bytes.len().min(SPAN)], &bytes[bytes.len().saturating_sub(SPAN)..]];
     let has = |name: &[u8]| ends.iter().any(|part| part.windows(name.len()).any(|window| window == name));
@@ -87,7 +89,7 @@ fn is_onnx(bytes: &[u8]) -> bool {
 }
 
 /// Classifies a text by its beginning.
-fn text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+fn classify_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let start = &bytes[..bytes.len().min(512)];
     // The last character may be truncated.
     let start = match std::str::from_utf8(start) {
@@ -101,18 +103,18 @@ fn text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     }
     let lower = start.to_ascii_lowercase();
     Some(if start.starts_with("version https://git-lfs") {
-        ("a pointer of Git LFS", "`git lfs pull` downloads the file that it stands for")
+        ("a pointer of Git LFS", "`git lfs pull` downloads the file itself")
     } else if lower.starts_with("<!doctype html") || lower.starts_with("<html") {
         ("an HTML page", "the download returned a page instead of the file")
     } else if start.starts_with('{') && bytes.windows(12).any(|window| window == b"\"weight_map\"") {
         (
             "the JSON index of a model in several files",
-            "load each of the files that it names; extend one state dict by the others",
+            "load each of the files that it names; extend one state dict with the others",
         )
     } else if start.starts_with(['{', '[']) {
-        ("JSON", "weights are in another file, usually with the ending .safetensors")
+        ("JSON", "weights are in another file, usually with the extension .safetensors")
     } else {
-        ("a text", "weights are in another file, usually with the ending .safetensors")
+        ("a text", "weights are in another file, usually with the extension .safetensors")
     })
 }
 
@@ -149,18 +151,18 @@ mod tests {
             (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
             ("gewöhnlicher Text".as_bytes(), "a text"),
             (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-            (b"\0\0\x08\x03\0\0\xea\x60", "an IDX file of images"),
+            (b"\0\0\x08\x03\0\0\xea\x60", "an IDX image file"),
             (b"ARROW1\0\0", "an Arrow table"),
             (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model"),
         ];
         for (bytes, what) in cases {
-            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} must be recognised"));
+            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} must be recognized"));
             assert!(found.starts_with(&format!("this is {what}")) && found.contains("not a safetensors"), "{found}");
         }
         for bytes in
             [&b""[..], b"\0", b"\x08\0\0\0\0\0\0\0{}      ", b"\xff\xfe\xfd\xfc", b"\x02\x03\x01\0abc", b"   \n"]
         {
-            assert_eq!(recognize(bytes), None, "{bytes:?} must not be recognised as a format");
+            assert_eq!(recognize(bytes), None, "{bytes:?} must not be recognized as a format");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The Cholesky factorisation A = L·Lᵀ.
+//! The Cholesky factorization A = L·Lᵀ.
 
 use crate::Matrix;
 use faer::Par;

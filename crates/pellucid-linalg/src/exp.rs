@@ -1,6 +1,6 @@
 //! The matrix exponential.
 
-use crate::{Matrix, Triangle, lu, row_order, solve_triangular};
+use crate::{Matrix, TriangleKind, lu, row_order, solve_triangular};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Par};
 
@@ -45,22 +45,22 @@ fn pade(a: &Matrix) -> Matrix {
     let a4 = product(&a2, &a2);
     let a6 = product(&a2, &a4);
     // Sums the powers 0, 2, 4, 6 with every second coefficient, starting at `first`.
-    let even = |first: usize, count: usize| {
+    let lower_powers = |first: usize, count: usize| {
         let powers = [&identity, &a2, &a4, &a6].into_iter().zip(PADE.iter().skip(first).step_by(2)).take(count);
         powers.fold(Matrix::full(n, n, 0.0), |sum, (power, c)| sum.zip(power, |s, p| s + c * p))
     };
     // Higher powers are A⁶ times lower powers; the constant term of that factor is already in the lower sum.
-    let high = |first: usize| {
+    let higher_powers = |first: usize| {
         let powers = [&a2, &a4, &a6].into_iter().zip(PADE.iter().skip(first).step_by(2));
         product(&a6, &powers.fold(Matrix::full(n, n, 0.0), |sum, (power, c)| sum.zip(power, |s, p| s + c * p)))
     };
-    let u = product(a, &high(9).zip(&even(1, 4), |h, l| h + l));
-    let v = high(8).zip(&even(0, 4), |h, l| h + l);
+    let u = product(a, &higher_powers(9).zip(&lower_powers(1, 4), |h, l| h + l));
+    let v = higher_powers(8).zip(&lower_powers(0, 4), |h, l| h + l);
     let (mut left, right) = (v.zip(&u, |v, u| v - u), v.zip(&u, |v, u| v + u));
     let order = row_order(lu(&mut left), n);
     let mut x = Matrix::from_fn(n, n, |i, j| right[(order[i], j)]);
-    solve_triangular(&left, &mut x, Triangle { upper: false, unit: true });
-    solve_triangular(&left, &mut x, Triangle { upper: true, unit: false });
+    solve_triangular(&left, &mut x, TriangleKind { is_upper: false, has_unit_diagonal: true });
+    solve_triangular(&left, &mut x, TriangleKind { is_upper: true, has_unit_diagonal: false });
     x
 }
 

@@ -1,4 +1,4 @@
-//! The factorisation P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
+//! The factorization P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
 
 use crate::Matrix;
 
@@ -22,17 +22,17 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
         a.fill(f64::NAN);
         return ((0..n).map(Pivot::One).collect(), 0);
     }
-    let (mut pivots, mut zero, mut k) = (Vec::with_capacity(n), 0, 0);
+    let (mut pivots, mut first_zero, mut k) = (Vec::with_capacity(n), 0, 0);
     while k < n {
         let pivot = choose_pivot(a, k);
-        let (other, last) = match pivot {
-            Some(Pivot::Two(other)) => (other, k + 1),
-            Some(Pivot::One(other)) => (other, k),
+        let (pivot_row, last) = match pivot {
+            Some(Pivot::Two(pivot_row)) => (pivot_row, k + 1),
+            Some(Pivot::One(pivot_row)) => (pivot_row, k),
             None => (k, k),
         };
-        swap_symmetric(a, k, last, other);
+        swap_symmetric(a, k, last, pivot_row);
         match pivot {
-            None if zero == 0 => zero = k + 1,
+            None if first_zero == 0 => first_zero = k + 1,
             None => {}
             Some(Pivot::One(_)) => eliminate_one(a, k),
             Some(Pivot::Two(_)) => eliminate_two(a, k),
@@ -41,7 +41,7 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
         k = last + 1;
     }
     (0..n).for_each(|j| a.column_mut(j)[..j].fill(0.0));
-    (pivots, zero)
+    (pivots, first_zero)
 }
 
 /// Returns the candidate with the larger value. A candidate is an index and the value of the element there.
@@ -52,7 +52,7 @@ fn larger_candidate(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
 fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
     let n = a.rows();
-    // This threshold minimises the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
+    // This threshold minimizes the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
     let alpha = (1.0 + 17f64.sqrt()) / 8.0;
     let diagonal = a[(k, k)].abs();
     let (row, column_max) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger_candidate);
@@ -71,18 +71,18 @@ fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
     })
 }
 
-/// Exchanges rows and columns `row` and `other` of the submatrix from column k.
-fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, other: usize) {
-    if row == other {
+/// Exchanges rows and columns `row` and `pivot_row` of the submatrix from column k.
+fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, pivot_row: usize) {
+    if row == pivot_row {
         return;
     }
     let n = a.rows();
     let mut swap = |x: (usize, usize), y: (usize, usize)| (a[x], a[y]) = (a[y], a[x]);
-    swap((row, row), (other, other));
-    (row + 1..other).for_each(|j| swap((j, row), (other, j)));
-    (other + 1..n).for_each(|i| swap((i, row), (i, other)));
+    swap((row, row), (pivot_row, pivot_row));
+    (row + 1..pivot_row).for_each(|j| swap((j, row), (pivot_row, j)));
+    (pivot_row + 1..n).for_each(|i| swap((i, row), (i, pivot_row)));
     if row > k {
-        swap((row, k), (other, k));
+        swap((row, k), (pivot_row, k));
     }
 }
 
@@ -120,8 +120,8 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
     let mut k = 0;
     while k < n {
         match pivots[k] {
-            Pivot::One(other) => {
-                b.swap_rows(k, other);
+            Pivot::One(pivot_row) => {
+                b.swap_rows(k, pivot_row);
                 for c in 0..b.columns() {
                     let x = b.column_mut(c);
                     let head = x[k];
@@ -130,8 +130,8 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
                 }
                 k += 1;
             }
-            Pivot::Two(other) => {
-                b.swap_rows(k + 1, other);
+            Pivot::Two(pivot_row) => {
+                b.swap_rows(k + 1, pivot_row);
                 let off_diagonal = a[(k + 1, k)];
                 let (first, second) = (a[(k, k)] / off_diagonal, a[(k + 1, k + 1)] / off_diagonal);
                 let determinant = first * second - 1.0;
@@ -148,9 +148,9 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
         }
     }
     while k > 0 {
-        let (size, other) = match pivots[k - 1] {
-            Pivot::One(other) => (1, other),
-            Pivot::Two(other) => (2, other),
+        let (size, pivot_row) = match pivots[k - 1] {
+            Pivot::One(pivot_row) => (1, pivot_row),
+            Pivot::Two(pivot_row) => (2, pivot_row),
         };
         for c in 0..b.columns() {
             let x = b.column_mut(c);
@@ -158,7 +158,7 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
                 x[j] -= (k..n).map(|i| a[(i, j)] * x[i]).sum::<f64>();
             }
         }
-        b.swap_rows(k - 1, other);
+        b.swap_rows(k - 1, pivot_row);
         k -= size;
     }
 }
@@ -183,8 +183,8 @@ mod tests {
                 let b = numbers(n, k, 20);
                 let (mut packed, mut x) =
                     (Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] }), b.clone());
-                let (pivots, zero) = ldl(&mut packed);
-                assert_eq!(zero, 0);
+                let (pivots, first_zero) = ldl(&mut packed);
+                assert_eq!(first_zero, 0);
                 assert!(seed % 2 == 0 || n < 2 || matches!(pivots[0], Pivot::Two(_)));
                 solve_ldl(&packed, &pivots, &mut x);
                 close(&product(&a, &x), &b, 1e-11);
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn a_zero_matrix_is_reported_without_division() {
         let mut a = Matrix::from_fn(3, 3, |i, j| if (i, j) == (0, 0) { 2.0 } else { 0.0 });
-        let (pivots, zero) = ldl(&mut a);
-        assert_eq!((zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
+        let (pivots, first_zero) = ldl(&mut a);
+        assert_eq!((first_zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
         assert!(a.is_finite());
     }
 

@@ -1,8 +1,8 @@
-//! Single-threaded factorisations of one matrix in `f64`, which the CPU backend runs for every matrix of a batch.
+//! Single-threaded factorizations of one matrix in `f64`, which the CPU backend runs for every matrix of a batch.
 //!
 //! The fast algorithms come from `faer`. Algorithms that `faer` does not provide in the required form are implemented
 //! here: LU of singular matrices ([`lu()`]), L·D·Lᵀ as in LAPACK's `sytf2` ([`ldl()`]), QR as in LAPACK's `geqrf`
-//! ([`qr()`]), and the exponential ([`exp()`]). If a factorisation reads an element that is NaN or infinite, all its
+//! ([`qr()`]), and the exponential ([`exp()`]). If a factorization reads an element that is NaN or infinite, all its
 //! factors are NaN.
 //!
 //! | module | contents |
@@ -38,4 +38,4 @@ pub use lu::{lu, row_order};
 pub use matrix::Matrix;
 pub use qr::qr;
 pub use svd::{Basis, Svd, svd};
-pub use triangular::{Triangle, solve_triangular};
+pub use triangular::{TriangleKind, solve_triangular};

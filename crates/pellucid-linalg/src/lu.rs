@@ -1,4 +1,4 @@
-//! The LU factorisation P·A = L·U with partial pivoting.
+//! The LU factorization P·A = L·U with partial pivoting.
 
 use crate::Matrix;
 use faer::Par;
@@ -21,7 +21,7 @@ pub fn lu(a: &mut Matrix) -> Vec<usize> {
     let mut memory = MemBuffer::new(lu_in_place_scratch::<usize, f64>(m, n, Par::Seq, Default::default()));
     let stack = MemStack::new(&mut memory);
     lu_in_place(packed.view_mut(), &mut order, &mut inverse, Par::Seq, stack, Default::default());
-    // faer divides by zero pivots. A factorisation with non-finite elements is therefore repeated by another algorithm.
+    // faer divides by zero pivots. A factorization with non-finite elements is therefore repeated by another algorithm.
     if !packed.is_finite() {
         return lu_by_columns(a);
     }

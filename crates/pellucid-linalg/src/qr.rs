@@ -1,4 +1,4 @@
-//! The QR factorisation A = Q·R by Householder reflections.
+//! The QR factorization A = Q·R by Householder reflections.
 
 use crate::Matrix;
 

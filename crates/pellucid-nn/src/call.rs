@@ -7,8 +7,8 @@ use crate::hook;
 use crate::layer::Layer;
 use crate::module::{DynModule, Module, as_dyn};
 use crate::parameter::first_device;
-use crate::replaced::with_replaced;
 use crate::summary::{Summary, SummaryRow};
+use crate::temporary::with_temporary;
 use crate::visit::{ModuleId, ModulePart, label, short_type_name};
 use pellucid_tensor::kernel::Meta;
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, is_capturing, no_grad, placeholder, trace, traced};
@@ -68,13 +68,13 @@ pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<(Tensor, R)>,
 ) -> Result<(Tensor, R)> {
-    let mut beside = None;
+    let mut extra = None;
     let y = call(module, inputs, || {
         let (y, rest) = compute()?;
-        beside = Some(rest);
+        extra = Some(rest);
         Ok(y)
     })?;
-    Ok((y, beside.expect("compute() must set the second result before it returns an output")))
+    Ok((y, extra.expect("compute() must set the second result before it returns an output")))
 }
 
 /// Calls a layer on x.
@@ -235,7 +235,7 @@ fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: CallComput
 /// recorded.
 pub(crate) fn with_call_listener<R>(on_call: Rc<dyn Fn(LayerCall<'_>)>, run: impl FnOnce() -> R) -> R {
     let _observer = Observer::new();
-    with_replaced(Some(CallListener { calls: 0, on_call }), |listener| CALL_LISTENER.replace(listener), run)
+    with_temporary(Some(CallListener { calls: 0, on_call }), |listener| CALL_LISTENER.replace(listener), run)
 }
 
 /// The trace of a model on this thread.

@@ -115,7 +115,7 @@ impl<'a> Checkpoint<'a> {
         let mut all = StateDict::from([(STEP.to_string(), Tensor::scalar(self.step as i64, DType::I64))]);
         let generator = Generator::default();
         for (name, part) in self.all_parts(&generator) {
-            let state = part.state().map_err(|error| of_part(name, error))?;
+            let state = part.state().map_err(|error| part_error(name, error))?;
             all.extend(state.into_iter().map(|(value, tensor)| (format!("{name}.{value}"), tensor)));
         }
         Ok(all)
@@ -187,10 +187,10 @@ impl<'a> Checkpoint<'a> {
             } else if seen.insert(name) {
                 continue;
             } else {
-                "two parts have this name, or it is reserved; all parts need different names: use named_model(), \
+                "two parts have this name, or it is reserved; all parts must have different names: use named_model(), \
                  named_optimizer() or part(); `generator` and `step` are reserved"
             };
-            return Err(of_part(name, Error::invalid("checkpoint", reason)));
+            return Err(part_error(name, Error::invalid("checkpoint", reason)));
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl<'a> Checkpoint<'a> {
                      part, or load some parts only with load_parts()",
                     list(known.iter())
                 );
-                Err(of_part(name, Error::invalid("load_checkpoint", reason)))
+                Err(part_error(name, Error::invalid("load_checkpoint", reason)))
             }
             None => Ok(()),
         }
@@ -218,13 +218,13 @@ impl<'a> Checkpoint<'a> {
 /// Returns an error for a part that the state does not have, unless the part has no values.
 fn check_present(given: &BTreeMap<&str, StateDict>, parts: &[(&str, &dyn Stateful)]) -> Result<()> {
     for (name, part) in parts {
-        if !given.contains_key(name) && !part.state().map_err(|error| of_part(name, error))?.is_empty() {
+        if !given.contains_key(name) && !part.state().map_err(|error| part_error(name, error))?.is_empty() {
             let reason = format!(
                 "the saved state does not have this part; its parts are {}; leave the part out, or save it again with \
                  the part",
                 list(given.keys())
             );
-            return Err(of_part(name, Error::invalid("load_checkpoint", reason)));
+            return Err(part_error(name, Error::invalid("load_checkpoint", reason)));
         }
     }
     Ok(())
@@ -236,12 +236,12 @@ fn load_all<'a>(parts: &[(&'a str, &'a (dyn Stateful + 'a))], given: &mut BTreeM
     for (name, part) in parts {
         let given = given.remove(name).unwrap_or_default();
         let load = check_dtypes(*part, &given).and_then(|()| part.prepare_load(&given));
-        loads.push((name, load.map_err(|error| of_part(name, error))?));
+        loads.push((name, load.map_err(|error| part_error(name, error))?));
     }
-    loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| of_part(name, error)))
+    loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| part_error(name, error)))
 }
 
-fn of_part(part: &str, source: Error) -> Error {
+fn part_error(part: &str, source: Error) -> Error {
     Error::Checkpoint { part: part.to_string(), source: Box::new(source) }
 }
 
@@ -266,7 +266,7 @@ fn read_step(state: Option<StateDict>) -> Result<u64> {
     let number = number.map(|number| number.try_item::<i64>()).transpose()?;
     number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
         let reason = "the saved state must have the number of steps as a 0-d i64 tensor `step`, at least 0";
-        of_part(STEP, Error::invalid("load_checkpoint", reason))
+        part_error(STEP, Error::invalid("load_checkpoint", reason))
     })
 }
 

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 /// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are as in
 /// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
 /// parameters must be given; a buffer that is not given is the model's own. Layers write buffers in place: batch
-/// normalisation in training updates the running statistics that are given, or else the model's own.
+/// normalization in training updates the running statistics that are given, or else the model's own.
 ///
 /// A step of gradient descent whose result is differentiable, as in MAML (Finn, Abbeel & Levine 2017):
 ///
@@ -84,7 +84,7 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
     Ok(given)
 }
 
-/// The name of the operation in errors.
+/// Operation name in errors.
 const OP: &str = "functional_call";
 
 fn check_tensor(tensor: &Tensor, own: &Tensor) -> Result<()> {

@@ -201,7 +201,7 @@ fn register<'m>(model: &dyn DynModule, name: &str, hook: LayerHook) -> Result<Ho
     let modules = model.modules();
     let Some((_, info)) = modules.iter().find(|(n, _)| n == name) else {
         let names: Vec<&str> = modules.iter().map(|(n, _)| n.as_str()).collect();
-        return Err(Error::invalid("hook", format!("the model has no layer named {name:?}; its layers: {names:?}")));
+        return Err(Error::invalid("hook", format!("the model has no layer named {name:?}; its layers are {names:?}")));
     };
     let Some(module) = info.id() else {
         let help = "the layer is zero-sized, so its address does not identify it; hook the enclosing layer, or box it";

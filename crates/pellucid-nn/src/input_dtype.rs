@@ -3,9 +3,9 @@
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype};
 
 /// Returns an error if a layer with parameters of this dtype would compute in a dtype other than its own: operations
-/// promote their operands, so one `f64` input makes a whole `f32` model compute in `f64`.
+/// promote their operands, so one `f64` input makes an entire `f32` model compute in `f64`.
 ///
-/// Integers and booleans are an error. Half-precision inputs are computed in `f32` with `f32` parameters, as norms
+/// Integers and booleans are rejected. Half-precision inputs are computed in `f32` with `f32` parameters, as norms
 /// need. Under [`autocast`](pellucid_tensor::autocast), operations cast all operands but `f64`.
 #[inline]
 pub(crate) fn check_input_dtype(op: &'static str, x: &Tensor, parameter: &Tensor) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The trait `Layer`: modules that map one tensor to one tensor.
 
 use crate::call;
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::module::{DynModule, Module, as_dyn, parameters_so_far};
 use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
@@ -54,14 +54,14 @@ pub trait Layer: Module {
     /// Returns the result of [`forward`](Layer::forward), or its error.
     ///
     /// # Errors
-    /// The errors of [`compute`](Layer::compute). If a part of this layer fails, the error is
+    /// The errors of [`compute`](Layer::compute). If a part of this layer fails, the call returns
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) with the part's path in this layer: `2.encoder (Linear)`.
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
         call::call_layer(self, x)
     }
 
     /// Returns the input dtype that [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
-    /// [`summary`](Layer::summary) assume: the dtype of the first parameter, else `f32`.
+    /// [`summary`](Layer::summary) assume: the dtype of the first parameter, otherwise `f32`.
     fn input_dtype(&self) -> DType {
         first_dtype(as_dyn(&self))
     }
@@ -118,7 +118,7 @@ pub trait Layer: Module {
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<L: Layer + ?Sized> Layer for $pointer {
-            forward! {
+            delegate! {
                 [**self]
                 fn compute(self: &Self, x: &Tensor) -> Result<Tensor>;
                 fn input_dtype(self: &Self) -> DType;

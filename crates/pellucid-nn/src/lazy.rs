@@ -30,7 +30,7 @@ type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// A clone that is made before the build is built separately. A built layer stays built, even if a later layer refuses
+/// A clone that is made before the build is built separately. A built layer stays built, even if a later layer rejects
 /// the same call.
 #[derive(Clone)]
 pub struct Lazy<L> {

@@ -7,8 +7,8 @@
 //!   [`fuse_conv_bn`].
 //! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
-//! - [`loss`]: loss functions. [`init`]: initialisation of parameters.
-//! - [`optim`]: optimizers and learning rate schedules. [`graph`]: whole training steps, recorded once.
+//! - [`loss`]: loss functions. [`init`]: initialization of parameters.
+//! - [`optim`]: optimizers and learning rate schedules. [`graph`]: entire training steps, recorded once.
 //!
 //! All layers are written in tensor operations and contain no kernels. Values that change from step to step (learning
 //! rates, step counts, dropout masks) are tensors or drawn on the device, so a training step can be captured and
@@ -20,11 +20,11 @@
 //! | `call` | calls of layers: hooks run, and observers of the model are notified |
 //! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | `cloning` | clones of models with other tensors |
-//! | `forward` | `forward!`: methods that call those of another value |
+//! | `delegate` | `delegate!`: methods that delegate to another value |
 //! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
 //! | `functional` | [`functional_call`]: a call with other tensors as parameters and buffers |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
-//! | [`init`] | initialisation of parameters |
+//! | [`init`] | initialization of parameters |
 //! | `input_dtype` | the check that inputs have the dtype of a layer's parameters |
 //! | `exports` | `exports!`: lists of public types that tests compare with their rows |
 //! | `layer` | the trait [`Layer`] |
@@ -33,12 +33,12 @@
 //! | [`loss`] | loss functions |
 //! | `module` | the trait [`Module`] |
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
-//! | `option_range` | checks of numeric options, whose errors name a usual value |
+//! | `option_range` | checks of numeric options, whose errors name an example value |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | [`prune`] | masks of weights, by magnitude or at random |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
-//! | `replaced` | values of a thread that are replaced for the time of a call |
+//! | `temporary` | values of a thread that are replaced for the time of a call |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
 //! | `standard_types` | [`Module`] for collections, pointers, tuples and plain values |
 //! | `state` | [`StateDict`]: all values of a module or an optimizer, by name; [`Stateful`] parts of a training run |
@@ -75,8 +75,8 @@ mod attention;
 mod call;
 mod checkpoint;
 mod cloning;
+mod delegate;
 mod exports;
-mod forward;
 mod functional;
 pub mod graph;
 pub mod hook;
@@ -93,11 +93,11 @@ mod parameter;
 pub mod paths;
 pub mod prune;
 mod recurrent;
-mod replaced;
 mod sequential;
 mod standard_types;
 mod state;
 mod summary;
+mod temporary;
 mod transformer;
 mod tree;
 mod unwind;

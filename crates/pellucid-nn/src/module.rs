@@ -188,8 +188,8 @@ pub trait Module: Send + Sync {
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay
-    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step is an error;
-    /// create it after the conversion.
+    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step fails; create it
+    /// after the conversion.
     ///
     /// ```
     /// use pellucid::nn::{Layer, Linear, Module};

@@ -1,4 +1,4 @@
-//! Ranges of numeric options. An error names the option, its range, its value, and a usual value.
+//! Ranges of numeric options. An error names the option, its range, its value, and an example value.
 
 use pellucid_tensor::{Error, Result};
 
@@ -34,6 +34,6 @@ impl OptionRange {
         if (self.contains)(value) {
             return Ok(());
         }
-        Err(Error::invalid(op, format!("{option} must be {}, got {value}; a usual value is {usual}", self.text)))
+        Err(Error::invalid(op, format!("{option} must be {}, got {value}; for example {usual}", self.text)))
     }
 }

@@ -1,7 +1,7 @@
 //! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
 use crate::cloning::{clone_flag, clone_tensor};
-use crate::replaced::with_replaced;
+use crate::temporary::with_temporary;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Device, HostFlag, Result, Tensor, unwrap};
@@ -313,7 +313,7 @@ thread_local! {
 /// assert_eq!(y.to_vec::<f32>(), [1.0; 4]);
 /// ```
 pub fn in_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
-    with_replaced(true, |value| EVALUATES.replace(value), f)
+    with_temporary(true, |value| EVALUATES.replace(value), f)
 }
 
 /// Returns the device of the first parameter, or the CPU if there is none.

@@ -49,7 +49,7 @@ impl<A: Layer, B: Layer> If<A, B> {
         If { then, otherwise, choice: PathChoice::new(1) }
     }
 
-    /// Selects the first layer if the condition is true, else the second.
+    /// Selects the first layer if the condition is true, otherwise the second.
     pub fn choose(&self, condition: bool) {
         self.choice.set(usize::from(condition));
     }

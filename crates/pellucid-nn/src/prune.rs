@@ -1,7 +1,7 @@
 //! Pruning: masks for the weights of [`Pruned`] layers, chosen by magnitude or at random.
 //!
-//! Every function sets the masks of all pruned layers of a module, which may be one layer or a model. A fraction is the
-//! share of the elements (or slices) that are not pruned yet, so repeated calls prune more. Masks do not change in
+//! Every function sets the masks of all pruned layers of a module, which may be one layer or a model. A fraction is
+//! relative to the elements (or slices) that are not pruned yet, so repeated calls prune more. Masks do not change in
 //! training. [`Pruned::remove`] makes them permanent.
 //!
 //! ```
@@ -55,7 +55,8 @@ impl PruneAmount {
             }
             PruneAmount::Count(count) if count <= kept => Ok(count),
             PruneAmount::Count(count) => {
-                Err(Error::invalid(op, format!("amount must be at most {kept}, the number that is left, got {count}")))
+                let reason = format!("amount must be at most {kept}, the number of unpruned elements, got {count}");
+                Err(Error::invalid(op, reason))
             }
         }
     }

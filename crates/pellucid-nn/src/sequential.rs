@@ -23,7 +23,7 @@ pub type BoxedLayer = Box<dyn DynLayer>;
 /// assert_eq!(layers[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a layer that can be boxed: it needs `Layer`, `Clone` and `'static`",
+    message = "`{Self}` is not a layer that can be boxed: it must implement `Layer`, `Clone` and `'static`",
     note = "a layer of `sequential!` owns its fields: `#[derive(Clone, Module)]`, and implement `Layer` (method `compute`)"
 )]
 pub trait DynLayer: Layer {
@@ -258,7 +258,7 @@ impl<M> ModuleDict<M> {
     pub fn insert(&mut self, name: impl Into<String>, module: M) -> Option<M> {
         let name = name.into();
         match self.entries.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, present)) => Some(std::mem::replace(present, module)),
+            Some((_, existing)) => Some(std::mem::replace(existing, module)),
             None => {
                 self.entries.push((name, module));
                 None

@@ -1,6 +1,6 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::module::{identity, view};
 use pellucid_tensor::{Device, Error, Generator, Result, Shape, Tensor, WrongShape, no_grad, ops};
 use std::collections::btree_map::Entry;
@@ -66,7 +66,7 @@ pub trait Stateful {
 }
 
 impl<T: Stateful + ?Sized> Stateful for &T {
-    forward! {
+    delegate! {
         [**self]
         fn state(self: &Self) -> Result<Vec<(String, Tensor)>>;
         fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
@@ -133,13 +133,13 @@ impl<'a> StateLoad<'a> {
 /// Returns a count of a state dict, a tensor of one element.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the value is not a whole number of at most 2⁵³.
+/// [`Error::InvalidArgument`] if the value is not an integer number of at most 2⁵³.
 pub(crate) fn whole_number(op: &'static str, state: &StateDict, name: &str) -> Result<usize> {
     let value = state[name].try_item::<f64>()?;
     if (0.0..=(1u64 << 53) as f64).contains(&value) && value.fract() == 0.0 {
         return Ok(value as usize);
     }
-    Err(Error::invalid(op, format!("{name} must be a whole number from 0 to 2^53, got {value}")))
+    Err(Error::invalid(op, format!("{name} must be an integer from 0 to 2^53, got {value}")))
 }
 
 /// The names that only a module or only a state dict has.
@@ -265,8 +265,8 @@ impl<'a> NamedValue<'a> {
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
             if converted(again)?.try_to_bytes()? != value.try_to_bytes()? {
                 let reason = format!(
-                    "{name} and {other} share one value in the module, but have different values in the state dict; make the \
-                     module without shared parameters, or remove one entry"
+                    "{name} and {other} refer to one shared parameter but have different values in the state dict; \
+                     untie the parameters, or remove one entry"
                 );
                 return Err(Error::invalid("load_state_dict", reason));
             }
@@ -290,7 +290,7 @@ impl StateMismatch {
     ) -> StateMismatch {
         let known: HashSet<&str> = own.clone().map(|(name, _)| name).collect();
         let unexpected = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
-        let misfit = |(name, expected): (&str, &Shape)| {
+        let shape_error = |(name, expected): (&str, &Shape)| {
             let found = state.get(name)?.shape();
             (found != expected).then(|| WrongShape {
                 name: name.into(),
@@ -298,7 +298,10 @@ impl StateMismatch {
                 expected: expected.clone(),
             })
         };
-        StateMismatch { keys: IncompatibleKeys { missing, unexpected }, wrong_shapes: own.filter_map(misfit).collect() }
+        StateMismatch {
+            keys: IncompatibleKeys { missing, unexpected },
+            wrong_shapes: own.filter_map(shape_error).collect(),
+        }
     }
 
     /// Returns true if the names are the same.

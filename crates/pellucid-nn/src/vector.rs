@@ -25,7 +25,7 @@ pub fn parameters_to_vector(parameters: &[Parameter]) -> Result<Tensor> {
         return Err(Error::invalid(op, "the list of parameters must not be empty"));
     };
     if let Some(other) = parameters.iter().find(|other| other.dtype() != first.dtype()) {
-        let help = "all parameters must have one dtype; convert the model by to_dtype_()";
+        let help = "all parameters must have the same dtype; convert the model with to_dtype_()";
         return Err(Error::dtypes(op, [first.dtype(), other.dtype()], help));
     }
     let parts: Vec<Tensor> = parameters.iter().map(|parameter| ops::ravel(parameter)).collect::<Result<_>>()?;

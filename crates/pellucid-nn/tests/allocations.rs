@@ -1,6 +1,6 @@
 //! The launch of a captured step allocates no memory, on any thread.
 //!
-//! The allocator counts for the whole process, so one test runs all steps in turn.
+//! The allocator counts for the entire process, so one test runs all steps in turn.
 
 use pellucid_nn::graph::{GraphTrainer, InferenceModel};
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};

@@ -1,4 +1,4 @@
-//! Initialisation: moments of random schemes, exact values of the others.
+//! Initialization: moments of random schemes, exact values of the others.
 
 use pellucid_nn::init::{self, Fan, Nonlinearity};
 use pellucid_nn::{Bilinear, Conv2d, ConvTranspose2d, Embedding, Layer, Linear, Module, Padding, Parameter};

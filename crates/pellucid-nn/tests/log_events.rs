@@ -32,7 +32,7 @@ fn recordings_and_refused_steps_are_logged() {
         &[&["DEBUG message captured a step"], &["INFO message recorded a step; shape [5, 3]; steps 1;"]],
     );
     let refused = events(|| assert!(trainer.step(&x, &Tensor::from([0i64, 1, 1, 0, 2])).is_err()));
-    assert_events(&refused, &[&["INFO message refused a step; error ", "index 2"]]);
+    assert_events(&refused, &[&["INFO message rejected a step; error ", "index 2"]]);
     let other = events(|| trainer.step(&x.i(1..4), &y.i(1..4)).unwrap());
     assert_events(&other[1..], &[&["shape [3, 3]; steps 1;"], &["DEBUG ", "dropped 1; limit 1;"]]);
 }

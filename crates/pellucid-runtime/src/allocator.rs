@@ -4,7 +4,7 @@
 //! most of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
 //!
 //! Sizes are rounded up to *size classes*, eight per power of two. Any free block of a class serves any request of that
-//! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is resident, too.)
+//! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is also resident.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
 //! read-modify-write. Free blocks of larger classes, and blocks that overflow a thread cache, are kept in shared free
@@ -32,7 +32,7 @@ const SMALL_CLASSES: usize = class_of(4096) + 1;
 /// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
 /// list.
 const CACHED_BLOCKS: usize = 64;
-/// The largest count of bytes that a thread keeps before it adds them to the global counter.
+/// The maximum number of unflushed bytes per thread: a thread then adds them to the global counter.
 const SLACK: isize = 1 << 16;
 /// The number of bytes that the allocator may always keep cached; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
@@ -224,7 +224,7 @@ impl Drop for ThreadAllocator {
     }
 }
 
-/// Allocates an uninitialised block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
+/// Allocates an uninitialized block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
 ///
 /// The caller returns the block with [`release`] and the same `bytes`.
 ///
@@ -309,7 +309,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// Releases a block to the allocator.
 ///
 /// # Panics
-/// Panics in builds with debug assertions, if a kernel wrote outside of the block.
+/// Panics in builds with debug assertions, if a kernel wrote outside the block.
 ///
 /// # Safety
 /// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not
@@ -427,7 +427,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
     if layout.align() == HUGE_PAGE {
         advise_huge_pages(start, size);
     }
-    // SAFETY: the allocation begins with a guard, so the result is inside of the allocation.
+    // SAFETY: the allocation begins with a guard, so the result is inside the allocation.
     let start = unsafe { start.add(guard::GUARD) };
     SYSTEM_BYTES.fetch_add(size, Relaxed);
     SYSTEM_ALLOCATIONS.fetch_add(1, Relaxed);
@@ -444,7 +444,8 @@ fn layout_of(size: usize) -> Option<Layout> {
 
 /// Advises the system to back a new block with huge pages. The system may ignore the advice.
 ///
-/// A kernel that traverses several arrays at once has fewer TLB misses, and the first touch faults once per 2 MiB.
+/// A kernel that traverses several arrays simultaneously has fewer TLB misses, and the first touch faults once per 2
+/// MiB.
 fn advise_huge_pages(start: NonNull<u8>, size: usize) {
     #[cfg(target_os = "linux")]
     {

@@ -27,7 +27,7 @@ impl CpuBuffer {
         Ok(CpuBuffer { bytes, start: AtomicPtr::new(ptr::null_mut()) })
     }
 
-    /// Creates a buffer with uninitialised memory: scratch of a kernel, or an output that a kernel is about to fill.
+    /// Creates a buffer with uninitialized memory: scratch of a kernel, or an output that a kernel is about to fill.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the allocation fails.
@@ -44,7 +44,7 @@ impl CpuBuffer {
         NonNull::new(self.start.load(Ordering::Acquire))
     }
 
-    /// Returns the start of the memory, and allocates it if there is none. New memory is uninitialised.
+    /// Returns the start of the memory, and allocates it if there is none. New memory is uninitialized.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the allocation fails.

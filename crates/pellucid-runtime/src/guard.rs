@@ -2,7 +2,7 @@
 //!
 //! In builds with debug assertions, every block of the allocator and of [`scratch`](crate::scratch) has guard bytes
 //! before its first byte and after its last byte. The block itself is filled with NaNs. This applies to outputs, packed
-//! panels, scratch and lists. A kernel that writes outside of its memory causes a panic when the block is released. A
+//! panels, scratch and lists. A kernel that writes outside its memory causes a panic when the block is released. A
 //! kernel that reads elements that were never written computes NaNs.
 //!
 //! With `--cfg pellucid_exact_alloc`, blocks have neither guards nor the slack of a size class. Every block is
@@ -29,7 +29,7 @@ pub(crate) const fn padded(bytes: usize) -> usize {
     bytes.saturating_add(2 * GUARD)
 }
 
-/// Writes the guards around the `bytes` bytes from `start` on, and fills these bytes with NaNs.
+/// Writes the guards around the `bytes` bytes starting at `start`, and fills these bytes with NaNs.
 ///
 /// # Safety
 /// - *Extent*: the bytes and [`GUARD`] bytes on each side of them are valid for writes.
@@ -47,10 +47,10 @@ pub(crate) unsafe fn write(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Checks the guards around the `bytes` bytes from `start` on.
+/// Checks the guards around the `bytes` bytes starting at `start`.
 ///
 /// # Panics
-/// Panics if a guard byte has changed: a kernel wrote outside of the block.
+/// Panics if a guard byte has changed: a kernel wrote outside the block.
 ///
 /// # Safety
 /// - *Written*: [`write`] has written the guards for the same `start` and `bytes`, and the block is still valid.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
     if GUARD == 0 {
         return;
     }
-    // SAFETY: the caller guarantees *written*, so both guards are initialised and still valid for reads.
+    // SAFETY: the caller guarantees *written*, so both guards are initialized and still valid for reads.
     let (before, after) = unsafe {
         (std::slice::from_raw_parts(start.sub(GUARD), GUARD), std::slice::from_raw_parts(start.add(bytes), GUARD))
     };
@@ -85,7 +85,7 @@ struct GuardDamage {
 
 impl fmt::Display for GuardDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a kernel wrote outside of a block of {} bytes:", self.bytes)?;
+        write!(f, "a kernel wrote outside a block of {} bytes:", self.bytes)?;
         self.before.map_or(Ok(()), |distance| write!(f, " {distance} bytes before its start"))?;
         self.after.map_or(Ok(()), |distance| write!(f, " {distance} bytes after its end"))
     }
@@ -111,10 +111,10 @@ mod tests {
         for (offset, expected) in [(-1isize, "1 bytes before"), (100, "0 bytes after"), (227, "127 bytes after")] {
             let write_to_buffer = move || {
                 let buffer = CpuBuffer::scratch(100).unwrap();
-                // SAFETY: the guards are part of the allocation, and `offset` is inside of them.
+                // SAFETY: the guards are part of the allocation, and `offset` is inside them.
                 unsafe { *buffer.ensure().unwrap().as_ptr().offset(offset) = 7 };
             };
-            // SAFETY: the guards are part of the scratch frame, and `offset` is inside of them.
+            // SAFETY: the guards are part of the scratch frame, and `offset` is inside them.
             let write_to_scratch =
                 move || scratch::with_buffer(100, |start: *mut u8| unsafe { *start.offset(offset) = 7 });
             for message in [panic_message(write_to_buffer), panic_message(write_to_scratch)] {

@@ -60,7 +60,7 @@ impl<T, const N: usize> List<T, N> {
         if self.len == self.capacity {
             self.reserve(1);
         }
-        // SAFETY: `len < capacity` here, so the position is inside of the storage.
+        // SAFETY: `len < capacity` here, so the position is inside the storage.
         unsafe { self.start_mut().add(self.len).write(value) };
         self.len += 1;
     }
@@ -68,7 +68,7 @@ impl<T, const N: usize> List<T, N> {
     /// Removes and returns the last value.
     pub fn pop(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;
-        // SAFETY: the value at this position is initialised, and the new length excludes it, so it is read once.
+        // SAFETY: the value at this position is initialized, and the new length excludes it, so it is read once.
         Some(unsafe { self.start_mut().add(self.len).read() })
     }
 
@@ -107,7 +107,7 @@ impl<T, const N: usize> List<T, N> {
         let capacity = required.max(2 * self.capacity);
         let bytes = capacity.checked_mul(size_of::<T>()).expect("the bytes of a grown list must not overflow usize");
         let to = allocator::allocate_regardless(bytes).cast::<T>();
-        // SAFETY: `len` values are initialised in the old storage. The new block is larger and does not overlap it.
+        // SAFETY: `len` values are initialized in the old storage. The new block is larger and does not overlap it.
         unsafe { to.as_ptr().copy_from_nonoverlapping(self.start(), self.len) };
         self.release();
         (self.capacity, self.storage) = (capacity, ListStorage { allocated: to });
@@ -144,7 +144,7 @@ impl<T, const N: usize> Deref for List<T, N> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the first `len` values are initialised, and the slice borrows the list.
+        // SAFETY: the first `len` values are initialized, and the slice borrows the list.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }
@@ -159,7 +159,7 @@ impl<T, const N: usize> AsRef<[T]> for List<T, N> {
 impl<T, const N: usize> DerefMut for List<T, N> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the first `len` values are initialised, and the slice borrows the list exclusively.
+        // SAFETY: the first `len` values are initialized, and the slice borrows the list exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start_mut(), self.len) }
     }
 }

@@ -15,10 +15,10 @@ const ALIGN: usize = 64;
 /// The smallest size of a thread's stack.
 const MIN_BYTES: usize = 64 << 10;
 
-/// The largest number of bytes that any thread has needed at once.
+/// The maximum number of bytes that any thread has needed simultaneously.
 static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
 
-/// The bytes of scratch memory that all threads together have at present.
+/// The bytes of scratch memory that all threads together currently have.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 /// An owned block of scratch memory.
@@ -65,7 +65,7 @@ struct ScratchStack {
     bytes: Cell<usize>,
     /// The number of bytes in use.
     top: Cell<usize>,
-    /// The largest number of bytes that were in use at once.
+    /// The maximum number of bytes that were simultaneously in use.
     max_needed: Cell<usize>,
 }
 
@@ -134,10 +134,10 @@ impl Drop for ScratchFrame {
 
 /// Runs `f` with a pointer to scratch memory for at least `count` values.
 ///
-/// The memory is uninitialised, aligned to 64 bytes, and not used by any other code until `f` returns.
+/// The memory is uninitialized, aligned to 64 bytes, and not used by any other code until `f` returns.
 ///
 /// # Panics
-/// Panics if the size overflows the address space and, in builds with debug assertions, if `f` writes outside of the
+/// Panics if the size overflows the address space and, in builds with debug assertions, if `f` writes outside the
 /// memory.
 #[inline]
 pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
@@ -149,7 +149,7 @@ pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
         return f(block.start.cast());
     }
     let frame = STACK.with(|stack| ScratchFrame::new(stack, padded(guard::padded(bytes))));
-    // SAFETY: the frame has `guard::padded(bytes)` bytes, so the first guard is inside of the frame.
+    // SAFETY: the frame has `guard::padded(bytes)` bytes, so the first guard is inside the frame.
     let start = unsafe { frame.start.add(guard::GUARD) };
     // SAFETY: *extent* of `guard::write`: the frame has `bytes` bytes and `GUARD` bytes on both sides of them.
     // *Exclusive*: the frame belongs to this call.
@@ -160,13 +160,13 @@ pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     result
 }
 
-/// Returns the bytes of scratch memory that all threads have at present. This includes blocks that were allocated
+/// Returns the bytes of scratch memory that all threads currently have. This includes blocks that were allocated
 /// because the scratch stack of a thread was full.
 pub fn total_bytes() -> usize {
     TOTAL.load(Relaxed)
 }
 
-/// Returns the largest number of bytes that any thread has needed at once.
+/// Returns the maximum number of bytes that any thread has needed simultaneously.
 pub fn peak_bytes() -> usize {
     MAX_NEEDED.load(Relaxed)
 }

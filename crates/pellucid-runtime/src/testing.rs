@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 /// An array in a block of the allocator, with guard bytes before its first and after its last element.
 ///
-/// In builds with debug assertions, a kernel that writes outside of the array fails its test when the array is dropped.
+/// In builds with debug assertions, a kernel that writes outside the array fails its test when the array is dropped.
 /// See the module `guard`.
 #[derive(Debug)]
 pub struct Guarded<T> {
@@ -18,7 +18,7 @@ pub struct Guarded<T> {
 
 impl<T: bytemuck::Pod> Guarded<T> {
     /// Creates an array of copies of `values`.
-    pub fn of(values: &[T]) -> Guarded<T> {
+    pub fn from_slice(values: &[T]) -> Guarded<T> {
         let buffer = CpuBuffer::scratch(size_of_val(values)).unwrap();
         let mut guarded = Guarded { buffer, len: values.len(), element: PhantomData };
         guarded.copy_from_slice(values);
@@ -28,7 +28,7 @@ impl<T: bytemuck::Pod> Guarded<T> {
     /// Creates an array of `len` elements that mark unwritten memory: NaN for floats, −1 for signed integers.
     pub fn unwritten(len: usize) -> Guarded<T> {
         let unwritten: T = bytemuck::pod_read_unaligned(&[0xff; 16][..size_of::<T>()]);
-        Guarded::of(&vec![unwritten; len])
+        Guarded::from_slice(&vec![unwritten; len])
     }
 }
 
@@ -36,24 +36,23 @@ impl<T: bytemuck::Pod> Deref for Guarded<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::of` has initialised, and every bit
-        // pattern is a valid `T: Pod`.
+        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::from_slice` has initialized, and every
+        // bit pattern is a valid `T: Pod`.
         unsafe { std::slice::from_raw_parts(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
     }
 }
 
 impl<T: bytemuck::Pod> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::of` has initialised, and every bit
-        // pattern is a valid `T: Pod`.
-        // The slice borrows the buffer exclusively.
+        // SAFETY: the buffer has `len` elements, which the constructor `Guarded::from_slice` has initialized, and every
+        // bit pattern is a valid `T: Pod`. The slice borrows the buffer exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
     }
 }
 
 impl<T: bytemuck::Pod> Clone for Guarded<T> {
     fn clone(&self) -> Guarded<T> {
-        Guarded::of(self)
+        Guarded::from_slice(self)
     }
 }
 

@@ -84,7 +84,7 @@ impl InstructionSet for Avx512 {
 ///
 /// `fn name [T: Bound] [T] (args) { body }` expands to `const fn name<T: Bound>(isa) -> unsafe fn(args)`. The macro
 /// inlines the body into one function per instruction set, which has the matching `#[target_feature]` attribute, so
-/// that the compiler vectorises the body with these instructions. All functions that the body calls must be
+/// that the compiler vectorizes the body with these instructions. All functions that the body calls must be
 /// `#[inline(always)]`. With `<S>` before the arguments, the body can name the instruction set as a type `S:`
 /// [`InstructionSet`].
 ///

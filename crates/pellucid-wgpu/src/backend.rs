@@ -31,19 +31,19 @@ impl Wgpu {
         Wgpu { gpu }
     }
 
-    /// Returns whether the adapter's `fma` rounds once. Otherwise shaders compute fused multiply-adds from sums and
+    /// Returns true if the adapter's `fma` rounds once. Otherwise shaders compute fused multiply-adds from sums and
     /// products and their errors, with the same result.
     pub fn has_fused_multiply_add(&self) -> bool {
         self.gpu.shader_features().fused
     }
 
-    /// Returns whether reductions over a workgroup exchange values within subgroups, which changes no bit of a result.
+    /// Returns true if reductions over a workgroup exchange values within subgroups, which changes no bit of a result.
     pub fn has_subgroups(&self) -> bool {
         self.gpu.shader_features().subgroups
     }
 
-    /// Returns whether instructions of the adapter convert `f16`, with the bits of the integer arithmetic that shaders
-    /// use otherwise.
+    /// Returns true if instructions of the adapter convert `f16`, bit-identically to the integer arithmetic that
+    /// shaders use otherwise.
     pub fn has_native_f16(&self) -> bool {
         self.gpu.shader_features().native_f16
     }
@@ -96,7 +96,8 @@ impl Backend for Wgpu {
         let description = families::describe_kernel(gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
         let mut memory = bound.memory(kernel)?;
-        // Scratch memory returns to the pool at the end of this function. Later users of it run later.
+        // Scratch memory returns to the pool at the end of this function. Reuse is safe because the device runs work in
+        // submission order.
         let scratch: Vec<DeviceMemory> =
             description.scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         memory.extend(scratch.iter().map(|memory| memory.raw().clone()));

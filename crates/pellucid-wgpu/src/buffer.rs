@@ -61,7 +61,7 @@ impl WgpuBuffer {
         WgpuBuffer { gpu, bytes, memory: Mutex::default() }
     }
 
-    /// Returns whether the buffer belongs to `gpu`.
+    /// Returns true if the buffer belongs to `gpu`.
     pub(crate) fn is_on(&self, gpu: &Arc<Gpu>) -> bool {
         Arc::ptr_eq(&self.gpu, gpu)
     }

@@ -27,12 +27,12 @@ pub(crate) struct CompiledShader {
 }
 
 /// Group 0 of a parameter buffer, for shaders that read the status buffer and for those that change it.
-pub(crate) struct HeaderGroups {
+pub(crate) struct ParameterBindGroups {
     reads_status: wgpu::BindGroup,
     changes_status: wgpu::BindGroup,
 }
 
-impl HeaderGroups {
+impl ParameterBindGroups {
     /// Returns the group for a shader.
     pub(crate) fn group(&self, shader: &CompiledShader) -> &wgpu::BindGroup {
         if shader.is_check { &self.changes_status } else { &self.reads_status }
@@ -80,7 +80,7 @@ impl ShaderCompiler {
         graphics: &GraphicsDevice,
         (parameters, window): (&wgpu::Buffer, usize),
         status: &wgpu::Buffer,
-    ) -> HeaderGroups {
+    ) -> ParameterBindGroups {
         let window = wgpu::BufferBinding { buffer: parameters, offset: 0, size: NonZeroU64::new(window as u64) };
         let entries = [
             wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(window) },
@@ -91,13 +91,13 @@ impl ShaderCompiler {
             graphics.counters.bind_groups.add(1);
             graphics.device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries })
         });
-        HeaderGroups { reads_status, changes_status }
+        ParameterBindGroups { reads_status, changes_status }
     }
 
     /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
     ///
     /// # Errors
-    /// If the graphics API refuses the shader, or with the feature `check-translations` another graphics API would.
+    /// If the graphics API rejects the shader, or with the feature `check-translations` another graphics API would.
     pub(crate) fn compile(
         &self,
         graphics: &GraphicsDevice,

@@ -25,7 +25,7 @@ macro_rules! counters {
         }
 
         impl AtomicCounters {
-            /// Returns the present counts.
+            /// Returns the current counts.
             pub(crate) fn snapshot(&self) -> WgpuCounters {
                 WgpuCounters { $($field: self.$field.0.load(Ordering::Relaxed)),+ }
             }

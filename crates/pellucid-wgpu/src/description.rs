@@ -86,7 +86,7 @@ fn hash_kernel(kernel: &Kernel, state: &mut impl Hasher) {
     }
 }
 
-/// Returns whether two kernels are equal except for the values of their run-time parameters.
+/// Returns true if two kernels are equal except for the values of their run-time parameters.
 fn is_same_code(a: &Kernel, b: &Kernel) -> bool {
     let same_parameters = || kernel_scalars(a).map(<[Scalar]>::len) == kernel_scalars(b).map(<[Scalar]>::len);
     match (a, b) {

@@ -43,7 +43,7 @@ impl GraphicsDevice {
     /// Opens a device on `adapter`.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if the adapter refuses a device.
+    /// [`Error::DeviceUnavailable`] if the adapter cannot create a device.
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<GraphicsDevice> {
         let (required_features, required_limits) = (adapter.features() & OPTIONAL_FEATURES, adapter.limits());
         let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
@@ -70,13 +70,13 @@ impl GraphicsDevice {
         self.limits.max_storage_buffers_per_shader_stage.saturating_sub(2) as usize
     }
 
-    /// Returns the largest number of workgroups along one axis.
+    /// Returns the maximum number of workgroups along one axis.
     pub(crate) fn max_groups(&self) -> usize {
         self.limits.max_compute_workgroups_per_dimension as usize
     }
 
     /// Returns the size in bytes of the largest buffer that a shader can bind, a multiple of four words, which shaders
-    /// read at once.
+    /// read together.
     pub(crate) fn max_buffer_bytes(&self) -> usize {
         let bytes = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
         usize::try_from(bytes).unwrap_or(usize::MAX) & !15
@@ -118,7 +118,7 @@ impl GraphicsDevice {
         match first {
             None => self.check_failure().map(|()| result),
             Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::out_of_memory(usize::MAX)),
-            Some(error) => Err(Error::invalid(op, format!("the device {} refused a command: {error}", self.name))),
+            Some(error) => Err(Error::invalid(op, format!("the device {} rejected a command: {error}", self.name))),
         }
     }
 

@@ -7,7 +7,8 @@ use pellucid_ir::backend::{Backend, DeviceKind, Driver};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, OnceLock};
 
-/// The driver of all adapters of Vulkan, else Metal, else Direct3D 12. Its devices are named `wgpu:0`, `wgpu:1`, ...
+/// The driver of all adapters of the first available API among Vulkan, Metal and Direct3D 12. Its devices are named
+/// `wgpu:0`, `wgpu:1`, ...
 ///
 /// Hardware adapters come before software adapters. If a machine has fewer adapters than an index requires, several
 /// devices share an adapter; each has its own memory and queue.
@@ -47,7 +48,7 @@ impl Driver for WgpuDriver {
         DeviceKind::Gpu
     }
 
-    /// Returns whether the machine has an adapter. It creates an instance of the graphics API, but no device.
+    /// Returns true if the machine has an adapter. It creates an instance of the graphics API, but no device.
     fn is_available(&self) -> bool {
         !adapters().is_empty()
     }
@@ -61,7 +62,7 @@ impl WgpuDriver {
     /// Opens the device with this index.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if there is no adapter or the adapter refuses a device.
+    /// [`Error::DeviceUnavailable`] if there is no adapter or the adapter cannot create a device.
     pub fn open_device(&self, index: usize) -> Result<Wgpu> {
         let gpu = self.open_gpu(index)?;
         gpu.probe()?;
@@ -69,8 +70,8 @@ impl WgpuDriver {
     }
 
     /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds, subgroups
-    /// and conversions of half precision. All results have the same bits as with them. Tests use it to run the shaders
-    /// of adapters without the features.
+    /// and conversions of half precision. All results are bit-identical to those with them. Tests use it to run the
+    /// shaders of adapters without the features.
     ///
     /// # Errors
     /// The errors of [`open_device`](WgpuDriver::open_device).

@@ -38,7 +38,7 @@ impl Gpu {
     /// Opens a device on `adapter`.
     ///
     /// # Errors
-    /// [`pellucid_ir::Error::DeviceUnavailable`] if the adapter refuses a device.
+    /// [`pellucid_ir::Error::DeviceUnavailable`] if the adapter cannot create a device.
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<Arc<Gpu>> {
         let graphics = GraphicsDevice::open(adapter, name)?;
         let (compiler, status) = (ShaderCompiler::new(&graphics.device), StatusBuffer::new(&graphics));

@@ -142,7 +142,7 @@ impl Bindings {
         Bindings::with_vectors(shader, inputs, outputs, |_| false)
     }
 
-    /// Adds the buffers of the operands to a shader. A buffer is read four words at once if `is_vector` is true for
+    /// Adds the buffers of the operands to a shader. A buffer is read four words at a time if `is_vector` is true for
     /// every input in it.
     pub(crate) fn with_vectors(
         shader: &mut ShaderBuilder,

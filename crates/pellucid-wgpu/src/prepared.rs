@@ -8,7 +8,7 @@
 //! host waits for the first one, while the device computes the second one.
 
 use crate::buffer::DeviceMemory;
-use crate::compiler::{CompiledShader, HeaderGroups, operand_group};
+use crate::compiler::{CompiledShader, ParameterBindGroups, operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::GraphicsDevice;
 use crate::families::describe_kernel;
@@ -33,7 +33,7 @@ pub(crate) struct WgpuPlan {
     dispatches: Vec<PlanDispatch>,
     /// The bytes that a launch reads and writes.
     bytes: usize,
-    headers: HeaderGroups,
+    headers: ParameterBindGroups,
     scratch: Vec<DeviceMemory>,
     /// The launch of each check.
     checks: Vec<usize>,

@@ -66,7 +66,7 @@ impl Gpu {
         Ok(stored)
     }
 
-    /// Returns whether `fma` of the adapter rounds once, as a small shader tests.
+    /// Returns true if `fma` of the adapter rounds once, as a small shader tests.
     fn probe_fused_multiply_add(self: &Arc<Gpu>) -> Result<bool> {
         let cases = [(4097, 4097, -8193), (8191, 8193, -67_108_863), (12_345_677, 7_654_321, 1), (3, 5, -15)]
             .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);
@@ -83,7 +83,7 @@ impl Gpu {
         Ok(self.run_probe(shader, parameters, cases.len())? == expected)
     }
 
-    /// Returns whether the adapter has subgroups whose invocations have consecutive indices in the workgroup. WGSL
+    /// Returns true if the adapter has subgroups whose invocations have consecutive indices in the workgroup. WGSL
     /// leaves the indices to the adapter.
     fn probe_subgroups(self: &Arc<Gpu>) -> Result<bool> {
         if !self.graphics.device.features().contains(wgpu::Features::SUBGROUP) {
@@ -105,8 +105,8 @@ impl Gpu {
         Ok(words.iter().all(|&is_expected| is_expected == 1))
     }
 
-    /// Returns whether the adapter converts between `f16` and `f32` by instructions with the bits of the integer
-    /// arithmetic. WGSL leaves subnormal numbers, NaN, overflow and the direction of rounding to the adapter.
+    /// Returns true if the adapter converts between `f16` and `f32` with instructions that are bit-identical to the
+    /// integer arithmetic. WGSL leaves subnormal numbers, NaN, overflow and the direction of rounding to the adapter.
     ///
     /// The shader compares all values of `f16`, and the roundings of 8 values of `f32` for each: itself, its neighbour,
     /// and the midpoints to the next normal and subnormal value of `f16` with their neighbours.

@@ -17,7 +17,7 @@ const STATUS_WORDS: usize = 8;
 /// The size of the status buffer in bytes.
 const STATUS_BYTES: usize = 4 * STATUS_WORDS;
 
-/// The word that is 0 while no check has failed, else the number of the operation that failed.
+/// The word that is 0 while no check has failed, and the number of the failed operation otherwise.
 pub(crate) const OPERATION: usize = 0;
 /// The word with the flat position of the first index out of bounds in the array that is being checked, or
 /// `0xffffffff`.

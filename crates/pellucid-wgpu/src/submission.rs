@@ -1,6 +1,6 @@
 //! [`RecordedDispatches`]: dispatches that are submitted together, in the order of the calls.
 
-use crate::compiler::{CompiledShader, HeaderGroups, ShaderCompiler, operand_group};
+use crate::compiler::{CompiledShader, ParameterBindGroups, ShaderCompiler, operand_group};
 use crate::description::{KernelDescription, kernel_scalar};
 use crate::device::GraphicsDevice;
 use crate::operand::BufferRef;
@@ -19,7 +19,7 @@ pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 /// The dispatches that have not been submitted yet.
 pub(crate) struct RecordedDispatches {
     parameters: wgpu::Buffer,
-    headers: HeaderGroups,
+    headers: ParameterBindGroups,
     /// The contents of the parameter buffer.
     bytes: Vec<u8>,
     /// The buffers of all dispatches.

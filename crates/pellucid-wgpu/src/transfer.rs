@@ -1,4 +1,4 @@
-//! Copies between host and device, and waits. Device copies have offsets and sizes in whole words; the rest is handled
+//! Copies between host and device, and waits. Device copies have offsets and sizes in full words; the rest is handled
 //! here.
 
 use crate::buffer::WgpuBuffer;

@@ -10,7 +10,7 @@
 //! gradient of the expected return with respect to the policy.
 //!
 //! Result, on an AMD EPYC with 2 cores: both policies balance the pole in all of 100 episodes for 500 steps, after 15
-//! CPU seconds (28 s beside other programs).
+//! CPU seconds (28 s on a loaded machine).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::SplitMix64;
@@ -53,7 +53,7 @@ fn mlp(outputs: usize) -> Sequential {
     sequential![Linear::new(4, 64), Tanh, Linear::new(64, 64), Tanh, Linear::new(64, outputs)]
 }
 
-/// Returns the mean return of episodes in which each action is the one of the highest score.
+/// Returns the mean return of episodes in which each action has the highest score.
 fn mean_return(policy: &Sequential, episodes: usize) -> f64 {
     let mut rng = SplitMix64::new(SEED + 1);
     let mut total = 0;
@@ -67,7 +67,7 @@ fn mean_return(policy: &Sequential, episodes: usize) -> f64 {
     total as f64 / episodes as f64
 }
 
-/// Returns the action of the highest score.
+/// Returns the action with the highest score.
 fn best_action(policy: &Sequential, state: &State) -> usize {
     let _off = no_grad();
     policy.forward(&Tensor::from(state)).argmax(-1).item::<i64>() as usize
@@ -127,7 +127,7 @@ struct Transition {
 
 /// Returns a network that estimates the return Q(s, a) of each action.
 ///
-/// It minimises the Huber loss of Q(s, a) − (r + γ·Q′(s′, argmax Q(s′, ·))), with a slowly moving copy Q′ of the
+/// It minimizes the Huber loss of Q(s, a) − (r + γ·Q′(s′, argmax Q(s′, ·))), with a slowly moving copy Q′ of the
 /// network (van Hasselt, Guez & Silver 2016), on random steps of earlier episodes.
 fn deep_q_learning(steps: usize) -> Result<Sequential> {
     const BATCH: usize = 64;
@@ -194,7 +194,7 @@ fn transition_tensors(batch: &[Transition]) -> [Tensor; 4] {
     [states(|step| step.state), Tensor::new(&actions, column), states(|step| step.next), Tensor::new(&failures, column)]
 }
 
-/// The number of episodes that run beside each other.
+/// The number of episodes that run in parallel.
 const CARTS: usize = 16;
 /// The number of steps of each episode between two updates.
 const ROLLOUT: usize = 32;

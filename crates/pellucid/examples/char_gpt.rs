@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Minimises the loss on random windows of `train`, and returns the loss on all windows of `validation`.
+/// Minimizes the loss on random windows of `train`, and returns the loss on all windows of `validation`.
 fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]) -> Result<f64> {
     let &Sizes { batch, steps, lr, .. } = sizes;
     let mut train = random_windows(train.to_vec(), steps / EPOCHS * batch, batch);

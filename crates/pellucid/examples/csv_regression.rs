@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     println!("{table}");
     let [train, test] = table.split([0.8, 0.2], 0)?;
 
-    // The transforms are fitted on the training rows alone. Prices are scaled, too.
+    // The transforms are fitted on the training rows alone. Prices are also scaled.
     let (scaler, cities, prices) = (StandardScaler::new(), OneHotEncoder::new(), StandardScaler::new());
     scaler.fit(&train.tensor(&["area", "floors", "year"])?)?;
     cities.fit(&train, &["city"])?;
@@ -77,5 +77,5 @@ fn write_houses(path: &Path) {
         // Quotes protect the comma in a name.
         writeln!(text, "{area:.1},{floors},{year},\"{city}\",{price:.1}").expect("writing to a string must succeed");
     }
-    fs::write(path, text).expect("the folder of temporary files must be writable");
+    fs::write(path, text).expect("the directory of temporary files must be writable");
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The critic D approximates the Wasserstein distance sup E[D(x)] − E[D(G(z))] over functions of slope at most 1; the
-//! generator G minimises it. The penalty (‖∇D‖₂ − 1)² at points between real and generated ones keeps the slope near 1,
+//! generator G minimizes it. The penalty (‖∇D‖₂ − 1)² at points between real and generated ones keeps the slope near 1,
 //! so the loss of the critic contains a gradient, and its own gradient contains second derivatives.
 //!
 //! Result, on an AMD EPYC with 2 cores: all of 8 modes, and 93.8 % of the samples within four standard deviations of a
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
 /// Returns the centres of the modes, `[8, 2]`.
 fn centres() -> Tensor {
     let angles = Tensor::arange(0i64, MODES, 1).to_dtype(DType::F32) * (2.0 * PI / MODES as f64);
-    ops::stack(&[angles.cos(), angles.sin()], 1).expect("both have one shape") * RADIUS
+    ops::stack(&[angles.cos(), angles.sin()], 1).expect("both have the same shape") * RADIUS
 }
 
 /// Returns `n` points of the distribution, `[n, 2]`.
@@ -63,8 +63,8 @@ fn ring(n: usize) -> Tensor {
     centres().i(Tensor::randint(0, MODES, [n])) + Tensor::randn([n, 2], DType::F32) * DEVIATION
 }
 
-/// Returns how many modes have at least 1 % of the points, and the share of points within four standard deviations of
-/// a mode.
+/// Returns how many modes have at least 1 % of the points, and the fraction of points within four standard deviations
+/// of a mode.
 fn modes_and_quality(points: &Tensor) -> (i64, f64) {
     let distances = (points.unsqueeze(1) - centres()).norm(2.0, -1);
     let is_good = distances.min(1).lt(4.0 * DEVIATION);

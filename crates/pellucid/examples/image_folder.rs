@@ -1,11 +1,11 @@
-//! A classifier of a folder of images, with augmentation on a worker thread.
+//! A classifier of a directory of images, with augmentation on a worker thread.
 //!
 //! ```text
 //! cargo run --release --features image --example image_folder
 //! ```
 //!
-//! The program writes its own images: 600 PNG files of circles, squares and triangles. The folder has a folder for each
-//! class, as usual. It prints the accuracy on images that were not trained on: 1.0, in 8 s on an AMD EPYC.
+//! The program writes its own images: 600 PNG files of circles, squares and triangles. The directory has one
+//! subdirectory per class. It prints the accuracy on images that were not trained on: 1.0, in 8 s on an AMD EPYC.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};
@@ -45,11 +45,11 @@ fn main() -> Result<()> {
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-3, ..Default::default() });
     let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), optimizer).epochs(12).metric(Accuracy::new());
     let history = trainer.fit(&mut batches, Some(&mut validation))?;
-    fs::remove_dir_all(&folder).expect("removing the folder that was written must succeed");
+    fs::remove_dir_all(&folder).expect("removing the directory that was written must succeed");
 
     let accuracy = history.last("validation_accuracy").expect("the metric must be in the history");
     println!("result: accuracy {accuracy:.3} on images that were not trained on");
-    assert!(accuracy > 0.9, "most of the shapes must be recognised");
+    assert!(accuracy > 0.9, "most of the shapes must be recognized");
     Ok(())
 }
 
@@ -72,7 +72,7 @@ fn classifier() -> Sequential {
 /// Writes 200 images of each shape, with random colours, places and sizes.
 fn write_images(folder: &Path) -> Result<()> {
     for (class, name) in SHAPES.iter().enumerate() {
-        fs::create_dir_all(folder.join(name)).expect("the folder of temporary files must be writable");
+        fs::create_dir_all(folder.join(name)).expect("the directory of temporary files must be writable");
         for index in 0..200 {
             let random = Tensor::rand([9], DType::F32).to_vec::<f32>();
             draw(class, &random)?.save_png(folder.join(name).join(format!("{index:03}.png")))?;

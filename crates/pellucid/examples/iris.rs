@@ -5,7 +5,7 @@
 //! ```
 //!
 //! 120 flowers are trained on; of the 30 others, 29 or 30 are classified correctly, in less than a second on an AMD
-//! EPYC. The file of the run contains the scaler of the features beside the weights.
+//! EPYC. The file of the run contains the scaler of the features in addition to the weights.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{StandardScaler, iris};

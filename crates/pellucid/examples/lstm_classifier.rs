@@ -8,8 +8,8 @@
 //! The words have 2 to 40 brackets. A sampler puts words of similar lengths into a batch, which is padded to a multiple
 //! of 8, so that five captured steps serve all lengths. The state of the network at the end of each word is classified.
 //!
-//! Result, on an AMD EPYC with 2 cores: all of 1,984 new words are classified correctly, after 62 CPU seconds (234 s
-//! beside other programs).
+//! Result, on an AMD EPYC with 2 cores: all of 1,984 new words are classified correctly, after 62 CPU seconds (234 s on
+//! a loaded machine).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{BucketBatchSampler, SplitMix64, from_vec, pad_sequences};
@@ -79,7 +79,7 @@ fn random_words(count: usize, rng: &mut SplitMix64) -> Vec<Word> {
     (0..count).map(word).collect()
 }
 
-/// Returns whether a word is well nested. The stack contains the brackets that close the open ones.
+/// Returns true if a word is well nested. The stack contains the brackets that close the open ones.
 fn is_nested(word: &[i64]) -> bool {
     let mut stack = Vec::new();
     let closes_well = word.iter().all(|&symbol| match symbol % 2 {

@@ -5,9 +5,9 @@
 //! cargo run --release --example maml -- --quick
 //! ```
 //!
-//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are known. Meta-learning minimises
+//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are known. Meta-learning minimizes
 //! the loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
-//! network to compare with minimises Σ L(θ).
+//! network to compare with minimizes Σ L(θ).
 //!
 //! Result, on an AMD EPYC with 2 cores: the loss 2.95 of new tasks falls to 0.53 after one step and 0.21 after five;
 //! the loss of the other network falls from 2.96 to 2.36 and 1.84. The run takes 24 s.
@@ -73,7 +73,7 @@ impl Tasks {
     }
 }
 
-/// Minimises a loss of random tasks by Adam. Every step draws new tasks.
+/// Minimizes a loss of random tasks by Adam. Every step draws new tasks.
 fn minimise(
     model: &Sequential,
     steps: usize,

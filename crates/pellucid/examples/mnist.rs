@@ -1,4 +1,4 @@
-//! A first program: a convolutional network learns to recognise handwritten digits.
+//! A first program: a convolutional network learns to recognize handwritten digits.
 //!
 //! ```text
 //! cargo run --release --example mnist -- --epochs 8 --seed 0 --device cpu
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
 
     // The weights of the best epoch.
     let best = io::load(folder.join("best.safetensors"));
-    fs::remove_dir_all(&folder).expect("removing the folder of the run must succeed");
+    fs::remove_dir_all(&folder).expect("removing the directory of the run must succeed");
     model.load_state_dict(&best?)?;
     let mut confusion = ConfusionMatrix::new(10);
     for [images, labels] in test.epoch() {

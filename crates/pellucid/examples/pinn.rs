@@ -7,7 +7,7 @@
 //!
 //! The equation is u_t + u·u_x = ν·u_xx for x in [−1, 1] and t in [0, 1], with ν = 0.01/π. The conditions are u(0, x) =
 //! −sin πx and u(t, ±1) = 0. At t = 1/π a shock of a width of a few ν forms at x = 0. The loss contains derivatives of
-//! the network by its inputs, so its gradient contains derivatives of derivatives. The whole step is captured once.
+//! the network by its inputs, so its gradient contains derivatives of derivatives. The entire step is captured once.
 //!
 //! Result, on an AMD EPYC with 2 cores: a relative L2 error of 4.8·10⁻³, after 129 s (82 CPU seconds).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Minimises the mean square of the residual at random points, which every step draws anew.
+/// Minimizes the mean square of the residual at random points, which every step draws anew.
 fn train(network: &Sequential, steps: usize, points: usize) -> Result<()> {
     let lr = 3e-3;
     let adam = Adam::new(network.parameters(), AdamOptions { lr, ..Default::default() });
@@ -121,8 +121,8 @@ fn solution(t: &Tensor, x: &Tensor) -> Result<Tensor> {
 /// the eigenvalues of its tridiagonal matrix, and wᵢ = 1/Σ p_k(sᵢ)². The sum has positive terms, so that even weights
 /// of 10⁻⁸⁰ have small relative errors: f varies by a factor of 10⁴³.
 fn gauss_hermite(n: i64) -> Result<(Tensor, Tensor)> {
-    let beside = (Tensor::arange(1i64, n, 1).to_dtype(DType::F64) / 2.0).sqrt();
-    let nodes = ops::eigvalsh(&(beside.diag(1) + beside.diag(-1)), false)?;
+    let off_diagonal = (Tensor::arange(1i64, n, 1).to_dtype(DType::F64) / 2.0).sqrt();
+    let nodes = ops::eigvalsh(&(off_diagonal.diag(1) + off_diagonal.diag(-1)), false)?;
     let (mut before, mut p) = (nodes.zeros_like(), nodes.ones_like());
     let mut sum = p.square();
     for k in 0..n - 1 {

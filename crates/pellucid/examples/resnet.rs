@@ -9,7 +9,7 @@
 //! convolution has stride 1 and no pooling follows it, as is usual for images of this size.
 //!
 //! Result, on an AMD EPYC with 2 cores: 96.2 % of new images are classified correctly after 60 steps of 32 images,
-//! which take 112 CPU seconds (160 s beside other programs, 0.38 steps per second).
+//! which take 112 CPU seconds (160 s on a loaded machine, 0.38 steps per second).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::prelude::*;
@@ -80,7 +80,7 @@ fn resnet18(width: usize) -> Sequential {
 }
 
 /// relu(shortcut(x) + residual(x)) with two convolutions in the residual. The shortcut is the identity if the shapes
-/// are equal, else a 1 × 1 convolution.
+/// are equal, otherwise a 1 × 1 convolution.
 #[derive(Clone, Module)]
 struct ResidualBlock {
     residual: Sequential,

@@ -28,7 +28,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     };
     let directory = Path::new(directory);
     let sentences: Vec<Vec<i64>> = if ids {
-        serde_json::from_str(&fs::read_to_string(rest.first().ok_or("--ids needs a file")?)?)?
+        serde_json::from_str(&fs::read_to_string(rest.first().ok_or("--ids must have a file")?)?)?
     } else {
         let tokenizer = WordPiece::new(&fs::read_to_string(directory.join("vocab.txt"))?)?;
         rest.iter().map(|text| tokenizer.ids(text)).collect()

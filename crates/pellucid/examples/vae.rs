@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A latent vector z has the prior p(z) = N(0, 1). The decoder computes the probability p(x|z) of each pixel, the
-//! encoder a normal distribution q(z|x). Both maximise the evidence lower bound (ELBO), E_q[ln p(x|z)] − KL(q(z|x) ‖
+//! encoder a normal distribution q(z|x). Both maximize the evidence lower bound (ELBO), E_q[ln p(x|z)] − KL(q(z|x) ‖
 //! p(z)) ≤ ln p(x).
 //!
-//! Result, on an AMD EPYC with 2 cores: an ELBO of −97.8 nats on 2,000 test digits, after 113 s beside other programs
-//! (46 CPU seconds).
+//! Result, on an AMD EPYC with 2 cores: an ELBO of −97.8 nats on 2,000 test digits, after 113 s on a loaded machine (46
+//! CPU seconds).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::Mnist;
@@ -147,7 +147,7 @@ impl TrainingTask for VaeTask {
     }
 }
 
-/// Prints images `[n, 28, 28]` with values in [0, 1] beside each other. A character is two pixels high.
+/// Prints images `[n, 28, 28]` with values in [0, 1] next to each other. A character is two pixels high.
 fn print_images(images: &Tensor) {
     let shades = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
     let n = images.shape()[0];

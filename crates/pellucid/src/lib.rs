@@ -39,7 +39,7 @@
 //!
 //! | feature | default | contents |
 //! | --- | --- | --- |
-//! | `linalg` | yes | matrix factorisations |
+//! | `linalg` | yes | matrix factorizations |
 //! | `progress` | yes | `train::Progress` |
 //! | `data` | yes | `data::Mnist` |
 //! | `csv` | no | `data::Table::read_csv` |

@@ -149,7 +149,7 @@ fn files_of_other_formats_are_recognised() {
     let zip = [b"PK\x03\x04".as_slice(), &[0; 26], b"archive/data.pkl", &[0; 100]].concat();
     for (bytes, what, way) in [
         (zip.as_slice(), "PyTorch", "save_file"),
-        // Whole models, which PyTorch does not load with `weights_only=True`.
+        // Entire models, which PyTorch does not load with `weights_only=True`.
         (zip.as_slice(), "weights_only=False", "m.state_dict() if hasattr(m, 'state_dict') else m"),
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", "torch.load"),
         (b"\x93NUMPY\x01\0v\0{'descr': '<f4'}", "NumPy", "numpy.load"),
@@ -163,7 +163,7 @@ fn files_of_other_formats_are_recognised() {
         assert!(!why.contains("header"), "{why}");
     }
     // The error for bytes of an unknown format differs from the error for a damaged file.
-    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("nor of another format"));
+    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("and no other known format"));
     assert!(reason(io::load(scratch.file("case", &safetensors("{\"a\"", &[])))).contains("damaged"));
 }
 
@@ -223,7 +223,7 @@ fn links_and_permissions_are_preserved() {
         (names(&scratch.0), names(&inner)),
         (vec!["first".into(), "inner".into()], vec!["second".into(), "weights".into()])
     );
-    // A link to a missing file creates its target; a circular link is an error.
+    // A link to a missing file creates its target; a circular link is rejected.
     symlink("inner/new", scratch.0.join("third")).unwrap();
     io::save(scratch.0.join("third"), &saved(3.0, 3)).unwrap();
     assert_eq!((io::load(inner.join("new")).unwrap().len(), mode(&inner.join("new"))), (1, fresh));
@@ -359,7 +359,7 @@ fn batches_cover_the_data_set() {
     drop(first);
     assert_eq!((position(&broken), second.len()), ((4, 1), 2));
     let refused = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
-    assert!(refused.contains("these are not shuffled; load it into batches with shuffled(seed)"), "{refused}");
+    assert!(refused.contains("not shuffled; load the state into batches with shuffled(seed)"), "{refused}");
     // A loaded position applies to the next epoch, even if an iterator still exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();

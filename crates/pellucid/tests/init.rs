@@ -1,4 +1,4 @@
-//! Orthogonal initialisation, which needs the factorisations.
+//! Orthogonal initialization, which needs the factorizations.
 #![cfg(feature = "linalg")]
 
 use pellucid::nn::init;

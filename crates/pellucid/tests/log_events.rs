@@ -24,7 +24,7 @@ fn files_that_are_written_and_read_are_logged() {
     assert_events(&written, &[&["INFO ", "message wrote a file; ", "op \"save\"; ", &file]]);
     let read = events(|| _ = io::load(&path).unwrap());
     assert_events(&read, &[&["INFO ", "message read a file; ", "op \"load\"; ", &file]]);
-    // An error is returned and is no event.
+    // An error is returned and is not an event.
     let text = folder.file("text.safetensors", b"no tensors");
     assert_events(&events(|| assert!(io::load(&text).is_err())), &[]);
 }

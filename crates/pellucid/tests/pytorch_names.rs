@@ -640,7 +640,7 @@ fn compact(text: &str) -> String {
 #[test]
 fn the_page_has_these_rows() {
     let page = include_str!("../../../docs/pytorch.md");
-    // A `|` inside of a cell is escaped. The code of a cell may be followed by a remark.
+    // A `|` inside a cell is escaped. The code of a cell may be followed by a remark.
     let code = |cell: &str| cell.split('`').nth(1).unwrap_or_default().replace("\\|", "|");
     let table: Vec<(String, String)> = page
         .lines()
@@ -686,10 +686,10 @@ fn search_finds_the_classes() {
     assert!(missing.is_empty(), "no item has these names, nor an alias `#[doc(alias = \"..\")]`: {missing:?}");
 }
 
-/// Returns the text of all source files of a folder, whose path begins at this crate.
+/// Returns the text of all source files of a directory, whose path begins at this crate.
 fn read_sources(folder: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let entries = fs::read_dir(&folder).expect("the folder must be readable").map(|e| e.expect("an entry").path());
+    let entries = fs::read_dir(&folder).expect("the directory must be readable").map(|e| e.expect("an entry").path());
     entries
         .map(|path| match path.is_dir() {
             true => read_sources(path.to_str().expect("the path must be UTF-8")),

@@ -1,4 +1,4 @@
-//! Factorisations of small, well-conditioned matrices.
+//! Factorizations of small, well-conditioned matrices.
 
 use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::{Any, Unit};

@@ -51,7 +51,7 @@ pub enum OperationFamily {
     Windows,
     /// Losses.
     Losses,
-    /// Matrix factorisations.
+    /// Matrix factorizations.
     Linalg,
 }
 

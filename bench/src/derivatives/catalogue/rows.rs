@@ -13,7 +13,7 @@ fn axes(x: &Tensor, random: &mut super::SplitMix64) -> Axes {
     if random.coin() { axes.keepdims() } else { axes }
 }
 
-/// Weight and bias of one shape, from two tensors.
+/// Weight and bias of the same shape, from two tensors.
 fn affine(x: &[Tensor], shape: &[usize]) -> Result<(Tensor, Tensor)> {
     Ok((fit(&x[1], shape)?, fit(&x[2], shape)?))
 }

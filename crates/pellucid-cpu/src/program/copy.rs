@@ -36,8 +36,8 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Copies between two arrays of one dtype. The second array is row-major, and its last axis is axis `axis` of the first
-/// array. `arrays[to]` is written, and the other array is read.
+/// Copies between two arrays of the same dtype. The second array is row-major, and its last axis is axis `axis` of the
+/// first array. `arrays[to]` is written, and the other array is read.
 pub(crate) fn copy_axis_last(arrays: [&Operand<'_>; 2], axis: usize, to: usize) {
     let [strided, dense] = arrays;
     let (shape, size) = (strided.layout.shape(), strided.dtype.size() as isize);

@@ -3,7 +3,7 @@
 //! Within a segment, an input is contiguous (read in place), uniform, or strided (gathered into the tile first). The
 //! caller consumes the results: `map` stores them, `reduce` accumulates them.
 
-use crate::program::execute::{Extent, execute};
+use crate::program::execute::{TileExtent, execute};
 use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::gather;
 use crate::program::prepared::{PreparedInput, PreparedProgram};
@@ -155,7 +155,7 @@ impl<'a> Evaluator<'a> {
         // SAFETY: by this function's contract, every slot has the address of its cell or of its buffer of `len`
         // elements, all disjoint (*Frame*), or of the input's element (*Operands*). The tile has one row, no streaming
         // and no reductions.
-        unsafe { execute(&self.schedule.instrs[head], &frame.addresses, &Extent::single_row(len)) };
+        unsafe { execute(&self.schedule.instrs[head], &frame.addresses, &TileExtent::single_row(len)) };
     }
 
     /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile_len`].
@@ -196,7 +196,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             let instrs = &self.schedule.instrs[self.schedule.phases[0].tiles.clone()];
-            execute(instrs, &frame.addresses, &Extent { stream: self.stream, ..Extent::single_row(n) });
+            execute(instrs, &frame.addresses, &TileExtent { stream: self.stream, ..TileExtent::single_row(n) });
         }
     }
 }

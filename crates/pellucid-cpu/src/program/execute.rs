@@ -7,9 +7,9 @@ use crate::program::loops::{FusedOperands, LANES, ROWS};
 use crate::program::slot::{Granularity, ValueSlot};
 use std::mem::MaybeUninit;
 
-/// The extent of a tile: several whole rows, or a segment of one row.
+/// The extent of a tile: several entire rows, or a segment of one row.
 #[derive(Clone, Copy)]
-pub(crate) struct Extent<'a> {
+pub(crate) struct TileExtent<'a> {
     /// The number of rows.
     pub(crate) rows: usize,
     /// The number of elements of each row that are in the tile.
@@ -18,18 +18,18 @@ pub(crate) struct Extent<'a> {
     pub(crate) first: usize,
     /// Scratch for `rows · len` values of any type, if there are several rows.
     pub(crate) scratch: *mut u8,
-    /// Results for which [`KernelSchedule::streams`](crate::program::kernel_schedule::KernelSchedule::streams) is true
-    /// are written with non-temporal stores.
+    /// Results for which [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed)
+    /// is true are written with non-temporal stores.
     pub(crate) stream: bool,
     /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
-    /// Chains can do so only if the tile consists of whole rows that are no longer than a chunk.
+    /// Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
     pub(crate) folds: &'a [RowReduction],
 }
 
-impl Extent<'_> {
+impl TileExtent<'_> {
     /// Returns the extent of the first `n` elements of one row.
     pub(crate) fn single_row(n: usize) -> Self {
-        Extent { rows: 1, len: n, first: 0, scratch: std::ptr::null_mut(), stream: false, folds: &[] }
+        TileExtent { rows: 1, len: n, first: 0, scratch: std::ptr::null_mut(), stream: false, folds: &[] }
     }
 }
 
@@ -38,7 +38,7 @@ impl ScheduledInstr {
     ///
     /// # Safety
     /// - *Operands*: every operand of the loop is valid for reads of `n` values if it has the granularity of the
-    ///   result, else of one value.
+    ///   result, otherwise of one value.
     /// - *Result*: `into` is valid for writes of `n` values, aligned to 8 bytes for row indices.
     /// - *Aliasing*: `into` overlaps an operand only if both addresses and both element sizes are equal.
     #[inline]
@@ -74,7 +74,7 @@ impl ScheduledInstr {
 impl FusedOp {
     /// Returns true if the fused loop is faster than its instructions one by one.
     #[inline]
-    fn is_profitable(&self, tile: &Extent<'_>) -> bool {
+    fn is_profitable(&self, tile: &TileExtent<'_>) -> bool {
         self.count > 1 || tile.stream || self.reduction.is_some() && !tile.folds.is_empty()
     }
 }
@@ -89,10 +89,10 @@ impl FusedOp {
 ///   addresses and both element sizes are equal.
 /// - *Scratch*: if `tile.rows > 1`, `tile.scratch` is aligned to 8 bytes, valid for `tile.rows · tile.len` values of
 ///   eight bytes, and disjoint from all slots.
-/// - *Streaming*: if `tile.stream`, results with `KernelSchedule::streams` are aligned to their element size.
+/// - *Streaming*: if `tile.stream`, results with `KernelSchedule::is_streamed` are aligned to their element size.
 /// - *Reductions*: `tile.folds` is empty or has all reductions of the schedule, whose result slots are then valid for
 ///   writes of `tile.rows` values.
-pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
+pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &TileExtent<'_>) {
     debug_assert!(
         instrs.iter().all(|i| i.operands().iter().chain([&i.into]).all(|&s| (s as usize) < addresses.len())),
         "every slot must have an address"
@@ -160,10 +160,10 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
 /// # Safety
 /// - *Source*: `from` is aligned to `size` and valid for reads of `tile.rows` values of `size` bytes.
 /// - *Target*: `to` is aligned to `size`, valid for writes of `tile.rows · tile.len` values, and disjoint from `from`.
-unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'_>) {
+unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &TileExtent<'_>) {
     /// # Safety
     /// *Source* and *Target* for values of type `T`.
-    unsafe fn broadcast_as<T: Copy>(to: *mut T, from: *const T, tile: &Extent<'_>) {
+    unsafe fn broadcast_as<T: Copy>(to: *mut T, from: *const T, tile: &TileExtent<'_>) {
         for row in 0..tile.rows {
             // SAFETY: row < tile.rows and i < tile.len, so the clauses *Source* and *Target* of this function cover the
             // read and the writes.
@@ -193,7 +193,7 @@ unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'
 /// - *Chain*: `chain` is one fused loop: all its instructions, in order.
 /// - *Slots*, *Aliasing*, *Streaming*, *Reductions*: the clauses of these names of [`execute`] hold.
 #[inline]
-unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
+unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &TileExtent<'_>) {
     let mut links = [const { MaybeUninit::<FusedOperands>::uninit() }; MAX_FUSED];
     // SAFETY: a loop has at least one instruction, all are fused (*Chain* of this function's contract), and there are
     // fewer than `MAX_FUSED`, so there is one more link for the product of a reduction. Every slot has an address
@@ -259,7 +259,7 @@ unsafe fn run_chain_by_rows(
     links: &mut [FusedOperands],
     reduction: Option<FusedReduction>,
     addresses: &[*mut u8],
-    tile: &Extent<'_>,
+    tile: &TileExtent<'_>,
 ) {
     // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are the
     // links of the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the

@@ -3,7 +3,7 @@
 //! The elements, in row-major order, are cut into chunks of [`CHUNK`]. The lanes of [`crate::program::loops`] reduce
 //! each chunk. A fixed tree combines the results of the chunks: neighbours in pairs, pairs in fours, and so on; an
 //! unpaired last result moves up unchanged. Every path (contiguous, strided, column by column, any number of threads)
-//! keeps this order, so all paths return the same bits.
+//! keeps this order, so the results of all paths are bit-identical.
 
 use crate::program::loops::{self, BinaryLoop, FoldLoops, LANES, OperandForm};
 use pellucid_ir::Compute;
@@ -11,7 +11,7 @@ use pellucid_ir::formula::{Binary, RowOp};
 use pellucid_simd::Isa;
 use std::mem::MaybeUninit;
 
-/// The number of elements of a chunk: enough to amortise its final combination, and few enough for several threads to
+/// The number of elements of a chunk: enough to amortize its final combination, and few enough for several threads to
 /// share one row.
 pub(crate) const CHUNK: usize = 4096;
 
@@ -111,7 +111,7 @@ impl FoldKernel {
     pub(crate) unsafe fn fill_identity(&self, into: *mut u8, n: usize) {
         let words = (n * self.size).div_ceil(8);
         debug_assert!(into.cast::<u64>().is_aligned(), "the destination {into:?} must be aligned to 8 bytes");
-        // SAFETY: the slice is the `n` values rounded up to whole words, for which the caller guarantees alignment and
+        // SAFETY: the slice is the `n` values rounded up to full words, for which the caller guarantees alignment and
         // validity (this function's contract).
         unsafe { std::slice::from_raw_parts_mut(into.cast::<u64>(), words).fill(self.identity()) }
     }
@@ -141,7 +141,7 @@ impl FoldKernel {
     /// - *Products*: `from` has factors only if the operation is a sum.
     #[inline]
     pub(crate) unsafe fn reduce(&self, into: *mut u8, from: FoldValues, n: usize) {
-        // SAFETY: the lanes are local and hold sixteen values of up to eight bytes; they are initialised by the call of
+        // SAFETY: the lanes are local and hold sixteen values of up to eight bytes; they are initialized by the call of
         // `accumulate` with `first`. *Values*, *Result* and *Products* are this function's contract.
         unsafe {
             if n <= CHUNK {
@@ -163,13 +163,13 @@ impl FoldKernel {
     /// - *Values*: `rest` is valid for reads of `n` values, and of `n` second factors if it has factors.
     /// - *Result*: `into` is valid for the write of one value.
     /// - *Products*: `rest` has factors only if the operation is a sum.
-    /// - *Lanes*: `lanes` is valid for reads and writes of sixteen values, initialised if `done > 0`.
+    /// - *Lanes*: `lanes` is valid for reads and writes of sixteen values, initialized if `done > 0`.
     /// - *Chunk*: `done + n` is at most [`CHUNK`].
     #[inline]
     pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, rest: FoldValues, done: usize, n: usize) {
-        // SAFETY: by this function's contract, the lanes are initialised before `finish` reads them: by the caller if
-        // `done > 0` (*Lanes*), else by `accumulate` with `first`. *Values*, *Products* and *Result* cover the other
-        // arguments.
+        // SAFETY: by this function's contract, the lanes are initialized before `finish` reads them: by the caller if
+        // `done > 0` (*Lanes*), otherwise by `accumulate` with `first`. *Values*, *Products* and *Result* cover the
+        // other arguments.
         unsafe {
             if n > 0 || done == 0 {
                 self.accumulate(lanes, rest, n, done == 0);
@@ -180,7 +180,7 @@ impl FoldKernel {
 
     /// Reduces each of `rows` contiguous rows of `len` values.
     ///
-    /// Short rows are transposed and reduced side by side, which returns the same bits.
+    /// Short rows are transposed and reduced side by side, with a bit-identical result.
     ///
     /// # Safety
     /// - *Values*: `from` is valid for reads of `rows · len` values, and of `rows · len` second factors if it has
@@ -216,7 +216,7 @@ impl FoldKernel {
             let count = ROWS_TOGETHER.min(rows - first);
             // SAFETY: by this function's contract, rows `first..first + count` are within *Values*, and their results
             // within *Results*. The scratch is valid for `count · len` values (*Scratch*). The lane buffers hold
-            // sixteen values for each of `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initialises
+            // sixteen values for each of `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initializes
             // the lanes.
             unsafe {
                 let from = from.add(first * len * self.size);
@@ -232,12 +232,12 @@ impl FoldKernel {
         }
     }
 
-    /// Combines the lanes of each of `cols` columns by the fixed tree, strips of columns at once.
+    /// Combines the lanes of each of `cols` columns by the fixed tree, one strip of columns at a time.
     ///
     /// Lane l is combined with lane l + 8, then l + 4, l + 2 and l + 1.
     ///
     /// # Safety
-    /// - *Lanes*: `lanes` is valid for reads and writes of 16 initialised rows of `cols` values.
+    /// - *Lanes*: `lanes` is valid for reads and writes of 16 initialized rows of `cols` values.
     /// - *Half*: `half` is valid for reads and writes of 8 rows of `cols` values and disjoint from `lanes`.
     /// - *Result*: `into` is valid for writes of `cols` values and disjoint from both.
     pub(crate) unsafe fn combine_lanes(&self, into: *mut u8, lanes: *mut u8, half: *mut u8, cols: usize) {
@@ -251,7 +251,7 @@ impl FoldKernel {
             {
                 // All rows of a single strip are contiguous.
                 let (calls, len) = if n == cols { (1, step * n) } else { (step, n) };
-                // SAFETY: by this function's contract, `from` holds `2 · step` initialised rows (*Lanes*, or written by
+                // SAFETY: by this function's contract, `from` holds `2 · step` initialized rows (*Lanes*, or written by
                 // the previous round), and `to` is valid for `step` rows (*Lanes*, *Half*, *Result*), of which row l
                 // begins at `l` times the row length; the two buffers are disjoint.
                 unsafe {
@@ -265,7 +265,7 @@ impl FoldKernel {
     /// Combines `chunks` rows of `n` partial results by the fixed tree; the first row becomes the result.
     ///
     /// # Safety
-    /// `results` is valid for reads and writes of `chunks · n` initialised values.
+    /// `results` is valid for reads and writes of `chunks · n` initialized values.
     pub(crate) unsafe fn combine_chunks(&self, results: *mut u8, chunks: usize, n: usize) {
         let mut step = 1;
         while step < chunks {
@@ -329,7 +329,7 @@ impl RunningFold {
         while n > 0 {
             let count = n.min(CHUNK - self.filled);
             // SAFETY: by this function's contract, `count <= n`, so the values are within *Values*, and `skip` moves to
-            // their end at most. The lanes hold sixteen values of up to eight bytes, which earlier calls initialised
+            // their end at most. The lanes hold sixteen values of up to eight bytes, which earlier calls initialized
             // for the same `fold` (*Same*).
             unsafe {
                 fold.accumulate(self.lanes.as_mut_ptr().cast(), from, count, self.filled == 0);

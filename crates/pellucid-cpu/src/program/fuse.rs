@@ -20,7 +20,7 @@ use std::ops::Range;
 /// row.
 pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram, rows: RowLength) {
     let reads = count_reads(schedule, program);
-    schedule.streams = vec![false; schedule.granularity.len()];
+    schedule.is_streamed = vec![false; schedule.granularity.len()];
     for phase in 0..schedule.phases.len() {
         for is_tile in [false, true] {
             let Phase { head, tiles, .. } = &schedule.phases[phase];
@@ -64,8 +64,8 @@ fn longest_chain(
     ops
 }
 
-/// Marks the instructions from `start` on as a fused loop, if that is faster than one by one. `can_sum` states whether
-/// the loop may accumulate a sum of its phase.
+/// Marks the instructions starting at `start` as a fused loop, if that is faster than one by one. `can_sum` states
+/// whether the loop may accumulate a sum of its phase.
 fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[FusedOp], can_sum: bool) {
     let last = ops.len().checked_sub(1).map(|k| schedule.instrs[start + k].into);
     let reduction = last.filter(|_| can_sum).and_then(|last| fused_reduction(schedule, phase, start, last));
@@ -76,7 +76,7 @@ fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[
         let by_row = ops.iter().any(|op| op.by_row);
         for (k, op) in ops.iter().enumerate() {
             let into = schedule.instrs[start + k].into;
-            schedule.streams[into as usize] = op.can_stream;
+            schedule.is_streamed[into as usize] = op.can_stream;
             let count = (ops.len() - k) as u8;
             schedule.instrs[start + k].fused = Some(FusedOp { count, by_row, reduction, ..*op });
         }

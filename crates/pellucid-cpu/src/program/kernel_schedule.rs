@@ -134,7 +134,8 @@ pub(crate) struct RowReduction {
     pub(crate) from: ValueSlot,
     /// The slot of the second factors, if products are summed.
     pub(crate) times: Option<ValueSlot>,
-    /// True if a fused chain can compute the reduction: see [`Extent::folds`](crate::program::execute::Extent::folds).
+    /// True if a fused chain can compute the reduction: see
+    /// [`TileExtent::folds`](crate::program::execute::TileExtent::folds).
     pub(crate) chained: bool,
 }
 
@@ -184,11 +185,11 @@ pub(crate) struct KernelSchedule {
     pub(crate) buffer_offset: Vec<usize>,
     /// The size of all buffers together, in bytes per element of the tile.
     pub(crate) buffer_width: usize,
-    /// For every slot: true if a later phase reads the value. Its buffer must then hold a whole row.
-    pub(crate) crosses: Vec<bool>,
+    /// For every slot: true if a later phase reads the value. Its buffer must then hold an entire row.
+    pub(crate) is_live_across_phases: Vec<bool>,
     /// For every slot: true if the slot is an output that ends a fused chain and that no instruction reads. The chain
     /// can write such an output with non-temporal stores.
-    pub(crate) streams: Vec<bool>,
+    pub(crate) is_streamed: Vec<bool>,
     /// True if a per-element result needs a buffer, because it is not a direct output and no chain keeps it in
     /// registers.
     pub(crate) has_inner: bool,

@@ -1,6 +1,6 @@
 //! Scheduling: the instructions of a lowered program, in execution order, for operands of given granularities.
 //!
-//! Every value has a [`Granularity`]: one value for the whole run (or segment), one for each row, or one for each
+//! Every value has a [`Granularity`]: one value for the entire run (or segment), one for each row, or one for each
 //! element. An instruction runs at the finest granularity among its operands, so uniform subexpressions are computed
 //! once. If an instruction combines a tile with a single value, the schedule selects the form of its loop that
 //! broadcasts the value.
@@ -62,32 +62,32 @@ struct SlotTable {
 /// out, because the instructions of a phase cost little without one.
 fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<ValueSlot>> {
     #[derive(Clone, Copy, PartialEq)]
-    enum Need {
+    enum Usage {
         Never,
         Unless(ValueSlot),
         Always,
     }
     let first_step = program.first_step();
-    let mut needs = vec![Need::Never; granularity.len()];
+    let mut usages = vec![Usage::Never; granularity.len()];
     for output in &program.outputs {
-        needs[output.slot as usize] = Need::Always;
+        usages[output.slot as usize] = Usage::Always;
     }
     for (s, step) in program.steps.iter().enumerate().rev() {
-        let own = needs[first_step + s];
+        let own = usages[first_step + s];
         for (k, &arg) in step.args.iter().enumerate() {
             let mask = step.args[0];
             let guarded = step.selects && k == 2 && granularity[mask as usize] == Granularity::PerRow;
-            let need = if guarded && own == Need::Always { Need::Unless(mask) } else { own };
-            let known = &mut needs[arg as usize];
-            *known = match (*known, need) {
-                (Need::Never, other) | (other, Need::Never) => other,
+            let usage = if guarded && own == Usage::Always { Usage::Unless(mask) } else { own };
+            let known = &mut usages[arg as usize];
+            *known = match (*known, usage) {
+                (Usage::Never, other) | (other, Usage::Never) => other,
                 (a, b) if a == b => a,
-                _ => Need::Always,
+                _ => Usage::Always,
             };
         }
     }
-    let guard = |slot: usize| match needs[slot] {
-        Need::Unless(mask) if slot >= first_step => Some(mask),
+    let guard = |slot: usize| match usages[slot] {
+        Usage::Unless(mask) if slot >= first_step => Some(mask),
         _ => None,
     };
     let reduces = |s: &usize| matches!(program.steps[*s].kernel, KernelFn::Reduce(..));
@@ -212,8 +212,8 @@ impl KernelSchedule {
             phase,
             buffer_offset: Vec::new(),
             buffer_width: 0,
-            crosses: Vec::new(),
-            streams: Vec::new(),
+            is_live_across_phases: Vec::new(),
+            is_streamed: Vec::new(),
             has_inner: false,
         };
         (schedule, phases.into_iter().map(|(_, guard)| guard).collect())
@@ -317,7 +317,7 @@ impl KernelSchedule {
     }
 
     /// Returns the instruction of step `s`. The error is the operand that must be broadcast first, because the loop
-    /// lacks the form for the operands as they are.
+    /// lacks the form for these operands.
     fn resolve_with(
         &self,
         program: &PreparedProgram,
@@ -420,11 +420,11 @@ impl KernelSchedule {
             last_use[output.slot as usize] = usize::MAX;
         }
         // A broadcast value is the same for all elements of a row, so its buffer has the size of one tile.
-        let crosses =
+        let is_live_across_phases =
             |s: usize| s < own && self.granularity[s] == Granularity::PerElement && last_phase[s] > self.phase[s];
-        self.crosses = (0..slots).map(crosses).collect();
+        self.is_live_across_phases = (0..slots).map(is_live_across_phases).collect();
         self.buffer_offset = vec![0; slots];
-        // Inputs and broadcast values are live for the whole run.
+        // Inputs and broadcast values are live for the entire run.
         let is_tile = |s: &usize| self.granularity[*s] == Granularity::PerElement;
         for s in (0..program.inputs.len()).chain(own..slots).filter(is_tile) {
             self.buffer_offset[s] = self.buffer_width;
@@ -438,7 +438,7 @@ impl KernelSchedule {
                 if instr.granularity != Granularity::PerElement || into >= own {
                     continue;
                 }
-                let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.crosses[into]);
+                let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.is_live_across_phases[into]);
                 self.buffer_offset[into] = match reused {
                     Some(k) => free.swap_remove(k).1,
                     None => {
@@ -467,7 +467,8 @@ impl KernelSchedule {
         let steps = program.first_step()..program.sizes.len();
         for a in dead.map(|&a| a as usize) {
             let buffer = (sizes[a], self.buffer_offset[a]);
-            let reusable = steps.contains(&a) && self.granularity[a] == Granularity::PerElement && !self.crosses[a];
+            let reusable =
+                steps.contains(&a) && self.granularity[a] == Granularity::PerElement && !self.is_live_across_phases[a];
             if reusable && !free.contains(&buffer) {
                 free.push(buffer);
             }

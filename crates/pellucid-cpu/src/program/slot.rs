@@ -6,7 +6,7 @@ pub(crate) type ValueSlot = u16;
 /// How many values a slot has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Granularity {
-    /// One value for the whole run or segment.
+    /// One value for the entire run or segment.
     Uniform,
     /// One value for each row.
     PerRow,

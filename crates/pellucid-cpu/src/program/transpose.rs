@@ -1,7 +1,7 @@
 //! Transposition of matrices with contiguous rows, block by block.
 //!
 //! Rows at a distance that is a power of two map to the same few cache sets. Each block is therefore first copied row
-//! by row, whole cache lines at a time, into a small contiguous buffer, and transposed when it is stored.
+//! by row, full cache lines at a time, into a small contiguous buffer, and transposed when it is stored.
 
 use std::mem::MaybeUninit;
 
@@ -67,7 +67,7 @@ unsafe fn transpose_as<T: Copy>(
             // SAFETY: by this function's contract, the reads are elements `i..i + height` of source rows `j..j + width`
             // (*Source*). The buffer is valid for `side` × `side` elements and is not part of either matrix. The writes
             // are elements `j..j + width` of target rows `i..i + height` (*Target*), and `width` rows of the block are
-            // initialised.
+            // initialized.
             unsafe {
                 for c in 0..width {
                     let row = from.offset((j + c) as isize * from_row).cast::<T>().add(i);

@@ -1,7 +1,7 @@
 //! Files of PNG and JPEG. Files are untrusted: sizes in headers are compared with limits before memory is allocated.
 
 use super::Image;
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{Error, Result};
 use std::fs::File;
 use std::io::{BufWriter, Cursor, Read, Write};
@@ -14,10 +14,10 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 /// The limits of [`Image::decode_with`] and [`Image::read_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeOptions {
-    /// The largest number of pixels of an image. A small file can contain a large image. Default: 2²⁷, about 134
+    /// The maximum number of pixels of an image. A small file can contain a large image. Default: 2²⁷, about 134
     /// million.
     pub max_pixels: usize,
-    /// The largest number of bytes of a file. Default: 2²⁹.
+    /// The maximum number of bytes of a file. Default: 2²⁹.
     pub max_bytes: usize,
 }
 
@@ -27,12 +27,12 @@ impl Default for DecodeOptions {
     }
 }
 
-/// An image, or the reason why bytes are none.
-type Decoded = std::result::Result<Image, DecodeFailure>;
+/// A decoded image, or the reason why the bytes could not be decoded.
+type DecodeResult = std::result::Result<Image, DecodeFailure>;
 
 /// The failure of a decoder.
 enum DecodeFailure {
-    /// The bytes are not an image, or one beyond the limits.
+    /// The bytes are not a valid image, or the image exceeds the limits.
     Invalid(String),
     /// There is no memory for the image.
     Memory(Error),
@@ -68,25 +68,25 @@ impl DecodeOptions {
     /// Returns memory for an image, if the limits permit its size.
     fn allocate(self, width: usize, height: usize, channels: usize) -> std::result::Result<Vec<u8>, DecodeFailure> {
         let pixels = self.check_size(width, height)?;
-        let mut bytes = reserved(pixels * channels).map_err(DecodeFailure::Memory)?;
+        let mut bytes = vec_with_capacity(pixels * channels).map_err(DecodeFailure::Memory)?;
         bytes.resize(pixels * channels, 0);
         Ok(bytes)
     }
 }
 
 impl Image {
-    /// Reads a file of PNG or JPEG. Samples of 16 bits are reduced to 8, palettes are expanded. The orientation in EXIF
-    /// data is ignored, as by Pillow.
+    /// Reads a PNG or JPEG file. Samples of 16 bits are reduced to 8, palettes are expanded. The orientation in EXIF
+    /// data is ignored, as in Pillow.
     ///
     /// # Errors
-    /// [`Error::File`] if the file cannot be read, is damaged or cut off, has another format, or is larger than the
+    /// [`Error::File`] if the file cannot be read, is damaged or truncated, has another format, or is larger than the
     /// default [`DecodeOptions`] permit; [`Error::OutOfMemory`].
     #[doc(alias = "imread")]
     pub fn read(path: impl AsRef<Path>) -> Result<Image> {
         Image::read_with(path, DecodeOptions::default())
     }
 
-    /// Reads a file of PNG or JPEG, with limits.
+    /// Reads a PNG or JPEG file, with limits.
     ///
     /// # Errors
     /// The errors of [`read`](Image::read).
@@ -99,7 +99,7 @@ impl Image {
         decode(&bytes, options).map_err(|failure| failure.into_error(|reason| Error::file(op, path, reason)))
     }
 
-    /// Decodes the bytes of a file of PNG or JPEG.
+    /// Decodes the bytes of a PNG or JPEG file.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] in the cases of [`read`](Image::read); [`Error::OutOfMemory`].
@@ -107,7 +107,7 @@ impl Image {
         Image::decode_with(bytes, DecodeOptions::default())
     }
 
-    /// Decodes the bytes of a file of PNG or JPEG, with limits.
+    /// Decodes the bytes of a PNG or JPEG file, with limits.
     ///
     /// # Errors
     /// The errors of [`decode`](Image::decode).
@@ -140,7 +140,7 @@ impl Image {
     }
 
     fn write_png(&self, mut target: impl Write) -> std::result::Result<(), png::EncodingError> {
-        // A length beyond `u32` is refused by the encoder, as is the largest `u32`.
+        // A length beyond `u32` is rejected by the encoder, as is the largest `u32`.
         let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let mut encoder = png::Encoder::new(&mut target, len(self.width()), len(self.height()));
         encoder.set_depth(png::BitDepth::Eight);
@@ -157,7 +157,7 @@ impl Image {
 }
 
 /// Decodes an image of the format that the first bytes indicate.
-fn decode(bytes: &[u8], options: DecodeOptions) -> Decoded {
+fn decode(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     if bytes.len() > options.max_bytes {
         let reason = format!("the file has more bytes than the limit `max_bytes`, {}", options.max_bytes);
         return Err(DecodeFailure::Invalid(reason));
@@ -175,7 +175,7 @@ fn decode(bytes: &[u8], options: DecodeOptions) -> Decoded {
     }
 }
 
-fn decode_png(bytes: &[u8], options: DecodeOptions) -> Decoded {
+fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     let invalid = |error: png::DecodingError| format!("the PNG image is damaged: {error}");
     // The limit is for metadata; the pixels have one of their own.
     let limits = png::Limits { bytes: options.max_bytes };
@@ -202,9 +202,9 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> Decoded {
     Ok(Image { pixels, height, width, channels })
 }
 
-fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> Decoded {
+fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     let invalid = |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is damaged: {error}");
-    // Otherwise, the pixels after the end of a file that is cut off would be grey.
+    // Otherwise, the pixels after the end of a truncated file would be gray.
     let settings = DecoderOptions::default().set_strict_mode(true);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), settings);
     decoder.decode_headers().map_err(invalid)?;
@@ -217,7 +217,8 @@ fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> Decoded {
     decoder.set_options(settings.jpeg_set_out_colorspace(color));
     decoder.decode_into(&mut pixels).map_err(invalid)?;
     if !has_end_of_image(bytes) {
-        return Err(DecodeFailure::Invalid("the JPEG image is cut off: it has no marker of its end".to_string()));
+        let reason = "the JPEG image is truncated: the end-of-image marker is missing";
+        return Err(DecodeFailure::Invalid(reason.to_string()));
     }
     Ok(Image { pixels, height, width, channels })
 }

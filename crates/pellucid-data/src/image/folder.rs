@@ -1,4 +1,4 @@
-//! [`ImageFolder`]: a folder of images for each class.
+//! [`ImageFolder`]: a directory of images for each class.
 
 use super::Image;
 use crate::dataset::{Dataset, check_index};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 const OP: &str = "image_folder";
 
-/// The images of a folder with a folder for each class, whose name is the class: `root/cat/1.png`, `root/dog/2.jpg`.
-/// A sample is an RGB image and the number of its class, in the sorted order of the names.
+/// The images of a directory with one subdirectory per class, whose name is the class: `root/cat/1.png`,
+/// `root/dog/2.jpg`. A sample is an RGB image and the number of its class, in the sorted order of the names.
 ///
 /// Folders of a class are searched too. Files whose names do not end with `.png`, `.jpg` or `.jpeg`, and hidden ones,
 /// are ignored.
@@ -34,19 +34,19 @@ pub struct ImageFolder {
     classes: Vec<String>,
     /// The path and the class of each image.
     samples: Vec<(PathBuf, i64)>,
-    is_grey: bool,
+    is_grayscale: bool,
 }
 
 impl ImageFolder {
-    /// Lists the images of a folder. They are read when they are needed.
+    /// Lists the images of a directory. They are read when they are needed.
     ///
     /// # Errors
-    /// [`Error::File`] if the folder cannot be read or has no folder, or a folder in it has no image.
+    /// [`Error::File`] if the directory cannot be read or has no subdirectories, or a subdirectory contains no image.
     pub fn new(root: impl AsRef<Path>) -> Result<ImageFolder> {
         let root = root.as_ref();
         let folders: Vec<PathBuf> = entries(root)?.into_iter().filter(|path| path.is_dir()).collect();
         if folders.is_empty() {
-            let reason = "the folder has no folders; it must have one for each class, with images in it";
+            let reason = "the directory contains no subdirectories; create one per class";
             return Err(Error::file(OP, root, reason));
         }
         let (mut classes, mut samples) = (Vec::new(), Vec::new());
@@ -55,12 +55,13 @@ impl ImageFolder {
             let class = classes.len() as i64;
             list_images(&folder, &mut |path| samples.push((path, class)))?;
             if samples.len() == before {
-                let reason = "the folder of a class has no image (.png, .jpg or .jpeg); remove it, or add images";
+                let reason = "the directory of a class contains no image (.png, .jpg or .jpeg); remove it, or add \
+                              images";
                 return Err(Error::file(OP, &folder, reason));
             }
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
-        Ok(ImageFolder { classes, samples, is_grey: false })
+        Ok(ImageFolder { classes, samples, is_grayscale: false })
     }
 
     /// Numbers the classes by this list, such as the [`classes`](ImageFolder::classes) of the training images. Without
@@ -85,10 +86,10 @@ impl ImageFolder {
         Ok(ImageFolder { classes, samples, ..self })
     }
 
-    /// Converts all images to grey in place of RGB.
+    /// Converts all images to grayscale instead of RGB.
     #[must_use]
-    pub fn grey(self) -> Self {
-        ImageFolder { is_grey: true, ..self }
+    pub fn grayscale(self) -> Self {
+        ImageFolder { is_grayscale: true, ..self }
     }
 
     /// Returns the names of the classes in sorted order.
@@ -114,16 +115,16 @@ impl Dataset for ImageFolder {
         check_index(index, self.samples.len())?;
         let (path, class) = &self.samples[index];
         let image = Image::read(path)?;
-        let image = match (self.is_grey, image.channels()) {
+        let image = match (self.is_grayscale, image.channels()) {
             (true, 1) | (false, 3) => image,
-            (true, _) => image.to_grey(),
+            (true, _) => image.to_grayscale(),
             (false, _) => image.to_rgb(),
         };
         Ok((image, *class))
     }
 }
 
-/// Returns the paths in a folder in sorted order, without hidden ones.
+/// Returns the paths in a directory in sorted order, without hidden ones.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error| Error::unreadable_file(OP, folder, &error);
     let mut paths = Vec::new();
@@ -137,13 +138,13 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Passes the paths of all images in a folder and in its folders.
+/// Calls `add` with the paths of all images in a directory and its subdirectories.
 fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf)) -> Result<()> {
     for path in entries(folder)? {
         let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
         let is_image =
             extension.is_some_and(|extension| extension == "png" || extension == "jpg" || extension == "jpeg");
-        // A link to a folder is not followed, because links can form a cycle.
+        // A link to a directory is not followed, because links can form a cycle.
         match path.is_dir() {
             true if path.is_symlink() => {}
             true => list_images(&path, add)?,

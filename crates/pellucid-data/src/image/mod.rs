@@ -6,14 +6,14 @@ mod folder;
 pub use codec::DecodeOptions;
 pub use folder::ImageFolder;
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::fmt;
 
 const OP: &str = "image";
 
-/// An image of 8 bits for each channel: grey (1 channel), RGB (3) or RGBA (4).
+/// An image of 8 bits for each channel: grayscale (1 channel), RGB (3) or RGBA (4).
 ///
 /// ```
 /// use pellucid::data::Image;
@@ -130,8 +130,8 @@ impl Image {
         &self.pixels[start..start + self.channels]
     }
 
-    /// Returns a grey image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
-    pub fn to_grey(&self) -> Image {
+    /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
+    pub fn to_grayscale(&self) -> Image {
         let grey = |pixel: &[u8]| {
             let [r, g, b] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
             ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
@@ -143,7 +143,7 @@ impl Image {
         Image { pixels, channels: 1, ..*self }
     }
 
-    /// Returns an RGB image: grey is repeated, and the alpha channel is dropped.
+    /// Returns an RGB image: a grayscale channel is repeated, and the alpha channel is dropped.
     pub fn to_rgb(&self) -> Image {
         let pixels = match self.channels {
             1 => self.pixels.iter().flat_map(|grey| [*grey; 3]).collect(),
@@ -172,13 +172,13 @@ impl Image {
                 values.extend(pixels.iter().map(|pixel| table[usize::from(pixel[channel])]));
             }
         }
-        let mut values = reserved(self.pixels.len())?;
+        let mut values = vec_with_capacity(self.pixels.len())?;
         for_channels!(self, planes(self, tables, &mut values));
         Tensor::try_new(values, [self.channels, self.height, self.width])
     }
 
     /// Creates an image from a tensor `[channels, height, width]`: of floats in [0, 1], which are rounded to multiples
-    /// of 1/255, or of `u8`. Floats outside of [0, 1] become 0 or 255.
+    /// of 1/255, or of `u8`. Floats outside [0, 1] become 0 or 255.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has three axes with 1, 3 or 4 channels and at least one pixel;
@@ -200,7 +200,7 @@ impl Image {
             dtype if dtype.is_float() => {
                 let values: Vec<f32> = pixels_last.try_to_vec()?;
                 if values.iter().any(|value| value.is_nan()) {
-                    return Err(Error::invalid(op, "an image has no NaN, but the tensor has one"));
+                    return Err(Error::invalid(op, "the tensor must not contain NaN"));
                 }
                 values.iter().map(|value| (value * 255.0).round() as u8).collect()
             }

@@ -33,14 +33,14 @@ pub(crate) fn compute_batch<B>(
     })
 }
 
-/// Runs `f`. A panic of `subject` becomes an error with its text.
+/// Runs `f`. A panic of `subject` becomes an error with its message.
 pub(crate) fn catch_panic<R>(subject: &str, f: impl FnOnce() -> Result<R>) -> Result<R> {
     catch_unwind(AssertUnwindSafe(f))
         .unwrap_or_else(|panic| Err(Error::invalid(OP, format!("{subject} panicked: {}", panic_message(&*panic)))))
 }
 
-/// Returns the text of a panic.
+/// Returns the message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value without text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic payload")
 }

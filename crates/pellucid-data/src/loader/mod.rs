@@ -69,8 +69,8 @@ impl LoaderOptions {
 /// batches arrive in order.
 ///
 /// Every sample draws its random numbers from a generator of its own, which depends on the seed, the epoch and the
-/// position of the sample in the epoch. The batches are therefore equal in every bit for any number of workers, and
-/// when an epoch is [resumed](DataLoader::load_state_dict).
+/// position of the sample in the epoch. The batches are therefore bit-identical for any number of workers, and when an
+/// epoch is [resumed](DataLoader::load_state_dict).
 ///
 /// ```
 /// use pellucid::data::{DataLoader, LoaderOptions, TensorDataset};
@@ -103,10 +103,10 @@ pub struct DataLoader<B> {
 
 const OP: &str = "data_loader";
 
-/// The largest number of batches that a worker prepares ahead, for which memory is allocated.
+/// The maximum number of batches that a worker prepares ahead, for which memory is allocated.
 const MAX_PREFETCHED: usize = 1 << 16;
 
-/// The largest number of worker threads.
+/// The maximum number of worker threads.
 const MAX_WORKERS: usize = 1024;
 
 impl<B: Send + 'static> DataLoader<B> {
@@ -120,7 +120,7 @@ impl<B: Send + 'static> DataLoader<B> {
         D: Dataset<Item: Collate<Batch = B>> + 'static,
     {
         let len = dataset.len();
-        DataLoader::of_function(len, move |indices: &[usize]| dataset.get_batch(indices), options)
+        DataLoader::from_function(len, move |indices: &[usize]| dataset.get_batch(indices), options)
     }
 
     /// Creates a loader with a function that collates samples into a batch.
@@ -147,10 +147,10 @@ impl<B: Send + 'static> DataLoader<B> {
         C: Fn(Vec<D::Item>) -> Result<B> + Send + Sync + 'static,
     {
         let len = dataset.len();
-        DataLoader::of_function(len, move |indices: &[usize]| collate(dataset.get_many(indices)?), options)
+        DataLoader::from_function(len, move |indices: &[usize]| collate(dataset.get_many(indices)?), options)
     }
 
-    fn of_function(
+    fn from_function(
         samples: usize,
         batch: impl Fn(&[usize]) -> Result<B> + Send + Sync + 'static,
         options: LoaderOptions,
@@ -162,10 +162,10 @@ impl<B: Send + 'static> DataLoader<B> {
         };
         let order = Arc::new(BatchOrder::samples(sampler, &options));
         let pipeline = LoaderPipeline { samples, order, options, batch: Arc::new(batch) };
-        Ok(DataLoader::of_pipeline(pipeline, LoaderProgress::new(Some(options.seed))))
+        Ok(DataLoader::from_pipeline(pipeline, LoaderProgress::new(Some(options.seed))))
     }
 
-    fn of_pipeline(pipeline: LoaderPipeline<B>, progress: LoaderProgress) -> DataLoader<B> {
+    fn from_pipeline(pipeline: LoaderPipeline<B>, progress: LoaderProgress) -> DataLoader<B> {
         DataLoader { pipeline: Arc::new(pipeline), progress, idle: Arc::default() }
     }
 
@@ -173,7 +173,7 @@ impl<B: Send + 'static> DataLoader<B> {
     fn in_order(self, order: BatchOrder) -> DataLoader<B> {
         let LoaderPipeline { samples, options, ref batch, .. } = *self.pipeline;
         let pipeline = LoaderPipeline { samples, order: Arc::new(order), options, batch: batch.clone() };
-        DataLoader::of_pipeline(pipeline, self.progress)
+        DataLoader::from_pipeline(pipeline, self.progress)
     }
 
     /// Reads the samples in the order of a sampler, in place of [`shuffle`](LoaderOptions::shuffle).
@@ -200,7 +200,7 @@ impl<B: Send + 'static> DataLoader<B> {
         let LoaderPipeline { samples, ref order, options, ref batch } = *self.pipeline;
         let on_host = batch.clone();
         let batch: BatchFn<B> = Arc::new(move |indices| on_host(indices)?.to_device(device));
-        DataLoader::of_pipeline(LoaderPipeline { samples, order: order.clone(), options, batch }, self.progress)
+        DataLoader::from_pipeline(LoaderPipeline { samples, order: order.clone(), options, batch }, self.progress)
     }
 }
 

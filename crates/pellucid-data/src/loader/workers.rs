@@ -16,7 +16,7 @@ pub(crate) struct OrderedWorkers<J, R> {
     waiting: VecDeque<usize>,
     /// The thread of the next job.
     next: usize,
-    /// The largest number of jobs of a thread that wait.
+    /// The maximum number of jobs of a thread that wait.
     depth: usize,
     stop: Arc<AtomicBool>,
 }
@@ -61,7 +61,7 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
         Ok(workers)
     }
 
-    /// Returns the largest number of jobs that can wait.
+    /// Returns the maximum number of jobs that can wait.
     pub(crate) fn capacity(&self) -> usize {
         self.threads.len() * self.depth
     }

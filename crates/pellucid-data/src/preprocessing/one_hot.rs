@@ -1,6 +1,6 @@
 //! One-hot codes of categories.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use crate::table::{Categories, Column, Table};
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, lock};
@@ -23,7 +23,7 @@ struct EncodedColumn {
     categories: Vec<String>,
 }
 
-/// Encodes columns of text or integers: a category with the index i of K becomes K numbers, 1 at i and 0 elsewhere.
+/// Encodes columns of strings or integers: a category with the index i of K becomes K numbers, 1 at i and 0 elsewhere.
 ///
 /// ```
 /// use pellucid::data::{Column, OneHotEncoder, Table};
@@ -50,10 +50,10 @@ impl Clone for OneHotEncoder {
     }
 }
 
-/// Returns the categories of a column of text or integers.
+/// Returns the categories of a column of strings or integers.
 fn categories_of(name: &str, column: &Column) -> Result<Categories> {
     if matches!(column, Column::Float(_)) {
-        let help = format!("to_categories({name:?}) makes each different number a category");
+        let help = format!("to_categories({name:?}) makes each distinct number a category");
         return Err(Error::invalid(
             OP,
             format!("the column {name:?} must have text or integers, but has floats; {help}"),
@@ -85,7 +85,7 @@ impl OneHotEncoder {
     }
 
     /// Stores the categories of these columns, and replaces earlier ones. The parts of a split have the categories of
-    /// the whole table.
+    /// the entire table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no column of a name, it has floats, or a value is missing.
@@ -107,7 +107,7 @@ impl OneHotEncoder {
     pub fn transform(&self, table: &Table) -> Result<Tensor> {
         let columns = self.fitted()?;
         let width: usize = columns.iter().map(|column| column.categories.len()).sum();
-        let mut codes = reserved(table.len().saturating_mul(width))?;
+        let mut codes = vec_with_capacity(table.len().saturating_mul(width))?;
         codes.resize(table.len() * width, 0.0f32);
         let mut first = 0;
         for EncodedColumn { name, categories } in &columns {
@@ -119,7 +119,7 @@ impl OneHotEncoder {
                     None if self.unknown == UnknownCategory::Ignore => {}
                     None => {
                         let reason = format!(
-                            "the column {name:?} has {text:?} in row {row}, which the fitted rows do not have; \
+                            "row {row} of column {name:?} has the unknown category {text:?}; \
                              unknown(UnknownCategory::Ignore) encodes it as zeros"
                         );
                         return Err(Error::invalid(OP, reason));
@@ -160,22 +160,22 @@ impl OneHotEncoder {
     }
 }
 
-/// Returns texts as two tensors: their bytes `u8`, and the number of bytes of each `i64`.
-fn texts_to_tensors(texts: &[String]) -> Result<[Tensor; 2]> {
-    let bytes = texts.concat().into_bytes();
-    let lengths: Vec<i64> = texts.iter().map(|text| text.len() as i64).collect();
+/// Returns strings as two tensors: their bytes `u8`, and the number of bytes of each `i64`.
+fn strings_to_tensors(strings: &[String]) -> Result<[Tensor; 2]> {
+    let bytes = strings.concat().into_bytes();
+    let lengths: Vec<i64> = strings.iter().map(|text| text.len() as i64).collect();
     let len = bytes.len();
-    Ok([Tensor::try_new(bytes, [len])?, Tensor::try_new(lengths, [texts.len()])?])
+    Ok([Tensor::try_new(bytes, [len])?, Tensor::try_new(lengths, [strings.len()])?])
 }
 
-/// Returns the texts of [`texts_to_tensors`].
-fn texts_of_tensors(state: &StateDict, name: &str) -> Result<Vec<String>> {
+/// Returns the strings of [`strings_to_tensors`].
+fn strings_from_tensors(state: &StateDict, name: &str) -> Result<Vec<String>> {
     let entry = |part: &str| {
         let key = format!("{name}.{part}");
         let missing = vec![key.clone()];
         state.get(&key).ok_or(Error::StateDict { op: OP, missing, unexpected: vec![], wrong_shapes: vec![] })
     };
-    let damaged = || Error::invalid(OP, format!("the texts of {name} are damaged"));
+    let damaged = || Error::invalid(OP, format!("the strings of {name} are damaged"));
     let (bytes, lengths): (Vec<u8>, Vec<i64>) = (entry("bytes")?.try_to_vec()?, entry("lengths")?.try_to_vec()?);
     let mut rest = bytes.as_slice();
     let text = |length: i64| {
@@ -183,8 +183,8 @@ fn texts_of_tensors(state: &StateDict, name: &str) -> Result<Vec<String>> {
         rest = after;
         String::from_utf8(text.to_vec()).ok()
     };
-    let texts = lengths.into_iter().map(text).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
-    if rest.is_empty() { Ok(texts) } else { Err(damaged()) }
+    let strings = lengths.into_iter().map(text).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
+    if rest.is_empty() { Ok(strings) } else { Err(damaged()) }
 }
 
 /// The names of the columns and categories, as bytes of UTF-8.
@@ -195,8 +195,8 @@ impl Stateful for OneHotEncoder {
         let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
         let lists = columns.iter().enumerate().map(|(i, column)| (format!("categories.{i}"), &column.categories));
         let mut state = Vec::new();
-        for (name, texts) in std::iter::once(("columns".to_string(), &names)).chain(lists) {
-            let [bytes, lengths] = texts_to_tensors(texts)?;
+        for (name, strings) in std::iter::once(("columns".to_string(), &names)).chain(lists) {
+            let [bytes, lengths] = strings_to_tensors(strings)?;
             state.extend([(format!("{name}.bytes"), bytes), (format!("{name}.lengths"), lengths)]);
         }
         Ok(state)
@@ -206,9 +206,9 @@ impl Stateful for OneHotEncoder {
         if state.is_empty() && lock(&self.columns).is_none() {
             return Ok(StateLoad::default());
         }
-        let names = texts_of_tensors(state, "columns")?;
+        let names = strings_from_tensors(state, "columns")?;
         let columns = names.into_iter().enumerate().map(|(i, name)| {
-            Ok(EncodedColumn { name, categories: texts_of_tensors(state, &format!("categories.{i}"))? })
+            Ok(EncodedColumn { name, categories: strings_from_tensors(state, &format!("categories.{i}"))? })
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         if let Some(key) = state.keys().find(|key| {

@@ -1,6 +1,6 @@
 //! Scalers, which map every feature by x·scale + offset, with scikit-learn's statistics.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops};
 use std::sync::Mutex;
@@ -93,7 +93,7 @@ impl<const K: usize> FittedStatistics<K> {
     }
 }
 
-/// Returns the numbers of rows and features of a matrix of floats.
+/// Returns the row and feature counts of a matrix of floats.
 fn matrix_shape(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     let &[rows, features] = x.shape().dims() else {
         return Err(Error::shapes(op, [x.shape()], "the features must be a matrix [samples, features]; reshape it"));
@@ -114,14 +114,14 @@ fn read_matrix(x: &Tensor) -> Result<Vec<f64>> {
 fn features_without_nan(op: &'static str, x: &Tensor) -> Result<Vec<Vec<f64>>> {
     let (rows, features) = matrix_shape(op, x)?;
     if rows == 0 {
-        return Err(Error::invalid(op, "the statistics need at least one sample, got 0"));
+        return Err(Error::invalid(op, "the features must have at least one sample, got 0"));
     }
     let data = read_matrix(x)?;
     if let Some(value) = data.iter().find(|value| value.is_infinite()) {
         return Err(Error::invalid(op, format!("the features must be finite or NaN, got {value}")));
     }
     let feature = |feature: usize| {
-        let mut values = reserved(rows)?;
+        let mut values = vec_with_capacity(rows)?;
         values.extend(data.iter().skip(feature).step_by(features).filter(|value| !value.is_nan()));
         Ok(values)
     };
@@ -288,7 +288,7 @@ impl MinMaxScaler {
         MinMaxScaler { statistics: FittedStatistics::new("min_max_scaler", names), range: (0.0, 1.0) }
     }
 
-    /// Sets the range of the scaled training values. [`fit`](Self::fit) refuses a range that is empty or not finite.
+    /// Sets the range of the scaled training values. [`fit`](Self::fit) rejects a range that is empty or not finite.
     #[must_use]
     pub fn feature_range(self, low: f64, high: f64) -> Self {
         MinMaxScaler { range: (low, high), ..self }
@@ -302,13 +302,13 @@ impl MinMaxScaler {
         }
         let mut statistics = [const { Vec::new() }; 4];
         for values in features_without_nan(op, x)? {
-            let least = values.iter().copied().fold(f64::NAN, f64::min);
-            let largest = values.iter().copied().fold(f64::NAN, f64::max);
-            let range = largest - least;
+            let min_value = values.iter().copied().fold(f64::NAN, f64::min);
+            let max_value = values.iter().copied().fold(f64::NAN, f64::max);
+            let range = max_value - min_value;
             let divisor = if range < 10.0 * f64::EPSILON { 1.0 } else { range };
             let scale = (high - low) / divisor;
-            let offset = low - least * scale;
-            let values = [least, largest, scale, offset];
+            let offset = low - min_value * scale;
+            let values = [min_value, max_value, scale, offset];
             statistics.iter_mut().zip(values).for_each(|(list, value)| list.push(value));
         }
         Ok(statistics)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const OP: &str = "text_lines";
 
-/// The largest number of bytes of a line. A longer one is an error before memory is allocated for it.
+/// The maximum number of bytes of a line. A longer line is rejected before memory is allocated for it.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// The lines of files in UTF-8, file after file, without their ends (`\n` or `\r\n`). A line is in memory only while it
@@ -88,23 +88,23 @@ impl FileLines {
             LinesState::Ended => return Ok(None),
         };
         let number = before + 1;
-        let of_line = |reason: &str| Error::file(OP, &self.path, format!("line {number}: {reason}"));
+        let line_error = |reason: &str| Error::file(OP, &self.path, format!("line {number}: {reason}"));
         let mut line = Vec::new();
         // The limit has room for the end of the line.
         let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
-        if read.map_err(|error| of_line(&format!("the file cannot be read ({error})")))? == 0 {
+        if read.map_err(|error| line_error(&format!("the file cannot be read ({error})")))? == 0 {
             return Ok(None);
         }
         if line.pop_if(|byte| *byte == b'\n').is_some() {
             line.pop_if(|byte| *byte == b'\r');
         }
         if line.len() as u64 > MAX_LINE_BYTES {
-            return Err(of_line(&format!("the line has more than {MAX_LINE_BYTES} bytes; split it")));
+            return Err(line_error(&format!("the line has more than {MAX_LINE_BYTES} bytes; split it")));
         }
         self.state = LinesState::Open(file, number);
         match String::from_utf8(line) {
             Ok(line) => Ok(Some(line)),
-            Err(_) => Err(of_line("the text is not UTF-8; convert the file")),
+            Err(_) => Err(line_error("the text is not UTF-8; convert the file")),
         }
     }
 }

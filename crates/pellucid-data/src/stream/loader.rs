@@ -4,7 +4,7 @@ use super::IterableDataset;
 use crate::collate::{BatchToDevice, Collate};
 use crate::loader::{BatchRange, LoaderOptions, OrderedWorkers, catch_panic, compute_batch};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, positioned_loader};
-use crate::random::{EpochSeed, for_sample, reserved};
+use crate::random::{EpochSeed, for_sample, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Device, Error, Result, lock, unwrap};
 use std::fmt;
@@ -15,7 +15,7 @@ const OP: &str = "stream_loader";
 /// The computation of a batch from records that were read.
 type BatchTask<B> = Box<dyn FnOnce() -> Result<B> + Send>;
 
-/// The batches of an epoch, in order. An item is an error of the source as a whole.
+/// The batches of an epoch, in order. An item is `Err` if the source itself fails.
 type TaskIter<B> = Box<dyn Iterator<Item = Result<BatchTask<B>>> + Send>;
 
 /// Begins the epoch of a seed at a batch.
@@ -39,13 +39,13 @@ type BeginFn<B> = Arc<dyn Fn(EpochSeed, usize) -> Result<TaskIter<B>> + Send + S
 /// ```
 ///
 /// As in a [`DataLoader`](crate::DataLoader), every sample draws its random numbers from a generator of its own, which
-/// depends on the seed, the epoch and the position of its record: the batches are equal in every bit for any number of
+/// depends on the seed, the epoch and the position of its record: the batches are bit-identical for any number of
 /// workers. To [resume](StreamLoader::load_state_dict) inside an epoch, the loader reads the records of the earlier
 /// batches again without computing samples of them.
 ///
-/// The number of batches of an epoch is unknown before its end. An epoch without a batch is an error, which is its only
-/// item. An error or a panic of a sample is the item of its batch, with the position of the record
-/// ([`Error::Sample`]); the epoch continues with the next batch. A panic of the iterator ends the epoch with an error.
+/// The number of batches of an epoch is unknown before its end. An epoch without a batch yields one item, an error. An
+/// error or a panic of a sample is the item of its batch, with the position of the record ([`Error::Sample`]); the
+/// epoch continues with the next batch. A panic of the iterator ends the epoch with an error.
 ///
 /// The threads end with the iterator of the epoch, which waits for the record that is read.
 pub struct StreamLoader<B> {
@@ -181,7 +181,7 @@ impl<B> fmt::Debug for StreamLoader<B> {
 /// [`Error::InvalidArgument`] if the iterator panics; [`Error::OutOfMemory`].
 fn read_records<R>(records: &mut impl Iterator<Item = Result<R>>, n: usize) -> Result<Vec<Result<R>>> {
     catch_panic("the iterator of the records", || {
-        let mut batch = reserved(n.min(1 << 16))?;
+        let mut batch = vec_with_capacity(n.min(1 << 16))?;
         batch.extend(records.take(n));
         Ok(batch)
     })

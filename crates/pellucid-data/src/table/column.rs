@@ -1,6 +1,6 @@
 //! The columns of a table: floats, integers and categories.
 
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 pub enum Column {
     /// Floats. A missing value is NaN.
     Float(Vec<f64>),
-    /// Integers. None is missing: a column of integers with missing values has floats.
+    /// Integers without missing values. A column with missing integers is stored as floats.
     Integer(Vec<i64>),
-    /// Text.
+    /// Categorical strings: codes into a sorted list of distinct strings.
     Category(Categories),
 }
 
@@ -27,64 +27,64 @@ pub enum ColumnType {
     Category,
 }
 
-/// Texts, as the index of each in the sorted list of all different texts.
+/// Strings, each stored as its index in the sorted list of all distinct strings.
 ///
 /// The rows that are selected from a table keep the list, so the parts of a split have the same codes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Categories {
     names: Arc<[String]>,
-    /// The index of each text in `names`; -1 if it is missing.
+    /// The index of each string in `names`; -1 if it is missing.
     codes: Vec<i64>,
 }
 
 impl Categories {
-    /// Creates categories from texts, of which `None` is missing.
-    pub fn new<T: AsRef<str>>(texts: &[Option<T>]) -> Categories {
-        let texts = || texts.iter().map(|text| text.as_ref().map(AsRef::as_ref));
-        let sorted: BTreeSet<&str> = texts().flatten().collect();
+    /// Creates categories from strings; `None` is a missing value.
+    pub fn new<T: AsRef<str>>(strings: &[Option<T>]) -> Categories {
+        let strings = || strings.iter().map(|text| text.as_ref().map(AsRef::as_ref));
+        let sorted: BTreeSet<&str> = strings().flatten().collect();
         let names: Arc<[String]> = sorted.into_iter().map(String::from).collect();
         let code = |text: &str| names.binary_search_by(|name| name.as_str().cmp(text)).map_or(-1, |code| code as i64);
-        let codes = texts().map(|text| text.map_or(-1, code)).collect();
+        let codes = strings().map(|text| text.map_or(-1, code)).collect();
         Categories { names, codes }
     }
 
-    /// Creates categories from integers, whose texts are in the order of the numbers.
-    fn of_integers(values: &[i64]) -> Categories {
+    /// Creates categories from integers, whose strings are in the order of the integers.
+    fn from_integers(values: &[i64]) -> Categories {
         let sorted: Vec<i64> = values.iter().copied().collect::<BTreeSet<i64>>().into_iter().collect();
         let code = |value: &i64| sorted.binary_search(value).map_or(-1, |code| code as i64);
         Categories { names: sorted.iter().map(i64::to_string).collect(), codes: values.iter().map(code).collect() }
     }
 
-    /// Returns the different texts.
+    /// Returns the distinct strings.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Returns the index of each text in [`names`](Categories::names), -1 if it is missing.
+    /// Returns the index of each string in [`names`](Categories::names), -1 if it is missing.
     pub fn codes(&self) -> &[i64] {
         &self.codes
     }
 
-    /// Returns the text of a row, `None` if it is missing or the row does not exist.
+    /// Returns the string of a row, `None` if it is missing or the row does not exist.
     pub fn text(&self, row: usize) -> Option<&str> {
         let code = usize::try_from(*self.codes.get(row)?).ok()?;
         self.names.get(code).map(String::as_str)
     }
 
-    /// Returns the code of a text, which is added to the names if no row has it.
+    /// Returns the code of a string, which is added to the names if no row has it.
     fn with_name(&self, text: &str) -> (Categories, i64) {
         if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
             return (self.clone(), code as i64);
         }
-        let mut texts: Vec<Option<&str>> = (0..self.codes.len()).map(|row| self.text(row)).collect();
-        texts.push(Some(text));
-        let mut categories = Categories::new(&texts);
+        let mut strings: Vec<Option<&str>> = (0..self.codes.len()).map(|row| self.text(row)).collect();
+        strings.push(Some(text));
+        let mut categories = Categories::new(&strings);
         let code = categories.codes.pop().unwrap_or(-1);
         (categories, code)
     }
 
-    /// Returns these categories with `text` in place of missing texts.
-    pub(super) fn filled(&self, text: &str) -> Categories {
+    /// Returns these categories with `text` in place of missing strings.
+    pub(super) fn with_missing_as(&self, text: &str) -> Categories {
         let (mut categories, code) = self.with_name(text);
         categories.codes.iter_mut().filter(|code| **code < 0).for_each(|missing| *missing = code);
         categories
@@ -124,7 +124,7 @@ impl Column {
         }
     }
 
-    /// Returns the value of a row as text: an empty text if it is missing.
+    /// Returns the value of a row as a string, which is empty if the value is missing.
     pub fn text(&self, row: usize) -> String {
         let text = match self {
             _ if self.is_missing(row) => None,
@@ -138,7 +138,7 @@ impl Column {
     /// Returns the values of these rows, which exist.
     pub(super) fn take_rows(&self, rows: &[usize]) -> Result<Column> {
         fn taken<T: Copy>(values: &[T], rows: &[usize]) -> Result<Vec<T>> {
-            let mut result = reserved(rows.len())?;
+            let mut result = vec_with_capacity(rows.len())?;
             result.extend(rows.iter().map(|&row| values[row]));
             Ok(result)
         }
@@ -151,28 +151,28 @@ impl Column {
         })
     }
 
-    /// Returns the values as categories: floats by their texts, integers in the order of the numbers.
+    /// Returns the values as categories: floats by their strings, integers in numeric order.
     pub(crate) fn to_categories(&self) -> Categories {
         match self {
             Column::Float(values) => {
                 let text = |row: usize| (!values[row].is_nan()).then(|| self.text(row));
                 Categories::new(&(0..values.len()).map(text).collect::<Vec<_>>())
             }
-            Column::Integer(values) => Categories::of_integers(values),
+            Column::Integer(values) => Categories::from_integers(values),
             Column::Category(categories) => categories.clone(),
         }
     }
 }
 
+/// Strings that become a column: numbers if all are, otherwise categories.
 #[cfg(any(feature = "csv", feature = "json"))]
-/// Texts that become a column: numbers if all are, else categories.
 pub(super) struct TextColumn<'a> {
-    /// The texts, of which `None` is missing.
-    pub(super) texts: Vec<Option<&'a str>>,
+    /// The strings; `None` is a missing value.
+    pub(super) strings: Vec<Option<&'a str>>,
 }
 
+/// The row and the string of a value that does not have the type of its column.
 #[cfg(any(feature = "csv", feature = "json"))]
-/// The row and the text of a value that does not have the type of its column.
 pub(super) struct WrongValue<'a> {
     pub(super) row: usize,
     pub(super) text: &'a str,
@@ -188,8 +188,8 @@ impl<'a> TextColumn<'a> {
         let found = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
         match found {
             // A column without any value has no type; floats can represent it.
-            Some(column) if !self.texts.iter().flatten().any(|text| is_large_integer(text)) => column,
-            _ => Column::Category(Categories::new(&self.texts)),
+            Some(column) if !self.strings.iter().flatten().any(|text| is_large_integer(text)) => column,
+            _ => Column::Category(Categories::new(&self.strings)),
         }
     }
 
@@ -197,9 +197,9 @@ impl<'a> TextColumn<'a> {
     /// has floats.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {
-            ColumnType::Category => Ok(Column::Category(Categories::new(&self.texts))),
+            ColumnType::Category => Ok(Column::Category(Categories::new(&self.strings))),
             ColumnType::Float => self.floats(|text| text.parse().ok(), "a number").map(Column::Float),
-            ColumnType::Integer if self.texts.iter().all(Option::is_some) => {
+            ColumnType::Integer if self.strings.iter().all(Option::is_some) => {
                 self.numbers(|text| text.parse().ok(), 0, "an integer").map(Column::Integer)
             }
             ColumnType::Integer => {
@@ -227,12 +227,12 @@ impl<'a> TextColumn<'a> {
             None => Ok(missing),
             Some(text) => parse(text).ok_or(WrongValue { row, text, needed }),
         };
-        self.texts.iter().enumerate().map(number).collect()
+        self.strings.iter().enumerate().map(number).collect()
     }
 }
 
+/// Returns true for the string of an integer that is not an `i64`.
 #[cfg(any(feature = "csv", feature = "json"))]
-/// Returns true for the text of an integer that is not an `i64`.
 fn is_large_integer(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() && text.parse::<i64>().is_err()
@@ -251,14 +251,14 @@ impl From<Vec<i64>> for Column {
 }
 
 impl From<Vec<String>> for Column {
-    fn from(texts: Vec<String>) -> Column {
-        Column::Category(Categories::new(&texts.into_iter().map(Some).collect::<Vec<_>>()))
+    fn from(strings: Vec<String>) -> Column {
+        Column::Category(Categories::new(&strings.into_iter().map(Some).collect::<Vec<_>>()))
     }
 }
 
 impl From<Vec<&str>> for Column {
-    fn from(texts: Vec<&str>) -> Column {
-        Column::Category(Categories::new(&texts.into_iter().map(Some).collect::<Vec<_>>()))
+    fn from(strings: Vec<&str>) -> Column {
+        Column::Category(Categories::new(&strings.into_iter().map(Some).collect::<Vec<_>>()))
     }
 }
 
@@ -280,7 +280,7 @@ pub(super) fn floats_of(op: &'static str, name: &str, column: &Column) -> Result
     }
 }
 
-/// Returns an error for text in place of numbers, with the first text that is not a number.
+/// Returns an error for strings in place of numbers, with the first string that is not a number.
 pub(super) fn text_error(op: &'static str, name: &str, categories: &Categories) -> Error {
     let is_text = |row: &usize| categories.text(*row).is_some_and(|text| text.parse::<f64>().is_err());
     let example = match (0..categories.codes.len()).find(is_text) {

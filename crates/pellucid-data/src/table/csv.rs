@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The largest number of bytes of a file: a larger one, such as a device, would fill the memory.
+/// The maximum number of bytes of a file: a larger one, such as a device, would fill the memory.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// The largest number of columns. A file with more has another delimiter or is no table.
+/// The maximum number of columns. A file with more has another delimiter or is not a table.
 const MAX_COLUMNS: usize = 1 << 16;
 
 /// The options of [`Table::read_csv`].
@@ -47,14 +47,15 @@ pub struct CsvOptions<'a> {
     pub delimiter: char,
     /// The character with which lines of comments begin, of ASCII. Default: none.
     pub comment: Option<char>,
-    /// The texts of missing values. Default: the empty text, `NA`, `N/A`, `NaN`, `null`, and their variants of pandas.
+    /// The strings that mark missing values. Default: the empty string, `NA`, `N/A`, `NaN`, `null`, and their variants
+    /// of pandas.
     #[doc(alias = "na_values")]
     pub missing: &'a [&'a str],
     /// Whether values may be missing: a missing number becomes NaN, and a column of integers then has floats. Default:
     /// true.
     pub allow_missing: bool,
-    /// The types of columns. Other columns have integers if all values are, else floats if all are numbers, else text.
-    /// Default: none.
+    /// The types of columns. Other columns have integers if all values are, otherwise floats if all are numbers,
+    /// otherwise strings. Default: none.
     #[doc(alias = "dtype")]
     pub types: &'a [(&'a str, ColumnType)],
 }
@@ -95,7 +96,7 @@ impl Table {
         let file = File::open(path).map_err(|error| Error::unreadable_file(op, path, &error))?;
         let is_folder = file.metadata().map(|data| data.is_dir());
         if is_folder.map_err(|error| Error::unreadable_file(op, path, &error))? {
-            return Err(Error::file(op, path, "the path is a folder: add the name of a file"));
+            return Err(Error::file(op, path, "the path is a directory: add the name of a file"));
         }
         let mut bytes = Vec::new();
         // One byte beyond the limit reveals a larger file.
@@ -282,10 +283,10 @@ fn column(lines: &CsvLines<'_>, index: usize, options: CsvOptions<'_>) -> std::r
         ));
     }
     let text = |record| if present(record) { record.get(index) } else { None };
-    let texts = TextColumn { texts: lines.records.iter().map(text).collect() };
+    let strings = TextColumn { strings: lines.records.iter().map(text).collect() };
     match options.types.iter().find(|(other, _)| other == name) {
-        None => Ok(texts.infer()),
-        Some((_, column_type)) => texts.typed(*column_type).map_err(|WrongValue { row, text, needed }| {
+        None => Ok(strings.infer()),
+        Some((_, column_type)) => strings.typed(*column_type).map_err(|WrongValue { row, text, needed }| {
             format!("line {}, column {name:?}: {text:?} is not {needed}", lines.line(row))
         }),
     }

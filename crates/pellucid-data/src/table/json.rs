@@ -1,7 +1,7 @@
 //! Files with a value of JSON on each line.
 
 use super::{Categories, Column, Table};
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use pellucid_tensor::{Error, Result};
 use serde_json::Value;
 use std::fs::File;
@@ -13,7 +13,7 @@ pub use serde_json::Value as JsonValue;
 
 const OP: &str = "read_json_lines";
 
-/// The largest number of bytes of a line. The values of a line are in memory at once.
+/// The maximum number of bytes of a line. All values of a line are in memory together.
 const MAX_LINE: u64 = 256 << 20;
 
 /// Reads the values of a file with one on each line. Empty lines are skipped.
@@ -65,12 +65,12 @@ fn text_of(error: &serde_json::Error) -> String {
 
 impl Table {
     /// Reads a file with an object of JSON on each line. A name of the objects is a column: of integers if all its
-    /// values are, else of floats if all are numbers, else of text, as are booleans. `null` and a name that an object
-    /// does not have are missing values.
+    /// values are, otherwise of floats if all are numbers, otherwise of strings, as are booleans. `null` and a name
+    /// that an object does not have are missing values.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read, or with the line that is not an object, or in which a value is an
-    /// array, an object, or text in a column of numbers.
+    /// array, an object, or a string in a column of numbers.
     pub fn read_json_lines(path: impl AsRef<Path>) -> Result<Table> {
         let path = path.as_ref();
         let rows = numbered_values(path)?;
@@ -92,17 +92,24 @@ impl Table {
             }
         }
         let column = |name: &String| {
-            let mut cells = reserved(rows.len())?;
+            let mut cells = vec_with_capacity(rows.len())?;
             for (line, row) in &rows {
                 let value = row.get(name).unwrap_or(&Value::Null);
                 if value.is_array() || value.is_object() {
-                    let reason = format!(", column {name:?}: a value of a table must be a number, a text or a boolean");
+                    let reason =
+                        format!(", column {name:?}: a value of a table must be a number, a string or a boolean");
                     return Err(refuse(*line, reason));
                 }
                 cells.push((*line, value));
             }
             let column = column_of(&cells).map_err(|line| {
-                refuse(line, format!(", column {name:?}: the column has numbers and text; it must have one of them"))
+                refuse(
+                    line,
+                    format!(
+                        ", column {name:?}: the column mixes numbers and strings; all its values must \
+                                      have the same type"
+                    ),
+                )
             })?;
             Ok((name.clone(), column))
         };
@@ -110,7 +117,7 @@ impl Table {
     }
 }
 
-/// Returns a column of values, or the line of a number in a column of text or of a text in a column of numbers.
+/// Returns a column of values, or the line of a number in a column of strings or of a string in a column of numbers.
 fn column_of(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
     let values = || cells.iter().map(|(_, value)| *value);
     if let Some(integers) = values().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
@@ -126,6 +133,6 @@ fn column_of(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
         Value::Bool(value) => Ok(Some(value.to_string())),
         _ => Err(*line),
     };
-    let texts = cells.iter().map(text).collect::<std::result::Result<Vec<_>, _>>()?;
-    Ok(Column::Category(Categories::new(&texts)))
+    let strings = cells.iter().map(text).collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(Column::Category(Categories::new(&strings)))
 }

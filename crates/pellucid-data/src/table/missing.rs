@@ -14,7 +14,7 @@ pub enum FillValue {
     Mode,
     /// A number.
     Number(f64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
@@ -53,49 +53,49 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if there is no column of a name, all values
-    /// of a column are missing, or the value does not fit the column: a text and the mean of texts do not exist for
-    /// numbers and for text.
+    /// of a column are missing, or the value cannot fill the column: strings cannot fill a column of numbers, and
+    /// numbers and the mean cannot fill a column of strings.
     #[doc(alias = "fillna")]
     #[doc(alias = "SimpleImputer")]
     pub fn fill_missing(&self, names: &[impl AsRef<str>], value: FillValue) -> Result<Table> {
         names.iter().try_fold(self.clone(), |table, name| {
             let name = name.as_ref();
-            let filled = filled(name, table.column(name)?, &value)?;
+            let filled = fill_missing_in(name, table.column(name)?, &value)?;
             table.with_column(name, filled)
         })
     }
 }
 
 /// Returns a column with `value` in place of missing values.
-fn filled(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
-    let misfit = |kind: &str| invalid(format!("the column {name:?} has {kind}, which {value:?} does not fit"));
-    let all_missing = || invalid(format!("all values of the column {name:?} are missing, so {value:?} does not exist"));
+fn fill_missing_in(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
+    let mismatch = |kind: &str| invalid(format!("{value:?} cannot fill the column {name:?}, which contains {kind}"));
+    let all_missing = || invalid(format!("all values of column {name:?} are missing, so its {value:?} is undefined"));
     match column {
-        Column::Integer(_) if matches!(value, FillValue::Text(_)) => Err(misfit("numbers")),
+        Column::Integer(_) if matches!(value, FillValue::Text(_)) => Err(mismatch("numbers")),
         Column::Integer(_) => Ok(column.clone()),
         Column::Float(values) => {
-            let mut present: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
-            present.sort_by(f64::total_cmp);
-            let n = present.len();
+            let mut existing: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+            existing.sort_by(f64::total_cmp);
+            let n = existing.len();
             let fill = match value {
-                FillValue::Text(_) => return Err(misfit("numbers")),
+                FillValue::Text(_) => return Err(mismatch("numbers")),
                 FillValue::Number(number) => *number,
                 _ if n == 0 => return Err(all_missing()),
-                FillValue::Mean => present.iter().sum::<f64>() / n as f64,
-                FillValue::Median => (present[(n - 1) / 2] + present[n / 2]) / 2.0,
-                FillValue::Mode => most_frequent(&present).ok_or_else(all_missing)?,
+                FillValue::Mean => existing.iter().sum::<f64>() / n as f64,
+                FillValue::Median => (existing[(n - 1) / 2] + existing[n / 2]) / 2.0,
+                FillValue::Mode => most_frequent(&existing).ok_or_else(all_missing)?,
             };
             Ok(Column::Float(values.iter().map(|value| if value.is_nan() { fill } else { *value }).collect()))
         }
         Column::Category(categories) => match value {
-            FillValue::Text(text) => Ok(categories.filled(text).into()),
+            FillValue::Text(text) => Ok(categories.with_missing_as(text).into()),
             FillValue::Mode => {
                 let mut codes: Vec<i64> = categories.codes().iter().copied().filter(|code| *code >= 0).collect();
                 codes.sort_unstable();
                 let code = most_frequent(&codes).ok_or_else(all_missing)?;
-                Ok(categories.filled(&categories.names()[code as usize]).into())
+                Ok(categories.with_missing_as(&categories.names()[code as usize]).into())
             }
-            _ => Err(misfit("text")),
+            _ => Err(mismatch("strings")),
         },
     }
 }

@@ -1,4 +1,4 @@
-//! [`Table`]: named columns of numbers and text.
+//! [`Table`]: named columns of numbers and strings.
 
 mod column;
 #[cfg(feature = "csv")]
@@ -15,14 +15,14 @@ pub use json::{JsonValue, read_json_lines};
 pub use missing::FillValue;
 
 use crate::dataset::{SplitLength, split_indices};
-use crate::random::reserved;
+use crate::random::vec_with_capacity;
 use column::{floats_of, text_error};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 use std::fmt;
 
 const OP: &str = "table";
 
-/// Named columns of floats, integers and text, with the same number of rows.
+/// Named columns of floats, integers and strings, with the same number of rows.
 ///
 /// ```
 /// use pellucid::data::{Column, Table};
@@ -55,7 +55,7 @@ pub struct Table {
 pub struct TableTensorOptions {
     /// The dtype of the tensor. Default: `f32`.
     pub dtype: DType,
-    /// Whether missing values become NaN. They are an error otherwise, because one NaN makes every loss NaN. Default:
+    /// Whether missing values become NaN. They are rejected otherwise, because one NaN makes every loss NaN. Default:
     /// false.
     pub allow_missing: bool,
 }
@@ -126,7 +126,7 @@ impl Table {
         self.rows == 0
     }
 
-    /// Returns the numbers of rows and columns.
+    /// Returns the row and column counts.
     pub fn shape(&self) -> (usize, usize) {
         (self.rows, self.columns.len())
     }
@@ -156,13 +156,13 @@ impl Table {
     /// Returns the values of a column of numbers. A missing value is NaN.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, or it has text.
+    /// [`Error::InvalidArgument`] if there is no such column, or it contains strings.
     pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
         floats_of(OP, name, self.column(name)?)
     }
 
-    /// Returns the different texts of a column in sorted order. The code of a text, as in [`labels`](Table::labels), is
-    /// its index.
+    /// Returns the distinct strings of a column in sorted order. The code of a string, as in [`labels`](Table::labels),
+    /// is its index.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such column, or it has numbers.
@@ -171,12 +171,12 @@ impl Table {
         match self.column(name)? {
             Column::Category(categories) => Ok(categories.names()),
             _ => Err(invalid(format!(
-                "the column {name:?} has numbers and therefore no categories; to_categories({name:?}) converts it"
+                "the column {name:?} is numeric and has no categories; to_categories({name:?}) converts it"
             ))),
         }
     }
 
-    /// Returns the table with the values of a column as categories: numbers become texts, in the order of the numbers.
+    /// Returns the table with the values of a column as categories: numbers become strings, in numeric order.
     ///
     /// ```
     /// use pellucid::data::{Column, Table};
@@ -227,11 +227,11 @@ impl Table {
         Ok(Table { columns: self.columns.iter().map(taken).collect::<Result<_>>()?, rows: indices.len() })
     }
 
-    /// Splits the rows at random into tables without common rows, by the rule of
-    /// [`random_split`](crate::random_split). The sizes are fractions that sum up to 1, or numbers of rows.
+    /// Splits the rows at random into tables without common rows, by the rule of [`random_split`](crate::random_split).
+    /// The sizes are fractions that sum to 1, or numbers of rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the sizes do not sum up to all rows; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the sizes do not sum to all rows; [`Error::OutOfMemory`].
     #[doc(alias = "train_test_split")]
     pub fn split<S: SplitLength, const N: usize>(&self, sizes: [S; N], seed: u64) -> Result<[Table; N]> {
         let parts = split_indices(self.rows, &sizes, seed)?;
@@ -251,8 +251,8 @@ impl Table {
     /// Returns columns of numbers as a tensor `[rows, columns]`, with options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, a column has text, a value is missing and not
-    /// allowed, or the dtype cannot represent a value; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if there is no column of a name, a column contains strings, a value is missing and
+    /// not allowed, or the dtype cannot represent a value; [`Error::OutOfMemory`].
     pub fn tensor_with(&self, names: &[impl AsRef<str>], options: TableTensorOptions) -> Result<Tensor> {
         let TableTensorOptions { dtype, allow_missing } = options;
         let columns = names.iter().map(|name| {
@@ -273,7 +273,7 @@ impl Table {
                 .iter()
                 .filter_map(|(_, column)| if let Column::Integer(values) = column { Some(values) } else { None })
                 .collect();
-            return ops::to_dtype(&Tensor::try_new(interleaved(&lists, self.rows)?, shape)?, dtype);
+            return ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype);
         }
         let lists = columns.iter().map(|(name, column)| floats_of(OP, name, column)).collect::<Result<Vec<_>>>()?;
         let lists: Vec<&Vec<f64>> = lists.iter().collect();
@@ -284,7 +284,7 @@ impl Table {
                 }
             }
         }
-        ops::to_dtype(&Tensor::try_new(interleaved(&lists, self.rows)?, shape)?, dtype)
+        ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype)
     }
 
     /// Returns a column as class numbers, an `i64` tensor `[rows]`: the codes of its
@@ -300,8 +300,8 @@ impl Table {
             Column::Integer(values) => values,
             Column::Float(_) => {
                 return Err(invalid(format!(
-                    "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes each \
-                     different number a category"
+                    "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes \
+                     each distinct number a category"
                 )));
             }
         };
@@ -322,8 +322,8 @@ impl Table {
 }
 
 /// Returns the values of columns in row-major order.
-fn interleaved<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
-    let mut values = reserved(rows.saturating_mul(columns.len()))?;
+fn interleave<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
+    let mut values = vec_with_capacity(rows.saturating_mul(columns.len()))?;
     for row in 0..rows {
         values.extend(columns.iter().map(|column| column[row]));
     }

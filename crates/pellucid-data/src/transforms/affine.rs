@@ -2,7 +2,7 @@
 
 use super::ImageTransform;
 use crate::image::Image;
-use crate::random::{reserved, with_rng};
+use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::ops::InterpolationMode;
 use pellucid_tensor::{Error, Result};
 
@@ -27,7 +27,7 @@ impl AffineMatrix {
     }
 }
 
-/// Maps an image by an affine map. The interpolation is `NearestExact` or `Linear`. Outside of the image, all channels
+/// Maps an image by an affine map. The interpolation is `NearestExact` or `Linear`. Outside the image, all channels
 /// have the value `fill`.
 ///
 /// # Errors
@@ -36,7 +36,7 @@ pub fn affine(image: &Image, matrix: AffineMatrix, interpolation: InterpolationM
     let op = "affine";
     let AffineMatrix([a, b, c, d, e, f]) = matrix;
     if let Some(value) = matrix.0.iter().find(|value| !value.is_finite()) {
-        return Err(Error::invalid(op, format!("the numbers of the matrix must be finite, got {value}")));
+        return Err(Error::invalid(op, format!("the elements of the matrix must be finite, got {value}")));
     }
     let is_linear = match interpolation {
         InterpolationMode::NearestExact => false,
@@ -48,7 +48,7 @@ pub fn affine(image: &Image, matrix: AffineMatrix, interpolation: InterpolationM
     };
     let [height, width, channels] = image.shape();
     let [half_height, half_width] = [height, width].map(|len| len as f64 / 2.0 - 0.5);
-    let mut pixels = reserved(image.pixels().len())?;
+    let mut pixels = vec_with_capacity(image.pixels().len())?;
     for row in 0..height {
         let y = row as f64 - half_height;
         for column in 0..width {
@@ -97,7 +97,7 @@ fn append_linear(image: &Image, x: f64, y: f64, fill: u8, pixels: &mut Vec<u8>) 
 }
 
 /// Rotates an image counterclockwise around its centre, by bilinear interpolation. The size is kept, and pixels from
-/// outside of the image have the value `fill`.
+/// outside the image have the value `fill`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the angle is not finite; [`Error::OutOfMemory`].
@@ -119,7 +119,7 @@ impl RandomRotation {
         RandomRotation { degrees, fill: 0 }
     }
 
-    /// Sets the value of pixels from outside of the image. Default: 0.
+    /// Sets the value of pixels from outside the image. Default: 0.
     #[must_use]
     pub fn fill(self, fill: u8) -> Self {
         RandomRotation { fill, ..self }

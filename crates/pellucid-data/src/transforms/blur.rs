@@ -2,7 +2,7 @@
 
 use super::ImageTransform;
 use crate::image::Image;
-use crate::random::{reserved, with_rng};
+use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::{Error, Result};
 
 /// Convolves an image with a Gaussian of `kernel_size` pixels, with mirror images beyond its edges.
@@ -16,7 +16,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     let radius = kernel_size / 2;
     if kernel_size.is_multiple_of(2) || radius >= height.min(width) {
         let reason = format!(
-            "the kernel must have an odd size below {} for an image of {height} × {width}, got {kernel_size}",
+            "kernel_size must be odd and less than {} for an image of {height} × {width}, got {kernel_size}",
             2 * height.min(width)
         );
         return Err(Error::invalid(op, reason));
@@ -30,7 +30,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     let weights: Vec<f32> = weights.iter().map(|weight| (weight / sum) as f32).collect();
 
     // Both axes in succession: rows to floats, columns to bytes.
-    let mut blurred: Vec<f32> = reserved(image.pixels().len())?;
+    let mut blurred: Vec<f32> = vec_with_capacity(image.pixels().len())?;
     for row in image.pixels().chunks_exact(width * channels) {
         for x in 0..width {
             let columns: Vec<usize> = (0..kernel_size).map(|i| mirrored(x + i, radius, width) * channels).collect();
@@ -42,7 +42,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
         }
     }
     let len = width * channels;
-    let mut pixels = reserved(image.pixels().len())?;
+    let mut pixels = vec_with_capacity(image.pixels().len())?;
     let mut sums = vec![0.0f32; len];
     for y in 0..height {
         sums.fill(0.0);
@@ -76,8 +76,8 @@ impl GaussianBlur {
 
     /// Sets the least and the largest standard deviation.
     #[must_use]
-    pub fn sigma(self, least: f64, largest: f64) -> Self {
-        GaussianBlur { sigma: (least, largest), ..self }
+    pub fn sigma(self, min: f64, max: f64) -> Self {
+        GaussianBlur { sigma: (min, max), ..self }
     }
 }
 

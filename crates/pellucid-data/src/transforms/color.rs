@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Result};
 const BLOCK: usize = 32;
 
 /// Returns the value of f32 as a byte: limited to [0, 255] and truncated, as in torchvision.
-fn truncated(value: f32) -> u8 {
+fn truncate_to_byte(value: f32) -> u8 {
     value as u8
 }
 
@@ -23,7 +23,7 @@ fn check_factor(op: &'static str, factor: f64) -> Result<f32> {
 
 /// Replaces the bytes x of colours by `f(x)`.
 fn map_colors(image: &mut Image, f: impl Fn(f32) -> f32) {
-    let table = byte_table(|byte| truncated(f(byte.into())));
+    let table = byte_table(|byte| truncate_to_byte(f(byte.into())));
     if image.channels() == 4 {
         let identity = byte_table(|byte| byte);
         return map_bytes(image, &[table, table, table, identity]);
@@ -49,7 +49,7 @@ fn map_blocks(image: &mut Image, f: impl Fn(&mut [[f32; BLOCK]; 3])) {
         f(&mut planes);
         for (i, pixel) in pixels.chunks_exact_mut(channels).enumerate() {
             for channel in 0..3 {
-                pixel[channel] = truncated(planes[channel][i]);
+                pixel[channel] = truncate_to_byte(planes[channel][i]);
             }
         }
     }
@@ -65,7 +65,7 @@ pub fn adjust_brightness(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Interpolates between the mean of the grey image (factor 0) and the image (1), or beyond it, in place.
+/// Interpolates between the mean of the grayscale image (factor 0) and the image (1), or beyond it, in place.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -76,7 +76,7 @@ pub fn adjust_contrast(mut image: Image, factor: f64) -> Result<Image> {
         1 => image.pixels().iter().map(|&grey| u64::from(grey)).sum(),
         _ => {
             let luma = |pixel: &[u8]| luma(pixel[0].into(), pixel[1].into(), pixel[2].into());
-            image.pixels().chunks_exact(channels).map(|pixel| u64::from(truncated(luma(pixel)))).sum()
+            image.pixels().chunks_exact(channels).map(|pixel| u64::from(truncate_to_byte(luma(pixel)))).sum()
         }
     };
     let mean = sum as f64 / (image.height() * image.width()) as f64;
@@ -85,8 +85,8 @@ pub fn adjust_contrast(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Interpolates between the grey image (factor 0) and the image (1), or beyond it, in place. A grey image is not
-/// changed.
+/// Interpolates between the grayscale image (factor 0) and the image (1), or beyond it, in place. A grayscale image is
+/// not changed.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -106,7 +106,7 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Rotates the hue by a part of a full circle, in place. A grey image is not changed.
+/// Rotates the hue by a part of a full circle, in place. A grayscale image is not changed.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless the factor is in [-0.5, 0.5].
@@ -158,23 +158,23 @@ fn shift_hue([r, g, b]: [f32; 3], shift: f32) -> [f32; 3] {
     [channel(5.0), channel(3.0), channel(1.0)]
 }
 
-/// Returns the grey image, with 1 or 3 equal channels.
+/// Returns the grayscale image, with 1 or 3 equal channels.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for other numbers of channels.
 pub fn grayscale(image: &Image, channels: usize) -> Result<Image> {
     if !matches!(channels, 1 | 3) {
-        let reason = format!("a grey image must have 1 or 3 channels, got {channels}");
+        let reason = format!("a grayscale image must have 1 or 3 channels, got {channels}");
         return Err(Error::invalid("grayscale", reason));
     }
     let [height, width, from] = image.shape();
-    let luma = |pixel: &[u8]| truncated(luma(pixel[0].into(), pixel[1].into(), pixel[2].into()));
+    let luma = |pixel: &[u8]| truncate_to_byte(luma(pixel[0].into(), pixel[1].into(), pixel[2].into()));
     let grey = image.pixels().chunks_exact(from).map(|pixel| if from == 1 { pixel[0] } else { luma(pixel) });
     let pixels = grey.flat_map(|grey| std::iter::repeat_n(grey, channels)).collect();
     Image::try_new(pixels, [height, width, channels])
 }
 
-/// Converts an image to grey.
+/// Converts an image to grayscale.
 #[derive(Clone, Copy, Debug)]
 pub struct Grayscale {
     channels: usize,
@@ -264,7 +264,7 @@ impl ImageTransform for ColorJitter {
     }
 }
 
-/// Returns the numbers of bytes with each value in a channel.
+/// Returns the count of bytes with each value in a channel.
 pub(super) fn histogram(image: &Image, channel: usize) -> [usize; 256] {
     let mut counts = [0; 256];
     debug_assert!(channel < color_channels(image));

@@ -2,7 +2,7 @@
 
 use super::ImageTransform;
 use crate::image::Image;
-use crate::random::{reserved, with_rng};
+use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::{Error, Result, Scalar, ops::PaddingMode};
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ fn source_index(position: isize, len: usize, mode: PaddingMode) -> Option<usize>
 }
 
 /// Returns the window of `size` (height, width) whose upper left corner is in this row and column. They may be outside
-/// of the image, which `mode` continues.
+/// the image, which `mode` continues.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the window has no pixel, or the constant is not a byte; [`Error::OutOfMemory`].
@@ -48,7 +48,7 @@ pub fn crop(image: &Image, [top, left]: [isize; 2], size: [usize; 2], mode: Padd
     let channels = image.channels();
     let row_len = image.width() * channels;
     let right = left.saturating_add_unsigned(width);
-    let mut pixels = reserved(height.saturating_mul(width).saturating_mul(channels))?;
+    let mut pixels = vec_with_capacity(height.saturating_mul(width).saturating_mul(channels))?;
     for y in 0..height {
         match source_index(top.saturating_add_unsigned(y), image.height(), mode) {
             None => pixels.resize(pixels.len() + width * channels, fill),

@@ -9,13 +9,13 @@ use pellucid_tensor::{Error, Result};
 /// Sets the pixels of a rectangle to a value, in place.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the rectangle is not inside of the image.
+/// [`Error::InvalidArgument`] if the rectangle is not inside the image.
 pub fn erase(mut image: Image, [top, left]: [usize; 2], [rows, columns]: [usize; 2], value: u8) -> Result<Image> {
     let [height, width, channels] = image.shape();
     let is_inside = |start: usize, len: usize, limit: usize| start.checked_add(len).is_some_and(|end| end <= limit);
     if !is_inside(top, rows, height) || !is_inside(left, columns, width) {
         let reason = format!(
-            "the rectangle of {rows} × {columns} at ({top}, {left}) must be inside of the image of {height} × {width}"
+            "the rectangle of {rows} × {columns} at ({top}, {left}) must be inside the image of {height} × {width}"
         );
         return Err(Error::invalid("erase", reason));
     }
@@ -43,14 +43,14 @@ impl RandomErasing {
 
     /// Sets the least and the largest share of the area.
     #[must_use]
-    pub fn scale(self, least: f64, largest: f64) -> Self {
-        RandomErasing { scale: (least, largest), ..self }
+    pub fn scale(self, min: f64, max: f64) -> Self {
+        RandomErasing { scale: (min, max), ..self }
     }
 
     /// Sets the least and the largest ratio of width and height.
     #[must_use]
-    pub fn ratio(self, least: f64, largest: f64) -> Self {
-        RandomErasing { ratio: (least, largest), ..self }
+    pub fn ratio(self, min: f64, max: f64) -> Self {
+        RandomErasing { ratio: (min, max), ..self }
     }
 
     /// Sets the value of erased pixels. Default: 0.

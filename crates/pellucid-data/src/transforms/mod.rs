@@ -7,7 +7,7 @@
 //! | `flip` | [`RandomHorizontalFlip`], [`RandomVerticalFlip`] |
 //! | `affine` | [`RandomRotation`]; shears and translations |
 //! | `color` | [`ColorJitter`], [`Grayscale`] |
-//! | `tone` | the operations of automatic augmentation: equalisation, posterisation and others |
+//! | `tone` | the operations of automatic augmentation: equalization, posterization and others |
 //! | `blur` | [`GaussianBlur`] |
 //! | `erase` | [`RandomErasing`] |
 //! | `policy` | [`RandAugment`], [`TrivialAugmentWide`], [`AutoAugment`] |
@@ -28,8 +28,8 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 //!
-//! Random numbers are drawn by [`with_rng`](crate::with_rng): inside of a loader they depend only on the seed, the
-//! epoch and the position of the sample.
+//! Random numbers are drawn by [`with_rng`](crate::with_rng): inside a loader they depend only on the seed, the epoch
+//! and the position of the sample.
 
 mod affine;
 mod blur;
@@ -68,7 +68,7 @@ use crate::image::Image;
 use crate::random::with_rng;
 use pellucid_tensor::{Error, Result};
 
-/// A transform of an image. Closures and tuples of transforms are transforms, too.
+/// A transform of an image. Closures and tuples of transforms are also transforms.
 pub trait ImageTransform: Send + Sync {
     /// Returns the transformed image. Most transforms reuse its memory.
     ///

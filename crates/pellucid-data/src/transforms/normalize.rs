@@ -1,11 +1,11 @@
-//! From images to normalised tensors.
+//! From images to normalized tensors.
 
 use crate::image::{Image, byte_table};
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// Subtracts the mean of each channel and divides by its standard deviation. They are of values in [0, 1].
 ///
-/// [`to_tensor`](Normalize::to_tensor) converts an image and normalises it in one pass, with the values of
+/// [`to_tensor`](Normalize::to_tensor) converts an image and normalizes it in one pass, with the values of
 /// `normalize.apply_to(&image.to_tensor())`.
 ///
 /// ```
@@ -20,7 +20,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 pub struct Normalize {
     mean: Vec<f32>,
     std: Vec<f32>,
-    /// The normalised value of each byte, for each channel.
+    /// The normalized value of each byte, for each channel.
     tables: Box<[[f32; 256]; 4]>,
 }
 
@@ -28,14 +28,14 @@ const OP: &str = "normalize";
 
 impl Normalize {
     /// Creates a transform with the means and standard deviations of the channels. One of each is used for all
-    /// channels. [`to_tensor`](Normalize::to_tensor) refuses an image with other channels, and numbers that are not
+    /// channels. [`to_tensor`](Normalize::to_tensor) rejects an image with other channels, and numbers that are not
     /// finite.
     pub fn new(mean: &[f64], std: &[f64]) -> Normalize {
         let [mean, std] = [mean, std].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<f32>>());
-        let of_channel =
+        let channel_value =
             |values: &[f32], channel: usize| values.get(channel).or(values.last()).copied().unwrap_or(f32::NAN);
         let table = |channel| {
-            let (mean, std) = (of_channel(&mean, channel), of_channel(&std, channel));
+            let (mean, std) = (channel_value(&mean, channel), channel_value(&std, channel));
             byte_table(|byte| (f32::from(byte) / 255.0 - mean) / std)
         };
         let tables = Box::new([table(0), table(1), table(2), table(3)]);
@@ -64,20 +64,20 @@ impl Normalize {
         Ok(())
     }
 
-    /// Returns an image as a normalised `f32` tensor `[channels, height, width]`.
+    /// Returns an image as a normalized `f32` tensor `[channels, height, width]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the numbers of channels differ; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the channel counts differ; [`Error::OutOfMemory`].
     pub fn to_tensor(&self, image: &Image) -> Result<Tensor> {
         self.check(image.channels())?;
         image.map_to_tensor(&self.tables)
     }
 
-    /// Returns a normalised tensor of images `[.., channels, height, width]`.
+    /// Returns a normalized tensor of images `[.., channels, height, width]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the numbers of channels
-    /// differ; [`Error::DTypeMismatch`] for integers.
+    /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the channel counts differ;
+    /// [`Error::DTypeMismatch`] for integers.
     pub fn apply_to(&self, images: &Tensor) -> Result<Tensor> {
         let &[.., channels, _, _] = images.shape().dims() else {
             return Err(Error::shapes(

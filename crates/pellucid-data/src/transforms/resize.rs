@@ -3,11 +3,11 @@
 use super::ImageTransform;
 use super::crop::crop;
 use crate::image::{Image, for_channels};
-use crate::random::{SplitMix64, reserved, with_rng};
+use crate::random::{SplitMix64, vec_with_capacity, with_rng};
 use pellucid_tensor::ops::{InterpolationMode, PaddingMode};
 use pellucid_tensor::{Error, Result, Scalar};
 
-/// The largest number of pixels of a resized image.
+/// The maximum number of pixels of a resized image.
 const MAX_PIXELS: usize = 1 << 28;
 
 /// Resizes an image to a height and a width. The interpolations are `LinearAntialias` and `CubicAntialias`, which have
@@ -62,7 +62,7 @@ fn resize_nearest(image: &Image, [height, width]: [usize; 2]) -> Result<Image> {
     let source = |index: usize, len: usize, from: usize| {
         (((index as f64 + 0.5) * from as f64 / len as f64) as usize).min(from - 1)
     };
-    let mut pixels = reserved(height * width * image.channels())?;
+    let mut pixels = vec_with_capacity(height * width * image.channels())?;
     for row in 0..height {
         let row = source(row, height, image.height());
         (0..width).for_each(|column| pixels.extend_from_slice(image.pixel(row, source(column, width, image.width()))));
@@ -90,7 +90,7 @@ impl AxisWeights {
         let width = scale.max(1.0);
         let support = support * width;
         let taps = (2 * support.ceil() as usize + 1).min(from);
-        let (mut first, mut weights) = (reserved(to)?, reserved(to.saturating_mul(taps))?);
+        let (mut first, mut weights) = (vec_with_capacity(to)?, vec_with_capacity(to.saturating_mul(taps))?);
         for index in 0..to {
             let center = (index as f64 + 0.5) * scale;
             let start = (center - support + 0.5).max(0.0) as usize;
@@ -119,14 +119,14 @@ impl AxisWeights {
 const ROUNDING: i32 = 1 << (WEIGHT_BITS - 1);
 
 /// Returns a sum of weighted bytes as a byte.
-fn rounded(sum: i32) -> u8 {
+fn to_byte(sum: i32) -> u8 {
     (sum >> WEIGHT_BITS).clamp(0, 255) as u8
 }
 
 /// Resamples the horizontal axis.
 fn resample_rows<const C: usize>(image: &Image, weights: &AxisWeights) -> Result<Image> {
     let [height, width, channels] = image.shape();
-    let mut pixels = reserved(height * weights.first.len() * C)?;
+    let mut pixels = vec_with_capacity(height * weights.first.len() * C)?;
     for row in image.pixels().as_chunks::<C>().0.chunks_exact(width) {
         for (first, weights) in weights.sums() {
             let mut sums = [ROUNDING; C];
@@ -135,7 +135,7 @@ fn resample_rows<const C: usize>(image: &Image, weights: &AxisWeights) -> Result
                     sums[channel] += i32::from(pixel[channel]) * weight;
                 }
             }
-            pixels.extend(sums.map(rounded));
+            pixels.extend(sums.map(to_byte));
         }
     }
     Image::try_new(pixels, [height, weights.first.len(), channels])
@@ -145,14 +145,14 @@ fn resample_rows<const C: usize>(image: &Image, weights: &AxisWeights) -> Result
 fn resample_columns(image: &Image, weights: &AxisWeights) -> Result<Image> {
     let [_, width, channels] = image.shape();
     let len = width * channels;
-    let mut pixels = reserved(weights.first.len() * len)?;
+    let mut pixels = vec_with_capacity(weights.first.len() * len)?;
     let mut sums = vec![0; len];
     for (first, weights) in weights.sums() {
         sums.fill(ROUNDING);
         for (row, weight) in image.pixels()[first * len..].chunks_exact(len).zip(weights) {
             sums.iter_mut().zip(row).for_each(|(sum, byte)| *sum += i32::from(*byte) * weight);
         }
-        pixels.extend(sums.iter().map(|sum| rounded(*sum)));
+        pixels.extend(sums.iter().map(|sum| to_byte(*sum)));
     }
     Image::try_new(pixels, [weights.first.len(), width, channels])
 }
@@ -227,14 +227,14 @@ impl RandomResizedCrop {
 
     /// Sets the least and the largest share of the area.
     #[must_use]
-    pub fn scale(self, least: f64, largest: f64) -> Self {
-        RandomResizedCrop { scale: (least, largest), ..self }
+    pub fn scale(self, min: f64, max: f64) -> Self {
+        RandomResizedCrop { scale: (min, max), ..self }
     }
 
     /// Sets the least and the largest ratio of width and height.
     #[must_use]
-    pub fn ratio(self, least: f64, largest: f64) -> Self {
-        RandomResizedCrop { ratio: (least, largest), ..self }
+    pub fn ratio(self, min: f64, max: f64) -> Self {
+        RandomResizedCrop { ratio: (min, max), ..self }
     }
 
     /// Sets the interpolation. Default: `LinearAntialias`.
@@ -262,7 +262,7 @@ impl RandomResizedCrop {
     }
 }
 
-/// Draws the height and the width of a rectangle with a share of an area and a ratio of width and height, whose
+/// Draws the height and the width of a rectangle with a fraction of an area and a ratio of width and height, whose
 /// logarithm is uniform.
 pub(super) fn draw_rectangle(rng: &mut SplitMix64, area: f64, scale: (f64, f64), ratio: (f64, f64)) -> (usize, usize) {
     let area = area * rng.uniform_in(scale.0, scale.1);
@@ -272,9 +272,9 @@ pub(super) fn draw_rectangle(rng: &mut SplitMix64, area: f64, scale: (f64, f64),
 
 /// Checks the ranges of [`draw_rectangle`].
 pub(super) fn check_rectangle(op: &'static str, scale: (f64, f64), ratio: (f64, f64)) -> Result<()> {
-    for (name, (least, largest)) in [("scale", scale), ("ratio", ratio)] {
-        if !(least > 0.0 && least <= largest && largest.is_finite()) {
-            let reason = format!("the {name} must be a range of positive numbers, got {least} to {largest}");
+    for (name, (min, max)) in [("scale", scale), ("ratio", ratio)] {
+        if !(min > 0.0 && min <= max && max.is_finite()) {
+            let reason = format!("the {name} must be a range of positive numbers, got {min} to {max}");
             return Err(Error::invalid(op, reason));
         }
     }

@@ -33,7 +33,7 @@ pub fn invert(image: Image) -> Image {
 /// [`Error::InvalidArgument`] for more than 8 bits.
 pub fn posterize(image: Image, bits: u32) -> Result<Image> {
     if bits > 8 {
-        return Err(Error::invalid("posterize", format!("a byte has at most 8 bits, got {bits}")));
+        return Err(Error::invalid("posterize", format!("`bits` must be at most 8, got {bits}")));
     }
     let mask = !(0xffu32 >> bits) as u8;
     Ok(map_color_tables(image, |_, _| byte_table(|byte| byte & mask)))
@@ -49,16 +49,16 @@ pub fn solarize(image: Image, threshold: f64) -> Image {
 pub fn autocontrast(image: Image) -> Image {
     map_color_tables(image, |image, channel| {
         let counts = histogram(image, channel);
-        let (least, largest) = match (counts.iter().position(|n| *n > 0), counts.iter().rposition(|n| *n > 0)) {
-            (Some(least), Some(largest)) if least < largest => (least as f32, largest as f32),
+        let (min_value, max_value) = match (counts.iter().position(|n| *n > 0), counts.iter().rposition(|n| *n > 0)) {
+            (Some(min_value), Some(max_value)) if min_value < max_value => (min_value as f32, max_value as f32),
             _ => return identity(),
         };
-        let scale = 255.0 / (largest - least);
-        byte_table(|byte| ((f32::from(byte) - least) * scale) as u8)
+        let scale = 255.0 / (max_value - min_value);
+        byte_table(|byte| ((f32::from(byte) - min_value) * scale) as u8)
     })
 }
 
-/// Equalises the histogram of each channel.
+/// Equalizes the histogram of each channel.
 pub fn equalize(image: Image) -> Image {
     map_color_tables(image, |image, channel| {
         let counts = histogram(image, channel);

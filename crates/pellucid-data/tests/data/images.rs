@@ -1,4 +1,4 @@
-//! Images, their files, and folders of them.
+//! Images, their files, and directories of them.
 
 use crate::image_reference::{assert_near, files, images};
 use crate::scratch::Scratch;
@@ -96,7 +96,7 @@ fn images_and_tensors_are_converted_without_loss() {
     }
 }
 
-/// A folder with two classes.
+/// A directory with two classes.
 fn folder(scratch: &Scratch) -> std::path::PathBuf {
     let root = scratch.0.join("pets");
     let images = images();
@@ -125,7 +125,7 @@ fn a_folder_has_a_class_for_each_folder() {
     let (images, classes) = DataLoader::new(tensors, options).epoch().next().unwrap().unwrap();
     assert_eq!(images.shape().dims(), [4, 3, 9, 8]);
     assert_eq!(classes.to_vec::<i64>(), [0, 0, 1, 1]);
-    assert_eq!(data.clone().grey().get(1).unwrap().0.channels(), 1);
+    assert_eq!(data.clone().grayscale().get(1).unwrap().0.channels(), 1);
 
     // The numbers of another list of classes, which has more.
     let numbered = data.clone().with_classes(&["ant", "dog", "cat"]);

@@ -105,7 +105,7 @@ fn a_loader_is_a_part_of_a_checkpoint() {
     assert!(Checkpoint::new().batches(&loader).load_state_dict(&StateDict::new()).is_err());
     let other = DataLoader::new(noisy(), LoaderOptions { batch_size: 5, ..options(0) });
     let error = other.load_state_dict(&loader.state_dict()).unwrap_err().to_string();
-    assert!(error.contains("23 samples in batches of 4, but these are 23 in batches of 5"), "{error}");
+    assert!(error.contains("23 samples in batches of 4, but this loader has 23 in batches of 5"), "{error}");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn invalid_options_and_orders_are_errors() {
     let data = from_fn(2, |index| Ok(Tensor::zeros([index + 1], DType::F32)));
     let mut loader = DataLoader::new(data, LoaderOptions { batch_size: 2, ..Default::default() });
     let error = loader.epoch().next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("the samples of a batch must have one shape"), "{error}");
+    assert!(error.contains("the samples of a batch must have the same shape"), "{error}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn scalers_keep_the_dtype_and_refuse_other_features() {
     assert!(text(scaler.transform(&Tensor::from([[1i64, 2]]))).contains("to_dtype"));
     assert!(text(scaler.fit_transform(&Tensor::zeros([0, 2], DType::F32))).contains("at least one sample"));
     assert!(text(scaler.fit_transform(&Tensor::from([[f32::INFINITY]]))).contains("finite or NaN"));
-    // A refused fit keeps the statistics.
+    // A failed fit keeps the statistics.
     assert_eq!(scaler.mean().unwrap().to_vec::<f64>(), [2.0, 3.5]);
     let empty = MinMaxScaler::new().feature_range(1.0, 1.0);
     assert!(text(empty.fit_transform(&x)).contains("range"));

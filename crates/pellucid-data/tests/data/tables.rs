@@ -51,7 +51,7 @@ fn errors_name_the_column_the_row_and_a_remedy() {
     assert!(text(table.with_column("x", vec![1])).contains(r#""x" has 1 rows, but "legs" has 5"#));
     assert!(text(table.select(&["legs", "legs"])).contains("two columns"));
     assert!(matches!(table.rows(&[0, 5]), Err(Error::IndexOutOfBounds { index: 5, len: 5, .. })));
-    assert!(text(table.split([0.5, 0.4], 0)).contains("sum up to 1"));
+    assert!(text(table.split([0.5, 0.4], 0)).contains("sum to 1"));
     let fraction = TableTensorOptions { dtype: DType::I64, ..Default::default() };
     assert!(text(table.rows(&[0]).unwrap().tensor_with(&["weight"], fraction)).contains("4.5"));
 }

@@ -8,10 +8,10 @@ use pellucid::ops::{InterpolationMode, PaddingMode};
 use pellucid::{DType, Generator, Result, Tensor, manual_seed};
 use std::collections::BTreeSet;
 
-/// Returns the result of the computation with a name of the reference, and the largest difference of a byte.
+/// Returns the result of the computation `name` of the reference, and the maximum allowed difference of a byte.
 fn computed(image: &Image, name: &str) -> Result<(Image, u8)> {
     let (family, rest) = name.split_once('_').unwrap_or((name, ""));
-    let number = || rest.parse::<f64>().unwrap();
+    let parse_number = || rest.parse::<f64>().unwrap();
     let own = image.clone();
     let modes = [
         ("linear", InterpolationMode::LinearAntialias),
@@ -48,16 +48,16 @@ fn computed(image: &Image, name: &str) -> Result<(Image, u8)> {
         "horizontal" => exact(horizontal_flip(own)),
         "vertical" => exact(vertical_flip(own)),
         "rotate" if rest == "nearest" => exact(nearest(AffineMatrix::new(-20.0, [0.0; 2], [0.0; 2], [0.0; 2]))?),
-        "rotate" => Ok((rotate(image, number(), 0)?, 1)),
+        "rotate" => Ok((rotate(image, parse_number(), 0)?, 1)),
         "shear" if rest == "x" => exact(nearest(AffineMatrix::new(0.0, [0.0; 2], shear(0.3, 0.0), corner))?),
         "shear" => exact(nearest(AffineMatrix::new(0.0, [0.0; 2], shear(0.0, -0.25), corner))?),
         "translate" => exact(nearest(AffineMatrix::new(0.0, [2.0, -1.0], [0.0; 2], [0.0; 2]))?),
-        "brightness" => Ok((adjust_brightness(own, number())?, 1)),
-        "contrast" => Ok((adjust_contrast(own, number())?, 1)),
-        "saturation" => Ok((adjust_saturation(own, number())?, 1)),
-        "sharpness" => Ok((adjust_sharpness(own, number())?, 1)),
-        "hue" => Ok((adjust_hue(own, number())?, 1)),
-        "blur" => Ok((gaussian_blur(image, number() as usize, if rest == "3" { 0.8 } else { 2.0 })?, 1)),
+        "brightness" => Ok((adjust_brightness(own, parse_number())?, 1)),
+        "contrast" => Ok((adjust_contrast(own, parse_number())?, 1)),
+        "saturation" => Ok((adjust_saturation(own, parse_number())?, 1)),
+        "sharpness" => Ok((adjust_sharpness(own, parse_number())?, 1)),
+        "hue" => Ok((adjust_hue(own, parse_number())?, 1)),
+        "blur" => Ok((gaussian_blur(image, parse_number() as usize, if rest == "3" { 0.8 } else { 2.0 })?, 1)),
         "erase" => exact(erase(own, [2, 3], [4, 2], 77)?),
         "invert" => exact(invert(own)),
         "posterize" => exact(posterize(own, 3)?),
@@ -126,7 +126,7 @@ fn refused_transforms_name_the_size() {
     assert!(text(resize(image, [0, 3], InterpolationMode::LinearAntialias)).contains("0 × 3"));
     assert!(text(resize(image, [usize::MAX, 3], InterpolationMode::LinearAntialias)).contains("pixels"));
     assert!(text(resize(image, [3, 3], InterpolationMode::Nearest)).contains("NearestExact"));
-    assert!(text(gaussian_blur(image, 4, 1.0)).contains("odd size"));
+    assert!(text(gaussian_blur(image, 4, 1.0)).contains("must be odd"));
     assert!(text(gaussian_blur(image, 17, 1.0)).contains("below 16"));
     assert!(text(adjust_hue(image.clone(), 0.6)).contains("[-0.5, 0.5]"));
     assert!(text(adjust_contrast(image.clone(), -1.0)).contains("not negative"));
@@ -191,7 +191,7 @@ fn augmented_batches_are_equal_for_any_number_of_workers() {
     assert_eq!(epochs(3), expected);
 }
 
-/// Outside of a loader, transforms follow the seed of the thread's generator.
+/// Outside a loader, transforms follow the seed of the thread's generator.
 #[test]
 fn transforms_outside_of_a_loader_follow_the_seed() {
     let image = images()["rgb"].clone();

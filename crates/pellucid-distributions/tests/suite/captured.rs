@@ -1,4 +1,4 @@
-//! Captured steps with samples and densities have the bits of eager ones.
+//! Captured steps with samples and densities are bit-identical to eager ones.
 
 use pellucid::distributions::*;
 use pellucid::nn::Parameter;

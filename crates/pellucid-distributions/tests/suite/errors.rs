@@ -1,10 +1,10 @@
-//! Refused parameters and properties that are not defined.
+//! Rejected parameters and properties that are not defined.
 
 use pellucid::distributions::*;
 use pellucid::{DType, Error, Tensor};
 
 fn text<T: std::fmt::Debug>(result: pellucid::Result<T>) -> String {
-    result.expect_err("the call must be refused").to_string()
+    result.expect_err("the call must be rejected").to_string()
 }
 
 #[test]

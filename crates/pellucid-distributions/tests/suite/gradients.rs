@@ -119,7 +119,7 @@ fn parameter(row: &Row, name: &str) -> Tensor {
     row.1.iter().find(|(of, _)| *of == name).expect("the row has the parameter").1.tensor()
 }
 
-/// The slope of ln x in the concentration, against central differences of the quantile over the whole range.
+/// The slope of ln x in the concentration, against central differences of the quantile over the entire range.
 #[test]
 fn gamma_samples_have_accurate_gradients_for_all_concentrations() {
     for a in [1e-3, 0.05, 0.4, 1.0, 1.7, 6.0, 40.0, 1e3, 1e5] {

@@ -81,7 +81,7 @@ pub struct AttentionForwardOptions<'a> {
 /// | `in_proj_bias`, `out_proj_weight`, `out_proj_bias` | the fields of `weights` |
 /// | `bias_k`, `bias_v` | `weights.bias_kv` |
 /// | `add_zero_attn` | `options.zero_attn` |
-/// | `dropout_p`, `training` | `options.dropout`; 0 outside of training |
+/// | `dropout_p`, `training` | `options.dropout`; 0 outside training |
 /// | `key_padding_mask`, `attn_mask`, `is_causal` | `options.masks`; true means visible |
 /// | `need_weights`, `average_attn_weights` | `options.need_weights`, and the negation of `options.per_head_weights` |
 /// | `static_k`, `static_v` | none: [`ops::scaled_dot_product_attention`] computes heads of projected keys and values |
@@ -154,7 +154,7 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
         ));
     }
     if rotary && !(width / heads).is_multiple_of(2) {
-        return refuse(format!("rotary positions need an even head width, got {}", width / heads));
+        return refuse(format!("the head width must be even for rotary positions, got {}", width / heads));
     }
     OptionRange::FRACTION.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
 }

@@ -27,7 +27,7 @@ pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 pub struct AttentionMasks<'a> {
     /// The attention mask, which broadcasts to the scores, `[.., H, L, S]`: `[L, S]` is the same for all heads.
     pub mask: Option<&'a Tensor>,
-    /// The padding mask of the keys, booleans `[.., S]`, for sequences that were padded to one length.
+    /// The padding mask of the keys, booleans `[.., S]`, for sequences that were padded to the same length.
     pub key_padding: Option<&'a Tensor>,
     /// Whether query i sees only the keys 0..=i.
     pub causal: bool,
@@ -52,7 +52,7 @@ impl<'a> AttentionMasks<'a> {
     pub(super) fn check(&self, query: &Tensor, key: &Tensor, heads: usize) -> Result<()> {
         let op = MULTIHEAD_ATTENTION;
         let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
-        // Inputs that do not match are refused later.
+        // Inputs that do not match are rejected later.
         let Some(batch) = lead(query).broadcast(&lead(key)) else { return Ok(()) };
         let [queries, keys] = [query, key].map(|x| x.shape()[x.rank() - 2]);
         if let Some(padding) = self.key_padding {
@@ -139,8 +139,8 @@ pub(super) fn extend_mask(
     more: usize,
     dtype: DType,
 ) -> Result<Option<Tensor>> {
-    let number = |n: usize| ops::arange(0, n as i64, 1, DType::I64);
-    let below = || ops::le(&number(keys)?, &ops::unsqueeze(&number(queries)?, 1)?);
+    let positions = |n: usize| ops::arange(0, n as i64, 1, DType::I64);
+    let below = || ops::le(&positions(keys)?, &ops::unsqueeze(&positions(queries)?, 1)?);
     let below = if causal { Some(below()?) } else { None };
     let Some(mask) = combine_masks(mask, below, dtype)? else { return Ok(None) };
     // The mask may broadcast along the keys.

@@ -125,7 +125,7 @@ impl MultiheadAttention {
         MultiheadAttention::try_with(width, heads, MultiheadAttentionOptions::default())
     }
 
-    /// Creates an attention with options. Input projections and the appended key and value are initialised after Glorot
+    /// Creates an attention with options. Input projections and the appended key and value are initialized after Glorot
     /// & Bengio 2010 (uniform and normal), the output projection as a [`Linear`], biases at 0.
     ///
     /// # Errors
@@ -208,12 +208,12 @@ impl MultiheadAttention {
     }
 
     /// Computes causal self-attention of the next elements, `[N, n, E]`, to themselves and to all cached elements, and
-    /// adds them to the cache. In any split into calls, the result is causal attention over the whole sequence.
+    /// adds them to the cache. In any split into calls, the result is causal attention over the entire sequence.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (at
-    /// launch in a captured step); [`Error::InvalidArgument`] outside of `no_grad`, since gradients do not flow through
-    /// a cache.
+    /// launch in a captured step); [`Error::InvalidArgument`] outside `no_grad`, since gradients do not flow through a
+    /// cache.
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || {
@@ -230,7 +230,7 @@ impl MultiheadAttention {
     }
 
     /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the dtype
-    /// of [`autocast`](pellucid_tensor::autocast) if it is on, else the layer's.
+    /// of [`autocast`](pellucid_tensor::autocast) if it is on, otherwise the layer's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -15,7 +15,8 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
 /// [`Error::DTypeMismatch`] if the dtype of the result is not a float.
 pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::dtype_argument("sinusoidal_positions", dtype, "sinusoidal positions need a float dtype"));
+        let help = "sinusoidal positions must have a float dtype";
+        return Err(Error::dtype_argument("sinusoidal_positions", dtype, help));
     }
     let pair = Tensor::arange(0, width.div_ceil(2) as i64, 1).to_dtype(DType::F64);
     let position = ops::unsqueeze(&ops::to_dtype(positions, DType::F64)?, -1)?;
@@ -28,8 +29,8 @@ pub fn sinusoidal_positions(positions: &Tensor, width: usize, dtype: DType) -> R
     ops::to_dtype(&ops::narrow(&table, -1, 0, width)?, dtype)
 }
 
-/// Returns the positions 0..L of x `[.., L, E]`.
-fn from_start(op: &'static str, x: &Tensor) -> Result<Tensor> {
+/// Returns the positions 0, .., L − 1 of x `[.., L, E]`.
+fn positions_of(op: &'static str, x: &Tensor) -> Result<Tensor> {
     match x.rank() {
         0 | 1 => Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, E]")),
         rank => Ok(Tensor::arange(0, x.shape()[rank - 2] as i64, 1)),
@@ -45,9 +46,9 @@ pub struct SinusoidalPositions;
 impl Layer for SinusoidalPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let op = "sinusoidal_positions";
-        let positions = from_start(op, x)?;
+        let positions = positions_of(op, x)?;
         if !x.dtype().is_float() {
-            return Err(Error::dtypes(op, [x.dtype()], "sinusoidal positions need a float dtype"));
+            return Err(Error::dtypes(op, [x.dtype()], "sinusoidal positions must have a float dtype"));
         }
         ops::add(x, &sinusoidal_positions(&positions, x.shape()[x.rank() - 1], x.dtype())?)
     }
@@ -89,7 +90,7 @@ impl Layer for LearnedPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         check_input_dtype(LEARNED_POSITIONS, x, &self.weight)?;
         let longest = self.weight.shape()[0];
-        let length = from_start(LEARNED_POSITIONS, x)?.size();
+        let length = positions_of(LEARNED_POSITIONS, x)?.size();
         if length > longest {
             let help = format!("the sequence is longer than the table of {longest} positions");
             return Err(Error::shapes(LEARNED_POSITIONS, [x.shape()], help));

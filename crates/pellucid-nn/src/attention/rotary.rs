@@ -51,7 +51,7 @@ impl Rotary {
             return Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, D] with an even D"));
         }
         if !x.dtype().is_float() {
-            return Err(Error::dtypes(op, [x.dtype()], "rotary positions need a float dtype; use to_dtype()"));
+            return Err(Error::dtypes(op, [x.dtype()], "`x` must have a float dtype; use to_dtype()"));
         }
         let lead = &x.shape()[..x.rank() - 1];
         if !positions.shape().broadcasts_to(&lead.into()) {
@@ -75,10 +75,10 @@ impl Rotary {
             RotaryPairing::Halves => (ops::narrow(x, -1, 0, half)?, ops::narrow(x, -1, half, half)?),
         };
         let f = formula!(|a, b, cos, sin| (a * cos - b * sin, a * sin + b * cos));
-        let turned = ops::map_all(f, &[&a, &b, &cos, &sin], &[])?;
+        let rotated = ops::map_all(f, &[&a, &b, &cos, &sin], &[])?;
         match self.pairs {
-            RotaryPairing::Neighbours => ops::flatten(&ops::stack(&[&turned[0], &turned[1]], -1)?, -2, -1),
-            RotaryPairing::Halves => ops::concatenate(&[&turned[0], &turned[1]], -1),
+            RotaryPairing::Neighbours => ops::flatten(&ops::stack(&[&rotated[0], &rotated[1]], -1)?, -2, -1),
+            RotaryPairing::Halves => ops::concatenate(&[&rotated[0], &rotated[1]], -1),
         }
     }
 }

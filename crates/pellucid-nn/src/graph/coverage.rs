@@ -71,8 +71,8 @@ impl FrozenParameters {
                     .into()
             }
             (true, _) => format!(
-                "the {given} parameters of the optimizer belong to another model, or were replaced in this model: make \
-                 the optimizer with the parameters() of this model"
+                "the {given} parameters of the optimizer belong to another model, or were replaced in this model: \
+                 create the optimizer with the parameters() of this model"
             ),
             _ => "create the optimizer with all parameters() of the model, freeze() the others, or set \
                   allow_untrained_parameters if other optimizers update them"

@@ -14,7 +14,7 @@ use pellucid_tensor::{
 };
 use std::sync::Arc;
 
-/// The name of the operation in errors.
+/// Operation name in errors.
 const INFERENCE: &str = "inference";
 
 /// A model whose forward pass is recorded once for each of a few batch sizes, and replayed.
@@ -49,7 +49,7 @@ const INFERENCE: &str = "inference";
 ///
 /// # Padding
 /// The rows that fill a batch up to a listed size repeat its last row, and their results are not returned. The result
-/// has the bits of the model's eager forward pass for the filled batch. Filling does not change the results of the
+/// is bit-identical to the model's eager forward pass for the filled batch. Filling does not change the results of the
 /// other rows if the model computes each row of axis 0 by itself. In evaluation mode, all layers of this crate do, with
 /// these exceptions: a batch norm without running statistics, a recurrent layer whose axis 0 is time, and your own
 /// layers that reduce, sort or shift along axis 0. Give such a model only batches of a listed size.
@@ -81,8 +81,9 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
-    /// ..]` then, all of one length L. It is padded with zeros at its end to the smallest listed length of at least
-    /// L. Where the model's output has the length of the sequence on axis 1, only the first L elements are returned.
+    /// ..]` then, all of the same length L. It is padded with zeros at its end to the smallest listed length of at
+    /// least L. Where the model's output has the length of the sequence on axis 1, only the first L elements are
+    /// returned.
     ///
     /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
     /// false where the sequence is padded), recurrent layers and causal attention by their order.
@@ -200,7 +201,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
 /// Returns the values in ascending order, each once.
 fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
     if values.is_empty() || values.contains(&0) {
-        let reason = format!("the list of {what}s must contain at least one, and none may be 0; got {values:?}");
+        let reason = format!("the list of {what}s must be nonempty, and all values must be at least 1; got {values:?}");
         return Err(Error::invalid(INFERENCE, reason));
     }
     let mut values = values.to_vec();
@@ -216,14 +217,14 @@ struct ForwardPasses<'f> {
     sizes: Vec<usize>,
     /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
     lengths: Vec<usize>,
-    /// The inputs of the first batch that was not refused.
+    /// The inputs of the first batch that was not rejected.
     expected: Vec<ExpectedInput>,
     /// The recordings, for the tensors of the model in `state`.
     launcher: Launcher<'f>,
     state: Option<ModelState<'f>>,
     /// The axes of the output of each recording that has run on a padded batch.
     axes: PerRecording<OutputAxes>,
-    /// The inputs of the present launch.
+    /// The inputs of the current launch.
     inputs: Vec<Tensor>,
 }
 
@@ -366,7 +367,7 @@ impl<'f> ForwardPasses<'f> {
             x.each_tensor(&mut |_, x| shapes.push(x.shape().clone()));
             let sizes = &self.sizes;
             let length = if lengths.is_empty() { String::new() } else { format!(" and a length of {lengths:?}") };
-            let help = format!("launch() needs a batch size of {sizes:?}{length}; run() pads others");
+            let help = format!("the batch size of launch() must be one of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
         self.forget_if_refused(|passes| {
@@ -430,7 +431,7 @@ impl<'f> ForwardPasses<'f> {
         check_batch_dtype(INFERENCE, expected.dtype, name, x)
     }
 
-    /// Stores the inputs of the first batch that was not refused.
+    /// Stores the inputs of the first batch that was not rejected.
     fn accept(&mut self, x: &dyn BatchTensors) {
         if self.expected.is_empty() {
             x.each_tensor(&mut |name, x| {
@@ -442,7 +443,7 @@ impl<'f> ForwardPasses<'f> {
 
     /// Returns the smallest listed shape that contains this one, which is not larger than all listed shapes.
     fn fill(&self, given: FilledShape) -> FilledShape {
-        let smallest = |of: &[usize], least: usize| of.iter().copied().find(|&value| value >= least).unwrap_or(least);
+        let smallest = |values: &[usize], min: usize| values.iter().copied().find(|&value| value >= min).unwrap_or(min);
         FilledShape {
             rows: smallest(&self.sizes, given.rows),
             length: given.length.map(|length| smallest(&self.lengths, length)),

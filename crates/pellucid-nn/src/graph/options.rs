@@ -26,7 +26,7 @@ pub struct StepOptions<'f> {
     /// A function that changes the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
     /// Whether a parameter of the model may require a gradient although the step's optimizer does not update it, as in
-    /// a GAN. By default such a parameter is an error.
+    /// a GAN. By default such a parameter is rejected.
     pub allow_untrained_parameters: bool,
 }
 

@@ -28,16 +28,16 @@ pub(super) struct StepCore<'f> {
     pub(super) optimizer: Arc<dyn Optimizer + 'f>,
     pub(super) options: StepOptions<'f>,
     /// The maximum number of recordings.
-    pub(super) limit: usize,
+    pub(super) max_recordings: usize,
     gradients: GradientBuffers,
-    reached: ReachedParameters,
+    reached_parameters: ReachedParameters,
     listener: Option<(Vec<Parameter>, GradientListener<'f>)>,
     /// The step, once it is needed; without the update if gradients accumulate.
     pub(super) pass: Option<Launcher<'f>>,
     /// The separate update of a step that accumulates gradients. It has no inputs, so it has one recording.
     update: Option<Launcher<'f>>,
     /// The number of launches since the last update.
-    passes: u64,
+    launches_since_update: u64,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
 }
@@ -48,13 +48,13 @@ impl<'f> StepCore<'f> {
             compute,
             optimizer,
             options: StepOptions::default(),
-            limit: CaptureOptions::default().max_recordings,
+            max_recordings: CaptureOptions::default().max_recordings,
             gradients: GradientBuffers { buffers: Vec::new(), owner: BufferOwner::Step },
-            reached: ReachedParameters::default(),
+            reached_parameters: ReachedParameters::default(),
             listener: None,
             pass: None,
             update: None,
-            passes: 0,
+            launches_since_update: 0,
             random: None,
         }
     }
@@ -82,10 +82,10 @@ impl<'f> StepCore<'f> {
         self.begin_accumulation();
     }
 
-    /// The next launch is the first one whose gradients are accumulated.
+    /// Restarts accumulation: the next launch is its first.
     fn begin_accumulation(&mut self) {
-        self.passes = 0;
-        self.reached.holding = Flags::default();
+        self.launches_since_update = 0;
+        self.reached_parameters.holding = Flags::default();
         if self.gradients.owner == BufferOwner::Step {
             self.gradients.buffers.clear();
         }
@@ -95,15 +95,15 @@ impl<'f> StepCore<'f> {
         if limit == 0 {
             return Err(Error::invalid("max_recordings", "`limit` must be at least 1, got 0"));
         }
-        self.limit = limit;
+        self.max_recordings = limit;
         self.drop_recordings();
         Ok(())
     }
 
-    /// Drops all recordings. The next launch records with the present options.
+    /// Drops all recordings. The next launch records with the current options.
     pub(super) fn drop_recordings(&mut self) {
         (self.pass, self.update) = (None, None);
-        self.reached.known.clear();
+        self.reached_parameters.known.clear();
     }
 
     pub(super) fn cache_stats(&self) -> CacheStats {
@@ -151,7 +151,7 @@ impl<'f> StepCore<'f> {
     fn launch_whole(&mut self, inputs: &[Tensor]) -> Result<()> {
         self.launcher()?.launch(inputs)?;
         let now = self.reached_now()?;
-        let before = std::mem::replace(&mut self.reached.holding, now.clone());
+        let before = std::mem::replace(&mut self.reached_parameters.holding, now.clone());
         if Arc::ptr_eq(&before, &now) {
             return Ok(());
         }
@@ -162,22 +162,22 @@ impl<'f> StepCore<'f> {
 
     /// Adds the gradients of a batch. The last launch of a cycle updates the parameters.
     fn accumulate(&mut self, inputs: &[Tensor]) -> Result<()> {
-        let is_last = self.passes + 1 >= self.options.accumulate;
+        let is_last = self.launches_since_update + 1 >= self.options.accumulate;
         if is_last {
-            // If one of both cannot be recorded, the gradients so far stay as they are.
+            // If one of both cannot be recorded, the gradients so far are unchanged.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
         self.launcher()?.launch(inputs)?;
-        self.passes += 1;
+        self.launches_since_update += 1;
         let now = self.reached_now()?;
-        self.reached.holding = either(&self.reached.holding, &now);
+        self.reached_parameters.holding = either(&self.reached_parameters.holding, &now);
         if is_last { self.update_accumulated() } else { Ok(()) }
     }
 
     /// Updates the parameters with the gradients that were accumulated, and zeroes these.
     fn update_accumulated(&mut self) -> Result<()> {
-        let reached = std::mem::take(&mut self.reached.holding);
+        let reached = std::mem::take(&mut self.reached_parameters.holding);
         let updated = self.with_update(&reached, |update| update.launch(&[]).map(drop));
         // A failed update does not zero the gradients.
         updated.inspect_err(|_| self.begin_accumulation())?;
@@ -185,14 +185,14 @@ impl<'f> StepCore<'f> {
         let parameters = self.optimizer.clone();
         let parameters = parameters.parameters();
         self.zero_buffers(|at| is_set(&reached, at) && !parameters[at].requires_grad())?;
-        self.passes = 0;
+        self.launches_since_update = 0;
         Ok(())
     }
 
     /// Updates the parameters with the gradients of fewer launches than `accumulate`, if there are some. Returns true
     /// if it did.
     pub(super) fn update_early(&mut self) -> Result<bool> {
-        if self.options.accumulate <= 1 || self.passes == 0 {
+        if self.options.accumulate <= 1 || self.launches_since_update == 0 {
             return Ok(false);
         }
         self.with_gradients(Self::update_accumulated).map(|()| true)
@@ -212,14 +212,14 @@ impl<'f> StepCore<'f> {
     /// Returns which parameters of the optimizer the latest pass reaches.
     fn reached_now(&mut self) -> Result<Flags> {
         let Some(pass) = &self.pass else { return Ok(Flags::default()) };
-        let recorded = &self.reached.recorded;
+        let recorded = &self.reached_parameters.recorded;
         let reached = || Ok(lock(recorded).clone());
-        self.reached.known.of_latest(pass, reached).cloned()
+        self.reached_parameters.known.of_latest(pass, reached).cloned()
     }
 
     /// Records the update after the launches so far and one of the pass that was prepared last.
     fn prepare_update(&mut self) -> Result<()> {
-        let reached = either(&self.reached.holding.clone(), &self.reached_now()?);
+        let reached = either(&self.reached_parameters.holding.clone(), &self.reached_now()?);
         self.with_update(&reached, |update| update.prepare(&[]).map(drop))
     }
 
@@ -242,7 +242,7 @@ impl<'f> StepCore<'f> {
         let _on = enable_grad();
         let replaced = self.gradients.bind(self.optimizer.parameters(), self.options.accumulate > 1)?;
         if self.options.accumulate > 1 {
-            self.reached.remove(&replaced);
+            self.reached_parameters.remove(&replaced);
         }
         let recorded = self.cache_stats().len;
         let result = catch_unwind(AssertUnwindSafe(|| f(self)));
@@ -267,10 +267,10 @@ impl<'f> StepCore<'f> {
             return Err(Error::invalid(RECORD_STEP, "accumulate must be at least 1"));
         }
         if accumulate > 1 && !self.optimizer.parameters().iter().all(has_gradient) {
-            let help = "accumulate above 1 needs gradients in the plan's buffers; call try_rebind_grads()";
+            let help = "accumulate above 1 requires gradients in the plan's buffers; call try_rebind_grads()";
             return Err(Error::invalid(RECORD_STEP, help));
         }
-        let (optimizer, reached) = (self.optimizer.clone(), self.reached.recorded.clone());
+        let (optimizer, reached) = (self.optimizer.clone(), self.reached_parameters.recorded.clone());
         let update = StepUpdate { optimizer, scaler, before_update, accumulate, reached };
         let (compute, update, listener) = (self.compute.clone(), Arc::new(update), self.listener.clone());
         let accumulated = update.clone();
@@ -285,7 +285,7 @@ impl<'f> StepCore<'f> {
             }
             Ok(results.iter().map(Tensor::detach).collect())
         });
-        let options = CaptureOptions { max_recordings: self.limit, ..CaptureOptions::default() };
+        let options = CaptureOptions { max_recordings: self.max_recordings, ..CaptureOptions::default() };
         self.pass = Some(Launcher::new(stream.as_ref(), options, pass));
         if accumulate > 1 {
             let update: StepFn<'f> = Box::new(move |_| {
@@ -457,8 +457,8 @@ impl<'f> StepUpdate<'f> {
         let parameters: Vec<&Parameter> = trained.iter().copied().chain(others).collect();
         let gradients = self.gradients(results, &parameters)?;
         if gradients[..trained.len()].iter().all(Option::is_none) {
-            let help = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; make \
-                        the optimizer with the parameters() of this model, and unfreeze() some of them";
+            let help = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; \
+                        create the optimizer with the parameters() of this model, and unfreeze() some of them";
             return Err(Error::invalid(RECORD_STEP, help));
         }
         if let Some((_, listener)) = listener {

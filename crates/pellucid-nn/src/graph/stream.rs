@@ -93,7 +93,7 @@ impl Timer {
     /// the interval is still open.
     pub fn stop(&mut self) -> Result<f64> {
         let Some(start) = self.start else {
-            return Err(Error::invalid("Timer", "the interval has no beginning; call start() before stop()"));
+            return Err(Error::invalid("Timer", "the interval was not started; call start() before stop()"));
         };
         if self.elapsed.is_none() {
             self.stream.synchronize()?;

@@ -203,7 +203,7 @@ where
     ///
     /// # Errors
     /// The errors of [`prepare`](GraphTrainer::prepare), if the step is recorded;
-    /// [`Error::Layer`](pellucid_tensor::Error::Layer) for targets that the loss refuses;
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) for targets that the loss rejects;
     /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) names a parameter or buffer that was replaced since the
     /// first recording; the optimizer does not know the new tensor. Errors of [`Captured::launch`]. A batch with
     /// shapes, dtypes or targets that the model or the loss rejects changes nothing. If the launch finds an index out

@@ -32,7 +32,7 @@ pub(super) struct TrainerCore<'f> {
     frozen: FrozenParameters,
     /// The names of the inputs of the model, once a batch was accepted.
     names: Vec<String>,
-    /// The inputs of the model and the targets of the present launch, on the device of the model.
+    /// The inputs of the model and the targets of the current launch, on the device of the model.
     inputs: Vec<Tensor>,
     /// Loss and logits of the last step.
     results: Option<(Tensor, Tensor)>,
@@ -102,7 +102,7 @@ impl<'f> TrainerCore<'f> {
         self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
     }
 
-    /// Whether a batch was accepted, which determines the names of the inputs.
+    /// Returns true once a batch was accepted. Its inputs define the input names.
     pub(super) fn knows_inputs(&self) -> bool {
         !self.names.is_empty()
     }
@@ -122,7 +122,7 @@ impl<'f> TrainerCore<'f> {
             core.results = Some((outputs[0].clone(), outputs[1].clone()));
             Ok(())
         });
-        launched.inspect_err(|error| tracing::info!(%error, "refused a step"))
+        launched.inspect_err(|error| tracing::info!(%error, "rejected a step"))
     }
 
     /// Checks the step for a batch.
@@ -185,7 +185,7 @@ impl<'f> TrainerCore<'f> {
         let _off = no_grad();
         let before = self.evaluation.cache_stats();
         self.evaluation.launch(&self.inputs)?;
-        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.limit);
+        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.max_recordings);
         Ok(self.evaluation.outputs())
     }
 
@@ -211,7 +211,7 @@ impl<'f> TrainerCore<'f> {
         Ok(())
     }
 
-    /// Traces the model for the present inputs, whose values are not used: lazy layers are built, and an error names
+    /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
     /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
     fn traced_targets(&self, y: Option<&Tensor>) -> Result<Tensor> {
         let model: &dyn DynModule = &*self.model;
@@ -270,7 +270,7 @@ impl<'f> TrainerCore<'f> {
         });
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
-            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.limit);
+            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.max_recordings);
         } else if is_filled {
             optimizer.unfill();
         }
@@ -314,7 +314,7 @@ fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launc
         let _off = no_grad();
         in_evaluation_mode(|| compute(inputs))
     };
-    let options = CaptureOptions { max_recordings: step.limit, ..CaptureOptions::default() };
+    let options = CaptureOptions { max_recordings: step.max_recordings, ..CaptureOptions::default() };
     Launcher::new(step.options.stream.as_ref(), options, Box::new(evaluate))
 }
 
@@ -327,7 +327,7 @@ pub(super) fn check_target_shape(
 ) -> Result<()> {
     if dtype.is_int() && y.dtype().is_float() && y.shape() == logits {
         let help = format!(
-            "the step expects class indices of shape {shape}; for probabilities, make the loss by with_targets({}, \
+            "the step expects class indices of shape {shape}; for probabilities, create the loss with with_targets({}, \
              DType::{:?})",
             y.shape(),
             y.dtype()
@@ -346,7 +346,7 @@ pub(super) fn check_target_shape(
     Ok(())
 }
 
-/// Returns an error for targets of the right shape and dtype with a value that the loss refuses.
+/// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
 pub(super) fn check_targets<'f>(loss: &(dyn StepLoss + 'f), logits: &Shape, y: &Tensor) -> Result<()> {
     // The launch needs the values in any case.
     if y.device().is_cpu() && !y.is_readable() {
@@ -369,6 +369,6 @@ fn log_recording(before: CacheStats, after: CacheStats, inputs: &[Tensor], limit
     tracing::info!(shape, steps = after.len, "recorded a step");
     let dropped = (before.len + 1).saturating_sub(after.len);
     if dropped > 0 {
-        tracing::debug!(dropped, limit, "dropped the steps that were not used for longest");
+        tracing::debug!(dropped, limit, "dropped the least recently used steps");
     }
 }

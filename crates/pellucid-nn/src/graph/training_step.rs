@@ -47,7 +47,7 @@ use std::sync::Arc;
 /// ```
 pub struct TrainingStep<'f> {
     core: StepCore<'f>,
-    /// The inputs of the present launch.
+    /// The inputs of the current launch.
     inputs: Vec<Tensor>,
 }
 
@@ -85,7 +85,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
-    /// accumulates gradients counts, too. A step that runs eagerly counts one recording for each list of shapes.
+    /// accumulates gradients also counts. A step that runs eagerly counts one recording for each list of shapes.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }

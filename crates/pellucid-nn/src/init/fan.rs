@@ -1,8 +1,8 @@
-//! The fan of a weight and the gain of the nonlinearity after it, from which initialisation derives its scale.
+//! The fan of a weight and the gain of the nonlinearity after it, from which initialization derives its scale.
 
 use pellucid_tensor::{Error, Result, Shape};
 
-/// The side of a weight whose variance initialisation preserves.
+/// The side of a weight whose variance initialization preserves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fan {
     /// The number of inputs of each output: preserves variances in the forward pass.
@@ -22,8 +22,8 @@ impl Fan {
                 "the weight must have shape [out, in, taps..]: use Init::Uniform or Init::Normal for other shapes",
             ));
         };
-        let all = |first: usize| taps.iter().fold(first, |all, &len| all.saturating_mul(len));
-        Ok((all(*inputs), all(*outputs)))
+        let times_taps = |first: usize| taps.iter().fold(first, |product, &len| product.saturating_mul(len));
+        Ok((times_taps(*inputs), times_taps(*outputs)))
     }
 
     /// Returns the fan of this side.
@@ -46,7 +46,7 @@ pub enum Nonlinearity {
     Relu,
     /// Relu with this slope for negative values.
     LeakyRelu(f64),
-    /// The activation of self-normalising networks.
+    /// The activation of self-normalizing networks.
     Selu,
 }
 

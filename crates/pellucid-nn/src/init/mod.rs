@@ -1,4 +1,4 @@
-//! Initialisation of parameters.
+//! Initialization of parameters.
 //!
 //! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
 //! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Both have a
@@ -23,7 +23,7 @@ mod values;
 pub use fan::{Fan, Nonlinearity};
 
 use crate::parameter::Parameter;
-use crate::replaced::with_replaced;
+use crate::temporary::with_temporary;
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, no_grad, ops, unwrap};
 use std::cell::{Cell, RefCell};
 
@@ -32,7 +32,7 @@ thread_local! {
     static GENERATOR: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// Returns the dtype of new parameters and buffers of this thread: `f32`, except inside of [`in_dtype`].
+/// Returns the dtype of new parameters and buffers of this thread: `f32`, except inside [`in_dtype`].
 #[doc(alias = "get_default_dtype")]
 pub fn default_dtype() -> DType {
     DTYPE.get()
@@ -52,7 +52,7 @@ pub fn default_dtype() -> DType {
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
     assert!(dtype.is_float(), "in_dtype: the dtype of parameters must be a float, got {dtype}");
-    with_replaced(dtype, |dtype| DTYPE.replace(dtype), make)
+    with_temporary(dtype, |dtype| DTYPE.replace(dtype), make)
 }
 
 /// Runs `make` with random initial values from this generator instead of the thread's.
@@ -64,7 +64,7 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// assert_eq!(a.weight.to_vec::<f32>(), b.weight.to_vec::<f32>());
 /// ```
 pub fn from_generator<R>(generator: &Generator, make: impl FnOnce() -> R) -> R {
-    with_replaced(Some(generator.clone()), |generator| GENERATOR.replace(generator), make)
+    with_temporary(Some(generator.clone()), |generator| GENERATOR.replace(generator), make)
 }
 
 /// Returns the generator of random initial values.
@@ -152,7 +152,7 @@ schemes! {
     /// The identity matrix: 1 on the diagonal, else 0; it need not be square.
     eye, try_eye; eye_, try_eye_();
     /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from each channel to
-    /// the channel of the same number in its group, else 0.
+    /// the channel of the same number in its group, otherwise 0.
     dirac, try_dirac; dirac_, try_dirac_(groups: usize);
     /// Uniform on [low, high).
     uniform, try_uniform; uniform_, try_uniform_(low: f64, high: f64);
@@ -170,7 +170,7 @@ schemes! {
     kaiming_normal, try_kaiming_normal; kaiming_normal_, try_kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
     /// A (semi-)orthogonal matrix from the uniform distribution, times the gain (Saxe, McClelland & Ganguli 2014). Axes
     /// after the first are flattened. The rows are orthogonal and of length `gain` if there are at most as many rows as
-    /// columns, else the columns. Needs the feature `linalg`.
+    /// columns, otherwise the columns. Needs the feature `linalg`.
     orthogonal, try_orthogonal; orthogonal_, try_orthogonal_(gain: f64);
     /// A matrix with a fraction `sparsity` of zeros in each column, at random positions; other values are normal with
     /// this standard deviation (Martens 2010).

@@ -1,4 +1,4 @@
-//! The initialisation schemes: values for a shape and a dtype, named as in [`init`](super).
+//! The initialization schemes: values for a shape and a dtype, named as in [`init`](super).
 
 use super::{Fan, Nonlinearity, generator};
 use crate::option_range::OptionRange;
@@ -116,10 +116,10 @@ pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity
 pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
     let op = "orthogonal";
     let [rows, rest @ ..] = shape.dims() else {
-        return Err(Error::shapes(op, [shape], "orthogonal initialisation needs at least two axes"));
+        return Err(Error::shapes(op, [shape], "the tensor must have at least two axes for orthogonal initialization"));
     };
     if rest.is_empty() {
-        return Err(Error::shapes(op, [shape], "orthogonal initialisation needs at least two axes"));
+        return Err(Error::shapes(op, [shape], "the tensor must have at least two axes for orthogonal initialization"));
     }
     let (rows, columns) = (*rows, rest.iter().product::<usize>());
     // Q of a normal matrix is uniformly distributed once its columns have the signs of R's diagonal (Mezzadri 2007).
@@ -144,7 +144,7 @@ pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Re
     ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, 0.0, std)?)
 }
 
-/// Returns the numbers of rows and columns.
+/// Returns the row and column counts.
 fn matrix(op: &'static str, shape: &Shape) -> Result<(usize, usize)> {
     match shape.dims() {
         &[rows, columns] => Ok((rows, columns)),

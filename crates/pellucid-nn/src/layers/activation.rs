@@ -33,7 +33,7 @@ plain! {
     /// min(max(x, 0), 6) (Howard et al. 2017).
     #[doc(alias = "ReLU6")]
     Relu6 => relu6;
-    /// λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
+    /// λ·elu(x) with the constants of self-normalizing networks (Klambauer et al. 2017).
     #[doc(alias = "SELU")]
     Selu => selu;
     /// x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
@@ -228,7 +228,7 @@ impl Layer for Prelu {
     }
 }
 
-/// The randomised leaky ReLU: x where x > 0, else a·x (Xu et al. 2015). In training a is drawn for every element from
+/// The randomized leaky ReLU: x where x > 0, else a·x (Xu et al. 2015). In training a is drawn for every element from
 /// [lower, upper); in evaluation it is their mean.
 #[doc(alias = "RReLU")]
 #[derive(Clone, Debug, Module)]

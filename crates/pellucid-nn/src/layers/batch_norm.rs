@@ -1,4 +1,4 @@
-//! Batch normalisation.
+//! Batch normalization.
 
 use super::spatial::{by_axes, channels, check_channels};
 use crate::init;
@@ -7,14 +7,14 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
-use crate::replaced::with_replaced;
+use crate::temporary::with_temporary;
 use crate::visit::ModulePart;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops, unwrap};
 use std::cell::Cell;
 
-/// Batch normalisation (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
+/// Batch normalization (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
 /// also accepts `[B, C]`), [`BatchNorm2d`] and [`BatchNorm3d`].
 ///
 /// Every channel becomes (x − mean) / √(var + eps)·weight + bias. Training uses the mean and the biased variance of the
@@ -121,7 +121,7 @@ impl<const N: usize> BatchNorm<N> {
     /// [`Error::InvalidArgument`] without running statistics, which the map requires.
     pub(super) fn evaluation_map(&self, op: &'static str) -> Result<[Tensor; 2]> {
         let (Some(mean), Some(var)) = (&self.running_mean, &self.running_var) else {
-            return Err(Error::invalid(op, "the normalisation must have running statistics"));
+            return Err(Error::invalid(op, "the normalization must have running statistics"));
         };
         let wide = |values: &Tensor| ops::to_dtype(values, values.dtype().promote(DType::F32));
         let scale = ops::map(formula!(|var; eps| (var + eps).sqrt().recip()), &[&wide(var)?], &[self.eps.into()])?;
@@ -157,7 +157,7 @@ impl<const N: usize> Layer for BatchNorm<N> {
             let remedy = match x.rank() {
                 rank if rank + 1 == N + 2 || N == 1 && rank == 1 => "; add the batch axis by unsqueeze(0)",
                 rank if rank < N + 2 => "; add axes by unsqueeze(-1), or use the layer of this rank",
-                _ => "; use the layer of this rank, or merge axes by flatten()",
+                _ => "; use the layer of this rank, or merge axes with flatten()",
             };
             let axes = if N == 1 { "1 spatial axis, or [B, C]".to_string() } else { format!("{N} spatial axes") };
             let help = format!("the input must have shape [B, C, ..] with {axes}{remedy}");
@@ -187,7 +187,7 @@ impl<const N: usize> Layer for BatchNorm<N> {
 }
 
 impl<const N: usize> BatchNorm<N> {
-    /// Normalises in training, with running statistics that are averages over n batches. The momentum is 1/n, which
+    /// Normalizes in training, with running statistics that are averages over n batches. The momentum is 1/n, which
     /// changes from step to step and is therefore a tensor.
     fn averaged(&self, x: &Tensor, running: [&Tensor; 2], n: &Tensor) -> Result<Tensor> {
         let batch = [ops::zeros_like(running[0])?, ops::zeros_like(running[1])?];
@@ -212,10 +212,10 @@ thread_local! {
 
 /// Calls `f`, in which the layers that this thread calls behave as [`cumulative`](BatchNorm::cumulative) ones.
 pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
-    with_replaced(true, |value| PLAIN_AVERAGES.replace(value), f)
+    with_temporary(true, |value| PLAIN_AVERAGES.replace(value), f)
 }
 
-/// Returns mean, variance and count of every batch normalisation of a module that has running statistics.
+/// Returns mean, variance and count of every batch normalization of a module that has running statistics.
 pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
     let mut found: Vec<(String, Vec<Buffer>)> = Vec::new();
     walk(module, |name, part| match part {

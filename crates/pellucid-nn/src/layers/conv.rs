@@ -346,8 +346,8 @@ impl<const N: usize> ConvTranspose<N> {
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);
             let reach = dilation[a].saturating_mul(kernel[a].saturating_sub(1));
-            let least = steps.saturating_add(reach).saturating_add(1);
-            let beyond = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(least);
+            let min_len = steps.saturating_add(reach).saturating_add(1);
+            let beyond = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(min_len);
             more[a] = beyond.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
                 Error::invalid(
                     "conv_transpose",

@@ -1,4 +1,4 @@
-//! Dropout of elements, of channels, and of whole samples.
+//! Dropout of elements, of channels, and of entire samples.
 //!
 //! Dropout masks are drawn from the thread's generator on the device, so a replayed step draws new ones. In evaluation
 //! the layers are the identity.
@@ -56,10 +56,10 @@ dropouts! {
     /// the others by 1 − p (Tompson et al. 2015); N is the number of spatial axes.
     ChannelDropout[N: Dropout1d, Dropout2d, Dropout3d](x, p)
         batched::<N>("dropout", x, |x| ops::feature_dropout(x, p));
-    /// Dropout for self-normalising networks (Klambauer et al. 2017): in training, dropped elements get the limit of
+    /// Dropout for self-normalizing networks (Klambauer et al. 2017): in training, dropped elements get the limit of
     /// `selu` at −∞; an affine map then restores mean 0 and variance 1.
     AlphaDropout(x, p) ops::alpha_dropout(x, p);
-    /// [`AlphaDropout`] of whole channels of x `[B, C, ..]`.
+    /// [`AlphaDropout`] of entire channels of x `[B, C, ..]`.
     FeatureAlphaDropout(x, p) ops::feature_alpha_dropout(x, p);
     /// Stochastic depth (Huang et al. 2016): in training, sets each sample of x `[B, ..]` to 0 with probability p and
     /// divides the others by 1 − p. In a residual branch, dropped samples skip the branch.

@@ -10,7 +10,7 @@ use pellucid_tensor::{DType, Error, Integer, Result, Tensor, no_grad, ops, unwra
 
 /// An embedding: integers x of any shape select rows of a table, giving `[x.., width]`.
 ///
-/// The table is initialised standard normal.
+/// The table is initialized standard normal.
 ///
 /// ```
 /// use pellucid::nn::{Embedding, Layer};
@@ -103,7 +103,7 @@ impl Layer for Embedding {
 
 /// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, give `[B, width]`.
 ///
-/// The table is initialised standard normal. The default is the mean.
+/// The table is initialized standard normal. The default is the mean.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct EmbeddingBag {

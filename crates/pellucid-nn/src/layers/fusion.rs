@@ -1,15 +1,14 @@
-//! Layers that include the batch normalisation after them, for inference.
+//! Layers that include the batch normalization after them, for inference.
 
 use super::{BatchNorm, BatchNorm1d, Conv, Linear};
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 
-/// Returns a convolution that computes the convolution and the batch normalisation after it in evaluation mode:
+/// Returns a convolution that computes the convolution and the batch normalization after it in evaluation mode:
 /// PyTorch's `torch.nn.utils.fuse_conv_bn_eval`.
 ///
-/// In evaluation, the normalisation is the affine map y = s·x + t of each channel, with s = weight / √(var + eps) and
-/// t = bias − s·mean. The fused layer has the weight s·W and the bias s·b + t, in new parameters; neither layer
-/// changes.
+/// In evaluation, the normalization is the affine map y = s·x + t of each channel, with s = weight / √(var + eps) and t
+/// = bias − s·mean. The fused layer has the weight s·W and the bias s·b + t, in new parameters; neither layer changes.
 ///
 /// ```
 /// use pellucid::nn::{BatchNorm2d, Conv2d, Layer, Module, fuse_conv_bn, in_evaluation_mode};
@@ -24,7 +23,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the normalisation has another number of channels; [`Error::InvalidArgument`] if it has
+/// [`Error::ShapeMismatch`] if the normalization has another number of channels; [`Error::InvalidArgument`] if it has
 /// no running statistics; [`Error::DTypeMismatch`] if its dtype is not the dtype of the weight.
 #[doc(alias = "fuse_conv_bn_eval")]
 pub fn fuse_conv_bn<const N: usize>(conv: &Conv<N>, norm: &BatchNorm<N>) -> Result<Conv<N>> {
@@ -34,7 +33,7 @@ pub fn fuse_conv_bn<const N: usize>(conv: &Conv<N>, norm: &BatchNorm<N>) -> Resu
     Ok(layer)
 }
 
-/// Returns a linear layer that computes the layer and the batch normalisation of its outputs `[B, out]` in evaluation
+/// Returns a linear layer that computes the layer and the batch normalization of its outputs `[B, out]` in evaluation
 /// mode: PyTorch's `torch.nn.utils.fuse_linear_bn_eval`. See [`fuse_conv_bn`].
 ///
 /// # Errors
@@ -55,12 +54,12 @@ fn fused<const N: usize>(
     let _off = no_grad();
     let [scale, shift] = norm.evaluation_map(op)?;
     if scale.shape()[0] != weight.shape()[0] {
-        let help = "the normalisation must have as many channels as the layer has outputs";
+        let help = "the normalization must have as many channels as the layer has outputs";
         return Err(Error::shapes(op, [weight.shape(), scale.shape()], help));
     }
     let dtype = weight.dtype();
     if norm.running_mean.as_ref().is_some_and(|mean| mean.dtype() != dtype) {
-        let help = "the layers must have one dtype; convert one of them by to_dtype_()";
+        let help = "the layers must have the same dtype; convert one of them with to_dtype_()";
         return Err(Error::dtypes(op, [dtype, scale.dtype()], help));
     }
     let wide = |values: &Tensor| ops::to_dtype(values, dtype.promote(DType::F32));

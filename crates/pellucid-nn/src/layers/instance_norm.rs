@@ -1,4 +1,4 @@
-//! Instance normalisation.
+//! Instance normalization.
 
 use super::batch_norm::running_statistics;
 use super::spatial::{batched, by_axes, channels};
@@ -11,7 +11,7 @@ use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// Instance normalisation (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N
+/// Instance normalization (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N
 /// spatial axes: every channel of every image gets mean 0 and variance 1 over its spatial axes. See [`InstanceNorm1d`],
 /// [`InstanceNorm2d`] and [`InstanceNorm3d`].
 ///

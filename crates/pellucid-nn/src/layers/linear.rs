@@ -11,8 +11,8 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, note_call_location, ops, unw
 
 /// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
-/// W and b are initialised uniformly on ±1/√in, PyTorch's default: He initialisation (He et al. 2015) for a
-/// leaky ReLU of slope √5.
+/// W and b are initialized uniformly on ±1/√in, PyTorch's default: He initialization (He et al. 2015) for a leaky ReLU
+/// of slope √5.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct Linear {
@@ -105,7 +105,7 @@ impl Layer for Linear {
 
 /// A bilinear layer yₖ = aᵀ·Wₖ·b + cₖ, for a `[.., in₁]`, b `[.., in₂]` and y `[.., out]`.
 ///
-/// W and c are initialised uniformly on ±1/√in₁.
+/// W and c are initialized uniformly on ±1/√in₁.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct Bilinear {

@@ -160,7 +160,7 @@ impl<L: LoraTarget> Lora<L> {
     #[panicking_form]
     pub fn try_new(layer: L, rank: usize) -> Result<Lora<L>> {
         if rank == 0 {
-            return Err(Error::invalid("lora", "the rank must be at least 1; a usual value is 8"));
+            return Err(Error::invalid("lora", "the rank must be at least 1; for example 8"));
         }
         let weight = layer.adapted_weight();
         let parameters = init::in_dtype(weight.dtype(), || layer.low_rank_parameters(rank));
@@ -198,7 +198,7 @@ impl<L: LoraTarget> Lora<L> {
     pub fn try_dropout(self, p: f64) -> Result<Lora<L>> {
         OptionRange::PROBABILITY.check("lora", "dropout", p, 0.05)?;
         if !self.layer.input_dtype().is_float() {
-            return Err(Error::invalid("lora", "the layer has integer inputs, which dropout cannot change"));
+            return Err(Error::invalid("lora", "dropout cannot be applied to integer inputs"));
         }
         Ok(Lora { dropout: p, ..self })
     }

@@ -1,4 +1,4 @@
-//! Normalisation within a sample: over its last axes, groups of channels, or neighbouring channels.
+//! Normalization within a sample: over its last axes, groups of channels, or neighbouring channels.
 
 use super::spatial::check_channels;
 use crate::init;
@@ -9,7 +9,7 @@ use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
 
-/// Layer normalisation (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
+/// Layer normalization (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
 /// biased variance.
 ///
 /// eps defaults to 1e-5; the weight starts at 1, the bias at 0.
@@ -88,7 +88,7 @@ fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
         .ok_or_else(|| Error::shapes(op, [input], "the input must have at least one axis; unsqueeze the input"))
 }
 
-/// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
+/// Root-mean-square normalization (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
 ///
 /// eps defaults to the machine epsilon of x's dtype; the weight starts at 1.
 #[doc(alias = "RMSNorm")]
@@ -137,7 +137,7 @@ impl Layer for RmsNorm {
     }
 }
 
-/// Group normalisation (Wu & He 2018) of x `[B, C, ..]`: each group of channels of each sample gets mean 0 and variance
+/// Group normalization (Wu & He 2018) of x `[B, C, ..]`: each group of channels of each sample gets mean 0 and variance
 /// 1; then every channel is multiplied by its weight and its bias is added.
 ///
 /// eps defaults to 1e-5; the weight starts at 1, the bias at 0.
@@ -201,7 +201,7 @@ impl Layer for GroupNorm {
     }
 }
 
-/// Local response normalisation (Krizhevsky, Sutskever & Hinton 2012) of x `[B, C, ..]`: x / (k + alpha·m)^beta, m the
+/// Local response normalization (Krizhevsky, Sutskever & Hinton 2012) of x `[B, C, ..]`: x / (k + alpha·m)^beta, m the
 /// mean of x² over `size` neighbouring channels.
 #[derive(Clone, Copy, Debug, Module)]
 #[module(display)]
@@ -224,7 +224,7 @@ impl LocalResponseNorm {
     #[panicking_form]
     pub fn try_new(size: usize) -> Result<LocalResponseNorm> {
         if size == 0 {
-            return Err(Error::invalid("local_response_norm", "size must be at least 1, got 0; a usual value is 5"));
+            return Err(Error::invalid("local_response_norm", "size must be at least 1, got 0; for example 5"));
         }
         Ok(LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 })
     }

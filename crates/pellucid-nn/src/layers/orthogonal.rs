@@ -27,10 +27,10 @@ pub enum OrthogonalMap {
 ///
 /// The weight is B·Q, where Q is an [`OrthogonalMap`] of the original, and the buffer `base`, B, is a constant
 /// orthogonal matrix (Lezcano-Casado 2019). Initially Q is the identity, and B·Q is the factor Q of the layer's weight
-/// in its QR factorisation.
+/// in its QR factorization.
 ///
-/// The default map is the matrix exponential for square matrices, else the Householder reflections. All maps require
-/// the feature `linalg`, which is on by default. See [`Parametrized`](crate::Parametrized) for an example.
+/// The default map is the matrix exponential for square matrices, otherwise the Householder reflections. All maps
+/// require the feature `linalg`, which is on by default. See [`Parametrized`](crate::Parametrized) for an example.
 #[derive(Clone, Debug, Default)]
 pub struct Orthogonal {
     map: Option<OrthogonalMap>,
@@ -108,7 +108,7 @@ impl Parametrization for Orthogonal {
             return Err(Error::invalid(OP, reason));
         }
         let (packed, tau) = ops::geqrf(&x)?;
-        // A factor τ of 0 is no reflection, where the map has the one that changes the sign.
+        // A factor τ of 0 is not a reflection, where the map has the one that changes the sign.
         let signs = ops::mul(&signs(&diagonal(&packed)?)?, &ops::where_(&ops::eq(&tau, 0.0)?, -1.0, &signs(&tau)?)?)?;
         let diagonals = ops::mul(&ops::eye(rows, columns, x.dtype())?, &ops::unsqueeze(&signs, -2)?)?;
         TallMatrix { x: ops::add(&ops::tril(&packed, -1)?, &diagonals)?, is_transposed }.restored(weight.dtype())
@@ -128,7 +128,7 @@ impl Orthogonal {
     }
 }
 
-/// A matrix with at least as many rows as columns, at least in `f32`, in which factorisations are available.
+/// A matrix with at least as many rows as columns, at least in `f32`, in which factorizations are available.
 struct TallMatrix {
     x: Tensor,
     /// Whether it is the transpose of the given matrix.
@@ -177,7 +177,7 @@ fn householder(x: &Tensor) -> Result<Tensor> {
     ops::mul(&q, &ops::unsqueeze(&signs(&diagonal(&x.detach())?)?, -2)?)
 }
 
-/// Returns the square orthogonal matrix whose first columns are the orthonormalised ones of `x`.
+/// Returns the square orthogonal matrix whose first columns are the orthonormalized ones of `x`.
 fn completed(x: &Tensor) -> Result<Tensor> {
     let mut shape = x.shape().to_vec();
     let axis = shape.len() - 1;

@@ -1,4 +1,4 @@
-//! Layers with a reparametrised weight: weight normalisation and spectral normalisation.
+//! Layers with a reparametrized weight: weight normalization and spectral normalization.
 
 use super::{Conv, ConvTranspose, Linear};
 use crate::input_dtype::check_input_dtype;
@@ -56,7 +56,7 @@ pub(super) fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visi
     }));
 }
 
-/// Weight normalisation (Salimans & Kingma 2016): the weight of the layer is w = g·v/‖v‖, with separately trained
+/// Weight normalization (Salimans & Kingma 2016): the weight of the layer is w = g·v/‖v‖, with separately trained
 /// lengths g and directions v. There is one length for every slice along the first axis.
 ///
 /// Initially w is the layer's own weight. Parameter names follow PyTorch's `parametrizations.weight_norm`: g is
@@ -132,7 +132,7 @@ display_as_tree! {
     [L: Weighted] SpectralNorm<L>;
 }
 
-/// Spectral normalisation (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is
+/// Spectral normalization (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is
 /// divided by an estimate of its largest singular value σ. The map then has Lipschitz constant about 1.
 ///
 /// σ = uᵀ·W·v. Every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by iterations of the power

@@ -162,7 +162,7 @@ impl<const N: usize> LpPool<N> {
     #[panicking_form]
     pub fn try_new(p: f64, size: impl Into<PerAxis<N>>) -> Result<LpPool<N>> {
         if p == 0.0 || p.is_nan() {
-            return Err(Error::invalid(Self::NAME, format!("p must be a nonzero number, got {p}; a usual value is 2")));
+            return Err(Error::invalid(Self::NAME, format!("p must be a nonzero number, got {p}; for example 2")));
         }
         Ok(LpPool { pool: windows(Self::NAME, size)?, p })
     }

@@ -38,7 +38,7 @@ pub trait Parametrization: Module {
     fn forward(&self, original: &Tensor) -> Result<Tensor>;
 
     /// Returns an original for a weight, which becomes the initial one. By default it is the weight itself. If `weight`
-    /// is no value of the map, such as a matrix that is not orthogonal, the result is the original of a near one.
+    /// is not a value of the map, such as a matrix that is not orthogonal, the result is the original of a near one.
     ///
     /// # Errors
     /// The errors of the operations.

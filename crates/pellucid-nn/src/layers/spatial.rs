@@ -24,7 +24,7 @@ impl<const N: usize> From<[usize; N]> for PerAxis<N> {
     }
 }
 
-/// Returns the numbers of an option of a layer, or an error with the remedy `help` if one of them is 0.
+/// Returns the values of an option of a layer, or an error with the remedy `help` if one of them is 0.
 pub(super) fn positive<const N: usize>(
     layer: &'static str,
     option: &str,

@@ -71,7 +71,7 @@ use std::sync::Arc;
 pub trait Loss: Send + Sync {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
-    /// The losses of this module refuse values of targets that they do not define. In captured steps and on other
+    /// The losses of this module reject values of targets that they do not define. In captured steps and on other
     /// devices, where the values are not read, such a value makes the loss and its gradient NaN.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ pub trait Loss: Send + Sync {
     }
 
     /// Checks the values of the targets of a batch, for logits of this shape, if the host can read them
-    /// ([`Tensor::is_readable`]). A captured step calls it before a launch, which cannot refuse a value: a class index
+    /// ([`Tensor::is_readable`]). A captured step calls it before a launch, which cannot reject a value: a class index
     /// that does not exist would make all parameters NaN. Nothing is checked by default.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ macro_rules! losses {
 macro_rules! loss_pointer {
     ([$($generics:tt)*] $pointer:ty) => {
         impl<$($generics)*> Loss for $pointer {
-            crate::forward::forward! {
+            crate::delegate::delegate! {
                 [**self]
                 fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
                 fn kind(self: &Self) -> Option<crate::loss::LossKind>;

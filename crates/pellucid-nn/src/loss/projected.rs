@@ -44,7 +44,7 @@ impl LinearCrossEntropyLoss {
         LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores }
     }
 
-    /// Adds a bias, initialised as in [`Linear`].
+    /// Adds a bias, initialized as in [`Linear`].
     #[track_caller]
     pub fn with_bias(self) -> LinearCrossEntropyLoss {
         let inputs = self.linear.weight.shape()[1];

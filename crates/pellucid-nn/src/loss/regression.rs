@@ -1,4 +1,4 @@
-//! Regression losses, of predictions and targets of one shape.
+//! Regression losses, of predictions and targets of the same shape.
 
 use super::{
     Loss, Reduction, declared, losses, losses_of_many, methods_of_many, same_shape, tracked_leaf, with_gradients,

@@ -33,7 +33,7 @@ impl Targets {
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The loss itself refuses targets of another shape. This error precedes an error about values.
+        // The loss itself rejects targets of another shape. This error precedes an error about values.
         if !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }
@@ -58,9 +58,9 @@ impl Targets {
         }
     }
 
-    /// Returns the targets, with NaN for each value that [`check_if_readable`](Self::check_if_readable) refuses if the
+    /// Returns the targets, with NaN for each value that [`check_if_readable`](Self::check_if_readable) rejects if the
     /// host cannot read the values: the loss and its gradient are then NaN. Integers are converted to `of_integers`; if
-    /// it is `None`, the loss refuses them.
+    /// it is `None`, the loss rejects them.
     pub(super) fn nan_unless_valid(&self, y: &Tensor, of_integers: Option<DType>) -> Result<Tensor> {
         let formula = match self {
             Targets::Shares => formula! { static checked_share(y) = (y.ge(0.0) & y.le(1.0)).select(y, f64::NAN); },

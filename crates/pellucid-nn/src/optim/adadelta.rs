@@ -20,7 +20,7 @@ options! {
         eps: f64 = 1e-6 => NONNEGATIVE;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -34,7 +34,7 @@ impl Rule for AdadeltaOptions {
         zeros(like, &["square", "change"])
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adadelta = formula!(adadelta |p, v, u, g, lr; rho, rest, eps, decay| {
             let g = g + decay * p;
             let v = rho * v + rest * (g * g);
@@ -42,6 +42,6 @@ impl Rule for AdadeltaOptions {
             (p - lr * d, v, rho * u + rest * (d * d))
         });
         let rho = self.rho;
-        at.update(adadelta, &[rho.into(), (1.0 - rho).into(), self.eps.into(), self.weight_decay.into()])
+        context.update(adadelta, &[rho.into(), (1.0 - rho).into(), self.eps.into(), self.weight_decay.into()])
     }
 }

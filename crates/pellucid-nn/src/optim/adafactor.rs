@@ -29,7 +29,7 @@ options! {
         d: f64 = 1.0 => AT_LEAST_ONE;
         /// The weight decay λ.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -65,7 +65,7 @@ impl Rule for AdafactorOptions {
         Some((tick, vec![self.beta2_decay.into(), self.weight_decay.into()]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let mix = formula!(mix | old, new, rest | old + rest * (new - old));
         let vector = formula!(vector |g, v; eps| g / v.max(eps * eps).sqrt());
         let matrix = formula!(matrix |g, row, column, mean; eps| {
@@ -74,23 +74,23 @@ impl Rule for AdafactorOptions {
         let rate = formula!(rate |of_p, of_u, rho; eps, root, d| {
             (of_p / root).max(eps) * rho / (of_u / (root * d)).max(1.0)
         });
-        let (rest, rho, shrink) = (at.rate(0), at.rate(1), at.rate(2));
-        let (p, g) = (at.parameter()?, at.gradient()?);
+        let (rest, rho, shrink) = (context.rate(0), context.rate(1), context.rate(2));
+        let (p, g) = (context.parameter()?, context.gradient()?);
         let eps = self.eps.0.or_else(|| p.dtype().promote(DType::F32).epsilon()).unwrap_or_default();
         let square = ops::square(&g)?;
         let u = if p.rank() < 2 {
-            at.update_states(mix, &[0], &[&square, rest], &[])?;
-            ops::map(vector, &[&g, at.state(0)], &[eps.into()])?
+            context.update_states(mix, &[0], &[&square, rest], &[])?;
+            ops::map(vector, &[&g, context.state(0)], &[eps.into()])?
         } else {
-            at.update_states(mix, &[0], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
-            at.update_states(mix, &[1], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
-            let (row, column) = (at.state(0), at.state(1));
+            context.update_states(mix, &[0], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
+            context.update_states(mix, &[1], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
+            let (row, column) = (context.state(0), context.state(1));
             let mean = ops::mean(row, over(-2).keepdims())?;
             ops::map(matrix, &[&g, row, column, &mean], &[eps.into()])?
         };
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&u, 2.0, ..)?);
         let params = [self.eps.1.into(), (p.size() as f64).sqrt().into(), self.d.into()];
         let rate = ops::map(rate, &[&norms.0, &norms.1, rho], &params)?;
-        at.update_parameter(formula!(|p, u, rate, shrink| p * shrink - rate * u), &[&u, &rate, shrink], &[])
+        context.update_parameter(formula!(|p, u, rate, shrink| p * shrink - rate * u), &[&u, &rate, shrink], &[])
     }
 }

@@ -22,7 +22,7 @@ options! {
         eps: f64 = 1e-10 => NONNEGATIVE;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -41,12 +41,12 @@ impl Rule for AdagradOptions {
         Some((tick, vec![self.lr_decay.into()]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adagrad = formula!(adagrad |p, s, g, rate; eps, decay| {
             let g = g + decay * p;
             let s = s + g * g;
             (p - rate * g / (s.sqrt() + eps), s)
         });
-        at.update(adagrad, &[self.eps.into(), self.weight_decay.into()])
+        context.update(adagrad, &[self.eps.into(), self.weight_decay.into()])
     }
 }

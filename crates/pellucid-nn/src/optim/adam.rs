@@ -26,7 +26,7 @@ options! {
         weight_decay: f64 = 0.0 => NONNEGATIVE;
         /// Whether to use AMSGrad.
         amsgrad: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -69,7 +69,7 @@ impl Rule for AdamOptions {
         Some((tick, vec![ln(self.betas.1)]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adam = formula!(adam |p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
             let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
             (p - rate * m / (v.sqrt() * scale + eps), m, v)
@@ -81,6 +81,6 @@ impl Rule for AdamOptions {
         });
         let b2 = self.betas.1;
         let params = [b2.into(), (1.0 - b2).into(), self.eps.into(), self.weight_decay.into()];
-        at.update(if self.amsgrad { amsgrad } else { adam }, &params)
+        context.update(if self.amsgrad { amsgrad } else { adam }, &params)
     }
 }

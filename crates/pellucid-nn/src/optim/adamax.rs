@@ -21,7 +21,7 @@ options! {
         eps: f64 = 1e-8 => NONNEGATIVE;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -47,13 +47,13 @@ impl Rule for AdamaxOptions {
         Some((tick, vec![]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adamax = formula!(adamax |p, m, u, g, rate, rest1; b2, eps, decay| {
             let g = g + decay * p;
             let m = m + rest1 * (g - m);
             let u = (b2 * u).max(g.abs() + eps);
             (p - rate * m / u, m, u)
         });
-        at.update(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
+        context.update(adamax, &[self.betas.1.into(), self.eps.into(), self.weight_decay.into()])
     }
 }

@@ -26,7 +26,7 @@ options! {
         weight_decay: f64 = 0.01 => NONNEGATIVE;
         /// Whether to use AMSGrad.
         amsgrad: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -50,7 +50,7 @@ impl Rule for AdamWOptions {
         Some((tick, vec![ln(self.betas.1), self.weight_decay.into()]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let adamw = formula!(adamw |p, m, v, g, rate, scale, shrink, rest1; b2, rest2, eps| {
             let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             (p * shrink - rate * m / (v.sqrt() * scale + eps), m, v)
@@ -61,6 +61,6 @@ impl Rule for AdamWOptions {
             (p * shrink - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });
         let b2 = self.betas.1;
-        at.update(if self.amsgrad { amsgrad } else { adamw }, &[b2.into(), (1.0 - b2).into(), self.eps.into()])
+        context.update(if self.amsgrad { amsgrad } else { adamw }, &[b2.into(), (1.0 - b2).into(), self.eps.into()])
     }
 }

@@ -26,7 +26,7 @@ options! {
         t0: f64 = 1e6 => NONNEGATIVE;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -54,11 +54,11 @@ impl Rule for AsgdOptions {
         Some((tick, vec![self.lambd.into(), self.alpha.into(), self.t0.into()]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let asgd = formula!(asgd |p, a, g, eta, mu; lambd, decay| {
             let p = p * (1.0 - lambd * eta) - eta * (g + decay * p);
             (p, a + mu * (p - a))
         });
-        at.update(asgd, &[self.lambd.into(), self.weight_decay.into()])
+        context.update(asgd, &[self.lambd.into(), self.weight_decay.into()])
     }
 }

@@ -1,6 +1,6 @@
 //! Averaging of weights over training, which often improves predictions.
 
-use super::free::free_buffer;
+use super::free_buffer::free_buffer;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, with_plain_averages};
 use crate::module::{Module, walk};
@@ -110,8 +110,8 @@ impl AveragedModel {
         &self.count
     }
 
-    /// Copies the averages into the model in place, and saves its own weights. Running statistics of
-    /// normalisations are not averaged: [`update_bn`] recomputes them.
+    /// Copies the averages into the model in place, and saves its own weights. Running statistics of normalizations are
+    /// not averaged: [`update_bn`] recomputes them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the model holds the averages already, and before the first update, when there are
@@ -202,7 +202,7 @@ fn average_dtype(parameter: &Parameter) -> DType {
     parameter.dtype().promote(DType::F32)
 }
 
-/// Recomputes the running statistics of all batch normalisations of a model, as plain averages over these batches.
+/// Recomputes the running statistics of all batch normalizations of a model, as plain averages over these batches.
 /// After [`AveragedModel::apply`] the old statistics belong to other weights (Izmailov et al. 2018). No gradients are
 /// computed, every layer keeps its mode, and a model without such statistics is unchanged.
 ///

@@ -1,6 +1,6 @@
 //! Clocks: per-parameter counters of a rule, such as the step count, and rates derived from them.
 
-use super::free::{free_buffer, move_free};
+use super::free_buffer::{free_buffer, move_free};
 use super::rule::DynRule;
 use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;

@@ -1,6 +1,6 @@
 //! [`Hyperparameter`]: a number that kernels read and the host sets.
 
-use super::free::free_buffer;
+use super::free_buffer::free_buffer;
 use crate::parameter::Buffer;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};

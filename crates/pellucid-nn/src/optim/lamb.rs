@@ -10,7 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 /// m ← β₁·m + (1 − β₁)·g,  v ← β₂·v + (1 − β₂)·g²,  r = m̂ / (√v̂ + ε) + λ·p  with m̂ = m / (1 − β₁ᵗ) and
 /// v̂ = v / (1 − β₂ᵗ),  p ← p − η·(‖p‖ / ‖r‖)·r.
 ///
-/// Norms are 2-norms of a whole parameter; the ratio is 1 if one of them is 0.
+/// Norms are 2-norms of an entire parameter; the ratio is 1 if one of them is 0.
 #[doc(alias = "LAMB")]
 pub type Lamb = super::RuleOptimizer<LambOptions>;
 
@@ -25,7 +25,7 @@ options! {
         eps: f64 = 1e-6 => NONNEGATIVE;
         /// The weight decay λ.
         weight_decay: f64 = 0.01 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -48,7 +48,7 @@ impl Rule for LambOptions {
         Some((tick, vec![ln(self.betas.1)]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let track = formula!(track |m, v, g, rest1; b2, rest2| update_moments(m, v, g, rest1, b2, rest2));
         let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p
@@ -61,13 +61,13 @@ impl Rule for LambOptions {
                 lr * both.select(of_p / of_r, 1.0)
             }
         );
-        let (lr, unbias, scale, rest1) = (at.rate(0), at.rate(1), at.rate(2), at.rate(3));
-        let (p, m, v, b2) = (at.parameter()?, at.state(0), at.state(1), self.betas.1);
-        at.update_states(track, &[0, 1], &[&at.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
+        let (lr, unbias, scale, rest1) = (context.rate(0), context.rate(1), context.rate(2), context.rate(3));
+        let (p, m, v, b2) = (context.parameter()?, context.state(0), context.state(1), self.betas.1);
+        context.update_states(track, &[0, 1], &[&context.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
         let params = [self.eps.into(), self.weight_decay.into()];
         let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?;
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);
         let rate = ops::map(trust, &[&norms.0, &norms.1, lr], &[])?;
-        at.update_parameter(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
+        context.update_parameter(formula!(|p, r, rate| p - rate * r), &[&r, &rate], &[])
     }
 }

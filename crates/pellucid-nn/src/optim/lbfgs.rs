@@ -29,7 +29,7 @@ options! {
         history_size: usize = 100;
         /// Whether to search for the step length (strong Wolfe conditions).
         line_search: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -172,8 +172,8 @@ impl Lbfgs {
                     parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x))?;
                     found
                 };
-                let most = max_eval.saturating_sub(evaluations);
-                let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, most)?;
+                let max_evaluations = max_eval.saturating_sub(evaluations);
+                let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;
                 let SearchResult { point, evaluations: own } = search;
                 (loss, gradient, t, used) = (point.loss, point.gradient, point.t, own);
                 advance(&self.parameters, direction, t)?;
@@ -287,22 +287,22 @@ impl Optimizer for Lbfgs {
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
-        let number = |x: f64| Tensor::scalar(x, DType::F64);
+        let scalar_f64 = |x: f64| Tensor::scalar(x, DType::F64);
         let progress = self.progress();
         let mut state = vec![
             ("lr".to_string(), self.lr.tensor().clone()),
-            ("iterations".to_string(), number(progress.iterations as f64)),
-            ("evaluations".to_string(), number(progress.evaluations as f64)),
+            ("iterations".to_string(), scalar_f64(progress.iterations as f64)),
+            ("evaluations".to_string(), scalar_f64(progress.evaluations as f64)),
         ];
         if let Some(LbfgsMemory { direction, t, gradient, hessian: Hessian { history, diagonal } }) = &progress.memory {
             state.push(("direction".into(), direction.clone()));
-            state.push(("t".into(), number(*t)));
+            state.push(("t".into(), scalar_f64(*t)));
             state.push(("gradient".into(), gradient.clone()));
-            state.push(("diagonal".into(), number(*diagonal)));
+            state.push(("diagonal".into(), scalar_f64(*diagonal)));
             for (i, (y, s, inverse)) in history.iter().enumerate() {
                 state.push((format!("history.{i}.change"), y.clone()));
                 state.push((format!("history.{i}.step"), s.clone()));
-                state.push((format!("history.{i}.inverse"), number(*inverse)));
+                state.push((format!("history.{i}.inverse"), scalar_f64(*inverse)));
             }
         }
         state
@@ -332,7 +332,7 @@ impl Optimizer for Lbfgs {
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        let help = "a step evaluates the loss several times, depending on values; call try_step_with() outside of a \
+        let help = "a step evaluates the loss several times, depending on values; call try_step_with() outside a \
                     captured step, with a closure that may launch a captured loss with its gradients";
         Err(Error::invalid("lbfgs", help))
     }
@@ -363,25 +363,25 @@ impl Optimizer for Lbfgs {
         if !mismatch.is_empty() {
             return Err(mismatch.into_error("load_state_dict"));
         }
-        let number = |name: &str| state[name].try_item::<f64>();
+        let read_f64 = |name: &str| state[name].try_item::<f64>();
         let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);
         let step = |i: usize| {
             let part = |part: &str| format!("history.{i}.{part}");
-            Ok((flat(&part("change"))?, flat(&part("step"))?, number(&part("inverse"))?))
+            Ok((flat(&part("change"))?, flat(&part("step"))?, read_f64(&part("inverse"))?))
         };
         let memory = || {
             Ok(LbfgsMemory {
                 direction: flat("direction")?,
-                t: number("t")?,
+                t: read_f64("t")?,
                 gradient: flat("gradient")?,
                 hessian: Hessian {
                     history: (0..steps).map(step).collect::<Result<_>>()?,
-                    diagonal: number("diagonal")?,
+                    diagonal: read_f64("diagonal")?,
                 },
             })
         };
         let memory = is_begun.then(memory).transpose()?;
-        let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
+        let (lr, iterations, evaluations) = (read_f64("lr")?, read_f64("iterations")?, read_f64("evaluations")?);
         let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
         Ok(StateLoad::default().then(move || {
             self.lr.try_set(lr)?;

@@ -33,23 +33,23 @@ fn cubic(a: &SearchPoint, b: &SearchPoint, bounds: Option<(f64, f64)>) -> f64 {
         return (low + high) / 2.0;
     }
     let d2 = square.sqrt();
-    let least = if a.t <= b.t {
+    let minimizer = if a.t <= b.t {
         b.t - (b.t - a.t) * ((b.slope + d2 - d1) / (b.slope - a.slope + 2.0 * d2))
     } else {
         a.t - (a.t - b.t) * ((a.slope + d2 - d1) / (a.slope - b.slope + 2.0 * d2))
     };
-    least.max(low).min(high)
+    minimizer.max(low).min(high)
 }
 
-/// Searches from `start` (t = 0) with the initial length `t`, by at most `most` interpolations;
-/// `evaluate` returns loss and gradient at a length.
+/// Searches from `start` (t = 0) with the initial length `t`, by at most `max_evaluations` interpolations; `evaluate`
+/// returns loss and gradient at a length.
 pub(super) fn strong_wolfe(
     mut evaluate: impl FnMut(f64) -> Result<(f64, Tensor)>,
     start: &SearchPoint,
     direction: &Tensor,
     t: f64,
     tolerance: f64,
-    most: usize,
+    max_evaluations: usize,
 ) -> Result<SearchResult> {
     let reach: f64 = ops::max(&ops::abs(direction)?, ..)?.try_item()?;
     let mut evaluations = 0;
@@ -66,7 +66,7 @@ pub(super) fn strong_wolfe(
     let (mut before, mut now) = (start.clone(), at(t)?);
     let (mut steps, mut done) = (0, false);
     let mut bracket = loop {
-        if steps == most {
+        if steps == max_evaluations {
             break [start.clone(), now];
         }
         if is_too_high(&now) || (steps > 1 && now.loss >= before.loss) {
@@ -89,7 +89,7 @@ pub(super) fn strong_wolfe(
     let order = |bracket: &[SearchPoint; 2]| if bracket[0].loss <= bracket[1].loss { (0, 1) } else { (1, 0) };
     let (mut low, mut high) = order(&bracket);
     let mut stalled = false;
-    while !done && steps < most {
+    while !done && steps < max_evaluations {
         let (first, last) = (bracket[0].t.min(bracket[1].t), bracket[0].t.max(bracket[1].t));
         if (last - first) * reach < tolerance {
             break;

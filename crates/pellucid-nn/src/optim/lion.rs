@@ -20,7 +20,7 @@ options! {
         betas: (f64, f64) = (0.9, 0.99) => FRACTION(0, 1);
         /// The weight decay λ.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -34,11 +34,11 @@ impl Rule for LionOptions {
         zeros(like, &["mean"])
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let lion = formula!(lion |p, m, g, lr, rest1; rest2, decay| {
             let c = m + rest1 * (g - m);
             (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))
         });
-        at.update(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
+        context.update(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
     }
 }

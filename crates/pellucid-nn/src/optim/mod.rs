@@ -32,7 +32,7 @@ mod asgd;
 mod average;
 mod clip;
 mod clock;
-mod free;
+mod free_buffer;
 mod hyperparameter;
 mod lamb;
 mod lbfgs;
@@ -81,7 +81,7 @@ pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
 
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
@@ -399,7 +399,7 @@ fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
 /// Implements the methods that both exclusive and shared pointers to an optimizer forward.
 macro_rules! forward_shared {
     () => {
-        forward! {
+        delegate! {
             [**self]
             fn parameters(self: &Self) -> &[Parameter];
             fn group_count(self: &Self) -> usize;
@@ -423,7 +423,7 @@ macro_rules! exclusive {
         $(#[$doc])*
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
             forward_shared!();
-            forward! {
+            delegate! {
                 [**self]
                 fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
                 fn ensure_initialized(self: &mut Self) -> Result<()>;

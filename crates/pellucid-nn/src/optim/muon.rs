@@ -114,16 +114,16 @@ impl Rule for MuonOptions {
         zeros(like, &["velocity"])
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let mix = formula!(mix | b, g, momentum | b + (1.0 - momentum) * (g - b));
         let ahead = formula!(ahead | b, g, momentum | g + momentum * (b - g));
-        let (lr, momentum, g) = (at.rate(0), at.rate(1), at.gradient()?);
-        at.update_states(mix, &[0], &[&g, momentum], &[])?;
-        let velocity = at.state(0);
+        let (lr, momentum, g) = (context.rate(0), context.rate(1), context.gradient()?);
+        context.update_states(mix, &[0], &[&g, momentum], &[])?;
+        let velocity = context.state(0);
         let u = if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])? } else { velocity.clone() };
         let shrunk = formula!(shrunk |p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
         let s = self.adjust_lr.factor(u.shape().dims());
         let x = ops::to_dtype(&self.orthogonal(&u)?, u.dtype())?;
-        at.update_parameter(shrunk, &[&x, lr], &[self.weight_decay.into(), s.into()])
+        context.update_parameter(shrunk, &[&x, lr], &[self.weight_decay.into(), s.into()])
     }
 }

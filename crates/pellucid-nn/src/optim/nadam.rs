@@ -27,7 +27,7 @@ options! {
         momentum_decay: f64 = 4e-3 => NONNEGATIVE;
         /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
         decoupled_weight_decay: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -62,14 +62,14 @@ impl Rule for NAdamOptions {
         ))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let nadam = formula!(nadam |p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
             let g = g + decay * p;
             let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
         let b2 = self.betas.1;
-        at.update(
+        context.update(
             nadam,
             &[
                 b2.into(),

@@ -2,7 +2,7 @@
 
 use super::Optimizer;
 use super::clock::Clocks;
-use super::free::move_free;
+use super::free_buffer::move_free;
 use super::hyperparameter::Hyperparameter;
 use super::replaceable::Replaceable;
 use super::rule::{DynRule, Momentum, QueuedUpdates, UpdateContext, check_lr};
@@ -104,7 +104,7 @@ impl OptimizerCore {
     }
 
     pub(super) fn name(&self) -> &'static str {
-        self.contents.own().name
+        self.contents.original().name
     }
 
     /// Adds a group. `checked` is the result of [`Rule::check`].
@@ -187,7 +187,7 @@ impl OptimizerCore {
                 rates: &member.rates,
                 scale: scales[member.group].as_ref(),
                 skip,
-                flip: rule.maximize(),
+                negates_gradient: rule.maximize(),
                 batch: &batch,
             })?;
         }
@@ -208,7 +208,7 @@ impl OptimizerContents {
             dtypes.sort_unstable();
             dtypes.dedup();
             let help = "the parameters of a group must be all f32, f16 or bf16, or all f64; add a group for the \
-                        others by add_group()";
+                        others with add_group()";
             return Err(Error::dtypes(self.name, dtypes, help));
         }
         let rule = &*self.groups[last].rule;
@@ -232,8 +232,8 @@ impl OptimizerContents {
     }
 
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
-        let present = self.parameters.iter().zip(&self.members).map(|(p, member)| (p.id(), member.name.as_str()));
-        let mut seen: HashMap<_, &str> = present.collect();
+        let existing = self.parameters.iter().zip(&self.members).map(|(p, member)| (p.id(), member.name.as_str()));
+        let mut seen: HashMap<_, &str> = existing.collect();
         for (name, parameter) in new {
             if let Some(first) = seen.insert(parameter.id(), name) {
                 return Err(Error::invalid(self.name, listed_twice(first, name)));
@@ -445,12 +445,12 @@ impl Optimizer for OptimizerCore {
             let reason = "the optimizer already has parameters; add other parameters with add_params()";
             return Err(Error::invalid(self.name(), reason));
         }
-        let own = self.contents.own();
+        let own = self.contents.original();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
         let fits = |filled: &OptimizerContents| {
             filled.parameters.len() == parameters.len() && filled.parameters.iter().zip(&parameters).all(is_same)
         };
-        match self.contents.reuse(fits) {
+        match self.contents.select(fits) {
             // The optimizer was filled before for a step that could not be recorded; rates may have changed since.
             Some(filled) => {
                 filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| new.copy_hyperparameters(old))
@@ -488,10 +488,10 @@ impl Optimizer for OptimizerCore {
         let op = "set_grad_scale";
         if let Some(scale) = &scale {
             if *scale.shape() != Shape::scalar() {
-                return Err(Error::shapes(op, [scale.shape()], "a scale must be a 0-d tensor"));
+                return Err(Error::shapes(op, [scale.shape()], "the scale must be a 0-d tensor"));
             }
             if !scale.dtype().is_float() {
-                return Err(Error::dtypes(op, [scale.dtype()], "a scale must be a float; use to_dtype()"));
+                return Err(Error::dtypes(op, [scale.dtype()], "the scale must have a float dtype; use to_dtype()"));
             }
         }
         self.contents.get_mut().scale = scale.map(|s| s.detach());

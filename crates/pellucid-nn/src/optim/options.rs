@@ -33,8 +33,8 @@ macro_rules! options {
         impl $name {
             /// Returns an error of `op` for an option out of its range.
             fn check_ranges(&self, op: &'static str) -> pellucid_tensor::Result<()> {
-                let usual = $name::default();
-                $($($crate::optim::options::check_option!(op, self, usual, $option, $range $(, $($part),+)?);)?)+
+                let defaults = $name::default();
+                $($($crate::optim::options::check_option!(op, self, defaults, $option, $range $(, $($part),+)?);)?)+
                 Ok(())
             }
         }
@@ -44,15 +44,15 @@ pub(super) use options;
 
 /// Returns an error from the calling function unless an option, or each listed part of it, is in a range.
 macro_rules! check_option {
-    ($op:expr, $options:expr, $usual:expr, $option:ident, $range:ident) => {
-        $crate::option_range::OptionRange::$range.check($op, stringify!($option), $options.$option, $usual.$option)?
+    ($op:expr, $options:expr, $defaults:expr, $option:ident, $range:ident) => {
+        $crate::option_range::OptionRange::$range.check($op, stringify!($option), $options.$option, $defaults.$option)?
     };
-    ($op:expr, $options:expr, $usual:expr, $option:ident, $range:ident, $($part:tt),+) => {
+    ($op:expr, $options:expr, $defaults:expr, $option:ident, $range:ident, $($part:tt),+) => {
         $($crate::option_range::OptionRange::$range.check(
             $op,
             concat!(stringify!($option), ".", stringify!($part)),
             $options.$option.$part,
-            $usual.$option.$part,
+            $defaults.$option.$part,
         )?;)+
     };
 }

@@ -26,7 +26,7 @@ options! {
         weight_decay: f64 = 0.0 => NONNEGATIVE;
         /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
         decoupled_weight_decay: bool = false;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -57,14 +57,14 @@ impl Rule for RAdamOptions {
         ))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let radam = formula!(radam |p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
             let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
             let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);
             (p * shrink - rate * m * adaptive, m, v)
         });
         let b2 = self.betas.1;
-        at.update(
+        context.update(
             radam,
             &[
                 b2.into(),

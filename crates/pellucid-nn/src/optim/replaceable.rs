@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A value and replacements for it. A replacement never moves and is dropped only by [`Replaceable::get_mut`], so
 /// references to any of them stay valid.
 pub(super) struct Replaceable<T> {
-    own: T,
+    original: T,
     replacements: Chain<T>,
-    /// 0 for `own`, else the index in the chain of replacements plus one.
+    /// 0 for `original`, else the index in the chain of replacements plus one.
     current: AtomicUsize,
 }
 
@@ -20,15 +20,15 @@ struct Replacement<T> {
 }
 
 impl<T> Replaceable<T> {
-    pub(super) fn new(own: T) -> Replaceable<T> {
-        Replaceable { own, replacements: OnceLock::new(), current: AtomicUsize::new(0) }
+    pub(super) fn new(original: T) -> Replaceable<T> {
+        Replaceable { original, replacements: OnceLock::new(), current: AtomicUsize::new(0) }
     }
 
     /// Returns the current value.
     #[inline]
     pub(super) fn get(&self) -> &T {
         match self.current.load(Ordering::Acquire) {
-            0 => &self.own,
+            0 => &self.original,
             k => self.replacements().nth(k - 1).expect("the current replacement must exist"),
         }
     }
@@ -40,20 +40,20 @@ impl<T> Replaceable<T> {
             chain = chain.and_then(|mut replacement| replacement.next.take());
         }
         if let Some(replacement) = chain.filter(|_| *self.current.get_mut() > 0) {
-            self.own = replacement.value;
+            self.original = replacement.value;
         }
         *self.current.get_mut() = 0;
-        &mut self.own
+        &mut self.original
     }
 
     /// Returns the original value, which [`Replaceable::reset`] makes current.
-    pub(super) fn own(&self) -> &T {
-        &self.own
+    pub(super) fn original(&self) -> &T {
+        &self.original
     }
 
-    /// Makes the first replacement for which `fits` is true current, if there is one.
-    pub(super) fn reuse(&self, fits: impl Fn(&T) -> bool) -> Option<&T> {
-        let (i, found) = self.replacements().enumerate().find(|(_, value)| fits(value))?;
+    /// Makes the first replacement for which `predicate` is true current, if there is one.
+    pub(super) fn select(&self, predicate: impl Fn(&T) -> bool) -> Option<&T> {
+        let (i, found) = self.replacements().enumerate().find(|(_, value)| predicate(value))?;
         self.current.store(i + 1, Ordering::Release);
         Some(found)
     }
@@ -95,15 +95,15 @@ mod tests {
         let first = value.get();
         value.replace(1);
         value.replace(2);
-        assert_eq!((*first, *value.get(), *value.own()), (0, 2, 0));
+        assert_eq!((*first, *value.get(), *value.original()), (0, 2, 0));
         value.reset();
         assert_eq!(*value.get(), 0);
-        assert_eq!(value.reuse(|&v| v == 1), Some(&1));
+        assert_eq!(value.select(|&v| v == 1), Some(&1));
         assert_eq!(*value.get(), 1);
-        assert_eq!(value.reuse(|&v| v == 7), None);
+        assert_eq!(value.select(|&v| v == 7), None);
         *value.get_mut() += 10;
-        assert_eq!((*value.get(), *value.own()), (11, 11));
-        assert_eq!(value.reuse(|_| true), None);
+        assert_eq!((*value.get(), *value.original()), (11, 11));
+        assert_eq!(value.select(|_| true), None);
         value.replace(3);
         value.reset();
         assert_eq!(*value.get_mut(), 11);

@@ -28,7 +28,7 @@ options! {
         centered: bool = false;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -50,7 +50,7 @@ impl Rule for RmsPropOptions {
         )
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let rmsprop = formula!(rmsprop |p, v, g, lr; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let v = alpha * v + rest * (g * g);
@@ -80,6 +80,6 @@ impl Rule for RmsPropOptions {
             (true, true) => rmsprop_centered_momentum,
         };
         let alpha = self.alpha;
-        at.update(formula, &[alpha.into(), (1.0 - alpha).into(), self.eps.into(), self.weight_decay.into()])
+        context.update(formula, &[alpha.into(), (1.0 - alpha).into(), self.eps.into(), self.weight_decay.into()])
     }
 }

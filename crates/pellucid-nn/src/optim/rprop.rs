@@ -21,7 +21,7 @@ options! {
         etas: (f64, f64) = (0.5, 1.2);
         /// The lower and the upper bound of Δ.
         step_sizes: (f64, f64) = (1e-6, 50.0) => NONNEGATIVE(0, 1);
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -32,7 +32,7 @@ impl Rule for RpropOptions {
     rule_methods!(lr, maximize, step_clock);
 
     fn check(&self) -> Result<()> {
-        let ((down, up), (least, most)) = (self.etas, self.step_sizes);
+        let ((down, up), (min_step, max_step)) = (self.etas, self.step_sizes);
         if !(down > 0.0 && down < 1.0 && up > 1.0 && up.is_finite()) {
             return Err(Error::invalid(
                 Self::NAME,
@@ -43,8 +43,8 @@ impl Rule for RpropOptions {
             ));
         }
         self.check_ranges(Self::NAME)?;
-        if most < least {
-            return Err(Error::invalid(Self::NAME, format!("step_sizes must ascend, got ({least}, {most})")));
+        if max_step < min_step {
+            return Err(Error::invalid(Self::NAME, format!("step_sizes must ascend, got ({min_step}, {max_step})")));
         }
         Ok(())
     }
@@ -58,15 +58,15 @@ impl Rule for RpropOptions {
         Some((formula!(tick | t, lr | (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-        let rprop = formula!(rprop |p, before, size, g, first; down, up, least, most| {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+        let rprop = formula!(rprop |p, before, size, g, first; down, up, min_step, max_step| {
             let agreement = g * before;
-            let turned = agreement.lt(0.0);
-            let size = (size + first) * agreement.gt(0.0).select(up, turned.select(down, 1.0));
-            let (size, g) = (size.clamp(least, most), turned.select(0.0, g));
+            let sign_changed = agreement.lt(0.0);
+            let size = (size + first) * agreement.gt(0.0).select(up, sign_changed.select(down, 1.0));
+            let (size, g) = (size.clamp(min_step, max_step), sign_changed.select(0.0, g));
             (p - g.signum() * size, g, size)
         });
-        let ((down, up), (least, most)) = (self.etas, self.step_sizes);
-        at.update(rprop, &[down.into(), up.into(), least.into(), most.into()])
+        let ((down, up), (min_step, max_step)) = (self.etas, self.step_sizes);
+        context.update(rprop, &[down.into(), up.into(), min_step.into(), max_step.into()])
     }
 }

@@ -71,8 +71,8 @@ impl Momentum {
 ///     fn state(&self, _: &Tensor) -> Result<RuleState> {
 ///         Ok(vec![])
 ///     }
-///     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-///         at.update(formula!(|p, g, lr| p - lr * g.signum()), &[])
+///     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+///         context.update(formula!(|p, g, lr| p - lr * g.signum()), &[])
 ///     }
 /// }
 ///
@@ -101,7 +101,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether to maximise the loss: every gradient is negated.
+    /// Whether to maximize the loss: every gradient is negated.
     fn maximize(&self) -> bool {
         false
     }
@@ -135,7 +135,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// The errors of the kernels.
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()>;
 }
 
 /// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. It has the
@@ -147,7 +147,7 @@ pub(super) trait DynRule: Send + Sync {
     fn state(&self, like: &Tensor) -> Result<RuleState>;
     fn clock(&self) -> Vec<(&'static str, f64)>;
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)>;
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()>;
     fn clone_box(&self) -> Box<dyn DynRule>;
     /// Returns the options of the optimizer, whose type implements [`Rule`].
     fn options(&self) -> &dyn Any;
@@ -172,8 +172,8 @@ impl<R: Rule> DynRule for R {
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         Rule::tick(self)
     }
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-        Rule::update(self, at)
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+        Rule::update(self, context)
     }
     fn clone_box(&self) -> Box<dyn DynRule> {
         Box::new(self.clone())
@@ -195,7 +195,7 @@ pub struct UpdateContext<'a> {
     pub(super) rates: &'a [Tensor],
     pub(super) scale: Option<&'a Tensor>,
     pub(super) skip: Option<&'a Tensor>,
-    pub(super) flip: bool,
+    pub(super) negates_gradient: bool,
     /// The queue of updates that run together.
     pub(super) batch: &'a RefCell<QueuedUpdates<'a>>,
 }
@@ -267,34 +267,34 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     pub fn gradient(&self) -> Result<Tensor> {
-        let sign = if self.flip { -1.0 } else { 1.0 };
+        let sign = if self.negates_gradient { -1.0 } else { 1.0 };
         let gradient = ops::to_dtype(self.gradient, self.parameter.dtype())?;
         match self.scale {
             Some(scale) => ops::map(formula!(|g, s; sign| sign * (g * s)), &[&gradient, scale], &[sign.into()]),
-            None if self.flip => ops::neg(&gradient),
+            None if self.negates_gradient => ops::neg(&gradient),
             None => Ok(gradient),
         }
     }
 
-    /// Queues the whole update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to (p,
+    /// Queues the entire update as one kernel: a formula from (p, state.., g, rates.., momentum; params) to (p,
     /// state..). It runs together with the updates of other parameters at the end of the step, so it must be the last
     /// call of a rule.
     ///
     /// # Errors
     /// The errors of [`ops::update_many`].
     pub fn update(&self, formula: &'static Formula, params: &[Scalar]) -> Result<()> {
-        let around = StepModifiers {
+        let modifiers = StepModifiers {
             half: self.half.map(Tensor::dtype),
-            flip: self.flip,
-            scale: self.scale.is_some(),
-            skip: self.skip.is_some(),
+            negates_gradient: self.negates_gradient,
+            has_scale: self.scale.is_some(),
+            can_skip: self.skip.is_some(),
         };
         let own = 1 + self.state.len();
         let state = self.state.iter().map(|(_, buffer)| buffer.tensor());
         let targets = [self.parameter].into_iter().chain(state).chain(self.half);
         let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
-        let count = own + usize::from(around.half.is_some());
-        self.batch.borrow_mut().push(with_modifiers(formula, own, around), count, targets.chain(inputs), params)
+        let count = own + usize::from(modifiers.half.is_some());
+        self.batch.borrow_mut().push(with_modifiers(formula, own, modifiers), count, targets.chain(inputs), params)
     }
 
     /// Overwrites the parameter with a formula of (p, inputs..; params).
@@ -302,11 +302,11 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// The errors of [`ops::update`].
     pub fn update_parameter(&self, formula: &'static Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-        let around =
-            StepModifiers { half: self.half.map(Tensor::dtype), skip: self.skip.is_some(), ..Default::default() };
+        let modifiers =
+            StepModifiers { half: self.half.map(Tensor::dtype), can_skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = [self.parameter].into_iter().chain(self.half).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(with_modifiers(formula, 1, around), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, 1, modifiers), &targets, &inputs, params)
     }
 
     /// Overwrites states with a formula of (states.., inputs..; params).
@@ -320,10 +320,10 @@ impl<'a> UpdateContext<'a> {
         inputs: &[&Tensor],
         params: &[Scalar],
     ) -> Result<()> {
-        let around = StepModifiers { skip: self.skip.is_some(), ..Default::default() };
+        let modifiers = StepModifiers { can_skip: self.skip.is_some(), ..Default::default() };
         let targets: Vec<&Tensor> = states.iter().map(|&i| self.state(i)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(with_modifiers(formula, targets.len(), around), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, targets.len(), modifiers), &targets, &inputs, params)
     }
 }
 

@@ -4,7 +4,7 @@ use super::Optimizer;
 use super::hyperparameter::Hyperparameter;
 use super::optimizer_core::{OptimizerCore, name_by_position, partition};
 use super::rule::Rule;
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
@@ -140,7 +140,7 @@ impl<R: Rule> RuleOptimizer<R> {
         RuleOptimizer::try_with_named_groups(groups)
     }
 
-    /// Whether a parameter has at most one axis, as biases and the weights of normalisations do.
+    /// Whether a parameter has at most one axis, as biases and the weights of normalizations do.
     pub fn biases_and_norms(_: &str, parameter: &Parameter) -> bool {
         parameter.rank() <= 1
     }
@@ -193,7 +193,7 @@ impl<R: Rule> RuleOptimizer<R> {
 
 // The core is compiled once for all rules, so no method is inherited from the trait.
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
-    forward! {
+    delegate! {
         [self.core]
         fn parameters(self: &Self) -> &[Parameter];
         fn group_count(self: &Self) -> usize;

@@ -1,7 +1,7 @@
 //! Loss scaling for `f16`, in which small gradients would underflow.
 
 use super::clip::{factor_for_gradient, gradients};
-use super::free::{free_buffer, move_free};
+use super::free_buffer::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::options::options;
 use super::{Optimizer, Parameter};
@@ -12,7 +12,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, lock, no_grad, ops, unwrap};
 use std::sync::{Mutex, MutexGuard};
 
-/// The name of the operation in errors.
+/// Operation name in errors.
 const OP: &str = "grad_scaler";
 
 options! {
@@ -35,7 +35,7 @@ options! {
 ///
 /// A step of training calls [`scale`](GradScaler::scale), then [`step`](GradScaler::step) or
 /// [`unscale`](GradScaler::unscale) once for each optimizer, and then [`update`](GradScaler::update). Another order is
-/// an error. The order is no longer checked once a captured step has used the scaler, because launches do not call
+/// rejected. The order is no longer checked once a captured step has used the scaler, because launches do not call
 /// these methods.
 ///
 /// ```
@@ -183,8 +183,8 @@ impl GradScaler {
         let _guard = no_grad();
         let calls = self.calls();
         if !calls.captured && calls.optimizers.is_empty() {
-            let reason = "update() needs a step() or unscale() since the last update(); call scale(&loss).backward(), \
-                          step(&optimizer) and update(), in this order";
+            let reason = "update() must follow a step() or unscale() since the last update(); call \
+                          scale(&loss).backward(), step(&optimizer) and update(), in this order";
             return Err(Error::invalid(OP, reason));
         }
         drop(calls);
@@ -216,7 +216,7 @@ impl GradScaler {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and
-    /// above 0, or a count that is not a whole number. On error nothing is changed.
+    /// above 0, or a count that is not an integer. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }
@@ -268,7 +268,7 @@ impl GradScaler {
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
 
-    /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.
+    /// Returns true if a gradient is not finite, a 0-d tensor, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
         let mut finite: Option<Tensor> = None;
         for gradient in gradients(parameters) {

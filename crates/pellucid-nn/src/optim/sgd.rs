@@ -25,7 +25,7 @@ options! {
         nesterov: bool = false;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to maximise the loss.
+        /// Whether to maximize the loss.
         maximize: bool = false;
     }
 }
@@ -65,7 +65,7 @@ impl Rule for SgdOptions {
         self.is_dampened().then(|| (joins, vec![(1.0 - self.dampening).into()]))
     }
 
-    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let sgd = formula!(sgd |p, g, lr; decay| p - lr * (g + decay * p));
         let sgd_momentum = formula!(sgd_momentum |p, v, g, lr, momentum; decay| {
             let v = momentum * v + (g + decay * p);
@@ -86,6 +86,6 @@ impl Rule for SgdOptions {
             _ if self.is_dampened() => sgd_dampened,
             _ => sgd_momentum,
         };
-        at.update(formula, &[self.weight_decay.into()])
+        context.update(formula, &[self.weight_decay.into()])
     }
 }

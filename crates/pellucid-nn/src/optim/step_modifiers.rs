@@ -12,11 +12,11 @@ pub(super) struct StepModifiers {
     /// The dtype of the half-precision parameter, which is the last target; the first target is its `f32` copy.
     pub(super) half: Option<DType>,
     /// Whether the gradient is negated.
-    pub(super) flip: bool,
+    pub(super) negates_gradient: bool,
     /// Whether the gradient is multiplied by a scale, which is the last input before the mask.
-    pub(super) scale: bool,
+    pub(super) has_scale: bool,
     /// Whether the last input is a mask; where it is true, the targets are unchanged.
-    pub(super) skip: bool,
+    pub(super) can_skip: bool,
 }
 
 /// The key of a modified formula. A formula is identified by its address, since it is never freed.
@@ -42,26 +42,31 @@ fn address(formula: &'static Formula) -> usize {
 ///
 /// If the half-precision parameter is not the rounded `f32` copy, it was written since the last step, and its value
 /// replaces the copy.
-pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: StepModifiers) -> &'static Formula {
-    if around == StepModifiers::default() {
+pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, modifiers: StepModifiers) -> &'static Formula {
+    if modifiers == StepModifiers::default() {
         return formula;
     }
-    cached_formula(FormulaKey::Update(address(formula), targets, around), || {
+    cached_formula(FormulaKey::Update(address(formula), targets, modifiers), || {
         let mut inputs = formula.inputs().to_vec();
-        if around.half.is_some() {
+        if modifiers.half.is_some() {
             inputs.insert(targets, Input::NUMBER);
         }
-        inputs.extend(around.scale.then_some(Input::NUMBER));
-        inputs.extend(around.skip.then_some(Input::MASK));
+        inputs.extend(modifiers.has_scale.then_some(Input::NUMBER));
+        inputs.extend(modifiers.can_skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
             let mut own = inputs.to_vec();
-            let skip = around.skip.then(|| own.pop().expect("the last input must be the mask"));
-            let scale = around.scale.then(|| own.pop().expect("the last input before the mask must be the scale"));
-            if let Some(dtype) = around.half {
+            let skip = modifiers.can_skip.then(|| own.pop().expect("the last input must be the mask"));
+            let scale = modifiers.has_scale.then(|| {
+                own.pop().expect(
+                    "the last input before the mask must be the \
+                                                                      scale",
+                )
+            });
+            if let Some(dtype) = modifiers.half {
                 let half = own.remove(targets);
                 own[0] = own[0].round_to(dtype).eq(half).select(own[0], half);
             }
-            if around.flip {
+            if modifiers.negates_gradient {
                 own[targets] = -own[targets];
             }
             if let Some(scale) = scale {
@@ -71,7 +76,7 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
             if let Some(skip) = skip {
                 outputs.iter_mut().zip(&own).for_each(|(new, &old)| *new = skip.select(old, *new));
             }
-            if around.half.is_some() {
+            if modifiers.half.is_some() {
                 outputs.push(outputs[0]);
             }
             outputs

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 /// One time step of a [`RecurrentNetwork`](crate::RecurrentNetwork); see [`RnnCell`], [`GruCell`] and [`LstmCell`].
 ///
-/// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`. All weights are initialised uniformly
+/// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`. All weights are initialized uniformly
 /// on ±1/√hidden.
 #[derive(Clone, Debug)]
 pub struct RecurrentCell<K: RecurrentKind> {

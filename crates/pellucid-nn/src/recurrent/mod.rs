@@ -1,4 +1,4 @@
-//! Recurrent layers over whole sequences, and single cells.
+//! Recurrent layers over entire sequences, and single cells.
 //!
 //! The mathematics of one layer in one direction is in `pellucid_tensor::ops` (`rnn`, `gru`, `lstm`). Parameters have
 //! PyTorch's names and layouts: `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0` for a

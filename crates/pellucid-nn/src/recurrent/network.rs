@@ -13,11 +13,11 @@ use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 
-/// A recurrent network of one layer or several, over whole sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
+/// A recurrent network of one layer or several, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
 ///
 /// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and
 /// states `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros and returns the
-/// outputs. All weights are initialised uniformly on ±1/√hidden.
+/// outputs. All weights are initialized uniformly on ±1/√hidden.
 #[derive(Clone, Debug)]
 pub struct RecurrentNetwork<K: RecurrentKind> {
     stack: RecurrentStack,

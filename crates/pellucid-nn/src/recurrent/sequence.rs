@@ -30,20 +30,20 @@ pub fn pad_sequence<T: AsRef<Tensor>>(
 
 /// Computes [`pad_sequence`] for the operation `op`.
 fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(Tensor, Tensor)> {
-    let misfit = || {
+    let shape_error = || {
         Error::shapes(
             op,
             sequences.iter().map(|t| t.shape()),
             "the sequences [T, ..] must have equal shapes except for the length T",
         )
     };
-    let lengths = sequences.iter().map(|t| t.shape().first().copied().ok_or_else(misfit));
+    let lengths = sequences.iter().map(|t| t.shape().first().copied().ok_or_else(shape_error));
     let lengths: Vec<usize> = lengths.collect::<Result<_>>()?;
     let Some(&longest) = lengths.iter().max() else {
         return Err(Error::invalid(op, "the list of sequences must not be empty"));
     };
     if sequences.iter().any(|t| t.shape()[1..] != sequences[0].shape()[1..]) {
-        return Err(misfit());
+        return Err(shape_error());
     }
     let padded = sequences.iter().zip(&lengths).map(|(t, &length)| {
         let rest = ops::full(t.shape().with_axis(0, longest - length), value, t.dtype())?;

@@ -126,7 +126,7 @@ impl TransformerEncoder {
     /// let (caches, mut next) = (body.caches(1, 32), Tensor::from([[3i64, 14, 15]]));
     /// let mut found = next.clone();
     /// while found.shape()[1] < 8 {
-    ///     // First the whole prompt, then one token at a time; the caches hold the position.
+    ///     // First the entire prompt, then one token at a time; the caches hold the position.
     ///     let at = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
     ///     let x = words.forward(&next) + positions.rows(&at);
     ///     let last = body.forward_cached(&x, &caches).select(1, -1);

@@ -1,4 +1,4 @@
-//! Transformers (Vaswani et al. 2017): encoder and decoder layers, stacks of them, and the whole model.
+//! Transformers (Vaswani et al. 2017): encoder and decoder layers, stacks of them, and the entire model.
 //!
 //! Sequences are `[N, L, E]`. Parameters have the names of PyTorch's `nn.Transformer..` classes, so their files load
 //! unchanged.
@@ -107,7 +107,7 @@ pub struct Transformer {
 
 impl Transformer {
     /// Creates a transformer with this width, this many heads, encoder and decoder layers, and hidden features between
-    /// the two linear layers of a layer. All matrices are initialised uniformly after Glorot & Bengio 2010.
+    /// the two linear layers of a layer. All matrices are initialized uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_with`].

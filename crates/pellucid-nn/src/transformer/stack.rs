@@ -66,7 +66,8 @@ pub(super) fn zip_caches<'a, L>(
     caches: &'a [KvCache],
 ) -> Result<Vec<(&'a L, &'a KvCache)>> {
     if layers.len() != caches.len() {
-        let reason = format!("got {} caches for {} layers; create them with caches()", caches.len(), layers.len());
+        let reason =
+            format!("expected one cache per layer ({}), got {}; create them with caches()", layers.len(), caches.len());
         return Err(Error::invalid(op, reason));
     }
     Ok(layers.iter().zip(caches).collect())

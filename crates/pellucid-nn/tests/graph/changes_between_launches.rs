@@ -212,7 +212,7 @@ impl Layer for Changing {
     }
 }
 
-/// After a parameter is replaced, the optimizer and the plan still refer to the old tensor, which is an error.
+/// After a parameter is replaced, the optimizer and the plan still refer to the old tensor, which is rejected.
 #[test]
 fn a_replaced_parameter_is_refused_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -1,4 +1,4 @@
-//! A compiled step trains all parameters, or compiling is an error that names the parameters that are not trained.
+//! A compiled step trains all parameters, or compiling fails with an error that names the untrained parameters.
 
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;
@@ -119,7 +119,7 @@ fn an_optimizer_of_another_model_is_refused() {
         let (x, y) = batch(&[BATCH, 6], 1);
         assert_eq!(untrained(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream.clone())), all);
         assert!(model.parameters().iter().chain(&other.parameters()).all(|p| p.grad().is_none()));
-        // A step that trains nothing is an error, even if untrained parameters are allowed.
+        // A step that trains nothing is rejected, even if untrained parameters are allowed.
         let mut allowed = trainer().allow_untrained_parameters();
         let refused = match allowed.compile(&[BATCH, 6]) {
             Err(error) => error,
@@ -292,7 +292,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
     let (model, other) = (mlp(), mlp());
     let (x, y) = batch(&[BATCH, 6], 1);
     let stranger = adamw(other.parameters());
-    // A step without gradients is an error, since the loop would never train.
+    // A step without gradients is rejected, since the loop would never train.
     let refused = stranger.try_step().unwrap_err().to_string();
     assert!(["backward()", "parameters()", "unfreeze()"].iter().all(|remedy| refused.contains(remedy)), "{refused}");
     // Some parameters with gradients are enough.

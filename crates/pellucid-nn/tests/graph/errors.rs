@@ -37,7 +37,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
         (layer.as_str(), shapes[0].dims(), shapes[1].dims()),
         ("L0:Linear", [8, 5].as_slice(), [8, 6].as_slice())
     );
-    // A plan of another model is an error as well.
+    // A plan of another model is also rejected.
     let other = sequential![Linear::new(5, CLASSES)];
     let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));

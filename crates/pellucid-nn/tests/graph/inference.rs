@@ -206,7 +206,7 @@ fn a_batch_may_be_a_map() {
 /// Returns the error of a run, which must name the operation.
 fn refused<'f, M: Model<X> + 'f, X: Batch + 'f>(inference: &mut InferenceModel<'f, M, X>, x: &X) -> Error {
     let before = inference.cache_stats();
-    let error = inference.run(x).expect_err("the batch must be refused");
+    let error = inference.run(x).expect_err("the batch must be rejected");
     assert!(error.to_string().starts_with("inference: "), "{error}");
     assert_eq!(inference.cache_stats(), before);
     error
@@ -224,9 +224,9 @@ fn batches_that_do_not_fit_are_refused() {
     }
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let mut inference = InferenceModel::new(&model, &[2, 4]).unwrap();
-    // A batch that the model refuses does not determine the shape of later ones.
+    // A batch that the model rejects does not determine the shape of later ones.
     assert!(matches!(inference.run(&zeros(&[2, 7])), Err(Error::Layer { .. })));
-    let text = inference.run(&zeros(&[3, 7])).expect_err("the model must refuse the batch").to_string();
+    let text = inference.run(&zeros(&[3, 7])).expect_err("the model must reject the batch").to_string();
     assert!(text.starts_with("inputs of shape [3, 7], filled up to [4, 7]: "), "{text}");
     inference.run(&zeros(&[2, 6])).unwrap();
     assert!(matches!(refused(&mut inference, &zeros(&[2, 7])), Error::ShapeMismatch { .. }));

@@ -72,7 +72,7 @@ fn hooks_may_change_the_shape_of_the_output() {
         assert_eq!(inference.run(&x).unwrap().shape().dims(), [3, 8]);
         drop(guard);
     }
-    // The first batch is traced with hooks, too, and does not determine the inputs if it is refused.
+    // The first batch is also traced with hooks, and does not determine the inputs if it is rejected.
     let mut other = InferenceModel::new(&model, &[2]).unwrap();
     let guard = hook::on_forward(&model, "", |_, y| Some(y.sum([0, 1]).sum(0))).unwrap();
     assert!(matches!(other.run(&x), Err(Error::ShapeMismatch { .. })));

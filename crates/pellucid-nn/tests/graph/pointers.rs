@@ -142,7 +142,7 @@ fn a_loss_may_be_a_pointer() {
     }
 }
 
-/// A mutable borrow gives access to all methods, a shared one refuses those that need exclusive access.
+/// A mutable borrow gives access to all methods, a shared one rejects those that need exclusive access.
 #[test]
 fn a_borrowed_optimizer_has_the_access_of_its_borrow() {
     let mut optimizer = sgd(&single());

@@ -76,7 +76,7 @@ fn a_step_reduces_the_loss() {
     }
 }
 
-/// N launches, N launches on an eager stream, and N hand-written steps end in the same bits.
+/// N launches, N launches on an eager stream, and N hand-written steps end with bit-identical values.
 #[test]
 fn launches_equal_eager_steps() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -233,7 +233,7 @@ fn each_launch_starts_without_gradients() {
     }
 }
 
-/// Two launches with accumulation over half a batch each equal one launch over the whole batch, with one update.
+/// Two launches with accumulation over half a batch each equal one launch over the entire batch, with one update.
 #[test]
 fn gradients_accumulate_over_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -177,7 +177,7 @@ fn an_evaluation_needs_no_training_step() {
     }
 }
 
-/// A first step that is refused names the layer and changes nothing.
+/// A first step that is rejected names the layer and changes nothing.
 #[test]
 fn a_refused_batch_records_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -482,7 +482,7 @@ fn a_converted_model_needs_another_trainer() {
     let before = bits(model.state_dict());
     let text = trainer.step(&Tensor::randn([2, 4], DType::F64), &y).unwrap_err().to_string();
     assert!(text.contains("converted") && text.contains("f32 and f64"), "{text}");
-    assert!(bits(model.state_dict()) == before, "a refused step must not change the model");
+    assert!(bits(model.state_dict()) == before, "a failed step must not change the model");
     model.to_dtype_(DType::F32).unwrap();
     trainer.step(&Tensor::randn([2, 4], DType::F32), &y).unwrap();
 }
@@ -503,7 +503,7 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
     let before = flat();
     let refused = trainer.step(&x, &wrong(0, CLASSES as i64)).unwrap_err().to_string();
     assert!(refused.contains("loss: cross_entropy: index") && refused.contains("classes are 0.."), "{refused}");
-    assert_eq!(flat(), before, "a refused first batch must change nothing");
+    assert_eq!(flat(), before, "a rejected first batch must change nothing");
     trainer.step(&x, &wrong(0, -100)).unwrap();
     let before = flat();
     for class in [-1, CLASSES as i64, i64::MIN] {
@@ -513,7 +513,7 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
     let none = Tensor::zeros([0, 6], DType::F32);
     let refused = trainer.step(&none, &Tensor::zeros([0], DType::I64)).unwrap_err().to_string();
     assert!(refused.contains("no samples"), "{refused}");
-    assert_eq!(flat(), before, "a refused batch must change nothing");
+    assert_eq!(flat(), before, "a rejected batch must change nothing");
     trainer.step(&x, &y).unwrap();
     assert_ne!(flat(), before);
 }
@@ -560,7 +560,7 @@ fn an_index_that_a_launch_refuses_trains_nothing() {
     assert_ne!(flat(), before);
 }
 
-/// Training in mixed precision and evaluating outside of it are two recordings, which are both kept.
+/// Training in mixed precision and evaluating outside it are two recordings, which are both kept.
 #[test]
 fn an_evaluation_may_have_another_precision_than_the_step() {
     let (x, y) = batch(&[BATCH, 6], 1);
@@ -619,7 +619,7 @@ fn a_binary_target_outside_of_its_values_changes_nothing() {
     let before = flat();
     let refused = trainer.step(&x, &(&y * 3.0)).unwrap_err().to_string();
     assert!(refused.contains("from 0 to 1, got 1.5"), "{refused}");
-    assert_eq!(flat(), before, "a refused batch must change nothing");
+    assert_eq!(flat(), before, "a rejected batch must change nothing");
     trainer.step(&x, &y).unwrap();
     assert_ne!(flat(), before);
 }

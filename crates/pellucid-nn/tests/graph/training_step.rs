@@ -22,7 +22,7 @@ fn discriminator_losses(discriminator: &Sequential, generator: &Sequential, i: &
     Ok([ops::add(&real, &fake)?, real, fake])
 }
 
-/// The steps of a GAN have the bits of eager steps. Each step changes only the parameters and gradients of its own
+/// The steps of a GAN are bit-identical to eager steps. Each step changes only the parameters and gradients of its own
 /// optimizer, and a batch of other shapes is recorded.
 #[test]
 fn the_steps_of_a_gan_equal_eager_steps() {
@@ -72,7 +72,7 @@ fn the_steps_of_a_gan_equal_eager_steps() {
     }
 }
 
-/// What a step cannot train is refused, and changes nothing.
+/// What a step cannot train is rejected, and changes nothing.
 #[test]
 fn refused_steps_change_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -138,7 +138,7 @@ fn captured_and_eager_steps_refuse_the_same() {
     }
 }
 
-/// A refused launch does not bring back gradients that were removed.
+/// A failed launch does not bring back gradients that were removed.
 #[test]
 fn a_refused_launch_leaves_removed_gradients_removed() {
     let _random = pellucid_tensor::Generator::new(0).scope();

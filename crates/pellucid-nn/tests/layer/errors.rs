@@ -1,4 +1,4 @@
-//! Refused inputs and settings, layers without capture, and the lines that errors name.
+//! Rejected inputs and settings, layers without capture, and the lines that errors name.
 
 use super::mlp;
 use pellucid_nn::loss::{CrossEntropyLoss, Loss, NllLoss, TripletMarginWithDistanceLoss};
@@ -51,7 +51,7 @@ fn anomaly_mode_names_the_line_that_called_a_module() {
     assert!(error.to_string().contains(&format!("{}:{line}:", file!())), "{error}");
 }
 
-/// Every refused input is named with an action that makes it fit.
+/// Every rejected input is named with an action that makes it fit.
 #[test]
 fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
@@ -107,7 +107,7 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
         ),
     ];
     for (refused, remedy) in refused {
-        let text = refused.err().unwrap_or_else(|| panic!("{remedy}: the input must be refused")).to_string();
+        let text = refused.err().unwrap_or_else(|| panic!("{remedy}: the input must be rejected")).to_string();
         assert!(text.contains(remedy), "{text} must contain {remedy}");
     }
     let below = capture(|i| rows.forward(&i[0]), &[&Tensor::from([1i64, 2])]);
@@ -136,7 +136,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
             "divisor must be finite and nonzero, got 0",
         ),
         ("LpPool2d", LpPool2d::try_new(2.0, [0, 2]).err(), SIZE),
-        ("LpPool2d", LpPool2d::try_new(0.0, 2).err(), "p must be a nonzero number, got 0; a usual value is 2"),
+        ("LpPool2d", LpPool2d::try_new(0.0, 2).err(), "p must be a nonzero number, got 0; for example 2"),
         ("LpPool2d", LpPool2d::new(2.0, 2).try_stride([1, 0]).err(), STRIDE),
         ("MaxUnpool2d", MaxUnpool2d::try_new([0, 2]).err(), SIZE),
         ("MaxUnpool2d", MaxUnpool2d::new(2).try_stride([1, 0]).err(), STRIDE),
@@ -149,7 +149,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
         (
             "fractional_max_pool",
             FractionalMaxPool2d::try_of_ratio(2, [0.5, 1.0]).err(),
-            "ratio must be in (0, 1) on every axis, got [0.5, 1.0]; a usual value is 0.5",
+            "ratio must be in (0, 1) on every axis, got [0.5, 1.0]; for example 0.5",
         ),
         ("Unfold", Unfold::try_new([0, 2]).err(), SIZE),
         (
@@ -165,11 +165,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
             "stride must be at least 1 on every axis, got [0, 0]; use 1, the default",
         ),
         ("Fold", Fold::new(8, 2).try_dilation(0).err(), DILATION),
-        (
-            "local_response_norm",
-            LocalResponseNorm::try_new(0).err(),
-            "size must be at least 1, got 0; a usual value is 5",
-        ),
+        ("local_response_norm", LocalResponseNorm::try_new(0).err(), "size must be at least 1, got 0; for example 5"),
         ("conv2d", Conv2d::try_new(1, 5, 0).err(), "kernel must be at least 1 on every axis, got [0, 0]; use 1"),
         (
             "conv2d",
@@ -268,7 +264,7 @@ fn errors_of_sequence_layers_name_the_layer() {
         ("rotary", Rotary::default().try_rotate(&integers(&[5, 8]), &integers(&[5])).err()),
     ];
     for (layer, error) in refused {
-        let error = error.unwrap_or_else(|| panic!("{layer}: the input must be refused"));
+        let error = error.unwrap_or_else(|| panic!("{layer}: the input must be rejected"));
         assert!(error.to_string().starts_with(&format!("{layer}: ")), "{layer}: {error}");
         if let Error::DTypeMismatch { help, .. } = &error {
             assert!(help.contains("to_dtype("), "{error}");

@@ -60,7 +60,7 @@ fn every_layer_refuses_a_float_of_another_dtype() {
             assert!(text.contains("model.to_dtype_(DType::F64)") && text.contains("1.0f32"), "{text}");
         }
         for (name, value) in layer.state_dict() {
-            assert_eq!(bytes(&value), bytes(&before[&name]), "{class}: a refused call must not change {name}");
+            assert_eq!(bytes(&value), bytes(&before[&name]), "{class}: a failed call must not change {name}");
         }
         // The remedies of the text.
         assert_eq!(layer.forward(&x(DType::F64).to_dtype(DType::F32)).dtype(), DType::F32, "{class}");

@@ -1,4 +1,4 @@
-//! Arguments of optimizers and schedules outside of their ranges.
+//! Arguments of optimizers and schedules outside their ranges.
 
 use pellucid_nn::optim::schedule::{
     ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, ExponentialLr, LinearLr, OneCycleLr,
@@ -36,7 +36,7 @@ fn a_group_that_does_not_exist_is_an_error() {
     }
 }
 
-/// An error names the option, its value and a usual value.
+/// An error names the option, its value and an example value.
 #[test]
 fn optimizers_and_dropout_check_their_options() {
     let parameters = || vec![Parameter::new(Tensor::from([1.0f32]))];
@@ -46,27 +46,27 @@ fn optimizers_and_dropout_check_their_options() {
     for (found, expected) in [
         (
             sgd_with(SgdOptions { lr: f64::NAN, ..Default::default() }),
-            "lr must be finite and not negative, got NaN; a usual value is 0.001",
+            "lr must be finite and not negative, got NaN; for example 0.001",
         ),
         (
             sgd_with(SgdOptions { dampening: 2.0, ..Default::default() }),
-            "dampening must be in [0, 1], got 2; a usual value is 0",
+            "dampening must be in [0, 1], got 2; for example 0",
         ),
         (
             adam_with(AdamOptions { betas: (0.9, 1.0), ..Default::default() }),
-            "betas.1 must be in [0, 1), got 1; a usual value is 0.999",
+            "betas.1 must be in [0, 1), got 1; for example 0.999",
         ),
         (
             adafactor_with(AdafactorOptions { beta2_decay: 0.5, ..Default::default() }),
-            "beta2_decay must be finite and not positive, got 0.5; a usual value is -0.8",
+            "beta2_decay must be finite and not positive, got 0.5; for example -0.8",
         ),
         (
             adafactor_with(AdafactorOptions { d: 0.5, ..Default::default() }),
-            "d must be finite and at least 1, got 0.5; a usual value is 1",
+            "d must be finite and at least 1, got 0.5; for example 1",
         ),
-        (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; a usual value is 0.001"),
-        (message(sgd().try_set_group_momentum(0, 1.0)), "momentum must be in [0, 1), got 1; a usual value is 0.9"),
-        (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; a usual value is 0.5"),
+        (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; for example 0.001"),
+        (message(sgd().try_set_group_momentum(0, 1.0)), "momentum must be in [0, 1), got 1; for example 0.9"),
+        (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; for example 0.5"),
     ] {
         assert!(found.contains(expected), "{found}");
     }
@@ -81,45 +81,36 @@ fn schedules_check_their_options() {
     );
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
     let cases: [(Box<dyn Schedule>, &str); 15] = [
-        (
-            Box::new(StepLr { step_size: 0, gamma: 0.1 }),
-            "StepLr: step_size must be at least 1, got 0; a usual value is 30",
-        ),
+        (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; for example 30"),
         (
             Box::new(StepLr { step_size: 1, gamma: -1.0 }),
-            "gamma must be finite and not negative, got -1; a usual value is 0.1",
+            "gamma must be finite and not negative, got -1; for example 0.1",
         ),
         (Box::new(nested), "step_size must be at least 1"),
         (
             Box::new(ExponentialLr { gamma: f64::NAN }),
-            "gamma must be finite and not negative, got NaN; a usual value is 0.9",
+            "gamma must be finite and not negative, got NaN; for example 0.9",
         ),
-        (Box::new(ConstantLr { factor: 0.0, total: 2 }), "factor must be in (0, 1], got 0; a usual value is 0.1"),
-        (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; a usual value is 0.1"),
-        (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; a usual value is 1"),
-        (
-            Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }),
-            "period must be at least 1, got 0; a usual value is 100",
-        ),
+        (Box::new(ConstantLr { factor: 0.0, total: 2 }), "factor must be in (0, 1], got 0; for example 0.1"),
+        (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; for example 0.1"),
+        (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; for example 1"),
+        (Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }), "period must be at least 1, got 0; for example 100"),
         (
             Box::new(CosineAnnealingWarmRestarts { first: 0, multiple: 1, floor: 0.0 }),
-            "first must be at least 1, got 0; a usual value is 10",
+            "first must be at least 1, got 0; for example 10",
         ),
         (
             Box::new(CosineAnnealingWarmRestarts { first: 1, multiple: 0, floor: 0.0 }),
-            "multiple must be at least 1, got 0; a usual value is 1",
+            "multiple must be at least 1, got 0; for example 1",
         ),
-        (Box::new(OneCycleLr::new(1.0, 0)), "total must be at least 1, got 0; a usual value is 1000"),
-        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and not negative, got -1; a usual value is 0.1"),
+        (Box::new(OneCycleLr::new(1.0, 0)), "total must be at least 1, got 0; for example 1000"),
+        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and not negative, got -1; for example 0.1"),
         (
             Box::new(OneCycleLr { pct_start: 1.5, ..OneCycleLr::new(1.0, 5) }),
-            "pct_start must be in [0, 1], got 1.5; a usual value is 0.3",
+            "pct_start must be in [0, 1], got 1.5; for example 0.3",
         ),
-        (
-            Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }),
-            "up must be at least 1, got 0; a usual value is 2000",
-        ),
-        (Box::new(CosineSchedule::new(0.1, 0)), "total must be at least 1, got 0; a usual value is 1000"),
+        (Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }), "up must be at least 1, got 0; for example 2000"),
+        (Box::new(CosineSchedule::new(0.1, 0)), "total must be at least 1, got 0; for example 1000"),
     ];
     for (schedule, expected) in cases {
         let found = refused(schedule);
@@ -137,10 +128,10 @@ fn plateaus_check_their_options() {
         assert!(refused(ReduceLrOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
     let factor = refused(ReduceLrOnPlateauOptions { factor: 1.0, ..default() });
-    assert!(factor.contains("factor must be in [0, 1), got 1; a usual value is 0.1"), "{factor}");
+    assert!(factor.contains("factor must be in [0, 1), got 1; for example 0.1"), "{factor}");
     let min_lr = |min_lr| refused(ReduceLrOnPlateauOptions { min_lr, ..default() });
     assert!(min_lr(PerGroup::Each(Vec::new())).contains("the number of values of min_lr must be at least 1"));
-    assert!(min_lr(PerGroup::All(-1.0)).contains("min_lr must be finite and not negative, got -1; a usual value is 0"));
+    assert!(min_lr(PerGroup::All(-1.0)).contains("min_lr must be finite and not negative, got -1; for example 0"));
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn the_scaler_refuses_another_order() {
         unscaled.step(&other).unwrap();
         scaler.update().unwrap();
     }
-    assert_eq!(flat(optimizer.parameters()), [before[0] - 1.0], "a refused step must change nothing");
+    assert_eq!(flat(optimizer.parameters()), [before[0] - 1.0], "a failed step must change nothing");
 
     // The launches of a captured step make no calls.
     let scale = capture(|inputs| scaler.scale(&inputs[0]), &[&loss]);
@@ -271,7 +271,7 @@ fn averages_match_their_definitions() {
     let weights = model.parameters()[0].to_vec::<f64>();
     let refused = empty.apply().unwrap_err().to_string();
     assert!(refused.contains("before the first update()"), "{refused}");
-    assert_eq!(model.parameters()[0].to_vec::<f64>(), weights, "a refused call must change nothing");
+    assert_eq!(model.parameters()[0].to_vec::<f64>(), weights, "a failed call must change nothing");
     assert!(matches!(AveragedModel::try_new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }
 

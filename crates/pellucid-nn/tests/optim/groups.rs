@@ -78,9 +78,9 @@ fn biases_can_be_exempt_and_state_goes_by_name() {
         assert!(state.contains_key(name), "the state must contain {name}, but its names are {:?}", state.keys());
     }
     // State is matched by name: another order of parameters loads the same state.
-    let mut turned = model.named_parameters();
-    turned.reverse();
-    AdamW::exempting(turned, options, AdamW::biases_and_norms).load_state_dict(&state).unwrap();
+    let mut reversed = model.named_parameters();
+    reversed.reverse();
+    AdamW::exempting(reversed, options, AdamW::biases_and_norms).load_state_dict(&state).unwrap();
     let twice: Vec<_> = parameters(false, DType::F32).into_iter().map(|p| ("same".to_string(), p)).collect();
     assert!(matches!(AdamW::try_from_named(twice, options), Err(Error::InvalidArgument { .. })));
 }
@@ -166,8 +166,8 @@ fn gradients_can_be_stored_in_external_buffers() {
     let expected: Vec<f64> = before.iter().enumerate().map(|(i, b)| if i < 6 { b - 1.0 } else { *b }).collect();
     close(&flat(&own), &expected, 0.0, "rebound");
     assert!(matches!(optimizer.rebind_grads(&buffers[..1]), Err(Error::InvalidArgument { .. })));
-    let turned = [buffers[1].clone(), buffers[0].clone()];
-    assert!(matches!(optimizer.rebind_grads(&turned), Err(Error::ShapeMismatch { .. })));
+    let swapped = [buffers[1].clone(), buffers[0].clone()];
+    assert!(matches!(optimizer.rebind_grads(&swapped), Err(Error::ShapeMismatch { .. })));
     // `zero_grad_with(false)` writes zeros in place.
     optimizer.zero_grad_with(false);
     assert_eq!(buffers[0].to_vec::<f64>(), [0.0; 6]);

@@ -52,7 +52,7 @@ fn close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// Parses the numbers of a fixture's line.
+/// Parses the values of a fixture's line.
 fn numbers_of<'a>(fields: impl Iterator<Item = &'a str>) -> Vec<f64> {
     fields.map(|f| f.parse().expect("a number")).collect()
 }

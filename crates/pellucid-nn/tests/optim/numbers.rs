@@ -129,7 +129,7 @@ fn every_optimizer_is_compared() {
     }
 }
 
-/// The parameters and the state of every optimizer have the same bits on another device, even after a move; on a GPU
+/// The parameters and the state of every optimizer are bit-identical on another device, even after a move; on a GPU
 /// they agree within a tolerance.
 #[test]
 fn every_optimizer_equals_itself_on_another_device() {

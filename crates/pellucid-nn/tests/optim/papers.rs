@@ -48,7 +48,7 @@ fn compare<R: Rule + Copy>(options: R, shapes: &[&[usize]], reference: impl Fn(&
     }
 }
 
-/// Returns −1 to maximise, else 1.
+/// Returns −1 to maximize, else 1.
 fn sign(maximize: bool) -> f64 {
     if maximize { -1.0 } else { 1.0 }
 }
@@ -122,7 +122,7 @@ fn lamb_moves_from_zero() {
     close(&p.to_vec::<f64>(), &[-0.1, 0.1], 1e-12, "from zero");
 }
 
-/// The second moments of Adafactor: factored for a parameter of at least two axes, else whole.
+/// The second moments of Adafactor: factored for a parameter of at least two axes, otherwise unfactored.
 struct SecondMoments {
     rows: usize,
     columns: usize,

@@ -193,7 +193,7 @@ fn lbfgs_over_a_captured_loss() {
     let eager = run(false);
     assert!(eager.0[2] < eager.0[0], "the loss must fall: {:?}", eager.0);
     assert!(run(true) == eager);
-    // Capture of the whole step is an error, whose text names the alternative.
+    // Capturing the entire step fails with an error that names the alternative.
     let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default());
     let refused = capture(|_| lbfgs.step(), &[]).err().unwrap().to_string();
     assert!(refused.contains("captured loss"), "{refused}");

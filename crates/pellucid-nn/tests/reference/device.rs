@@ -7,7 +7,7 @@ use std::sync::Once;
 #[path = "../../../pellucid/examples/toy_backend/backend.rs"]
 mod backend;
 
-/// Returns the device with the bits of the CPU.
+/// Returns the device whose results are bit-identical to those of the CPU.
 pub(crate) fn toy() -> Device {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| Device::register(backend::ToyDriver).expect("the name of the driver must be new"));
@@ -22,8 +22,8 @@ pub(crate) fn gpu() -> Option<Device> {
     found.ok()
 }
 
-/// Asserts that a GPU has computed the results of the CPU: integers in every bit, floats within 1e-5 of the largest
-/// element of a tensor, or of 1 if that is larger.
+/// Asserts that a GPU has computed the results of the CPU: integers exactly, floats within 1e-5 of the largest element
+/// of a tensor, or of 1 if that is larger.
 #[track_caller]
 pub(crate) fn assert_near(found: &[Tensor], expected: &[Tensor], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");

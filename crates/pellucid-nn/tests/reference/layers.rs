@@ -183,7 +183,7 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
         };
         let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();
         let on_cpu = run(Device::cpu());
-        assert!(bits(&on_cpu) == bits(&run(toy())), "the layer must compute the same bits on another device");
+        assert!(bits(&on_cpu) == bits(&run(toy())), "the result of the layer must be bit-identical on another device");
         if let Some(gpu) = gpu() {
             assert_near(&run(gpu), &on_cpu, "the layer on a GPU");
         }

@@ -435,8 +435,8 @@ fn shapes_are_checked_before_values() {
     );
 }
 
-/// A target outside of its values is an error with the value; in a captured step, which reads no values, it makes the
-/// loss and its gradient NaN.
+/// A target outside the allowed values is rejected with an error that contains it; in a captured step, which reads no
+/// values, it makes the loss and its gradient NaN.
 #[test]
 fn targets_outside_of_their_values_are_refused() {
     let x = Tensor::from([[0.2f32, 0.7], [0.9, 0.4]]);
@@ -491,7 +491,7 @@ fn targets_outside_of_their_values_are_refused() {
     captured(&rows(-1).0, &rows(0).0, &|x, y| cosine.try_forward(x, &other, y));
     let numbers = |value: f32| Tensor::from([1.0f32, value]);
     captured(&numbers(-1.0), &numbers(0.5), &|x, y| cosine.try_forward(x, &other, y));
-    // A loss that refuses integers does so in a captured step, too.
+    // A loss that rejects integers also does so in a captured step.
     let refused = |inputs: &[Tensor]| SoftMarginLoss::default().try_forward(&inputs[0], &inputs[1]);
     assert!(matches!(capture(refused, &[&x, &labels(-1)]).map(drop), Err(Error::DTypeMismatch { .. })));
 }

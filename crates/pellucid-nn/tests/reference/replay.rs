@@ -1,4 +1,4 @@
-//! Layers with state in a whole training step: replayed steps equal eager steps bit for bit.
+//! Layers with state in an entire training step: replayed steps equal eager steps bit for bit.
 
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;

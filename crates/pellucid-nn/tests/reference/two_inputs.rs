@@ -100,7 +100,7 @@ pub(crate) fn dropout_has_its_probability_and_keeps_the_mean() {
         let units: Vec<&[f32]> = y.chunks(unit).collect();
         assert!(
             units.iter().all(|u| u.iter().all(|v| *v == u[0])),
-            "each unit of {unit} elements must be dropped or kept as a whole"
+            "each unit of {unit} elements must be dropped or kept entirely"
         );
         assert!(units.iter().all(|u| u[0] == 0.0 || (u[0] - 1.0 / 0.7).abs() < 1e-6));
         let dropped = units.iter().filter(|u| u[0] == 0.0).count() as f64 / units.len() as f64;

@@ -1,10 +1,10 @@
-//! Capture of whole trainings. Recorded or lazy training computes the same bits as eager training: the losses of every
-//! step, and the final parameters, optimizer state, statistics and generator state.
+//! Captured training runs. Recorded or lazy training is bit-identical to eager training: the losses of every step, and
+//! the final parameters, optimizer state, statistics and generator state.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | `training` | a training, and the modes of running it |
-//! | `models` | trainings of several kinds, in `f32` and `f64`, alone and side by side |
+//! | `models` | training runs of several kinds, in `f32` and `f64`, alone and side by side |
 //! | `changes` | one test for each value that may change between launches |
 
 mod changes;

@@ -1,4 +1,4 @@
-//! Trainings of several kinds: N eager steps and N replayed steps compute the same bits.
+//! Training runs of several kinds: N replayed steps are bit-identical to N eager steps.
 
 use crate::training::{TrainingCase, Way, classes, run_training, same, wave};
 use pellucid_cpu::with_threads;

@@ -63,7 +63,7 @@ fn state_of(trainings: &[TrainingCase]) -> Vec<(String, Vec<u8>)> {
     all.chain([generator]).map(|(name, t)| (name, t.to_bytes())).collect()
 }
 
-/// Runs several trainings side by side, one launch of each in turn.
+/// Runs several training runs side by side, one launch of each in turn.
 pub(crate) fn run_training(
     make: fn(DType) -> TrainingCase,
     dtype: DType,
@@ -122,7 +122,7 @@ pub(crate) fn same(make: fn(DType) -> TrainingCase, dtype: DType, launches: usiz
     run_training(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "replayed among other tensors");
     run_training(make, dtype, 1, launches, Way::Lazy).assert_is(&eager, "run lazily");
     run_training(make, dtype, 2, launches, Way::Replayed)
-        .assert_is(&run_training(make, dtype, 2, launches, Way::Eager), "two trainings replayed in turn");
+        .assert_is(&run_training(make, dtype, 2, launches, Way::Eager), "two training runs replayed in turn");
 }
 
 /// Sine values that differ from launch to launch.

@@ -1,11 +1,11 @@
-//! Fused normalisation: the values of PyTorch's fusion, and of the two layers in evaluation.
+//! Fused normalization: the values of PyTorch's fusion, and of the two layers in evaluation.
 
 use crate::assert_near;
 use pellucid_nn::*;
 use pellucid_tensor::ops::PaddingMode;
 use pellucid_tensor::{DType, Error, Tensor, no_grad, ops};
 
-/// Fills the statistics and the parameters of a normalisation with values that are not the initial ones.
+/// Fills the statistics and the parameters of a normalization with values that are not the initial ones.
 fn randomize<const N: usize>(norm: &BatchNorm<N>) {
     let _off = no_grad();
     for (_, parameter) in norm.named_parameters() {

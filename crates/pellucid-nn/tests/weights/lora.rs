@@ -68,7 +68,7 @@ fn the_update_equals_a_layer_with_the_sum_of_weights() {
     });
 }
 
-/// A padding row of a table stays as it is: the update leaves it at 0.
+/// A padding row of a table is unchanged: the update leaves it at 0.
 #[test]
 fn a_padding_row_is_not_trained() {
     let layer = Lora::new(Embedding::new(4, 3).padding_index(1), 2);
@@ -123,7 +123,7 @@ fn only_the_updates_are_trained_and_saved() {
     assert!(text.contains("weight: [8, 8] frozen") && text.contains("alpha: 4.0"), "{text}");
 }
 
-/// Captured steps train the update with the bits of eager steps, and leave the frozen parameters.
+/// Captured steps train the update bit-identically to eager steps, and leave the frozen parameters.
 #[test]
 fn captured_steps_equal_eager_ones() {
     let run = |captured: bool| {

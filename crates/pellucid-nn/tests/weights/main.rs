@@ -1,4 +1,4 @@
-//! Layers with a changed weight: low-rank updates, masks, parametrizations and fused normalisation; and parameters as
+//! Layers with a changed weight: low-rank updates, masks, parametrizations and fused normalization; and parameters as
 //! one vector.
 
 mod fusion;

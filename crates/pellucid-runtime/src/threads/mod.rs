@@ -21,7 +21,7 @@ thread_local! {
 ///
 /// `n` = 0 selects the number of threads of the machine. Pools are cached, one for each `n`, and never dropped.
 ///
-/// Outside of this function, kernels run on a pool of `PELLUCID_NUM_THREADS` threads, by default one for each thread of
+/// Outside this function, kernels run on a pool of `PELLUCID_NUM_THREADS` threads, by default one for each thread of
 /// the machine. A pool has at most max(64, 8 · threads of the machine) threads, and no more than the system can start.
 pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
     struct RestorePool(Option<&'static ThreadPool>);
@@ -153,7 +153,7 @@ impl<T> SharedPtr<T> {
 
     /// Returns the pointer advanced by `by` elements, with wrapping arithmetic.
     #[inline(always)]
-    pub fn at(&self, by: isize) -> *mut T {
+    pub fn offset(&self, by: isize) -> *mut T {
         self.0.wrapping_offset(by)
     }
 }

@@ -1,10 +1,10 @@
-//! The synchronisation primitives of the pool protocol: atomics, locks and condition variables.
+//! The synchronization primitives of the pool protocol: atomics, locks and condition variables.
 
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A set of synchronisation primitives, of the standard library or of a model checker.
+/// A set of synchronization primitives, of the standard library or of a model checker.
 pub(super) trait Primitives: Sized + 'static {
     /// The number of polls of a thread before it sleeps.
     const SPINS: usize;
@@ -82,7 +82,7 @@ macro_rules! impl_atomic_counter {
 #[cfg(test)]
 pub(super) use impl_atomic_counter;
 
-/// The synchronisation primitives of the standard library.
+/// The synchronization primitives of the standard library.
 pub(super) struct StdPrimitives;
 
 impl_atomic_counter!(AtomicUsize);

@@ -1,10 +1,10 @@
 //! A thread pool: the thread that launches a kernel, and helper threads that wait for jobs and share their work.
 //!
 //! A job is a closure over the indices `0..count`. Every thread claims chunks of consecutive indices by an atomic
-//! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs
-//! from threads outside of the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does
-//! not wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread
-//! of the pool, which would have to be woken and waited for.
+//! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs from
+//! threads outside the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does not
+//! wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread of
+//! the pool, which would have to be woken and waited for.
 //!
 //! The helpers serve one job at a time. A job that arrives in the meantime, from another thread or from within a task,
 //! runs on its own thread alone.
@@ -62,7 +62,7 @@ struct PoolJob<P: Primitives> {
     count: usize,
     /// The number of consecutive indices that a thread claims at a time.
     chunk: usize,
-    /// The largest number of helpers that may join.
+    /// The maximum number of helpers that may join.
     max_helpers: usize,
 }
 
@@ -101,8 +101,7 @@ impl<P: Primitives> PoolJob<P> {
 impl ThreadPool {
     /// Starts a pool of `threads` threads, including the calling thread. Each helper calls `initialize` first.
     ///
-    /// If the system refuses to start a thread, the pool consists of the threads that did start. A pool is never
-    /// dropped.
+    /// If the system fails to start a thread, the pool consists of the threads that did start. A pool is never dropped.
     pub(super) fn new(threads: usize, initialize: fn()) -> &'static ThreadPool {
         let (ready, ready_helpers) = mpsc::channel();
         for number in 1..threads {
@@ -123,7 +122,7 @@ impl ThreadPool {
             }
         }
         drop(ready);
-        // A helper whose initialisation panics drops its sender without sending, and is not counted.
+        // A helper whose initialization panics drops its sender without sending, and is not counted.
         let helpers: Vec<_> = ready_helpers.iter().collect();
         let pool: &'static ThreadPool = Box::leak(Box::new(ThreadPool::idle(helpers.len() + 1)));
         for start in helpers {
@@ -202,7 +201,7 @@ impl<P: Primitives> ThreadPool<P> {
         };
         // Each helper claims one index and waits for the other helpers, so that every helper claims exactly one index.
         let call_and_wait = |_: usize, _: usize| {
-            // A helper whose call panics must arrive, too, because the other helpers wait for it.
+            // A helper whose call panics must also arrive, because the other helpers wait for it.
             let result = catch_unwind(f);
             arrived.fetch_add(1, Ordering::AcqRel);
             wait_for_all();
@@ -237,7 +236,7 @@ impl<P: Primitives> ThreadPool<P> {
         (0..sleepers).for_each(|_| P::notify_one(&self.job_published));
         let caller_result = catch_unwind(AssertUnwindSafe(|| caller_work(&job)));
         self.lock().job = None;
-        // No helper can join from here on. The helpers that joined must leave.
+        // No helper can join after this point. The helpers that joined must leave.
         for _ in 0..P::SPINS {
             if self.active_helpers.load(Ordering::Acquire) == 0 {
                 break;

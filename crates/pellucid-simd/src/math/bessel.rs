@@ -198,7 +198,7 @@ fn is_odd(order: f64) -> bool {
     if order < 2.0 { order == 1.0 } else { order * 0.5 != (order * 0.5).floor() }
 }
 
-/// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and finite x > 0; J_n also at 0.
+/// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and finite x > 0; J_n even at 0.
 #[inline(always)]
 fn low_order(order: f64, x: f64, kind: f64) -> f64 {
     if x >= 2.0 {

@@ -414,12 +414,12 @@ fn scaled_power(a: f64, s: f64, shift: f64) -> f64 {
     pow(a, -s) * power_of_two(shift as i64)
 }
 
-/// Returns the regularised lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.
+/// Returns the regularized lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.
 pub fn igamma(a: f64, x: f64) -> f64 {
     incomplete_gamma(a, x).0
 }
 
-/// Returns the regularised upper incomplete gamma function 1 − P(a, x), accurate where it is small.
+/// Returns the regularized upper incomplete gamma function 1 − P(a, x), accurate where it is small.
 pub fn igammac(a: f64, x: f64) -> f64 {
     incomplete_gamma(a, x).1
 }

@@ -1,6 +1,6 @@
 //! Half-precision storage: conversions between `f16` or `bf16` and `f32`.
 //!
-//! The conversions use integer arithmetic on the bit patterns (F. Giesen, 2012). It vectorises on every processor and
+//! The conversions use integer arithmetic on the bit patterns (F. Giesen, 2012). It vectorizes on every processor and
 //! never operates on a subnormal `f32`.
 
 /// The 16 bits of an IEEE half-precision float.
@@ -36,7 +36,7 @@ impl F16 {
         f32::from_bits(bits | (self.0 as u32 & 0x8000) << 16)
     }
 
-    /// Returns the nearest `f16`, ties to even. Values from 65520 on, which would round above 65504, become ∞.
+    /// Returns the nearest `f16`, ties to even. Values of at least 65520, which would round above 65504, become ∞.
     #[inline(always)]
     pub fn from_f32(x: f32) -> F16 {
         let sign = (x.to_bits() >> 16) as u16 & 0x8000;

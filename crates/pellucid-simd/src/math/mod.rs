@@ -1,8 +1,8 @@
 //! Scalar primitives: every unary and binary function that a formula can name.
 //!
 //! Each is a plain function of one `f32` ([`single`]) or one `f64` ([`double`]). Functions that the compiler should
-//! vectorise contain selects instead of branches; a loop over such a function then compiles to vector code of the
-//! width that the caller's `#[target_feature]` allows.
+//! vectorize contain selects instead of branches; a loop over such a function then compiles to vector code of the width
+//! that the caller's `#[target_feature]` allows.
 //!
 //! # Bit-identical results
 //!
@@ -19,12 +19,12 @@
 mod accuracy;
 pub mod bessel;
 pub mod double;
+mod f32_lanes;
 pub mod gamma;
 pub mod half;
 pub mod integer;
-mod number;
 mod real;
 pub mod single;
 
-pub use number::Single;
+pub use f32_lanes::F32Lanes;
 pub use real::Real;

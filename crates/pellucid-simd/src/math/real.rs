@@ -147,9 +147,9 @@ pub trait Real:
     fn polygamma(self, x: Self) -> Self;
     /// Returns the Hurwitz zeta function ζ(s, x), s = self.
     fn zeta(self, x: Self) -> Self;
-    /// Returns the regularised lower incomplete gamma function P(a, x), a = self.
+    /// Returns the regularized lower incomplete gamma function P(a, x), a = self.
     fn igamma(self, x: Self) -> Self;
-    /// Returns the regularised upper incomplete gamma function 1 − P(a, x), a = self.
+    /// Returns the regularized upper incomplete gamma function 1 − P(a, x), a = self.
     fn igammac(self, x: Self) -> Self;
     /// Returns J_n(x), the Bessel function of the first kind, n = self.
     fn bessel_j(self, x: Self) -> Self;

@@ -4,7 +4,7 @@ use super::{FloatVector, Vector};
 use crate::math::Real;
 
 pub(super) mod sealed {
-    /// Prevents implementations of [`Element`](super::Element) outside of this crate.
+    /// Prevents implementations of [`Element`](super::Element) outside this crate.
     pub trait Sealed {}
 }
 
@@ -25,7 +25,7 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
     /// Zero, the value of an empty sum.
     const ZERO: Self;
 
-    /// The additive identity z, for which z + x has the bits of x for every x: −0 for floats, 0 for integers.
+    /// The additive identity z, for which z + x is bit-identical to x for every x: −0 for floats, 0 for integers.
     const NEGATIVE_ZERO: Self;
 
     /// The value ½, or `None` for integers.

@@ -4,7 +4,7 @@
 //! Interleaving gives the processor independent instructions, so the latencies of dependent instructions overlap.
 
 use super::FloatVector;
-use crate::math::Single;
+use crate::math::F32Lanes;
 use crate::math::single::{self, EXP_LIMIT};
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -51,7 +51,7 @@ pub(super) trait SingleVector: FloatVector<Scalar = f32> {
     unsafe fn any_exceeds(self, limit: Self) -> bool;
 }
 
-/// K vectors with the arithmetic of [`Single`].
+/// K vectors with the arithmetic of [`F32Lanes`].
 #[derive(Clone, Copy)]
 struct Pack<V, const K: usize>([V; K]);
 
@@ -95,9 +95,9 @@ macro_rules! impl_operators {
 }
 impl_operators! { Add add  Sub sub  Mul mul  Div div }
 
-impl<V: SingleVector, const K: usize> Single for Pack<V, K> {
+impl<V: SingleVector, const K: usize> F32Lanes for Pack<V, K> {
     #[inline(always)]
-    fn of(c: f32) -> Self {
+    fn splat(c: f32) -> Self {
         pack_of!(|_k| V::splat(&c))
     }
 
@@ -112,7 +112,7 @@ impl<V: SingleVector, const K: usize> Single for Pack<V, K> {
     }
 
     #[inline(always)]
-    fn at_most(self, c: f32) -> Self {
+    fn min_const(self, c: f32) -> Self {
         pack_of!(|k| self.0[k].at_most(V::splat(&c)))
     }
 
@@ -137,12 +137,12 @@ macro_rules! apply_in_fours {
     ($f:path, $v:ident) => {{
         let (mut vectors, remainder) = ($v, R / 4 * 4);
         for four in vectors.as_chunks_mut::<4>().0 {
-            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its whole
+            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its entire
             // body. The `Pack` is used only in this statement, which is part of that body.
             *four = $f(unsafe { Pack::new(four) }).0;
         }
         for one in vectors[remainder..].as_chunks_mut::<1>().0 {
-            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its whole
+            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its entire
             // body. The `Pack` is used only in this statement, which is part of that body.
             *one = $f(unsafe { Pack::new(one) }).0;
         }

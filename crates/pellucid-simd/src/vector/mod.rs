@@ -250,7 +250,7 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Prefetches the cache lines of `len` elements from `p` on into the second-level cache.
+/// Prefetches the cache lines of `len` elements starting at `p` into the second-level cache.
 ///
 /// The first-level cache keeps the data that the kernel uses before these elements.
 #[inline(always)]

@@ -376,7 +376,7 @@ unsafe fn fold256_pd(v: __m256d) -> f64 {
 /// - *Block*: `from` is valid for reads, and `to` for writes, of the block at their row strides.
 #[inline(always)]
 unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row: usize) {
-    // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside of the block.
+    // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside the block.
     unsafe {
         for j in [0, 4] {
             // rows[i] holds columns j..j + 4: of row i in its low half, of row i + 4 in its high half.
@@ -404,7 +404,7 @@ unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row:
 /// - *Block*: `from` is valid for reads, and `to` for writes, of the block at their row strides.
 #[inline(always)]
 unsafe fn transpose_f64(from: *const f64, from_row: isize, to: *mut f64, to_row: usize) {
-    // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside of the block.
+    // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside the block.
     unsafe {
         for j in [0, 2] {
             // rows[i] holds columns j..j + 2: of row i in its low half, of row i + 2 in its high half.

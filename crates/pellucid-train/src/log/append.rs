@@ -30,7 +30,7 @@ impl AppendFile {
         Ok(AppendFile { len: file.len.map(|_| 0), ..file })
     }
 
-    /// Opens a file for records after its present contents. A missing file is created.
+    /// Opens a file for records after its current contents. A missing file is created.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.

@@ -9,14 +9,14 @@ use std::path::Path;
 /// The name of the first column.
 const STEP: &str = "step";
 
-/// Writes the numbers of each step to a row of a CSV file.
+/// Writes the values of each step to a row of a CSV file.
 ///
 /// The first column is `step`. The other columns have the names of the numbers, in the order of their first use. A cell
 /// is empty if the row does not have the number. If a name is new, the column is added at the end, and the file is
 /// replaced atomically by one with the longer header. Numbers are written so that reading them gives the same `f64`;
 /// the others are `NaN`, `inf` and `-inf`, which pandas and NumPy read.
 ///
-/// Each row is written at once, without a buffer.
+/// Each row is written immediately, without a buffer.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-log-{}.csv", std::process::id()));

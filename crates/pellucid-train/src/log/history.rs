@@ -216,7 +216,7 @@ fn is_count(value: f64) -> bool {
     value >= 0.0 && value.fract() == 0.0 && value < 1e15
 }
 
-/// Formats a number for a table: with four decimals if these show it, else in scientific notation.
+/// Formats a number for a table: with four decimals if these show it, otherwise in scientific notation.
 fn short_text(value: f64) -> String {
     match value.abs() {
         0.0 | 1e-3..1e6 => format!("{value:.4}"),

@@ -10,12 +10,12 @@ use std::path::Path;
 /// The text before the step, with which every line begins.
 const START: &str = "{\"step\":";
 
-/// Writes the numbers of each step to a line of a file, as a JSON object (JSON Lines).
+/// Writes the values of each step to a line of a file, as a JSON object (JSON Lines).
 ///
 /// The first member is `step`. Numbers are written so that reading them gives the same `f64`. JSON has no other
 /// numbers: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON format of Protocol Buffers.
 ///
-/// Each line is written at once, without a buffer.
+/// Each line is written immediately, without a buffer.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-log-{}.jsonl", std::process::id()));

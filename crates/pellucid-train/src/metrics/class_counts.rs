@@ -18,7 +18,7 @@ pub enum ClassAverage {
 }
 
 impl ClassAverage {
-    /// Returns the name of a metric with this average, as scikit-learn's scores.
+    /// Returns the scikit-learn name of the metric with this average.
     pub(super) fn name(self, metric: &str) -> String {
         match self {
             ClassAverage::Binary => metric.to_string(),
@@ -51,7 +51,7 @@ impl ClassCounts {
     /// Adds a batch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the average needs two classes, but the batch has more.
+    /// [`Error::InvalidArgument`] if the average requires two classes, but the batch has more.
     pub(super) fn add(
         &mut self,
         op: &'static str,
@@ -62,8 +62,8 @@ impl ClassCounts {
         if average == ClassAverage::Binary && batch.classes > 2 {
             let (classes, shape) = (batch.classes, output.shape());
             let reason = format!(
-                "ClassAverage::Binary needs 2 classes, but an output of shape {shape} has {classes}; use Micro, Macro \
-                 or Weighted"
+                "ClassAverage::Binary requires 2 classes, but an output of shape {shape} has {classes}; use Micro, \
+                 Macro or Weighted"
             );
             return Err(Error::invalid(op, reason));
         }

@@ -61,7 +61,7 @@ impl OutputForm {
     }
 }
 
-/// Returns true for equal shapes, and for `[N]` beside `[N, 1]`.
+/// Returns true for equal shapes, and for `[N]` and `[N, 1]`.
 pub(super) fn same_but_for_unit_axis(a: &Shape, b: &Shape) -> bool {
     let without_unit = |shape: &Shape| shape[..].len() - usize::from(shape.rank() == 2 && shape[1] == 1);
     a.rank() > 0 && b.rank() > 0 && a[..without_unit(a)] == b[..without_unit(b)]
@@ -80,8 +80,8 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
     if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
         return "scores of classes are on axis 1: move the axis with movedim(-1, 1) of the output".to_string();
     }
-    "scores [N, C] or [N, C, d..] need labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, need labels of \
-     the same shape"
+    "scores [N, C] or [N, C, d..] must have labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, must \
+     have labels of the same shape"
         .to_string()
 }
 

@@ -40,7 +40,7 @@
 //!   dtype. The predicted class has the largest score.
 //! - **Binary scores**: floats `[N]` or `[N, 1]`, and labels 0 and 1 of an integer dtype, `bool` or a float dtype, of
 //!   shape `[N]` or `[N, 1]`. The predicted class is 1 if the score is greater than [`ClassOptions::threshold`]. Masks
-//!   `[N, 1, d..]` are accepted, too.
+//!   `[N, 1, d..]` are also accepted.
 //! - **Classes**: integers or `bool`, and labels of the same shape.
 //!
 //! # Special cases

@@ -110,8 +110,11 @@ impl Metric for RocAuc {
         let labels = read_labels(op, form, output, target, None)?;
         let mut scores = read_scores(op, form, output)?;
         if self.width != 0 && self.width != width {
-            let reason =
-                format!("an output of shape {} follows outputs of {} scores a sample", output.shape(), self.width);
+            let reason = format!(
+                "the output has shape {}, but earlier batches had {} scores per sample",
+                output.shape(),
+                self.width
+            );
             return Err(Error::invalid(op, reason));
         }
         match self.kind {

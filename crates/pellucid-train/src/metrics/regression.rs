@@ -5,7 +5,7 @@ use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
 
-/// Reads outputs and targets of one shape, as pairs in row-major order.
+/// Reads outputs and targets of the same shape, as pairs in row-major order.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] if the output is not a float.
@@ -139,7 +139,7 @@ impl ColumnSums {
 /// The coefficient of determination R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)², where ȳ is the mean of the targets.
 ///
 /// Outputs and targets are `[N]` or `[N, D]`. Of several columns, the value is the mean of their R². Constant targets
-/// have the value 1 if all outputs are equal to them, else 0. The value of fewer than 2 samples is NaN.
+/// have the value 1 if all outputs are equal to them, otherwise 0. The value of fewer than 2 samples is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -188,8 +188,9 @@ impl Metric for R2Score {
             return Ok(());
         }
         if !self.columns.is_empty() && self.columns.len() != columns {
-            let (shape, own) = (output.shape(), self.columns.len());
-            return Err(Error::invalid(op, format!("an output of shape {shape} follows outputs of {own} columns")));
+            let (shape, columns) = (output.shape(), self.columns.len());
+            let reason = format!("the output has shape {shape}, but earlier batches had {columns} columns");
+            return Err(Error::invalid(op, reason));
         }
         if self.columns.is_empty() {
             let first = pairs[..columns].iter();

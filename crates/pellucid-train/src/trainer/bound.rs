@@ -8,7 +8,7 @@ use pellucid_nn::{Checkpoint, StateDict, Stateful};
 use pellucid_tensor::{Error, Result};
 
 /// What the loop of a run does with a task and its loaders. Most methods call a method of [`TrainingTask`], with the
-/// present batch.
+/// current batch.
 pub(super) trait RunParts {
     fn batch_count(&self) -> Option<usize>;
     fn position(&self) -> BatchPosition;
@@ -69,7 +69,7 @@ pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
     batches: Option<EpochBatchIter<T::Batch>>,
     validated: Option<EpochBatchIter<T::Batch>>,
-    /// The present batch.
+    /// The current batch.
     batch: Option<T::Batch>,
     /// The position of a loader that is evaluated in the middle of an epoch.
     interrupted: Option<StateDict>,

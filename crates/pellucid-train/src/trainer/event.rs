@@ -64,7 +64,7 @@ pub struct FitControl {
 }
 
 impl FitControl {
-    /// Ends the run after the present step, or after the present epoch at its end. The state is saved.
+    /// Ends the run after the current step, or after the current epoch at its end. The state is saved.
     pub fn stop(&mut self) {
         self.stops = true;
     }

@@ -19,7 +19,7 @@ pub(super) struct RunFiles {
     pub(super) folder: Option<PathBuf>,
     /// The number of steps between two files within an epoch.
     pub(super) every: Option<u64>,
-    /// The file or folder that the next run continues from, and whether it must exist.
+    /// The file or directory that the next run continues from, and whether it must exist.
     pub(super) resume: Option<(PathBuf, bool)>,
     /// Whether this trainer has written files.
     pub(super) has_written: bool,
@@ -59,7 +59,7 @@ impl RunFiles {
     pub(super) fn open_directory(&self) -> Result<Option<DirectoryLock>> {
         let Some(directory) = &self.folder else { return Ok(None) };
         if directory.exists() && !directory.is_dir() {
-            return Err(Error::file("fit", directory, "the path is a file; checkpoints() needs a directory"));
+            return Err(Error::file("fit", directory, "the path is a file; checkpoints() must have a directory"));
         }
         fs::create_dir_all(directory).map_err(|error| Error::unwritable_file("fit", directory, &error))?;
         DirectoryLock::acquire(directory).map(Some)

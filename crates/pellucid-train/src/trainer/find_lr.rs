@@ -1,6 +1,6 @@
 //! The learning-rate finder.
 
-use super::finite::is_refusal;
+use super::finite::is_non_finite_loss;
 use super::loader::EpochLoader;
 use super::scores::short_number;
 use super::{Trainer, TrainingTask};
@@ -127,7 +127,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             self.task.optimizers().iter().try_for_each(|(_, optimizer)| optimizer.try_set_lr(rate))?;
             let loss = match self.task.train_step(&batch) {
                 Ok(scalars) => scalars.first().map_or(Ok(f64::NAN), |(_, loss)| loss.try_item())?,
-                Err(error) if is_refusal(&error) => f64::NAN,
+                Err(error) if is_non_finite_loss(&error) => f64::NAN,
                 Err(error) => return Err(self.of_search(&curve, position, error)),
             };
             average = DECAY * average + (1.0 - DECAY) * loss;

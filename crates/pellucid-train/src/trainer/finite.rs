@@ -7,23 +7,23 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A loss that refuses a value that is not finite, before the backward pass and the update of a step. Parameters and
+/// A loss that rejects a value that is not finite, before the backward pass and the update of a step. Parameters and
 /// optimizer then stay as they were.
 ///
 /// A captured step cannot branch on values, but an index out of bounds stops its launch. The loss therefore passes
-/// through a selection from one element, with index 0 if it is finite, else [`NOT_FINITE`].
+/// through a selection from one element, with index 0 if it is finite, otherwise [`NOT_FINITE`].
 #[derive(Clone)]
-pub(super) struct FiniteLoss<L> {
+pub(super) struct FiniteCheckedLoss<L> {
     loss: L,
     is_checked: Arc<AtomicBool>,
 }
 
-/// The index of a loss that is not finite, which no other selection from one element has.
+/// The index that marks a loss that is not finite. No other selection from one element has it.
 const NOT_FINITE: i64 = 0x6e61_6e21;
 
-impl<L: Loss> FiniteLoss<L> {
-    pub(super) fn new(loss: L) -> FiniteLoss<L> {
-        FiniteLoss { loss, is_checked: Arc::new(AtomicBool::new(true)) }
+impl<L: Loss> FiniteCheckedLoss<L> {
+    pub(super) fn new(loss: L) -> FiniteCheckedLoss<L> {
+        FiniteCheckedLoss { loss, is_checked: Arc::new(AtomicBool::new(true)) }
     }
 
     pub(super) fn set_checked(&self, is_checked: bool) {
@@ -37,11 +37,11 @@ impl<L: Loss> FiniteLoss<L> {
 }
 
 /// Returns true for the error of a loss that is not finite.
-pub(super) fn is_refusal(error: &Error) -> bool {
+pub(super) fn is_non_finite_loss(error: &Error) -> bool {
     matches!(error.root(), Error::IndexOutOfBounds { index: NOT_FINITE, len: 1, .. })
 }
 
-/// Returns the loss of a step, of which a launch fails unless it is finite.
+/// Returns the loss of a step. A launch fails if the loss is not finite.
 fn checked(loss: Tensor) -> Result<Tensor> {
     if !is_grad_enabled() || loss.rank() > 0 {
         return Ok(loss);
@@ -52,7 +52,7 @@ fn checked(loss: Tensor) -> Result<Tensor> {
     ops::reshape(&one, ())
 }
 
-impl<L: Loss> Loss for FiniteLoss<L> {
+impl<L: Loss> Loss for FiniteCheckedLoss<L> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         let loss = self.loss.try_forward(logits, y)?;
         if self.is_checked.load(Ordering::Relaxed) { checked(loss) } else { Ok(loss) }

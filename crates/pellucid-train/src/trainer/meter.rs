@@ -10,7 +10,7 @@ use pellucid_tensor::{Result, Tensor, no_grad, ops};
 pub(super) struct LossMeter {
     /// The values of the last step that were read.
     values: Vec<(&'static str, f64)>,
-    /// Sums on the device, which are not in the progress yet.
+    /// Sums on the device that have not been added to the progress.
     pending: NamedScalars,
 }
 
@@ -35,7 +35,7 @@ impl LossMeter {
         }
         for (name, scalar) in scalars {
             let value = scalar.try_item::<f64>()?;
-            add(progress, name, value * samples);
+            add_to_sum(progress, name, value * samples);
             self.values.push((name, value));
         }
         Ok(&self.values)
@@ -45,7 +45,7 @@ impl LossMeter {
         let _off = no_grad();
         for (name, scalar) in scalars {
             let weighted = ops::mul(scalar, samples)?;
-            match self.pending.iter_mut().find(|(own, _)| own == name) {
+            match self.pending.iter_mut().find(|(existing, _)| existing == name) {
                 Some((_, sum)) => *sum = ops::add(&*sum, &weighted)?,
                 None => self.pending.push((name, weighted)),
             }
@@ -59,14 +59,14 @@ impl LossMeter {
         for (name, sum) in self.pending.drain(..) {
             let sum = Tensor::try_item::<f64>(&sum)?;
             all_finite &= sum.is_finite();
-            add(progress, name, sum);
+            add_to_sum(progress, name, sum);
         }
         Ok(all_finite)
     }
 }
 
-fn add(progress: &mut RunProgress, name: &str, value: f64) {
-    match progress.sums.iter_mut().find(|(own, _)| own == name) {
+fn add_to_sum(progress: &mut RunProgress, name: &str, value: f64) {
+    match progress.sums.iter_mut().find(|(existing, _)| existing == name) {
         Some((_, sum)) => *sum += value,
         None => progress.sums.push((name.to_string(), value)),
     }

@@ -96,7 +96,7 @@ impl Default for EarlyStopping {
 /// let history = trainer.fit(&mut train, Some(&mut validation))?;
 /// assert!(history.column("validation_loss").unwrap()[4] < 0.2);
 ///
-/// // The folder contains the weights of the best epoch, and the state from which a run continues.
+/// // The directory contains the weights of the best epoch, and the state from which a run continues.
 /// model.load_state_dict(&io::load(folder.join("best.safetensors"))?)?;
 /// let scores = trainer.evaluate(&mut validation)?;
 /// assert!(scores["loss"] < 0.2);
@@ -115,13 +115,13 @@ impl Default for EarlyStopping {
 ///
 /// # Resuming
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
-/// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, with the bits
-/// of a run that was not stopped. The program creates model, optimizer, loaders and trainer as before.
+/// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, bit-identical
+/// to an uninterrupted run. The program creates model, optimizer, loaders and trainer as before.
 ///
 /// # Errors of a step
-/// An error is an [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or infinite
-/// stops the run before the update; the error lists the samples of the batch and names the first tensor that is not
-/// finite. On the CPU this is checked in every step, on other devices when the loss is logged.
+/// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
+/// infinite stops the run before the update; the error lists the samples of the batch and names the first tensor that
+/// is not finite. On the CPU this is checked in every step, on other devices when the loss is logged.
 #[doc(alias = "Learner")]
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
@@ -234,12 +234,11 @@ where
 
     /// Averages the weights over the steps, exponentially with this decay. The validations of [`fit`](Trainer::fit) use
     /// the averages, and `best.safetensors` contains them; the model itself keeps its own weights, which
-    /// [`evaluate`](Trainer::evaluate) and [`predict`](Trainer::predict) use. Running statistics of normalisations are
+    /// [`evaluate`](Trainer::evaluate) and [`predict`](Trainer::predict) use. Running statistics of normalizations are
     /// not averaged.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a decay outside of [0, 1]; an error for a model whose parameters do not exist
-    /// yet.
+    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; an error for a model whose parameters do not exist yet.
     #[panicking_form]
     pub fn try_ema(mut self, decay: f64) -> Result<Self> {
         let averages = AveragedModel::try_new(self.task.model(), Average::Exponential(decay))?;
@@ -287,7 +286,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the largest number of steps. The last epoch may end after a part of its batches.
+    /// Sets the maximum number of steps. The last epoch may end after a part of its batches.
     pub fn steps(mut self, steps: u64) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -391,8 +390,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`,
-    /// or `train_loss` without validation, which are minimised.
+    /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`, or
+    /// `train_loss` without validation, which are minimized.
     pub fn monitor(mut self, name: &str, goal: Goal) -> Self {
         self.run.monitor = Some((name.to_string(), goal));
         self
@@ -404,9 +403,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Writes files into a folder, which is created: after each epoch `last.safetensors`, the state of the run, and
-    /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced as
-    /// a whole: a run that is killed at any moment leaves the old or the new one.
+    /// Writes files into a directory, which is created: after each epoch `last.safetensors`, the state of the run, and
+    /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced
+    /// atomically: a run that is killed at any moment leaves the old or the new one.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
@@ -425,8 +424,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(self)
     }
 
-    /// Continues a run from its file `last.safetensors`, or from the folder of the files. [`fit`](Trainer::fit) loads
-    /// it, and returns the errors of a file that is missing or does not fit.
+    /// Continues a run from its file `last.safetensors`, or from the directory of the files. [`fit`](Trainer::fit)
+    /// loads it, and returns the errors of a file that is missing or does not fit.
     pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
         self.run.files.resume = Some((path.as_ref().to_path_buf(), true));
         self
@@ -457,9 +456,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     ///
     /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the rest.
     ///
-    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the present step: its state is
+    /// With the feature `signals`, Ctrl-C and a termination signal end the run after the current step: its state is
     /// saved, and `fit` returns with the [reason](Trainer::stop_reason) `Interrupted`. A second signal ends the process
-    /// at once.
+    /// immediately.
     ///
     /// # Errors
     /// [`Error::Step`] for an error of a batch or a step; [`Error::Evaluation`] for one of a validation, after which the

@@ -4,7 +4,7 @@ use super::EarlyStopping;
 use super::bound::RunParts;
 use super::event::{Callback, FitControl, StopReason, TrainingEvent};
 use super::files::RunFiles;
-use super::finite::is_refusal;
+use super::finite::is_non_finite_loss;
 use super::meter::LossMeter;
 use super::report::RunReport;
 use super::schedules::{RunSchedule, ScheduleUnit, check_schedules};
@@ -89,7 +89,7 @@ const MAX_SKIPPED: u64 = 100;
 /// The number of steps in the values of an epoch. Loggers have it as an argument.
 pub(super) const STEP: &str = "step";
 
-/// The largest number of samples that an error lists.
+/// The maximum number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;
 
 impl RunCore<'_> {
@@ -161,10 +161,10 @@ impl RunCore<'_> {
             || self.max_steps.is_some_and(|steps| progress.step >= steps)
     }
 
-    /// Returns whether the monitored value has not improved for too long.
+    /// Returns true if the monitored value has not improved for too long.
     fn is_stuck(&self) -> bool {
-        let waited = self.state.0.borrow().waited;
-        self.early_stopping.is_some_and(|options| waited >= options.patience.max(1))
+        let epochs_without_improvement = self.state.0.borrow().epochs_without_improvement;
+        self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience.max(1))
     }
 
     /// Runs an epoch, or the rest of one. Returns the reason if the run ends.
@@ -299,7 +299,7 @@ impl RunCore<'_> {
     ) -> Result<bool> {
         let scalars = match parts.train_step() {
             Ok(scalars) => scalars,
-            Err(error) if is_refusal(&error) => return Err(self.not_finite(samples, position, parts)),
+            Err(error) if is_non_finite_loss(&error) => return Err(self.not_finite(samples, position, parts)),
             Err(error) => return Err(self.of_step(position, samples, error)),
         };
         let step = {

@@ -51,8 +51,8 @@ impl fmt::Display for Scores {
     }
 }
 
-/// Formats a number for a line: whole numbers as such, others with four decimals or, if these do not show it, in
-/// scientific notation.
+/// Formats a number for a line: integers as such, others with four decimals or, if these do not show it, in scientific
+/// notation.
 pub(super) fn short_number(value: f64) -> String {
     match value.abs() {
         size if size < 1e9 && value.fract() == 0.0 => format!("{value:.0}"),

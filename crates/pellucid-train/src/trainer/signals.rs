@@ -1,4 +1,4 @@
-//! Interrupts and termination signals, which end a run after the present step.
+//! Interrupts and termination signals, which end a run after the current step.
 
 use pellucid_tensor::Result;
 
@@ -12,11 +12,11 @@ mod watched {
 
     /// The state of the handlers of the process.
     struct Handlers {
-        /// Whether a signal has arrived since the first of the present runs began.
+        /// Whether a signal has arrived since the first of the current runs began.
         arrived: Arc<AtomicBool>,
-        /// Whether the next signal ends the process at once.
+        /// Whether the next signal ends the process immediately.
         exits: Arc<AtomicBool>,
-        /// The number of present runs.
+        /// The number of current runs.
         runs: Mutex<usize>,
     }
 
@@ -33,11 +33,11 @@ mod watched {
         Ok(handlers)
     });
 
-    /// While a run has this guard, the first signal only sets a flag; the second one ends the process at once.
-    pub(super) struct PresentRun(&'static Handlers);
+    /// While this guard is alive, the first signal sets a flag and the second one exits the process.
+    pub(super) struct ActiveRun(&'static Handlers);
 
-    impl PresentRun {
-        pub(super) fn begin() -> Result<PresentRun> {
+    impl ActiveRun {
+        pub(super) fn begin() -> Result<ActiveRun> {
             let failed = |reason: &String| Error::invalid("fit", format!("signals cannot be watched: {reason}"));
             let handlers = HANDLERS.as_ref().map_err(failed)?;
             let mut runs = handlers.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ mod watched {
                 handlers.exits.store(false, Ordering::SeqCst);
             }
             *runs += 1;
-            Ok(PresentRun(handlers))
+            Ok(ActiveRun(handlers))
         }
 
         pub(super) fn arrived(&self) -> bool {
@@ -54,7 +54,7 @@ mod watched {
         }
     }
 
-    impl Drop for PresentRun {
+    impl Drop for ActiveRun {
         fn drop(&mut self) {
             let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
             *runs -= 1;
@@ -65,18 +65,18 @@ mod watched {
     }
 }
 
-/// Watches for signals during a run. Without the feature `signals`, a signal ends the process at once.
-pub(super) struct TerminationSignals(#[cfg(feature = "signals")] watched::PresentRun);
+/// Watches for signals during a run. Without the feature `signals`, a signal ends the process immediately.
+pub(super) struct TerminationSignals(#[cfg(feature = "signals")] watched::ActiveRun);
 
 impl TerminationSignals {
     /// Begins to watch for signals.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the system refuses handlers.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the system rejects handlers.
     pub(super) fn watch() -> Result<TerminationSignals> {
         Ok(TerminationSignals(
             #[cfg(feature = "signals")]
-            watched::PresentRun::begin()?,
+            watched::ActiveRun::begin()?,
         ))
     }
 

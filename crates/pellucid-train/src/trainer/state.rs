@@ -11,7 +11,7 @@ pub(super) struct RunProgress {
     pub(super) epoch: u64,
     /// The number of completed steps.
     pub(super) step: u64,
-    /// The sums of the losses of the present epoch, weighted by the samples of the batches.
+    /// The sums of the losses of the current epoch, weighted by the samples of the batches.
     pub(super) sums: Vec<(String, f64)>,
     /// The number of samples in the sums.
     pub(super) weight: f64,
@@ -22,7 +22,7 @@ pub(super) struct RunProgress {
     /// The epoch of the best value, from 1.
     pub(super) best_epoch: u64,
     /// The number of epochs since the monitored value improved.
-    pub(super) waited: u64,
+    pub(super) epochs_without_improvement: u64,
     /// The number of successive steps whose loss was not finite and that the scaler skipped.
     pub(super) skipped: u64,
 }
@@ -37,7 +37,7 @@ impl Default for RunProgress {
             best: f64::NAN,
             reference: f64::NAN,
             best_epoch: 0,
-            waited: 0,
+            epochs_without_improvement: 0,
             skipped: 0,
         }
     }
@@ -52,8 +52,14 @@ pub(super) struct RunState(pub(super) RefCell<RunProgress>);
 
 impl RunState {
     fn counts(progress: &RunProgress) -> [(&'static str, u64); 5] {
-        let RunProgress { epoch, step, best_epoch, waited, skipped, .. } = *progress;
-        [("epoch", epoch), ("step", step), ("best_epoch", best_epoch), ("waited", waited), ("skipped", skipped)]
+        let RunProgress { epoch, step, best_epoch, epochs_without_improvement, skipped, .. } = *progress;
+        [
+            ("epoch", epoch),
+            ("step", step),
+            ("best_epoch", best_epoch),
+            ("waited", epochs_without_improvement),
+            ("skipped", skipped),
+        ]
     }
 }
 
@@ -84,7 +90,7 @@ impl Stateful for RunState {
             epoch: count("epoch")?,
             step: count("step")?,
             best_epoch: count("best_epoch")?,
-            waited: count("waited")?,
+            epochs_without_improvement: count("waited")?,
             skipped: count("skipped")?,
             best: fixed["best"].try_item()?,
             reference: fixed["reference"].try_item()?,

@@ -1,6 +1,6 @@
 //! [`Supervised`]: the task of a model, a loss and an optimizer.
 
-use super::finite::{FiniteLoss, NonFiniteSearch};
+use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
 use pellucid_nn::loss::Loss;
@@ -233,7 +233,7 @@ impl SupervisedState<'_> {
     }
 }
 
-/// Returns whether a step failed only because it was captured.
+/// Returns true if a step failed only because it was captured.
 fn is_of_capture(error: &Error, step: &dyn SupervisedStep) -> bool {
     matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. }) || !step.supports_capture()
 }
@@ -256,23 +256,23 @@ fn with_loss(mut own: Vec<(String, Parameter)>, of_loss: Vec<(String, Parameter)
 /// Returns the text of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic payload")
 }
 
-/// The task of a [`Trainer`](super::Trainer) that minimises the loss of a model on batches (inputs, targets).
+/// The task of a [`Trainer`](super::Trainer) that minimizes the loss of a model on batches (inputs, targets).
 ///
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
 /// values of tensors, it and all later ones run eagerly.
 pub struct Supervised<'f, M, L, O, X = Tensor> {
-    captured: GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
-    loss: FiniteLoss<Arc<L>>,
+    captured: GraphTrainer<'f, M, FiniteCheckedLoss<Arc<L>>, O, X>,
+    loss: FiniteCheckedLoss<Arc<L>>,
     state: SupervisedState<'f>,
 }
 
 /// The parts of a task, with a batch if there is one.
 struct StepParts<'a, 'f, M, L, O, X> {
-    captured: &'a mut GraphTrainer<'f, M, FiniteLoss<Arc<L>>, O, X>,
-    loss: &'a FiniteLoss<Arc<L>>,
+    captured: &'a mut GraphTrainer<'f, M, FiniteCheckedLoss<Arc<L>>, O, X>,
+    loss: &'a FiniteCheckedLoss<Arc<L>>,
     batch: Option<&'a (X, Tensor)>,
 }
 
@@ -333,7 +333,7 @@ where
     X: Batch + 'static,
 {
     pub(super) fn new(model: M, loss: L, optimizer: O) -> Self {
-        let loss = FiniteLoss::new(Arc::new(loss));
+        let loss = FiniteCheckedLoss::new(Arc::new(loss));
         let state = SupervisedState {
             settings: StepSettings { accumulate: 1, ..Default::default() },
             is_decided: false,
@@ -349,7 +349,7 @@ where
     /// Changes the settings. Earlier recordings are dropped.
     pub(super) fn with_settings(mut self, change: &mut dyn FnMut(&mut StepSettings<'f>)) -> Self {
         change(&mut self.state.settings);
-        // The scaler recognises losses that are not finite, and skips their updates.
+        // The scaler recognizes losses that are not finite, and skips their updates.
         self.loss.set_checked(self.state.settings.scaler.is_none());
         let captured = self.captured.with_options(self.state.settings.step_options());
         Supervised { captured, ..self }

@@ -130,12 +130,12 @@ pub trait TrainingTask {
         Ok(())
     }
 
-    /// Returns whether all gradients so far are in the parameters, so that the state may be saved.
+    /// Returns true if all gradients so far are in the parameters, so that the state may be saved.
     fn is_between_updates(&self) -> bool {
         true
     }
 
-    /// Returns whether an update with gradients that are not finite is skipped, so that a run continues.
+    /// Returns true if an update with gradients that are not finite is skipped, so that a run continues.
     fn skips_updates(&self) -> bool {
         false
     }

@@ -28,9 +28,9 @@ impl Improvement {
             (progress.best, progress.best_epoch) = (self.value, progress.epoch + 1);
         }
         if ends_epoch && self.exceeds_min_delta {
-            (progress.reference, progress.waited) = (self.value, 0);
+            (progress.reference, progress.epochs_without_improvement) = (self.value, 0);
         } else if ends_epoch {
-            progress.waited += 1;
+            progress.epochs_without_improvement += 1;
         }
     }
 }
@@ -151,7 +151,10 @@ impl RunCore<'_> {
         let progress = self.state.0.borrow();
         match progress.best.is_nan() {
             true => format!("`{name}` is NaN in all epochs"),
-            false => format!("no improvement of `{name}` since epoch {}", progress.epoch - progress.waited),
+            false => format!(
+                "no improvement of `{name}` since epoch {}",
+                progress.epoch - progress.epochs_without_improvement
+            ),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Refused calls: typed errors that name the metric, after which the metric is unchanged.
+//! Rejected calls: typed errors that name the metric, after which the metric is unchanged.
 
 use pellucid::train::metrics::*;
 use pellucid::{DType, Error, Tensor};
 
-/// Updates a metric with valid samples, and asserts that an invalid batch is refused without a change.
+/// Updates a metric with valid samples, and asserts that an invalid batch is rejected without a change.
 fn refused(mut metric: impl Metric, valid: (&Tensor, &Tensor), output: &Tensor, target: &Tensor) -> Error {
     metric.update(valid.0, valid.1).unwrap();
     let before = metric.compute().unwrap();
@@ -66,7 +66,7 @@ fn shapes_must_fit() {
     assert!(matches!(error, Error::ShapeMismatch { op: "mean_squared_error", .. }), "{error}");
     let error =
         refused(R2Score::new(), numbers, &Tensor::zeros([4, 3], DType::F32), &Tensor::zeros([4, 3], DType::F32));
-    assert_eq!(error.to_string(), "r2: an output of shape [4, 3] follows outputs of 1 columns");
+    assert_eq!(error.to_string(), "r2: the output has shape [4, 3], but earlier batches had 1 columns");
     let tokens = (&Tensor::zeros([2, 4], DType::F32), &Tensor::from([0i64, 1]));
     let error = refused(Perplexity::new(), tokens, &Tensor::zeros([2, 3, 4], DType::F32), tokens.1);
     assert!(matches!(error, Error::ShapeMismatch { op: "perplexity", .. }), "{error}");
@@ -79,7 +79,7 @@ fn a_binary_average_needs_two_classes() {
     let valid = (&Tensor::from([0.5, 0.1]), &Tensor::from([1i64, 0]));
     let error = refused(F1Score::new(ClassAverage::Binary), valid, &scores(), &Tensor::from([0i64, 1])).to_string();
     assert!(
-        error.starts_with("f1: ClassAverage::Binary needs 2 classes, but an output of shape [2, 3] has 3"),
+        error.starts_with("f1: ClassAverage::Binary requires 2 classes, but an output of shape [2, 3] has 3"),
         "{error}"
     );
     let (classes, labels) = (Tensor::from([0i64, 1]), Tensor::from([0i64, 2]));
@@ -99,7 +99,7 @@ fn probabilities_must_be_valid() {
     let error = refused(RocAuc::with(ScoreKind::Probabilities), (&valid, &labels), &sums, &labels).to_string();
     assert!(error.starts_with("roc_auc: the probabilities of sample 1 have the sum 1.5"), "{error}");
     let error = refused(RocAuc::new(), (&valid, &labels), &Tensor::from([0.5, 0.1]), &labels).to_string();
-    assert_eq!(error, "roc_auc: an output of shape [2] follows outputs of 3 scores a sample");
+    assert_eq!(error, "roc_auc: the output has shape [2], but earlier batches had 3 scores per sample");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Runs that are stopped and resumed have the bits of runs that were not.
+//! Runs that are stopped and resumed are bit-identical to uninterrupted runs.
 
 use crate::runs::{SmallTrainer, alone, bits, points, trainer};
 use crate::scratch::{Scratch, names};

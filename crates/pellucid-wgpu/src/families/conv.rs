@@ -12,7 +12,7 @@
 //! There is one product for each remainder, with these taps only.
 
 use super::GpuFamily;
-use super::shared::tile::{Coordinate, Digit, TiledArray, TiledProduct};
+use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::Result;
@@ -26,7 +26,7 @@ impl GpuFamily for Conv {
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
         let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
-        // The rule of the family refuses larger coordinates.
+        // The rule of the family rejects larger coordinates.
         let is_within = |axis, limit| self.window.has_coordinates(axis, x[2 + axis], y[2 + axis], limit);
         let is_small = |axis| is_within(axis, MAX_COORDINATE) || !is_within(axis, Window::MAX_COORDINATE);
         x.rank() != 5 || y.rank() != 5 || (0..3).all(is_small)
@@ -82,7 +82,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
     }
 
     /// Returns the digits of the output or the channel of w, of the image, and of the channel of x or the output of y.
-    fn leads(&self) -> [Digit; 6] {
+    fn leads(&self) -> [IndexDigit; 6] {
         let ConvArrays { x, w, y, channels, outputs, .. } = self;
         let images = x.shape()[0];
         [
@@ -158,12 +158,13 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         });
         let windows = [with_lead(y_output, along_axes(taps, earlier)), with_lead(y_image, along_axes(counts, [1; 3]))];
         // The elements of w and of x in the class.
-        let part = |array: &DeviceArray<'_>, lead: Digit, first: [usize; 3], step: [usize; 3], count: [usize; 3]| {
-            let stride = |axis: usize| array.layout.strides()[2 + axis];
-            let offset: isize = (0..3).map(|axis| first[axis] as isize * stride(axis)).sum();
-            let digits = [0, 1, 2].map(|axis| Digit::plain(count[axis], step[axis] as isize * stride(axis)));
-            (offset, with_lead(lead, digits))
-        };
+        let part =
+            |array: &DeviceArray<'_>, lead: IndexDigit, first: [usize; 3], step: [usize; 3], count: [usize; 3]| {
+                let stride = |axis: usize| array.layout.strides()[2 + axis];
+                let offset: isize = (0..3).map(|axis| first[axis] as isize * stride(axis)).sum();
+                let digits = [0, 1, 2].map(|axis| IndexDigit::plain(count[axis], step[axis] as isize * stride(axis)));
+                (offset, with_lead(lead, digits))
+            };
         let first_taps = classes.map(|class| class.first_tap);
         let (w_offset, w_taps) = part(w, w_output, first_taps, classes.map(|class| class.tap_step), taps);
         let (x_offset, x_positions) = part(x, x_image, classes.map(|class| class.first), window.stride, counts);
@@ -207,22 +208,22 @@ fn spatial(array: &DeviceArray<'_>) -> [usize; 3] {
 }
 
 /// Returns the digit of an axis.
-fn digit(array: &DeviceArray<'_>, axis: usize, len: usize) -> Digit {
-    Digit::plain(len, array.layout.strides()[axis])
+fn digit(array: &DeviceArray<'_>, axis: usize, len: usize) -> IndexDigit {
+    IndexDigit::plain(len, array.layout.strides()[axis])
 }
 
 /// Returns the digits of the positions of an array.
-fn positions_of(array: &DeviceArray<'_>) -> [Digit; 3] {
+fn positions_of(array: &DeviceArray<'_>) -> [IndexDigit; 3] {
     [2, 3, 4].map(|axis| digit(array, axis, array.shape()[axis]))
 }
 
 /// Returns the digits of coordinates along the spatial axes, with the factor of each.
-fn along_axes(lengths: [usize; 3], factors: [isize; 3]) -> [Digit; 3] {
-    [0, 1, 2].map(|axis| Digit::along(lengths[axis], axis, factors[axis]))
+fn along_axes(lengths: [usize; 3], factors: [isize; 3]) -> [IndexDigit; 3] {
+    [0, 1, 2].map(|axis| IndexDigit::along(lengths[axis], axis, factors[axis]))
 }
 
 /// Returns the digits of an index whose most significant digit is `lead`.
-fn with_lead(lead: Digit, digits: [Digit; 3]) -> Vec<Digit> {
+fn with_lead(lead: IndexDigit, digits: [IndexDigit; 3]) -> Vec<IndexDigit> {
     [lead].into_iter().chain(digits).collect()
 }
 
@@ -232,7 +233,7 @@ fn tiled<'a>(
     array: &DeviceArray<'a>,
     (axis, len): (usize, usize),
     offset: isize,
-    [rows, columns]: [Vec<Digit>; 2],
+    [rows, columns]: [Vec<IndexDigit>; 2],
     coordinates: &[Coordinate],
 ) -> TiledArray<'a> {
     TiledArray {

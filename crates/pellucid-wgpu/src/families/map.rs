@@ -1,7 +1,7 @@
 //! `Map`: elementwise programs over broadcast strided operands.
 //!
 //! One invocation computes `lanes` consecutive elements of the index space: 4 if an output has elements of one byte, 2
-//! if an output has elements of two bytes, else 1. A contiguous packed output whose first element starts a word is
+//! if an output has elements of two bytes, otherwise 1. A contiguous packed output whose first element starts a word is
 //! written word by word; other packed outputs are merged element by element.
 
 use super::GpuFamily;

@@ -22,7 +22,7 @@ impl GpuFamily for Pool {
             let shape = array.layout.shape();
             (shape.rank() + a).checked_sub(3).map_or(0, |axis| shape[axis])
         };
-        // The rule of the family refuses larger coordinates.
+        // The rule of the family rejects larger coordinates.
         let is_within = |a, limit| self.window.has_coordinates(a, spatial(x, a), spatial(y, a), limit);
         let is_small = |a| is_within(a, i32::MAX as usize) || !is_within(a, Window::MAX_COORDINATE);
         output.layout.is_contiguous() && (0..3).all(is_small)

@@ -28,12 +28,12 @@ use std::sync::Arc;
 
 /// The implementation of a kernel family.
 pub(crate) trait GpuFamily {
-    /// Returns whether shaders can compute the kernel.
+    /// Returns true if shaders can compute the kernel.
     fn is_supported(&self) -> bool {
         true
     }
 
-    /// Returns whether shaders can compute a supported kernel with these operands. Their shapes may be any.
+    /// Returns true if shaders can compute a supported kernel with these operands. Their shapes may be any.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let _ = (inputs, outputs);
         true
@@ -52,7 +52,7 @@ pub(crate) trait GpuFamily {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
-/// The CPU computes all factorisations.
+/// The CPU computes all factorizations.
 impl GpuFamily for Factorization {
     fn is_supported(&self) -> bool {
         false

@@ -1,4 +1,4 @@
-//! `Random`: random numbers from Philox 4×32-10 (Salmon et al. 2011), with the bits of the CPU.
+//! `Random`: random numbers from Philox 4×32-10 (Salmon et al. 2011), bit-identical to the CPU.
 //!
 //! One invocation computes one draw of four words and stores the resulting four elements, or two elements of eight
 //! bytes. A second dispatch advances the counter.

@@ -3,7 +3,7 @@
 //! The reduced elements of one output form a sequence of N elements in row-major order. It is divided into P parts,
 //! where P depends on N alone: part p has the elements p, p + P, p + 2P, ... One invocation reduces one part in order.
 //! A second dispatch reduces the P partial results of each output: by one invocation in order if P is less than the
-//! size of a workgroup, else by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
+//! size of a workgroup, otherwise by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
@@ -22,22 +22,22 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
 
-/// The largest number of elements that one invocation reduces without a second dispatch.
+/// The maximum number of elements that one invocation reduces without a second dispatch.
 const MAX_SERIAL: usize = 128;
 
-/// The largest number of parts of a reduced sequence, if an element is computed without loops.
+/// The maximum number of parts of a reduced sequence, if an element is computed without loops.
 const MAX_PARTS: usize = 1 << 17;
 
 /// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts
 /// of 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that no
 /// invocation has more than [`MAX_ITERATIONS`].
 fn part_count(length: usize, iterations: usize) -> usize {
-    let least = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
+    let min_parts = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
     let parts = match length {
         0..=MAX_SERIAL => 1,
         _ => length.div_ceil(64).min(length.div_ceil(1024).clamp(256, MAX_PARTS)),
     };
-    parts.max(least).clamp(1, length.max(1))
+    parts.max(min_parts).clamp(1, length.max(1))
 }
 
 /// The operation of a reduction and the type of its accumulator.
@@ -349,7 +349,7 @@ impl ReductionLaunch<'_> {
     }
 
     /// Adds the lines that finish a result and store it. `positions` are the positions of the other inputs of the
-    /// finishing program (the kernel's inputs from `first` on) and of the outputs.
+    /// finishing program (the kernel's inputs starting at `first`) and of the outputs.
     fn store_results(
         &self,
         shader: &mut ShaderBuilder,

@@ -26,10 +26,10 @@ use std::collections::BTreeSet;
 /// The length of the longest row that is not divided.
 const MAX_UNDIVIDED: usize = 1 << 15;
 
-/// The smallest number of elements of a part of a divided row.
+/// The minimum number of elements of a part of a divided row.
 const MIN_PART: usize = 1 << 13;
 
-/// The largest number of parts of a row of elements without loops.
+/// The maximum number of parts of a row of elements without loops.
 const MAX_PARTS: usize = 1 << 10;
 
 /// Returns the number of parts of a row that is read in `passes`. There are more parts if the loops of an element have
@@ -108,7 +108,7 @@ impl<'a> RowSteps<'a> {
         &self.program.steps[k]
     }
 
-    /// Returns whether the result of a step has one value for each element.
+    /// Returns true if the result of a step has one value for each element.
     fn is_per_element(&self, k: usize) -> bool {
         matches!(self.step(k).into, InstructionOperand::Register(_))
     }

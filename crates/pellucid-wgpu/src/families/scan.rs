@@ -1,6 +1,6 @@
 //! `Scan`: cumulative reductions along one axis. Sums and products of `f32` accumulate in `f64`.
 //!
-//! One invocation computes a line of up to [`MAX_SERIAL`] elements in order, with the bits of the CPU. A longer line of
+//! One invocation computes a line of up to [`MAX_SERIAL`] elements in order, bit-identical to the CPU. A longer line of
 //! N elements is divided into about √N chunks. A first dispatch reduces every chunk. An invocation of the second one
 //! combines the results of the chunks before its own, and continues with its own elements.
 

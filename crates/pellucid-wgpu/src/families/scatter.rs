@@ -1,4 +1,4 @@
-//! `Scatter`: elements of an array combined with values in place, with the bits of the CPU.
+//! `Scatter`: elements of an array combined with values in place, bit-identical to the CPU.
 //!
 //! An index position refers to a slice of y and a slice of the values; the slices range over the axes that are not
 //! indexed. The positions are sorted by the slice of y (see `shared/key_sort`). For every slice element, the invocation
@@ -24,7 +24,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
 use pellucid_ir::{Compute, Error, Result};
 
-/// The largest number of sorted positions of a dispatch.
+/// The maximum number of sorted positions of a dispatch.
 const MAX_POSITIONS: usize = 1 << 15;
 
 impl GpuFamily for Scatter {
@@ -100,8 +100,8 @@ fn combine(
     let is_set = kernel.reduction == ScatterReduction::Set;
     // Only combined values need a loop.
     let of_value = iterations(&combined_text(kernel.reduction, y.dtype.compute(), "x", "y"));
-    let most = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1);
-    let step = if is_set { positions } else { positions.min(most) };
+    let max_positions = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1);
+    let step = if is_set { positions } else { positions.min(max_positions) };
     let work = step * size;
 
     let mut shader = ShaderBuilder::default();
@@ -154,7 +154,7 @@ fn combine(
     Ok(())
 }
 
-/// Adds the lines that combine an element with the values of all equal positions, from `first` on, and returns the
+/// Adds the lines that combine an element with the values of all equal positions, starting at `first`, and returns the
 /// result. Half precision accumulates in f32 and is rounded once.
 fn combine_equal(
     shader: &mut ShaderBuilder,

@@ -1,4 +1,4 @@
-//! `Sort`: the first k elements of every line in sorted order, and their indices, with the bits of the CPU.
+//! `Sort`: the first k elements of every line in sorted order, and their indices, bit-identical to the CPU.
 //!
 //! Every element has an unsigned key with the required order, as on the CPU: a descending key is the complement of the
 //! ascending one, NaN has the largest key, and −0 and 0 have the same key. The keys are sorted with their indices (see

@@ -150,7 +150,7 @@ pub(crate) fn load_words(shader: &ShaderBuilder, binding: usize, compute: Comput
     }
 }
 
-/// Adds the statements that store a value of type `compute` in whole words, from word `at` on.
+/// Adds the statements that store a value of type `compute` in full words, from word `at` on.
 pub(crate) fn store_words(shader: &mut ShaderBuilder, binding: usize, compute: Compute, value: &str, at: &str) {
     let words = match compute {
         Compute::Mask => vec![format!("select(0u, 1u, {value})")],

@@ -51,16 +51,16 @@ pub(crate) struct ShaderFeatures {
 pub(crate) enum BindingUse {
     /// The shader only reads the buffer.
     Read,
-    /// The shader only reads the buffer, four words at once.
+    /// The shader only reads the buffer, four words at a time.
     ReadVectors,
-    /// The shader writes whole words.
+    /// The shader writes full words.
     Write,
     /// The shader changes parts of words, which other invocations may share.
     Atomic,
 }
 
 impl BindingUse {
-    /// Returns whether the shader only reads the buffer.
+    /// Returns true if the shader only reads the buffer.
     pub(crate) fn is_read_only(self) -> bool {
         matches!(self, BindingUse::Read | BindingUse::ReadVectors)
     }
@@ -69,8 +69,8 @@ impl BindingUse {
 /// A compute shader under construction.
 ///
 /// Group 0 contains the parameters as words, where `params[0]` is the number of work items and `params[1]` is 0, and
-/// the [status buffer](crate::status). Group 1 contains the buffers of the operands. The shader returns at once if the
-/// status word is not 0.
+/// the [status buffer](crate::status). Group 1 contains the buffers of the operands. The shader returns immediately if
+/// the status word is not 0.
 #[derive(Debug, Default)]
 pub(crate) struct ShaderBuilder {
     bindings: Vec<BindingUse>,
@@ -107,7 +107,7 @@ impl ShaderBuilder {
         }
     }
 
-    /// Returns the expression that reads the four words from `index` on, a multiple of 4, of buffer `binding`.
+    /// Returns the expression that reads the four words starting at `index`, a multiple of 4, of buffer `binding`.
     pub(crate) fn four_words(&self, binding: usize, index: &str) -> String {
         match self.bindings[binding - 1] {
             BindingUse::ReadVectors => format!("b{binding}[({index}) >> 2u]"),
@@ -255,7 +255,7 @@ fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
     functions.concat()
 }
 
-/// Returns whether the library or the translated sources have the function `name`.
+/// Returns true if the library or the translated sources have the function `name`.
 pub(crate) fn has_function(name: &str) -> bool {
     LIBRARY.contains_key(name) || translate::translated(name).is_ok()
 }

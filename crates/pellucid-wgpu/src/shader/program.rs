@@ -33,7 +33,7 @@ fn program_form(program: &Program) -> &ProgramForm {
     })
 }
 
-/// Returns whether shaders can compute every instruction of `program`.
+/// Returns true if shaders can compute every instruction of `program`.
 pub(crate) fn is_supported(program: &Program) -> bool {
     program_form(program).is_supported
 }
@@ -59,11 +59,11 @@ pub(crate) fn program_digest(program: &Program) -> u64 {
     program_form(program).digest
 }
 
-/// The largest number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common
+/// The maximum number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common
 /// divisor of `i64` has 92 of them, and its shader compiles for minutes.
 const MAX_LONG_DIVISIONS: usize = 8;
 
-/// The largest number of functions of two operands with long texts in a program: llvmpipe compiles each of them for
+/// The maximum number of functions of two operands with long texts in a program: llvmpipe compiles each of them for
 /// about two seconds. The third derivative of a Bessel function contains four.
 const MAX_SERIES: usize = 16;
 

@@ -222,7 +222,7 @@ fn special_functions_are_within_one_ulp() {
             cpu.len()
         );
         let has_bits_of_cpu = matches!(op, Binary::BesselI | Binary::BesselIe);
-        assert!(differing == 0 || !has_bits_of_cpu, "{name} must have the bits of the CPU");
+        assert!(differing == 0 || !has_bits_of_cpu, "{name} must be bit-identical to the CPU");
         let finite = cpu.iter().filter(|y| y.is_finite() && **y != 0.0).count();
         assert!(finite >= 500, "{name}: only {finite} results are finite numbers");
     }

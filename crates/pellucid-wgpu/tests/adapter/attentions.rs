@@ -119,7 +119,7 @@ fn attention_over_many_keys_is_complete_or_not_native() {
     if !is_native(gpu, &kernel, &inputs, &outputs) {
         let [views, results] =
             [&inputs[..], &outputs[..]].map(|arrays| arrays.iter().map(|a| a.on_gpu()).collect::<Vec<_>>());
-        assert!(gpu.run(&kernel, &views, &results).is_err(), "a kernel that is not native must be refused");
+        assert!(gpu.run(&kernel, &views, &results).is_err(), "a kernel that is not native must be rejected");
         let few = array(&[1, 1, 5000, 4], 1);
         assert!(is_native(gpu, &kernel, &[&q, &few, &few], &outputs), "5000 keys must be native");
         return;

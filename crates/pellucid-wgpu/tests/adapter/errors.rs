@@ -10,7 +10,7 @@ use pellucid_ir::{DType, Element, Scalar};
 use pellucid_wgpu::Wgpu;
 
 /// Returns the largest error of an output, relative to its largest element. The inputs are random in −1..1, scaled by
-/// the factor beside their shape.
+/// the factor next to their shape.
 fn largest_error(gpu: &Wgpu, kernel: &Kernel, inputs: &[(&[usize], f64)], outputs: &[&[usize]]) -> f64 {
     let rng = &mut Rng(91);
     // The values are exact in both dtypes.

@@ -187,7 +187,7 @@ impl PairedArray {
         [a, b]
     }
 
-    /// Returns the elements of the whole storage on the device.
+    /// Returns the elements of the entire storage on the device.
     pub(crate) fn device_values<T: Element>(&self, gpu: &Wgpu) -> Vec<T> {
         T::from_bytes(&self.bytes(gpu)[1])
     }
@@ -218,7 +218,7 @@ impl PairedArray {
 /// The allowed difference between a result of the device and of the CPU. NaN equals NaN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tolerance {
-    /// The same bits. A subnormal `f32` may be flushed to zero.
+    /// Bitwise equal. A subnormal `f32` may be flushed to zero.
     Bits,
     /// A relative error, and an absolute error for results near zero.
     Relative(f64, f64),
@@ -240,7 +240,7 @@ impl Tolerance {
     }
 }
 
-/// Returns whether the device runs a kernel with these operands. The operands of a map make no difference.
+/// Returns true if the device runs a kernel with these operands. The operands of a map make no difference.
 pub(crate) fn is_native(gpu: &Wgpu, kernel: &Kernel, inputs: &[&PairedArray], outputs: &[&PairedArray]) -> bool {
     let [inputs, outputs] = [inputs, outputs].map(|arrays| arrays.iter().map(|a| a.on_gpu()).collect::<Vec<_>>());
     let [inputs, outputs] = [&inputs, &outputs].map(|views| views.iter().map(OperandMeta::from).collect::<Vec<_>>());

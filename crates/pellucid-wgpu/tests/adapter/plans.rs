@@ -203,7 +203,7 @@ fn a_refused_launch_returns_the_error_and_changes_no_state() {
     for passes in all_passes() {
         let [step, twice] = [0; 2].map(|_| TestStep::new(&gpu, &plan(passes)));
         let upload = |index| upload_index(&gpu, &step.storages[1], index);
-        // The first launch is refused, and a later one.
+        // The first launch is rejected, and a later one.
         for index in [4, -5, i64::MAX] {
             let state = [2, 3].map(|slot| step.slot(&gpu, slot).unwrap());
             upload([0, 1, index, -7]);
@@ -213,7 +213,7 @@ fn a_refused_launch_returns_the_error_and_changes_no_state() {
             upload([3, 0, -1, 1]);
             step.launch().unwrap();
             twice.launch().unwrap();
-            assert_eq!(step.output(&gpu).unwrap(), twice.output(&gpu).unwrap(), "refused launches change nothing");
+            assert_eq!(step.output(&gpu).unwrap(), twice.output(&gpu).unwrap(), "failed launches change nothing");
         }
     }
 }

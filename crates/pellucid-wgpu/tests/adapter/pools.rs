@@ -15,7 +15,7 @@ const CASES: [(&[usize], [usize; 3], Window); 6] = [
     (&[2, 4, 5, 6], [2, 3, 4], window([2, 2, 2], [2, 2, 1], [1, 2, 2], [0, 1, 0])),
     (&[3, 1, 9, 9], [1, 9, 9], window([1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1])),
     (&[0, 1, 4, 4], [1, 2, 2], window([1, 2, 2], [1, 2, 2], [1, 1, 1], [0, 0, 0])),
-    // A window entirely in the padding is an error on both.
+    // A window entirely in the padding is rejected on both.
     (&[1, 1, 3], [1, 1, 5], window([1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 2])),
 ];
 

@@ -132,7 +132,7 @@ fn lengths_out_of_range_are_refused() {
                 let expected = Error::IndexOutOfBounds { op: "rnn", index: bad, axis: 0, len: 3 };
                 assert_eq!(result, Err(expected));
                 let after: Vec<_> = outputs.iter().map(|o| o.bytes(gpu)[1].clone()).collect();
-                assert_eq!(before, after, "a refused call must change nothing");
+                assert_eq!(before, after, "a failed call must change nothing");
             }
         }
     }

@@ -151,7 +151,7 @@ fn positions_in_long_sequences_are_the_first_ones() {
     }
 }
 
-/// An adapter that ends long loops counts those inside of an element too: the bits of a division of 64-bit values.
+/// An adapter that ends long loops counts those inside an element too: the bits of a division of 64-bit values.
 #[test]
 fn elements_with_loops_are_reduced_completely() {
     let rng = &mut Rng(27);

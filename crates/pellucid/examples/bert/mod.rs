@@ -17,7 +17,7 @@ use std::fs;
 use std::path::Path;
 
 /// The bidirectional encoder of Devlin et al. (2019): the embeddings of words, positions and segments are added and
-/// normalised, and then processed by post-norm layers.
+/// normalized, and then processed by post-norm layers.
 #[derive(Module)]
 pub(crate) struct Bert {
     words: Embedding,

@@ -1,4 +1,4 @@
-//! Digits in a browser: trains a small network, and writes a page that recognises digits with it.
+//! Digits in a browser: trains a small network, and writes a page that recognizes digits with it.
 //!
 //! ```text
 //! cargo build --release --target wasm32-unknown-unknown --no-default-features --example browser_page
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The page needs no server: the program, the weights and 200 digits are part of it. It compares its scores with those
-//! of this native program bit by bit, and recognises digits that are drawn with the mouse.
+//! of this native program bit by bit, and recognizes digits that are drawn with the mouse.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 mod model;
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let scores = recognizer.run(&digits)?;
     let labels = mnist.test.labels.narrow(0, 0, SHOWN);
     let right = scores.argmax(-1).eq(&labels).to_dtype(DType::F64).sum(..);
-    println!("{} of {SHOWN} digits are recognised", right.item::<f64>());
+    println!("{} of {SHOWN} digits are recognized", right.item::<f64>());
 
     let read = |path: &String| fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let parts = [

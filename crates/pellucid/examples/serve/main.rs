@@ -15,7 +15,7 @@
 //! | `POST /embed`, `{"texts": [..], "truncate": true}` | `{"embeddings": [[..], ..], "tokens": [..]}` |
 //! | `GET /latency` | `{"requests": n, "p50_ms": .., "p99_ms": ..}` |
 //!
-//! A text of more tokens than the model accepts is cut, or refused with status 400 if `truncate` is false. Invalid
+//! A text of more tokens than the model accepts is cut, or rejected with status 400 if `truncate` is false. Invalid
 //! JSON gives status 400, a full queue 503, and a request that takes longer than `--timeout-ms` 504. Ctrl-C or SIGTERM
 //! stops the server: it answers the requests that it has received, and prints the latencies.
 //!
@@ -76,8 +76,8 @@ impl ServerOptions {
             rounds: 7,
         };
         while let Some(name) = given.next() {
-            let value = given.next().ok_or(format!("{name} needs a value"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("{name} needs a number, got {value}"));
+            let value = given.next().ok_or(format!("{name} must have a value"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("{name} must be a number, got {value}"));
             match name.as_str() {
                 "--port" => parsed.port = value.parse()?,
                 "--max-batch" => parsed.max_batch = number()?.max(1) as usize,

@@ -93,7 +93,7 @@ struct Peer {
 impl Peer {
     fn start(command: &str) -> AnyResult<Peer> {
         let mut words = command.split_whitespace();
-        let program = words.next().ok_or("--bench needs a command")?;
+        let program = words.next().ok_or("--bench must have a command")?;
         let mut process = Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let requests = process.stdin.take().expect("the standard input must be a pipe");
         let answers = process.stdout.take().expect("the standard output must be a pipe");
@@ -109,7 +109,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // A process that has ended already is no error.
+        // A process that has ended already is not an error.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -152,7 +152,7 @@ impl Backend for Toy {
     fn trim(&self) {}
 }
 
-/// Returns whether a program consists of sums, differences, products and quotients of `f32`.
+/// Returns true if a program consists of sums, differences, products and quotients of `f32`.
 fn is_arithmetic(program: &Program) -> bool {
     let known = |op| matches!(op, Op::Binary(Binary::Add | Binary::Sub | Binary::Mul | Binary::Div));
     !program.is_row()

@@ -17,7 +17,7 @@ fn part<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
     }
 }
 
-/// A state of a trained run, and a fresh run that refuses changes of it.
+/// A state of a trained run, and a fresh run that rejects changes of it.
 struct Refusing {
     state: StateDict,
     run: MlpRun,
@@ -36,7 +36,7 @@ impl Refusing {
         Refusing { state, run, scratch }
     }
 
-    /// Loads a changed state. It must be refused by this part, with a text that contains `names`, and change nothing.
+    /// Loads a changed state. It must be rejected by this part, with a text that contains `names`, and change nothing.
     fn refuses(&self, expected: &str, names: &[&str], change: impl FnOnce(&mut StateDict)) {
         let before = bits(&self.run.checkpoint());
         let mut state = self.state.clone();
@@ -103,7 +103,7 @@ fn states_that_do_not_fit_change_nothing() {
         refusing.refuses("step", &["step"], |state| _ = state.insert("step".into(), value));
     }
     refusing.refuses("step", &["step"], |state| _ = state.remove("step"));
-    // Whole parts.
+    // Entire parts.
     for part in ["model", "optimizer", "schedule", "plateau", "averaged", "noise", "batches", "generator"] {
         refusing.refuses(part, &["does not have this part; its parts are"], |state| {
             state.retain(|name, _| !name.starts_with(&format!("{part}.")));
@@ -189,7 +189,7 @@ fn a_scaler_refuses_invalid_scales() {
         assert!(part == "scaler" && text.contains(name), "{text}");
         assert_equal(&bits(&run.checkpoint()), &before, &text);
     }
-    // Single state dicts are checked, too.
+    // Single state dicts are also checked.
     let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default());
     let mut state = plateau.state_dict();
     state.insert("bad".into(), Tensor::from(-3.0));

@@ -1,4 +1,4 @@
-//! A run that is stopped after any step and resumed ends with the bits of a run that was not stopped.
+//! A run that is stopped after any step and resumed ends bit-identical to an uninterrupted run.
 
 use crate::runs::{CapturedRun, CnnRun, MlpRun, TrainingRun, assert_equal, bits};
 use crate::scratch::{Scratch, names};
@@ -9,8 +9,8 @@ use pellucid::{Generator, io};
 
 const END: u64 = 11;
 
-/// Stops and resumes a run after every step, including the last of an epoch. A run that has trained already goes back
-/// to an earlier step, too.
+/// Stops and resumes a run after every step, including the last of an epoch. A run that has trained already also goes
+/// back to an earlier step.
 fn resumes_exactly<R: TrainingRun>(name: &str) {
     let scratch = Scratch::new(name);
     let path = |step: u64| scratch.0.join(format!("{step}.safetensors"));

@@ -125,7 +125,7 @@ impl TrainingRun for MlpRun {
     }
 }
 
-/// A CNN with batch normalisation, SGD with momentum, and loss scaling under autocast.
+/// A CNN with batch normalization, SGD with momentum, and loss scaling under autocast.
 pub(crate) struct CnnRun {
     model: Sequential,
     optimizer: Sgd,

@@ -39,7 +39,7 @@ impl Call<'_> {
         self.tensor(1, "other")
     }
 
-    /// Returns the tensor argument at this position or with this name. An argument of another type is an error.
+    /// Returns the tensor argument at this position or with this name. An argument of another type is rejected.
     pub(crate) fn tensor(&self, at: usize, name: &str) -> Result<&Tensor> {
         self.optional(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is not a tensor")))
     }

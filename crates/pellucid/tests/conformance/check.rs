@@ -24,7 +24,7 @@ enum Engine {
     Eager,
     /// Lazy: kernels run when values are read.
     Deferred,
-    /// Captured: the whole sample is recorded as one step and launched.
+    /// Captured: the entire sample is recorded as one step and launched.
     Captured,
     /// Like `Eager`, with all tensors on a device.
     #[cfg(feature = "wgpu")]
@@ -165,7 +165,7 @@ struct Computed<'a> {
 type Leaves = BTreeMap<String, Tensor>;
 
 fn refuse(e: Error) -> String {
-    format!("refused: {e}")
+    format!("rejected: {e}")
 }
 
 impl<'a> SampleCheck<'a> {

@@ -109,7 +109,7 @@ fn pack() {
         views.extend(parsed.tensors().into_iter().map(|(name, view)| (format!("{file}/{name}"), view)));
     }
     let metadata = [(INDEX.to_string(), index)].into_iter().collect();
-    let bytes = serialize(views, Some(metadata)).expect("serialising the tensors must succeed");
+    let bytes = serialize(views, Some(metadata)).expect("serializing the tensors must succeed");
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&bytes).expect("a write to memory must succeed");
     fs::write(archive(), encoder.finish().expect("a write to memory must succeed"))

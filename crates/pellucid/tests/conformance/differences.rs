@@ -10,7 +10,7 @@ const DELIBERATE: &[Difference] = &[
         "g3",
         "PyTorch returns NaN after a value of 1e4; the derivatives with respect to the negligible elements are 0",
     ),
-    ("mean", "e0", "PyTorch refuses the mean of integers; Pellucid returns f32"),
+    ("mean", "e0", "PyTorch rejects the mean of integers; Pellucid returns f32"),
     (
         "nn.functional.normalize",
         "s2",
@@ -23,7 +23,7 @@ const DELIBERATE: &[Difference] = &[
     ),
     ("native_layer_norm", "g3", "the same reason as for nn.functional.layer_norm"),
     ("nn.functional.pdist", "s2.g3", "PyTorch returns NaN; the third derivative of |a − b| is 0"),
-    ("neg", "e0", "PyTorch refuses booleans; in Pellucid, booleans count as integers in arithmetic"),
+    ("neg", "e0", "PyTorch rejects booleans; in Pellucid, booleans count as integers in arithmetic"),
 ];
 
 /// Returns true for a case that is not run, or an order that is not compared.

@@ -1,5 +1,5 @@
 //! Operations compared with reference data: outputs, gradients of three orders, forward mode and errors, in `f64` and
-//! `f32`. Strided inputs, lazy and captured execution must give the same bits.
+//! `f32`. Strided inputs, lazy and captured execution must be bit-identical.
 //!
 //! `data/README.md` describes the data. A binding maps an operation name of the data (or of other data of this kind) to
 //! an operation of Pellucid; a name without a binding is missing. `expected.txt` lists the operations that pass every

@@ -5,7 +5,7 @@ use crate::index::Sample;
 use pellucid::{Error, Result, Tensor, ops};
 use std::collections::BTreeMap;
 
-/// Returns the tensors of a call. If the sample names a preparation (such as a factorisation), it is applied to the
+/// Returns the tensors of a call. If the sample names a preparation (such as a factorization), it is applied to the
 /// tensor `input` first.
 pub(crate) fn prepare(sample: &Sample, tensors: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>> {
     let mut prepared = tensors.clone();

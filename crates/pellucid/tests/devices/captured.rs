@@ -51,7 +51,7 @@ fn a_tensor_that_a_step_computes_elsewhere_is_refused() {
     capture(|inputs: &[Tensor]| &inputs[0] + ops::ones_like(&inputs[0]).unwrap(), &[&x]).unwrap();
 }
 
-/// What a step computes from host values alone is a constant, with the bits of eager execution.
+/// What a step computes from host values alone is a constant, bit-identical to eager execution.
 #[test]
 fn computations_with_host_values_are_constants_of_a_step() {
     for index in 0..2 {

@@ -55,9 +55,9 @@ fn a_captured_step_equals_the_eager_one_also_after_a_refused_launch() {
     let before = replayed.state();
     let refused = captured.launch(&[&bad]).err().expect("a launch must check the indices");
     assert!(matches!(refused, Error::IndexOutOfBounds { index: 4, len: 4, .. }), "{refused:?}");
-    assert!(replayed.state() == before, "a refused launch must not change the state");
+    assert!(replayed.state() == before, "a failed launch must not change the state");
     launched.extend((0..2).map(|_| captured.launch(&[&good]).unwrap().item::<f32>(0)));
     assert_eq!(losses, launched);
     drop(captured);
-    assert!(eager.state() == replayed.state(), "parameters and state must be equal in every bit");
+    assert!(eager.state() == replayed.state(), "parameters and state must be bitwise equal");
 }

@@ -86,7 +86,7 @@ fn constant_gradients_of_inputs_on_several_devices_are_differentiable() {
     }
 }
 
-/// A free gradient of a hook is copied to the device of its tensor. A pinned one is an error, as in other operations.
+/// A free gradient of a hook is copied to the device of its tensor. A pinned one is rejected, as in other operations.
 #[test]
 fn a_gradient_of_a_hook_is_on_the_device_of_its_tensor() {
     for device in gpus(14) {

@@ -1,4 +1,5 @@
-//! The numbers of launches of deferred work, beside the numbers of burn 0.22.1 (wgpu, with fusion) for the same work.
+//! The numbers of launches of deferred work, compared with the numbers of burn 0.22.1 (wgpu, with fusion) for the same
+//! work.
 
 use crate::toy;
 use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};

@@ -31,7 +31,7 @@ fn check_reads(device: Device, reads: &[Read]) {
             checked.set(true);
             &inputs[0] + 1.0
         };
-        // A step with kernels on two devices is refused after its recording.
+        // A step with kernels on two devices is rejected after its recording.
         drop(capture_local(step, &[&x]));
         assert!(checked.get(), "line {line}, {device}");
     }

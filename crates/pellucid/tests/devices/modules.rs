@@ -199,5 +199,5 @@ fn a_captured_training_step_equals_the_eager_one_on_a_gpu() {
     let launched: Vec<f32> = (0..5).map(|_| captured.launch(&[&x, &y]).unwrap().item(0)).collect();
     assert_eq!(losses, launched);
     drop(captured);
-    assert!(bits(&eager) == bits(&replayed), "parameters and state must be equal in every bit");
+    assert!(bits(&eager) == bits(&replayed), "parameters and state must be bitwise equal");
 }

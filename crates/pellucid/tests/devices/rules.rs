@@ -128,7 +128,7 @@ fn host_values_are_free_until_they_are_moved() {
     let y = x.to(Device::cpu());
     assert!(x.is_free() && !y.is_free());
     assert_eq!(x.storage_id(), y.storage_id(), "a move to the same device must share the storage");
-    assert_eq!(y.to(Device::cpu()).id(), y.id(), "a pinned tensor must be returned as it is");
+    assert_eq!(y.to(Device::cpu()).id(), y.id(), "a pinned tensor must be returned unchanged");
     assert!(!(&x + &y).is_free() && !y.detach().is_free() && !y.t().is_free());
     y.free();
     assert!(y.is_free() && (&x + &y).is_free());

@@ -15,7 +15,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
     (a - b).abs().max(..).item()
 }
 
-/// Returns an encoder with grouped queries, rotary positions, and normalisation first.
+/// Returns an encoder with grouped queries, rotary positions, and normalization first.
 fn body() -> TransformerEncoder {
     let options = TransformerOptions {
         dropout: 0.0,
@@ -41,7 +41,7 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
             let part = model.forward_cached(&x.narrow(1, start, length), &caches);
             assert!(
                 distance(&part, &full.narrow(1, start, length)) < 1e-5,
-                "the decoded elements from {start} on differ"
+                "the decoded elements starting at {start} differ"
             );
         }
         assert_eq!(caches[2].length().item::<i64>(), 9);
@@ -103,7 +103,7 @@ fn decoding_in_mixed_precision() {
                 let error = distance(&part, &full.narrow(1, start, length));
                 assert!(
                     error > 0.0 && error < 0.05,
-                    "the error of the decoded elements from {start} on is {error}, expected in (0, 0.05)"
+                    "the error of the decoded elements starting at {start} is {error}, expected in (0, 0.05)"
                 );
             }
         }
@@ -164,7 +164,7 @@ fn invalid_inputs_of_a_cache_are_errors() {
     assert!(full.contains("the cache is full: its capacity is 4"), "{full}");
     assert_eq!(cache.length().item::<i64>(), 3);
     assert_eq!(body().try_forward_cached(&Tensor::ones([1, 1, 16], DType::F32), &[]).err().unwrap().to_string(), {
-        "transformer_encoder: got 0 caches for 3 layers; create them with caches()"
+        "transformer_encoder: expected one cache per layer (3), got 0; create them with caches()"
     });
 }
 
@@ -295,7 +295,7 @@ fn packed_sequences_run_to_their_own_ends() {
     assert!(Lstm::new(3, 4).try_run_packed(&beyond, None).is_err() && unpack_sequence(&beyond).is_err());
 }
 
-/// The functional form has the bits of the layer, for every option, and gradients for all weights.
+/// The functional form is bit-identical to the layer, for every option, and gradients for all weights.
 #[test]
 fn attention_as_a_function_equals_the_layer() {
     let _random = pellucid::Generator::new(0).scope();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A token of a source file: an identifier, `::`, or one character. Comments and literals are no tokens.
+/// A token of a source file: an identifier, `::`, or one character. Comments and literals are not tokens.
 pub(crate) struct Token<'a> {
     text: &'a str,
     line: usize,
@@ -230,9 +230,9 @@ impl Reader<'_> {
     fn module(&mut self, path: &[String], is_inline: bool) {
         let mut module = Module { file: self.file, ..Module::default() };
         let mut depth = 0;
-        // The depth inside of a macro call at the level of the module, if the reader is in one.
+        // The depth inside a macro call at the level of the module, if the reader is in one.
         let mut call = None;
-        // The depth inside of a macro definition, if the reader is in one. There, `self` and `super` are modules of the
+        // The depth inside a macro definition, if the reader is in one. There, `self` and `super` are modules of the
         // caller.
         let mut definition = None;
         while self.at < self.tokens.len() {
@@ -248,7 +248,7 @@ impl Reader<'_> {
                     self.skip_test_item(path);
                     continue;
                 }
-                // A visibility is no use of the module that it names.
+                // A visibility is not a use of the module that it names.
                 "pub" if self.is_next(&["pub", "(", "in"]) => self.skip_to(")"),
                 // `use<..>` is the list of captured lifetimes of a return type.
                 "use" if definition.is_some() && ["self", "super"].contains(&self.text(1)) => self.skip_to(";"),

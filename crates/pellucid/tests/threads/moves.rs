@@ -1,4 +1,4 @@
-//! Steps and trainers that move to another thread have the bits of those that stay.
+//! Steps and trainers that move to another thread are bit-identical to those that stay.
 
 use crate::{alone, batch, network, sgd};
 use pellucid::nn::Sequential;

@@ -77,7 +77,7 @@ fn a_trainer_records_beside_uses_of_the_gradients() {
     for (name, use_gradients) in uses {
         let (model, has_ended) = (model(), AtomicBool::new(false));
         let mut trainer = trainer(&model);
-        // Norms and optimizers refuse a model without any gradient.
+        // Norms and optimizers reject a model without any gradient.
         let (x, y) = batch(41);
         trainer.step(&x, &y).unwrap();
         thread::scope(|scope| {
@@ -92,7 +92,7 @@ fn a_trainer_records_beside_uses_of_the_gradients() {
             });
             has_ended.store(true, Ordering::Relaxed);
             other.join().unwrap();
-            steps.unwrap_or_else(|error| panic!("a step beside {name}: {error}"));
+            steps.unwrap_or_else(|error| panic!("a step together with {name}: {error}"));
         });
         assert!(is_finite(&model), "{name}");
     }

@@ -226,7 +226,7 @@ fn steps_and_trainers_are_send_and_sync() {
     both![GraphTrainer<'_, Sequential, Box<dyn Loss>, Box<dyn Optimizer>, (Tensor, Tensor)>];
 }
 
-/// Returns whether a type is `Send`: the inherent constant has precedence over the constant of the trait.
+/// Returns true if a type is `Send`: the inherent constant has precedence over the constant of the trait.
 macro_rules! can_be_sent {
     ($type:ty) => {{
         #[allow(dead_code, reason = "used only if the type is not `Send`")]

@@ -103,19 +103,19 @@ impl BlockThreads {
     }
 }
 
-/// Splits scratch memory into slices of whole cache lines. The field is the start of the unused part.
+/// Splits scratch memory into slices of full cache lines. The field is the start of the unused part.
 struct ScratchCursor<T>(SharedPtr<T>);
 
 impl<T: Copy> ScratchCursor<T> {
     /// Returns the start of the next `count` elements.
     fn take(&mut self, count: usize) -> SharedPtr<T> {
         let start = self.0;
-        self.0 = SharedPtr(start.at(round_to_cache_lines::<T>(count) as isize));
+        self.0 = SharedPtr(start.offset(round_to_cache_lines::<T>(count) as isize));
         start
     }
 }
 
-/// Rounds a number of elements up to whole cache lines.
+/// Rounds a number of elements up to full cache lines.
 fn round_to_cache_lines<T>(count: usize) -> usize {
     count.next_multiple_of(64 / size_of::<T>())
 }
@@ -156,7 +156,7 @@ impl<T: Float> AttentionProblem<'_, T> {
             };
             threads.for_each(query_heads * blocks, |worker, i| {
                 let (head, first) = (group * query_heads + i / blocks, i % blocks * BLOCK_ROWS);
-                let block_scratch = SharedPtr(scratch.0.at((worker * scores_len) as isize));
+                let block_scratch = SharedPtr(scratch.0.offset((worker * scores_len) as isize));
                 let (o, log_sums) = (o.matrix(sequence, head), log_sums.matrix(sequence, head));
                 // SAFETY: the array contract, which is this function's contract. No other block has these rows of the
                 // outputs, and the worker has scratch for the scores of one block.
@@ -283,7 +283,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                                         (key_block.len(), width, chunk.len() - skip),
                                         (to.element_ptr(key_block.start, 0), to.row),
                                     );
-                                    self.multiply_packed(&a, &factor.after(skip), size, to, add);
+                                    self.multiply_packed(&a, &factor.skip(skip), size, to, add);
                                 }
                             });
                             written = written.max(end);
@@ -420,7 +420,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                 i / groups,
                 i % groups,
                 block_threads,
-                ScratchCursor(SharedPtr(start.at((worker * head_len) as isize))),
+                ScratchCursor(SharedPtr(start.offset((worker * head_len) as isize))),
             );
         };
         if is_parallel_over_heads {

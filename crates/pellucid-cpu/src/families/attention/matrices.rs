@@ -31,7 +31,7 @@ pub(super) struct HeadMatrix<T> {
 impl<T> MatrixStack<T> {
     /// Returns the matrix of a sequence and a head.
     pub(super) fn matrix(&self, sequence: usize, head: usize) -> HeadMatrix<T> {
-        let data = SharedPtr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
+        let data = SharedPtr(self.data.offset(sequence as isize * self.sequence + head as isize * self.head));
         HeadMatrix { data, row: self.row, column: self.column }
     }
 }
@@ -39,17 +39,17 @@ impl<T> MatrixStack<T> {
 impl<T> HeadMatrix<T> {
     /// Returns the address of an element.
     pub(super) fn element_ptr(&self, row: usize, column: usize) -> *mut T {
-        self.data.at(row as isize * self.row + column as isize * self.column)
+        self.data.offset(row as isize * self.row + column as isize * self.column)
     }
 
-    /// Returns the rows from `first` on as an operand of a product, in which they are the rows of A or the columns of
-    /// B.
+    /// Returns the rows starting at `first` as an operand of a product, in which they are the rows of A or the columns
+    /// of B.
     pub(super) fn row_lanes(&self, first: usize) -> Strided<T> {
         Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.row, depth: self.column }
     }
 
-    /// Returns the rows from `first` on as an operand of a product, in which the columns of this matrix are the rows of
-    /// A or the columns of B.
+    /// Returns the rows starting at `first` as an operand of a product, in which the columns of this matrix are the
+    /// rows of A or the columns of B.
     pub(super) fn column_lanes(&self, first: usize) -> Strided<T> {
         Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.column, depth: self.row }
     }

@@ -50,7 +50,7 @@ pub(super) struct ScoreRows<T> {
 impl<T> ScoreRows<T> {
     /// Returns the address of the score of a row and a key.
     pub(super) fn element_ptr(&self, row: usize, key: usize) -> *mut T {
-        self.data.at((row * self.row_stride + key) as isize)
+        self.data.offset((row * self.row_stride + key) as isize)
     }
 }
 
@@ -91,7 +91,7 @@ impl<T: Float> ScoreBlock<T> {
         for x in &mut *row {
             *x = *x * self.scale;
         }
-        // A contiguous mask has a separate loop, which the compiler vectorises.
+        // A contiguous mask has a separate loop, which the compiler vectorizes.
         // SAFETY: `mask` is valid for reading the query and the keys of the row (this function's contract).
         unsafe {
             match self.mask {
@@ -170,7 +170,7 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
                 (maxima[r], sums[r]) = (m, row_sum(&row[..visible.next_multiple_of(VIRTUAL_LANES)]));
             }
         }
-        // One loop over all rows, which the compiler vectorises.
+        // One loop over all rows, which the compiler vectorizes.
         let zero = <T as Real>::ZERO;
         for (log, sum) in maxima.iter_mut().zip(&mut sums) {
             let is_empty = *sum == zero;
@@ -264,7 +264,7 @@ impl<T: Float> SoftmaxGradientRows<'_, T> {
         // SAFETY: `g` and `o` have `depth` elements in the row of the query (this function's contract).
         unsafe {
             if (g.1, o.1) == (1, 1) {
-                // Contiguous rows have a separate loop, which the compiler vectorises.
+                // Contiguous rows have a separate loop, which the compiler vectorizes.
                 let (g, o) = (std::slice::from_raw_parts(g.0, self.depth), std::slice::from_raw_parts(o.0, self.depth));
                 let (g, o) = (g.chunks_exact(VIRTUAL_LANES), o.chunks_exact(VIRTUAL_LANES));
                 let rest = g.remainder().iter().zip(o.remainder());

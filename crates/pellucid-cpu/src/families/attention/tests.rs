@@ -125,7 +125,7 @@ pub(super) fn run_kernel(isa: Isa, k: &Attention, inputs: &[&testing::TestArray]
     Ok(outputs)
 }
 
-/// Returns whether all elements are equal within a tolerance.
+/// Returns true if all elements are equal within a tolerance.
 pub(super) fn is_near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
     let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= tolerance;
     got.len() == expected.len() && got.iter().zip(expected).all(close)

@@ -60,7 +60,7 @@ impl<T: Element> GroupWeights<T> {
         for group in 0..groups {
             for channel in 0..channels {
                 for output in 0..outputs {
-                    let from = w.at((((group * outputs + output) * channels + channel) * taps) as isize);
+                    let from = w.offset((((group * outputs + output) * channels + channel) * taps) as isize);
                     for &tap in selected {
                         // SAFETY: `from + tap` is inside `w`, because `selected` contains indices below `taps` (this
                         // function's contract). The loops write `count` elements, the length of the buffer.
@@ -139,7 +139,7 @@ pub(super) unsafe fn compute_output<T: Element>(
             let group_stride = cin as isize * stage.channel_stride;
             let (row_stride, out_group_stride) = (plane as isize, (cout * plane) as isize);
             WindowProduct { problem, weights, axes, start: [0, 0], depths, group_stride, row_stride, out_group_stride }
-                .compute(stage, SharedPtr(y.at((first_image * out_image_len) as isize)))
+                .compute(stage, SharedPtr(y.offset((first_image * out_image_len) as isize)))
         })
     }
 }
@@ -220,7 +220,7 @@ pub(super) unsafe fn compute_input_gradient<T: Element>(
                 let group_stride = cout as isize * stage.channel_stride;
                 let (row_stride, out_group_stride) = (plane as isize, (cin * plane) as isize);
                 WindowProduct { problem, weights, axes, start, depths, group_stride, row_stride, out_group_stride }
-                    .compute(stage, SharedPtr(x.at(first_image as isize * out_image_len as isize)))?;
+                    .compute(stage, SharedPtr(x.offset(first_image as isize * out_image_len as isize)))?;
             }
             Ok(())
         })
@@ -251,7 +251,7 @@ unsafe fn for_each_staged_chunk<T: Element>(
         let count = step.min(images - first);
         // SAFETY: images `first..first + count` are valid for reads, and the processor supports `isa` (this function's
         // contract).
-        let stage = unsafe { StagedImages::new(isa, data.at((first * image_len) as isize), count, sizes, region)? };
+        let stage = unsafe { StagedImages::new(isa, data.offset((first * image_len) as isize), count, sizes, region)? };
         work(first, count, &stage)?;
     }
     Ok(())
@@ -273,7 +273,7 @@ impl<T: Element> WindowProduct<'_, T> {
         let (space, groups) = (IndexSpace::new(self.axes), self.problem.groups);
         let image_lanes: usize = self.axes[1..].iter().map(|axis| axis.0).product();
         let (rows, data) = (self.weights.rows, SharedPtr(stage.data.cast_mut()));
-        // A block is a part of one image, or several whole images. Products without packing use blocks of at most one
+        // A block is a part of one image, or several entire images. Products without packing use blocks of at most one
         // image, because larger blocks would not be faster.
         let lanes = match BLOCK_LANES / image_lanes.max(1) {
             0 => image_lanes.div_ceil(image_lanes.div_ceil(BLOCK_LANES)).next_multiple_of(32),
@@ -315,7 +315,7 @@ impl<T: Element> WindowProduct<'_, T> {
                 }
             });
             let [from, to] = offsets.map(OffsetList::new);
-            let scratch = scratch.at((worker * scratch_len) as isize);
+            let scratch = scratch.offset((worker * scratch_len) as isize);
             for group in part * part_groups..groups.min((part + 1) * part_groups) {
                 debug_assert!(
                     valid.contains_sums(group as isize * self.group_stride, &from, &self.depths),
@@ -326,13 +326,13 @@ impl<T: Element> WindowProduct<'_, T> {
                 // different tasks write disjoint elements of the result (*result*). `scratch` belongs to this worker,
                 // and has `rows · lanes` elements if the result of some block is not contiguous.
                 unsafe {
-                    let data = data.at(group as isize * self.group_stride);
+                    let data = data.offset(group as isize * self.group_stride);
                     self.compute_block(
                         group,
                         data,
                         &from,
                         &to,
-                        out.at(group as isize * self.out_group_stride),
+                        out.offset(group as isize * self.out_group_stride),
                         scratch,
                     );
                 }
@@ -359,7 +359,7 @@ impl<T: Element> WindowProduct<'_, T> {
         let (isa, lanes) = (self.problem.isa, from.len());
         debug_assert_eq!(lanes, to.len(), "there must be one result offset for each window");
         let (rows, depth) = (self.weights.rows, self.depths.len());
-        let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
+        let weights: *const T = self.weights.data.offset((group * rows * depth) as isize);
         let single_run = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
         let (c, c_row_stride) = match single_run {
             Some((_, at, _)) => (out.wrapping_offset(at), self.row_stride),

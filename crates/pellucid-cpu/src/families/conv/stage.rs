@@ -53,7 +53,7 @@ pub(super) struct StagedImages<T> {
 pub(super) struct ValidOffsets(Range<isize>);
 
 impl ValidOffsets {
-    /// Returns whether all sums of `start`, an offset in `lanes` and an offset in `depths` are valid.
+    /// Returns true if all sums of `start`, an offset in `lanes` and an offset in `depths` are valid.
     pub(super) fn contains_sums(&self, start: isize, lanes: &OffsetList, depths: &OffsetList) -> bool {
         let (Some(lanes), Some(depths)) = (lanes.bounds(), depths.bounds()) else { return true };
         self.0.contains(&(start + lanes.0 + depths.0)) && self.0.contains(&(start + lanes.1 + depths.1))
@@ -61,7 +61,7 @@ impl ValidOffsets {
 }
 
 impl<T: Element> StagedImages<T> {
-    /// Stages `images` images of sizes `sizes` that are stored from `data` on.
+    /// Stages `images` images of sizes `sizes` that are stored starting at `data`.
     ///
     /// # Errors
     /// Returns an error if the memory of the copy cannot be allocated.

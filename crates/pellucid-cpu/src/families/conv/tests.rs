@@ -116,7 +116,7 @@ fn cases() -> Vec<ConvCase> {
         case(3, 1, [8, 9], [1, 7, 7], [0; 3], window(one, one, one, [0; 3])),
         case(3, 1, [8, 9], [1, 7, 7], [0; 3], window(one, [1, 2, 2], one, [0; 3])),
         case(1, 1, [3, 4], [1, 10, 10], [0; 3], window([1, 2, 2], [1, 4, 5], one, [0, 1, 0])),
-        // The window covers the whole image; the padding is larger than the window.
+        // The window covers the entire image; the padding is larger than the window.
         case(9, 1, [5, 6], [1, 4, 4], [0; 3], window([1, 4, 4], one, one, [0; 3])),
         case(2, 1, [2, 3], [1, 2, 2], [0, 3, 4], window([1, 2, 2], one, one, [0, 4, 3])),
         case(2, 1, [300, 3], [1, 1, 3], [0, 0, 1], window([1, 1, 2], one, one, [0, 0, 0])),

@@ -64,7 +64,7 @@ pub(super) unsafe fn compute_weight_gradient<T: Element>(
     let step = (CHUNK_POSITIONS / plane).max(1);
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
-        let x = x.at((first * problem.x.channels * problem.x.plane_len()) as isize);
+        let x = x.offset((first * problem.x.channels * problem.x.plane_len()) as isize);
         // SAFETY: the array contract, which is this function's contract: x contains images `first..first + count`
         // (*shape*), and the processor supports `isa` (*isa*). The sums have the size of the variant.
         unsafe {
@@ -148,7 +148,7 @@ impl<T: Element> ImageChunk<T> {
             data: SharedPtr(stage.data.cast_mut()),
             image_stride: stage.image_stride,
             channel_stride: stage.channel_stride,
-            y: SharedPtr(y.at(range.start as isize * y_image_stride)),
+            y: SharedPtr(y.offset(range.start as isize * y_image_stride)),
             y_image_stride,
             taps: OffsetList::new((0..gradient.cin).flat_map(channel_taps).collect()),
             windows: window_starts(problem, stage, range.len()),
@@ -184,9 +184,9 @@ impl<T: Element> WeightGradient<'_, T> {
         let group_offset = |group: usize| self.group_offset(chunk, group);
         for_each_task(self.problem.groups * self.cout, rows * windows.len(), |_, output| {
             for i in 0..count as isize {
-                let x = y.at(i * y_image_stride + (output * self.plane) as isize);
-                let data = data.at(group_offset(output / self.cout)).wrapping_offset(i * image_stride);
-                let sums = self.sums.at((output * rows * VIRTUAL_LANES) as isize);
+                let x = y.offset(i * y_image_stride + (output * self.plane) as isize);
+                let data = data.offset(group_offset(output / self.cout)).wrapping_offset(i * image_stride);
+                let sums = self.sums.offset((output * rows * VIRTUAL_LANES) as isize);
                 // SAFETY: every sum of an offset in `taps` and an offset in `image_windows` is a valid offset of the
                 // image, y has one element per window (array contract, *shape*), and each task writes the sums of its
                 // own output.
@@ -220,19 +220,19 @@ impl<T: Element> WeightGradient<'_, T> {
         let parts = rows.div_ceil(task_rows);
         for_each_task(self.problem.groups * parts, rows.min(task_rows) * cout * depth, |_, task| {
             let (group, part) = (task / parts, task % parts);
-            let data = chunk.data.at(self.group_offset(chunk, group)).cast_const();
+            let data = chunk.data.offset(self.group_offset(chunk, group)).cast_const();
             let windows = ImplicitIm2col { data, lanes: &chunk.taps, depths: &chunk.windows };
             let outputs = match &channels_last {
                 None => {
-                    let data = chunk.y.at((group * cout * plane) as isize).cast_const();
+                    let data = chunk.y.offset((group * cout * plane) as isize).cast_const();
                     Strided { data, lane: plane as isize, depth: 1 }
                 }
                 Some((to, _)) => {
-                    let data = to.at((group * count * plane * cout) as isize).cast_const();
+                    let data = to.offset((group * count * plane * cout) as isize).cast_const();
                     Strided { data, lane: 1, depth: cout as isize }
                 }
             };
-            let c = sums.at((group * rows * cout) as isize);
+            let c = sums.offset((group * rows * cout) as isize);
             let shape = (part * task_rows..rows.min((part + 1) * task_rows), 0..cout, depth);
             // SAFETY: every sum of an offset in `taps` and an offset in `windows` is a valid offset of the staged
             // images, `outputs` has one element for each window and column, and each task writes its own rows of the
@@ -256,8 +256,8 @@ impl<T: Element> WeightGradient<'_, T> {
         let to = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
         for_each_task(problem.groups * count, cout * plane, |_, task| {
             let (group, i) = (task / count, task % count);
-            let data = chunk.y.at(i as isize * chunk.y_image_stride + (group * cout * plane) as isize);
-            let to = to.at(((group * count + i) * plane * cout) as isize);
+            let data = chunk.y.offset(i as isize * chunk.y_image_stride + (group * cout * plane) as isize);
+            let to = to.offset(((group * count + i) * plane * cout) as isize);
             // SAFETY: `data` is one image of one group of y (array contract, *shape*), and `to` is the part of the
             // buffer that belongs to this image and group.
             unsafe {
@@ -285,9 +285,9 @@ impl<T: Element> WeightGradient<'_, T> {
                 return;
             }
             for group in 0..groups {
-                let from = sums.at((group * rows * cout) as isize).cast_const();
+                let from = sums.offset((group * rows * cout) as isize).cast_const();
                 for o in 0..cout {
-                    let to = w.at(((group * cout + o) * rows) as isize);
+                    let to = w.offset(((group * cout + o) * rows) as isize);
                     (0..rows).for_each(|r| *to.add(r) = *from.add(r * cout + o));
                 }
             }

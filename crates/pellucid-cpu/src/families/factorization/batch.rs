@@ -1,9 +1,9 @@
-//! Factorisation of every matrix of a batch.
+//! Factorization of every matrix of a batch.
 
 use crate::operand::Operand;
 use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
+use pellucid_linalg::{Basis, Matrix, Pivot, TriangleKind};
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
 
 /// The minimum number of arithmetic operations per task.
@@ -40,7 +40,7 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     Ok(())
 }
 
-/// Returns an error if the memory for one factorisation cannot be allocated: copies of the operands in `f64` and a few
+/// Returns an error if the memory for one factorization cannot be allocated: copies of the operands in `f64` and a few
 /// vectors of length `side`. Small matrices are not checked.
 ///
 /// `elements` are the numbers of elements of one matrix of every operand.
@@ -145,7 +145,7 @@ fn factor_matrix(kernel: Factorization, mut inputs: Vec<Matrix>) -> Vec<Matrix> 
         }
         Factorization::TriangularSolve { upper, unit } => {
             let mut x = inputs.remove(0);
-            pellucid_linalg::solve_triangular(&a, &mut x, Triangle { upper, unit });
+            pellucid_linalg::solve_triangular(&a, &mut x, TriangleKind { is_upper: upper, has_unit_diagonal: unit });
             vec![x]
         }
         Factorization::Exp => vec![pellucid_linalg::exp(&a)],
@@ -183,7 +183,7 @@ impl<'a> MatrixBatch<'a> {
             let axis = self.batch.len() + k;
             if axis < shape.rank() { (shape[axis], strides[axis]) } else { (1, 0) }
         };
-        let first = self.first.at(offset * self.dtype.size() as isize);
+        let first = self.first.offset(offset * self.dtype.size() as isize);
         BatchMatrix { first, dtype: self.dtype, shape: [axis(0).0, axis(1).0], strides: [axis(0).1, axis(1).1] }
     }
 }

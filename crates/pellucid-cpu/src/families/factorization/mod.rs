@@ -1,4 +1,4 @@
-//! Matrix factorisations. Each matrix of a batch is copied to `f64`, factored on one thread by `pellucid-linalg`, and
+//! Matrix factorizations. Each matrix of a batch is copied to `f64`, factored on one thread by `pellucid-linalg`, and
 //! its factors are copied to the outputs. The batch is divided among the threads.
 
 #[cfg(feature = "linalg")]
@@ -16,7 +16,7 @@ impl CpuFamily for Factorization {
     }
 }
 
-/// Without the feature `linalg`, every factorisation is an error.
+/// Without the feature `linalg`, every factorization fails.
 #[cfg(not(feature = "linalg"))]
 impl CpuFamily for Factorization {
     fn run(&self, _: &[Operand<'_>], _: &[Operand<'_>]) -> Result<()> {

@@ -38,26 +38,28 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
                         // SAFETY: `from` and `to` are offsets of elements of `x` and `y`: the rule of the family and
                         // `check_indices` have accepted the operands. Each element of `y` belongs to one index
                         // position, so no other task writes it.
-                        unsafe { *y.at(to) = *x.at(from) }
+                        unsafe { *y.offset(to) = *x.offset(from) }
                     }
                 } else if is_dense {
                     for (&from, &to) in from.iter().zip(to) {
                         // SAFETY: the slices at `from` and `to` are within `x` and `y`: the rule of the family and
                         // `check_indices` have accepted the operands. Each slice of `y` belongs to one index position,
                         // so no other task writes it.
-                        unsafe { x.at(from).copy_to(y.at(to), slice.len()) }
+                        unsafe { x.offset(from).copy_to(y.offset(to), slice.len()) }
                     }
                 } else {
                     from.iter()
                         .zip(to)
-                        .for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, 0..slice.len()));
+                        .for_each(|(&from, &to)| copy_slice(x.offset(from), y.offset(to), slice, 0..slice.len()));
                 }
             });
         });
     } else {
         parallel_ranges(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
             pairs.for_each_block(0..count, &mut |from, to| {
-                from.iter().zip(to).for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, part.clone()));
+                from.iter()
+                    .zip(to)
+                    .for_each(|(&from, &to)| copy_slice(x.offset(from), y.offset(to), slice, part.clone()));
             });
         });
     }

@@ -47,9 +47,9 @@ fn first_out_of_bounds(index: &Operand<'_>, negative: usize, len: usize) -> Opti
         // SAFETY: the run consists of `n` elements of the operand, `step` apart, and all elements of an operand are in
         // its buffer (clause 1 of `all_in_bounds`). `Isa::best` returns an instruction set of this processor (clause
         // 2).
-        if found.is_none() && !unsafe { all_in_bounds(first.at(offset), step, n, negative, len) } {
+        if found.is_none() && !unsafe { all_in_bounds(first.offset(offset), step, n, negative, len) } {
             // SAFETY: i < n, so this is one of the `n` elements that are in the buffer.
-            let values = (0..n as isize).map(|i| unsafe { *first.at(offset + i * step) });
+            let values = (0..n as isize).map(|i| unsafe { *first.offset(offset + i * step) });
             found = values.into_iter().find(|&v| !is_in_bounds(v, negative, len));
         }
     });
@@ -170,7 +170,7 @@ impl IndexPairs {
             for axis in &self.indexed {
                 let (mut done, [step]) = (0, axis.space.step());
                 axis.space.runs(from..from + n, |[offset], n| {
-                    let (offsets, first) = (&mut array[done..done + n], axis.first.at(offset));
+                    let (offsets, first) = (&mut array[done..done + n], axis.first.offset(offset));
                     // SAFETY: the run consists of `n` elements of the index array, `step` apart, and all elements of an
                     // operand are in its buffer (clause 1 of `add_index_offsets`). `Isa::best` returns an instruction
                     // set of this processor (clause 2).

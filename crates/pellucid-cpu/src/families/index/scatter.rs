@@ -4,8 +4,8 @@
 //! that is not indexed, where different tasks write different elements of `y`.
 
 use super::{IndexPairs, addresses_and_layouts, check_indices, is_empty};
+use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
-use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
@@ -95,7 +95,7 @@ impl<'a> ScatterTask<'a> {
         let for_each_pair = |f: &dyn Fn(*mut T, *mut f32)| {
             space.runs(0..space.len(), |offsets, n| {
                 for i in 0..n as isize {
-                    f(y.first().at(offsets[0] + i * steps[0]), first.at(offsets[1] + i * steps[1]));
+                    f(y.first().offset(offsets[0] + i * steps[0]), first.offset(offsets[1] + i * steps[1]));
                 }
             });
         };
@@ -114,7 +114,7 @@ impl<'a> ScatterTask<'a> {
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
-        // Only sums are optimised. They are used often, because they compute the gradient of a gather.
+        // Only sums are optimized. They are used often, because they compute the gradient of a gather.
         let kernel = match reduction {
             ScatterReduction::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
             ScatterReduction::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
@@ -148,11 +148,12 @@ impl<'a> ScatterTask<'a> {
             let shift = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let along = matches!(self.index, Index::Along(_));
             let index = |&(first, l): &(SharedPtr<i64>, &'a Layout)| {
-                (SharedPtr(first.at(if along { shift(l, in_values) } else { 0 })), l)
+                (SharedPtr(first.offset(if along { shift(l, in_values) } else { 0 })), l)
             };
             let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
-            let y = ScatterArray { first: SharedPtr(y.first.at(shift(y.layout, in_y))), ..y };
-            let values = ScatterArray { first: SharedPtr(values.first.at(shift(values.layout, in_values))), ..values };
+            let y = ScatterArray { first: SharedPtr(y.first.offset(shift(y.layout, in_y))), ..y };
+            let values =
+                ScatterArray { first: SharedPtr(values.first.offset(shift(values.layout, in_values))), ..values };
             self.run_part(y, values, &indices, Some((in_y, range.len())), kernel);
         });
     }
@@ -235,7 +236,7 @@ const PREFETCH_BYTES: usize = 512;
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
 /// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice. FAST selects
-/// separate loops for contiguous slices, which the compiler vectorises.
+/// separate loops for contiguous slices, which the compiler vectorizes.
 ///
 /// # Safety
 /// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.

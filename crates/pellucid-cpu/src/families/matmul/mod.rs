@@ -85,13 +85,13 @@ fn address_range(o: &Operand<'_>) -> Range<usize> {
         if extent < 0 { low += extent } else { high += extent }
     }
     let (first, size) = (o.first::<u8>(), o.dtype.size() as isize);
-    first.at(low * size).addr()..first.at((high + 1) * size).addr()
+    first.offset(low * size).addr()..first.offset((high + 1) * size).addr()
 }
 
 /// The destination of a product, or the shape of a product that only the epilogue reads.
 type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
-/// Computes C = A·B for operands of one dtype and runs the epilogue.
+/// Computes C = A·B for operands of the same dtype and runs the epilogue.
 fn multiply(
     a: &Operand<'_>,
     b: &Operand<'_>,

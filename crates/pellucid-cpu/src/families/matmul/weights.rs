@@ -61,7 +61,7 @@ impl WeightOfProduct {
         (is_faster && out.shape().size() / n <= MAX_ROWS).then(WeightOfProduct::default)
     }
 
-    /// Returns the panels of the present version of the matrix `b`, whose storage the caller has borrowed for reading.
+    /// Returns the panels of the current version of the matrix `b`, whose storage the caller has borrowed for reading.
     ///
     /// # Errors
     /// Returns an error if the memory of the panels cannot be allocated.

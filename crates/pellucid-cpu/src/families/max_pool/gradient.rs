@@ -1,7 +1,7 @@
 //! The gradient of max pooling: the gradient of every maximum is added at its position.
 
 use crate::dense::DenseArray;
-use crate::number::{ComputeScalar, StorageElement};
+use crate::element::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};

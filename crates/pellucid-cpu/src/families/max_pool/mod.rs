@@ -10,8 +10,8 @@ mod gradient;
 mod tests;
 
 use crate::dense::DenseArray;
+use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
-use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use pellucid_ir::kernel::{Pool, PoolPart, Window};
 use pellucid_ir::{DType, Result, Shape};
@@ -297,7 +297,7 @@ per_isa! {
 #[repr(align(64))]
 struct StridePhase<T>([T; PHASE_LEN]);
 
-/// Copies element i of a line to phase i mod S. The compiler vectorises this form, with one `zip` for each phase.
+/// Copies element i of a line to phase i mod S. The compiler vectorizes this form, with one `zip` for each phase.
 #[inline(always)]
 fn deinterleave<T: StorageElement, const S: usize>(line: &[T], phases: &mut [StridePhase<T>; S]) {
     let strides = line.as_chunks::<S>().0.iter();

@@ -105,9 +105,9 @@ fn fill<T: Copy>(generator: &GroupGenerator<T>, state: &Operand<'_>, output: &Op
                 // group store at most `elements` elements, so `values` stays within the buffer.
                 unsafe {
                     if step == 1 {
-                        first.at(offset).copy_from_nonoverlapping(values, n);
+                        first.offset(offset).copy_from_nonoverlapping(values, n);
                     } else {
-                        (0..n).for_each(|i| *first.at(offset + i as isize * step) = *values.add(i));
+                        (0..n).for_each(|i| *first.offset(offset + i as isize * step) = *values.add(i));
                     }
                     values = values.add(n);
                 }

@@ -1,4 +1,4 @@
-//! The equations of one step of a [`RnnMode`], forward and backward, vectorised.
+//! The equations of one step of a [`RnnMode`], forward and backward, vectorized.
 
 use pellucid_ir::kernel::RnnMode;
 use pellucid_runtime::threads::SharedPtr;
@@ -17,7 +17,7 @@ pub(super) struct ActiveSequences<'a> {
 }
 
 impl ActiveSequences<'_> {
-    /// Returns whether the sequence `row` is active.
+    /// Returns true if the sequence `row` is active.
     #[inline(always)]
     pub(super) fn contains(&self, row: usize) -> bool {
         self.lengths.is_none_or(|lengths| (self.step as i64) < lengths[row])
@@ -68,9 +68,9 @@ impl<T> CellStep<'_, T> {
         let [before, after] = &self.cells;
         CellRow {
             width: self.width,
-            gates: self.gates.at(wide),
-            previous_state: self.previous_state.at(narrow),
-            cells: [before.at(narrow), after.at(narrow)],
+            gates: self.gates.offset(wide),
+            previous_state: self.previous_state.offset(narrow),
+            cells: [before.offset(narrow), after.offset(narrow)],
         }
     }
 }
@@ -114,7 +114,7 @@ pub(super) struct BackwardStep<'a, T> {
     pub(super) cell_grads: SharedPtr<T>,
 }
 
-/// A step of one kind of cell. Each kind is compiled as a separate function, because the optimiser takes much longer
+/// A step of one kind of cell. Each kind is compiled as a separate function, because the optimizer takes much longer
 /// for one function with the equations of all kinds.
 struct CellWork<'s, S, const CELL: usize>(&'s S);
 
@@ -188,8 +188,11 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, ForwardStep<'_,
         let work = self.0;
         for row in work.step.active_rows() {
             let (narrow, _) = work.step.row_offsets(row);
-            let arrays =
-                ForwardRow { row: work.step.row(row), bias: work.bias.get(), next_state: work.next_state.at(narrow) };
+            let arrays = ForwardRow {
+                row: work.step.row(row),
+                bias: work.bias.get(),
+                next_state: work.next_state.offset(narrow),
+            };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
             // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the
             // instruction set of `V` is enabled (contract of `VectorWork::run`).
@@ -206,10 +209,10 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, BackwardStep<'_
             let (narrow, wide) = work.step.row_offsets(row);
             let arrays = BackwardRow {
                 row: work.step.row(row),
-                state_grads: work.state_grads.at(narrow),
-                gate_grads: work.gate_grads.at(wide),
-                bypass_grads: work.bypass_grads.at(narrow),
-                cell_grads: work.cell_grads.at(narrow),
+                state_grads: work.state_grads.offset(narrow),
+                gate_grads: work.gate_grads.offset(wide),
+                bypass_grads: work.bypass_grads.offset(narrow),
+                cell_grads: work.cell_grads.offset(narrow),
             };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
             // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the

@@ -1,6 +1,6 @@
 //! `Recurrent`: all time steps of a recurrent layer in one kernel, forward and backward.
 //!
-//! - `cell`: the equations of one step, vectorised;
+//! - `cell`: the equations of one step, vectorized;
 //! - `steps`: the loop over time, with weights that are packed once;
 //! - this file: operand checks, dtypes and dispatch.
 //!

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Columns of a product are distributed over threads in multiples of this number, which is a whole number of panels.
+/// Columns of a product are distributed over threads in multiples of this number, which is an integer number of panels.
 const COLUMN_GRANULE: usize = 64;
 
 /// The sizes and the shared operands of a recurrent layer.
@@ -156,7 +156,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 let gates = self.matrix_at(arrays.gates, step, width);
                 for block in weights {
                     let a = Strided { data: h(previous).get().cast_const(), lane: state as isize, depth: 1 };
-                    let to = SharedPtr(gates.at((block.first_block * hidden) as isize));
+                    let to = SharedPtr(gates.offset((block.first_block * hidden) as isize));
                     // The last block of a GRU has no input contribution.
                     let add = !(cell == RnnMode::Gru && block.first_block == 3);
                     self.multiply(part, (&active_range, block.lanes, block.depth), a, &block.weights, (to, width), add);
@@ -278,7 +278,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 };
                 work.run(self.isa);
                 for block in weights {
-                    let data = to.at((block.first_block * hidden) as isize).cast_const();
+                    let data = to.offset((block.first_block * hidden) as isize).cast_const();
                     let a = Strided { data, lane: width as isize, depth: 1 };
                     self.multiply(
                         part,
@@ -309,7 +309,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
     ) {
         let (state, width, zero) = (self.sizes.state, self.kernel.cell.blocks() * self.sizes.hidden, <T as Real>::ZERO);
         for row in rows {
-            let [total, carry, incoming] = [total, carry, incoming].map(|p| p.at((row * state) as isize));
+            let [total, carry, incoming] = [total, carry, incoming].map(|p| p.offset((row * state) as isize));
             // SAFETY: the matrices are valid for the elements of the row, which no other thread accesses (this
             // function's contract).
             unsafe {
@@ -320,7 +320,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                     }
                 } else {
                     (0..state).for_each(|k| *total.add(k) = zero);
-                    let to = gate_grads.at((row * width) as isize);
+                    let to = gate_grads.offset((row * width) as isize);
                     (0..width).for_each(|k| *to.add(k) = zero);
                 }
             }
@@ -347,7 +347,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
             _ => List::from_iter([(0, 0, cell.gates())]),
         };
         let pack_block = |(row, first_block, blocks): (usize, usize, usize)| {
-            let from = self.weights.at((row * hidden * state) as isize);
+            let from = self.weights.offset((row * hidden * state) as isize);
             let (matrix, (lanes, depth)) = view(from, blocks * hidden);
             // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
             // clauses *shape* and *isa* of the array contract, which the callers guarantee.
@@ -440,7 +440,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
 
     /// Returns matrix `t` of a stack of matrices with N rows of `width` elements.
     fn matrix_at(&self, stack: SharedPtr<T>, t: usize, width: usize) -> SharedPtr<T> {
-        SharedPtr(stack.at((t * self.sizes.batch * width) as isize))
+        SharedPtr(stack.offset((t * self.sizes.batch * width) as isize))
     }
 }
 
@@ -451,5 +451,5 @@ impl<T: Float> RecurrentProblem<'_, T> {
 unsafe fn copy_rows<T: Copy>(from: SharedPtr<T>, to: SharedPtr<T>, rows: Range<usize>, width: usize) {
     let first = (rows.start * width) as isize;
     // SAFETY: both matrices are valid for the rows, which do not overlap (this function's contract).
-    unsafe { to.at(first).copy_from_nonoverlapping(from.at(first), rows.len() * width) }
+    unsafe { to.offset(first).copy_from_nonoverlapping(from.offset(first), rows.len() * width) }
 }

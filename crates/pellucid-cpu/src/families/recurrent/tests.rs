@@ -137,7 +137,7 @@ pub(super) fn arrays(k: &Recurrent, sizes: LayerShape, dtype: DType, layout: Tes
     all
 }
 
-/// Returns whether all elements are equal within a tolerance.
+/// Returns true if all elements are equal within a tolerance.
 pub(super) fn is_near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
     got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance)
 }

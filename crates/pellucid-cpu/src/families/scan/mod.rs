@@ -6,8 +6,8 @@
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as a
 //! vector. Otherwise a few lines are processed together to hide the latency of the dependency chain.
 
+use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
-use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
@@ -43,8 +43,8 @@ impl CpuFamily for Scan {
 
 /// A cumulative reduction, defined by its accumulator.
 ///
-/// The accumulator of a line is a pair. The pairs of several lines are stored as two arrays, so that a loop over
-/// the lines vectorises.
+/// The accumulator of a line is a pair. The pairs of several lines are stored as two arrays, so that a loop over the
+/// lines vectorizes.
 trait RunningReduction<W> {
     /// The first component of the accumulator.
     type First: Copy;
@@ -269,7 +269,8 @@ impl ScanTask<'_> {
                         o[k] = offsets[k] + starts[k] + line as isize * across[k];
                     }
                     let reverse = self.kernel.reverse;
-                    let (x, y, positions) = (x.at(o[0] * bytes).cast_const(), y.at(o[1] * bytes), positions.at(o[2]));
+                    let (x, y, positions) =
+                        (x.offset(o[0] * bytes).cast_const(), y.offset(o[1] * bytes), positions.offset(o[2]));
                     let lines = ScanLines { x, y, positions, along, across, len, reverse };
                     // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
                     // operand are in its buffer (clause 1 of the scan kernels). The lines of an output belong to this
@@ -281,7 +282,7 @@ impl ScanTask<'_> {
                 while line < lines {
                     let remaining = lines - line;
                     let (count, kernel) = match remaining {
-                        // A long step is vectorised over a fixed number of lines only.
+                        // A long step is vectorized over a fixed number of lines only.
                         MAX_STRIDED.. if strided_lines == MAX_STRIDED => (strided_lines, strided),
                         _ if lines_are_adjacent => (remaining.min(MAX_ADJACENT), kernels.adjacent),
                         _ if remaining >= strided_lines => (strided_lines, strided),
@@ -361,7 +362,7 @@ per_isa! {
             // SAFETY: i < len and l < N, so every access is to an element of a line that the caller guarantees to be
             // valid (clause 1 of this function's contract).
             unsafe {
-                // There are three loops instead of one, because the compiler can then vectorise the second loop.
+                // There are three loops instead of one, because the compiler can then vectorize the second loop.
                 let mut values = [*x[0].offset(i * along[0]); N];
                 for l in 1..N {
                     values[l] = *x[l].offset(i * along[0]);

@@ -273,18 +273,18 @@ fn sort_lines_packed<P: PackedKey>(
     parallel_ranges(parts, 1, |part| {
         for part in part {
             // SAFETY: the scratch memory has `parts · packed_len` elements of type `P`, aligned by `scratch_start`. The
-            // range of this part is used by this task alone, and is initialised here.
+            // range of this part is used by this task alone, and is initialized here.
             let packed = unsafe {
-                let start = scratch.at((part * packed_len) as isize);
+                let start = scratch.offset((part * packed_len) as isize);
                 (0..packed_len).for_each(|i| start.add(i).write(P::default()));
                 std::slice::from_raw_parts_mut(start, packed_len)
             };
-            let keys = key_scratch.at((part * keys_len) as isize);
+            let keys = key_scratch.offset((part * keys_len) as isize);
             let range = space.len() * part / parts..space.len() * (part + 1) / parts;
             space.runs(range, |offsets, n| {
                 for line in 0..n as isize {
                     let offsets: [isize; 3] = std::array::from_fn(|o| offsets[o] + line * step[o]);
-                    let from = x.at(offsets[0] * size).cast_const();
+                    let from = x.offset(offsets[0] * size).cast_const();
                     let sorted = if is_top_k {
                         // SAFETY: the line is within the shape, so its `len` elements are in the buffer. This part has
                         // key scratch for `len` keys and two values per chunk, which no other task uses.
@@ -296,9 +296,9 @@ fn sort_lines_packed<P: PackedKey>(
                         (kernels.sort_packed)(line, other)
                     };
                     let to = OutputLine {
-                        elements: y.at(offsets[1] * size),
+                        elements: y.offset(offsets[1] * size),
                         step: y_along,
-                        positions: positions.at(offsets[2]),
+                        positions: positions.offset(offsets[2]),
                         positions_step: p_along,
                     };
                     // SAFETY: the positions are below `len`, and k elements of the line are within the shapes of the
@@ -328,7 +328,7 @@ unsafe fn smallest_in_line<'a, P: PackedKey>(
     let chunks = len.div_ceil(CHUNK);
     // SAFETY: the line is valid for reads (clause 1) and the keys and minima for writes (clause 2), by this function's
     // contract. `Isa::best` returns an instruction set of this processor (clause 3). The `len` keys and the minimum of
-    // every chunk are then initialised, and the second value per chunk is initialised here; the two slices are
+    // every chunk are then initialized, and the second value per chunk is initialized here; the two slices are
     // disjoint.
     let (keys, minima) = unsafe {
         (kernels.compute_keys)(line, step, len, descending, keys, keys.add(len));
@@ -385,7 +385,7 @@ fn radix_sort<'a, K, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P]) -
     from
 }
 
-/// The number of elements of a chunk, which is compared with the bound of top-k as a whole.
+/// The number of elements of a chunk, which is compared with the bound of top-k in one comparison.
 const CHUNK: usize = 16;
 
 per_isa! {

@@ -3,7 +3,7 @@
 //! Vector code computes the extremum of each block. Only the block with the extremum of the row is searched for its
 //! index. Therefore the row is read from memory once, at memory bandwidth.
 
-use super::element::{LoopElement, Unaligned, source_slice};
+use super::loop_element::{LoopElement, Unaligned, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::{Isa, per_isa, up_to};
 
@@ -111,7 +111,7 @@ fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]
     (extremum, is_nan(nan))
 }
 
-/// Returns whether `v` is NaN: only a NaN differs from itself.
+/// Returns true if `v` is NaN: only a NaN differs from itself.
 #[inline(always)]
 #[allow(clippy::eq_op)]
 fn is_nan<T: PartialOrd>(v: T) -> bool {
@@ -136,7 +136,7 @@ per_isa! {
                 (best, start) = (block_best, i * BLOCK);
             }
         }
-        // Each group of values is first compared as a whole vector; only the group with the extremum is searched.
+        // Each group of values is first compared as a full vector; only the group with the extremum is searched.
         let mut groups = src[start..].chunks(LANES).enumerate();
         let hit = groups.find(|(_, group)| group.iter().fold(false, |hit, v| hit | ({ v.0 } == best)));
         let (group, values) = hit.unwrap_or((0, &src[start..]));

@@ -1,6 +1,6 @@
 //! Primitives of two operands.
 
-use super::element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Binary;
@@ -149,7 +149,7 @@ fn combine_loop<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(isa: 
     up_to!(T::WIDEST_ISA, isa, combine_elements::<T, F, UNIFORM>)
 }
 
-/// Returns the vectorised loop of F.
+/// Returns the vectorized loop of F.
 fn vector_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let vector_loop = match form {
         OperandForm::TileTile => combine_loop::<T, F, false>(isa),
@@ -159,7 +159,7 @@ fn vector_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa
     BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
-/// Returns the vectorised loop of F, which is commutative.
+/// Returns the vectorized loop of F, which is commutative.
 fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let vector_loop = match form {
         OperandForm::TileTile => combine_loop::<T, F, false>(isa),
@@ -168,7 +168,7 @@ fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa
     BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
-/// Returns the vectorised loop of the function that is F with its operands in reverse order.
+/// Returns the vectorized loop of the function that is F with its operands in reverse order.
 fn reverse_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let form = match form {
         OperandForm::TileTile => OperandForm::TileTile,
@@ -179,7 +179,7 @@ fn reverse_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Is
     BinaryLoop { is_swapped: !loop_of_f.is_swapped, ..loop_of_f }
 }
 
-/// Returns the scalar loop of F, for code that does not vectorise. It is compiled once and needs no padding.
+/// Returns the scalar loop of F, for code that does not vectorize. It is compiled once and needs no padding.
 fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> BinaryLoop {
     let scalar_loop = match form {
         OperandForm::TileTile => const { combine_elements::<T, F, false>(Isa::Portable) },
@@ -191,8 +191,8 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
 
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
-/// `vector` loops are vectorised, and so are `commutative` loops, in which the order of the operands does not change
-/// the result. `scalar` loops are not vectorised. A primitive that is another one with its operands in reverse order,
+/// `vector` loops are vectorized, and so are `commutative` loops, in which the order of the operands does not change
+/// the result. `scalar` loops are not vectorized. A primitive that is another one with its operands in reverse order,
 /// or the same as another one, has no separate loop.
 macro_rules! primitives {
     (

@@ -1,6 +1,6 @@
 //! Conversions between dtypes (the types in memory) and compute types (the types of arithmetic).
 
-use super::element::{LoopElement, MaskByte};
+use super::loop_element::{LoopElement, MaskByte};
 use super::unary::{UnaryLoop, narrow_loop, vector_loop};
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;
@@ -46,7 +46,7 @@ macro_rules! number_casts {
 number_casts!(u8 i8 i16 i32 i64 => [u8 i8 i16 i32 i64 f32 f64]);
 number_casts!(f32 f64 => [f32 f64]);
 
-/// Implements [`Cast`] from floats to integers with the result of `as`, in a form that vectorises: it clamps the float,
+/// Implements [`Cast`] from floats to integers with the result of `as`, in a form that vectorizes: it clamps the float,
 /// then converts it without a check.
 macro_rules! saturating_casts {
     ($($float:ident to $($int:ident through $wide:ident up to $highest:expr),*;)*) => {$($(

@@ -8,7 +8,7 @@
 //! The order is the same for contiguous elements ([`FoldLoops::accumulate`]) and for strided elements in the columns of
 //! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
-use super::element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
@@ -45,7 +45,7 @@ pub(crate) enum FoldOp {
 /// from the identity.
 ///
 /// # Safety
-/// * Lanes: `lanes` is valid for reads and writes of 16 elements, which are initialised unless `first`.
+/// * Lanes: `lanes` is valid for reads and writes of 16 elements, which are initialized unless `first`.
 /// * Source: `src` is valid for reads of `n` elements.
 /// * Blocks: `n` is a multiple of 128 except in the last call of a reduction.
 /// * Disjoint: lanes and source do not overlap.
@@ -63,7 +63,7 @@ pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const
 /// `row_stride` bytes apart, into 16 lanes per column. Lane l of column c is value l·cols + c.
 ///
 /// # Safety
-/// * Lanes: `lanes` is valid for reads and writes of 16·cols initialised elements.
+/// * Lanes: `lanes` is valid for reads and writes of 16·cols initialized elements.
 /// * Source: each row of `src` is valid for reads of `cols` elements.
 /// * Blocks: `rows` is 128 except in the last call of a reduction.
 /// * Disjoint: lanes and source do not overlap.
@@ -304,11 +304,11 @@ unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     first: bool,
 ) {
     let lanes = lanes.cast::<[T; LANES]>();
-    // SAFETY: by this function's contract, unless `first`, the caller guarantees 16 initialised elements (*Lanes*).
+    // SAFETY: by this function's contract, unless `first`, the caller guarantees 16 initialized elements (*Lanes*).
     let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
     let full_len = n / ROWS * ROWS;
     for start in (0..full_len).step_by(ROWS) {
-        // SAFETY: by this function's contract, the block of 128 values from `start` on is within the `n` values
+        // SAFETY: by this function's contract, the block of 128 values starting at `start` is within the `n` values
         // (*Source*).
         accumulate_block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
     }

@@ -2,7 +2,7 @@
 //!
 //! A block of values stays in registers while the loop applies all instructions of the chain to it. Only results that
 //! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
-//! chain gives the same bits as the separate loops. The most important functions (`exp`, `tanh`, ...) are computed in
+//! chain is bit-identical to the separate loops. The most important functions (`exp`, `tanh`, ...) are computed in
 //! registers if no value of the block is rare. All other functions, and blocks with a rare value, go through memory to
 //! the loop of the function.
 
@@ -56,7 +56,7 @@ impl Opcode {
         })
     }
 
-    /// Returns whether the instruction has no function and no rounding, which may go through memory.
+    /// Returns true if the instruction has no function and no rounding, which may go through memory.
     pub(crate) fn is_arithmetic(self) -> bool {
         !matches!(self, Opcode::Function(..) | Opcode::Round(_))
     }
@@ -101,7 +101,7 @@ pub(crate) enum FusedInstr {
     Exp(VectorUnaryLoop),
     /// 1 / (1 + e⁻ᵛ), computed like `Exp`.
     Sigmoid(VectorUnaryLoop),
-    /// tanh v, computed in registers if the vector type has an implementation, else by the loop.
+    /// tanh v, computed in registers if the vector type has an implementation, otherwise by the loop.
     Tanh(VectorUnaryLoop),
     /// sin v, computed like `Exp`.
     Sin(VectorUnaryLoop),
@@ -176,7 +176,7 @@ per_isa! {
     }
 }
 
-/// Returns whether all destinations of non-temporal stores are aligned to the size of T and congruent modulo 64 bytes.
+/// Returns true if all destinations of non-temporal stores are aligned to the size of T and congruent modulo 64 bytes.
 fn has_aligned_non_temporal_outputs<T>(links: &[FusedOperands]) -> bool {
     let mut streamed = links.iter().filter(|l| l.non_temporal).map(|l| l.into.addr());
     streamed
@@ -371,7 +371,7 @@ unsafe fn apply_in_registers<V: FloatVector, const R: usize, F: Function<V::Scal
     let (mut to, mut rare) = (v, false);
     // SAFETY: a vector consists of its elements, in order (the contract of `Vector`), and `to` is borrowed exclusively.
     let lanes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<V::Scalar>(), R * V::LANES) };
-    // One loop over all elements, which the compiler vectorises and keeps in registers.
+    // One loop over all elements, which the compiler vectorizes and keeps in registers.
     for x in lanes {
         rare |= F::is_rare(*x);
         *x = F::at(*x);

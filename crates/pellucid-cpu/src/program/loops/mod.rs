@@ -21,8 +21,8 @@
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | index of the extremum |
 //! | `non_temporal.rs` | copies by non-temporal stores |
-//! | `remainder.rs` | padding of remainders to whole vectors, and operation in place |
-//! | `element.rs` | element types and unaligned memory access |
+//! | `remainder.rs` | padding of remainders to full vectors, and operation in place |
+//! | `loop_element.rs` | element types and unaligned memory access |
 //!
 //! The tables of `unary.rs` and `binary.rs` define each primitive in one line. [`pellucid_simd::math`] computes the
 //! functions. Instruction sets are detected by [`pellucid_simd::Isa`].
@@ -31,9 +31,9 @@ mod arg;
 mod binary;
 
 mod convert;
-mod element;
 mod fold;
 mod fused;
+mod loop_element;
 mod non_temporal;
 mod remainder;
 mod ternary;
@@ -45,9 +45,9 @@ mod tests;
 pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, OperandForm, binary};
 pub(crate) use convert::{convert, round, store};
-pub(crate) use element::are_apart;
 pub(crate) use fold::{FoldLoops, FoldOp, LANES, ROWS, fold};
 pub(crate) use fused::{ChainLoop, FusedInstr, FusedOperands, Opcode, chain};
+pub(crate) use loop_element::are_apart;
 #[cfg(test)]
 use non_temporal::non_temporal_copy;
 pub(crate) use non_temporal::{StreamLoop, store_fence, streaming};

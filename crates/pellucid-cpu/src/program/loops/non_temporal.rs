@@ -4,7 +4,7 @@ use super::are_apart;
 use pellucid_simd::vector::{FloatVector, Vector, prefetch};
 use pellucid_simd::{Isa, per_isa};
 
-/// The size of a cache line in bytes. Non-temporal stores write whole lines.
+/// The size of a cache line in bytes. Non-temporal stores write full lines.
 const CACHE_LINE: usize = 64;
 
 /// Outputs of at least this many bytes are written by non-temporal stores: the caches would evict their beginning
@@ -23,7 +23,7 @@ pub(crate) fn streaming<const N: usize>(bytes: usize, in_place: impl FnOnce() ->
 /// `stream(dst, src, n, next)` copies `n` bytes by non-temporal stores. It neither reads the cache lines of `dst` nor
 /// keeps them in the caches. With every line that it stores, it prefetches one line from each address of `next`: the
 /// operands of the next tile, which then arrive during the stores. Measured on an AMD EPYC (Zen 5) with 16 MiB: a
-/// product of two tensors takes 0.7 of the time. Prefetches of the whole tile before the stores take 1.2 of it.
+/// product of two tensors takes 0.7 of the time. Prefetches of the entire tile before the stores take 1.2 of it.
 ///
 /// This is faster if the output is so large that its beginning is evicted before any consumer reads it. Other threads
 /// see the bytes only after [`store_fence`].

@@ -1,6 +1,6 @@
-//! Runs a loop over whole vectors on any count of elements, and in place.
+//! Runs a loop over full vectors on any count of elements, and in place.
 
-use super::element::can_overwrite;
+use super::loop_element::can_overwrite;
 use std::mem::MaybeUninit;
 
 /// The number of elements that fills an unrolled group of vectors on every instruction set. For polynomials, padding a
@@ -11,7 +11,7 @@ pub(crate) const UNROLLED_LEN: usize = 64;
 /// only to this number, because padding is most of their cost.
 pub(crate) const VECTOR_LEN: usize = 16;
 
-/// The number of elements that are copied to a buffer at once when an operand is overwritten in place.
+/// The number of elements that are copied to a buffer together when an operand is overwritten in place.
 const COPY_LEN: usize = 256;
 
 /// Scratch memory for [`COPY_LEN`] elements of any type.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
     );
     let in_place = sources.iter().any(|&(source, _)| source == dst.0.cast_const());
-    // Whole vectors need no padding. A single element, such as one value per row, needs none either.
+    // Full vectors need no padding. A single element, such as one value per row, needs none either.
     if !in_place && (n == 1 || n & (grain - 1) == 0) {
         return kernel(dst.0, sources.map(|(source, _)| source), n);
     }
@@ -102,7 +102,7 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         kernel(out, from, padded_count);
         if padded {
             // SAFETY: by this function's contract, the kernel has written `padded_count` ≥ `count` elements to the
-            // buffer, and `to` is valid for writes of the `count` elements from `done` on (*Destination*).
+            // buffer, and `to` is valid for writes of the `count` elements starting at `done` (*Destination*).
             unsafe { to.copy_from_nonoverlapping(out, count * dst.1) };
         }
         done += count;

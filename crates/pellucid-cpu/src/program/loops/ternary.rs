@@ -1,6 +1,6 @@
 //! Primitives of three operands: select and fused multiply-add.
 
-use super::element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;

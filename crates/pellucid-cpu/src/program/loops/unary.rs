@@ -1,6 +1,6 @@
 //! Primitives of one operand.
 
-use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
 use super::remainder::{UNROLLED_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Unary;
@@ -18,7 +18,7 @@ const RARE_CHECK_LEN: usize = 256;
 /// The loop of a primitive of one operand.
 #[derive(Clone, Copy)]
 pub(crate) struct UnaryLoop {
-    /// The loop over whole vectors, out of place.
+    /// The loop over full vectors, out of place.
     vector_loop: VectorUnaryLoop,
     /// The sizes of a result element and of an operand element, in bytes.
     sizes: (u8, u8),
@@ -63,12 +63,12 @@ impl UnaryLoop {
     }
 }
 
-/// Returns the vectorised loop of the function F.
+/// Returns the vectorized loop of the function F.
 pub(super) fn vector_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
     UnaryLoop::new::<T, F::Out>(function_loop::<T, F>(isa))
 }
 
-/// Returns the vectorised loop of the function F, without a variant for AVX-512.
+/// Returns the vectorized loop of the function F, without a variant for AVX-512.
 pub(super) fn narrow_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
     UnaryLoop::new::<T, F::Out>(up_to!(Isa::Avx2, isa, function_loop::<T, F>))
 }
@@ -125,7 +125,7 @@ fn apply_with_rare<T: LoopElement, F: Function<T, Out: LoopElement>>(
     }
 }
 
-/// Returns the scalar loop of F, for code that does not vectorise. It is compiled once, not for each instruction set.
+/// Returns the scalar loop of F, for code that does not vectorize. It is compiled once, not for each instruction set.
 fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop {
     UnaryLoop::new::<T, F::Out>(const { function_loop::<T, F>(Isa::Portable) })
 }
@@ -139,8 +139,8 @@ trait UnaryPrimitives: LoopElement + Sized {
 /// Defines primitives, one per line: the kind of loop, the name, the result, and optionally the condition for rare
 /// operands and the result for these.
 ///
-/// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone. `narrow`
-/// loops are vectorised without a variant for AVX-512, because they are bound by memory or rarely run.
+/// `vector` loops are vectorized, `scalar` loops are not, and `single` loops are vectorized for `f32` alone. `narrow`
+/// loops are vectorized without a variant for AVX-512, because they are bound by memory or rarely run.
 macro_rules! primitives {
     ($T:ident: $bound:ident, same [$($Same:ident as $As:ident)*] => $(
         $kind:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;
@@ -182,7 +182,7 @@ macro_rules! primitives {
     (@loop vector $T:ident $Op:ident $isa:ident) => { vector_loop::<$T, $Op>($isa) };
     (@loop narrow $T:ident $Op:ident $isa:ident) => { narrow_loop::<$T, $Op>($isa) };
     (@loop scalar $T:ident $Op:ident $isa:ident) => { scalar_loop::<$T, $Op>() };
-    // Vectorised for f32, scalar for f64.
+    // Vectorized for f32, scalar for f64.
     (@loop single $T:ident $Op:ident $isa:ident) => {
         if const { size_of::<$T>() == 4 } { vector_loop::<$T, $Op>($isa) } else { scalar_loop::<$T, $Op>() }
     };

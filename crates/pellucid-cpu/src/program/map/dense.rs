@@ -116,7 +116,7 @@ pub(crate) unsafe fn run_dense(
     );
     // SAFETY: the output of a constant program is valid for `n` elements (*Operands* of this function's contract), and
     // the value has at least the size of an element. The contracts of `run_single` and `run_one_tile` are *Operands*
-    // and *Aliasing*, too.
+    // and *Aliasing*.
     unsafe {
         if let Some(uniform) = program.constant
             && n < GRAIN / 16
@@ -228,7 +228,7 @@ impl SingleInstr {
         let to = SharedPtr(to);
         let stream = loops::streaming(n * self.size, || from.iter().any(|f| f.get() == to.get()));
         let run_range = |range: Range<usize>| {
-            let element = |p: &SharedPtr<u8>, stride: usize, index: usize| p.at((index * stride) as isize);
+            let element = |p: &SharedPtr<u8>, stride: usize, index: usize| p.offset((index * stride) as isize);
             let from = |index: usize| [element(&from[0], strides[0], index), element(&from[1], strides[1], index)];
             let Some(stream) = stream else {
                 let [a, b] = from(range.start);

@@ -184,8 +184,8 @@ fn map_segments(
         .all(|(o, &pattern)| o.direct.is_some() && pattern == AccessPattern::Dense);
     let aligned = (program.outputs.iter().zip(&patterns).zip(out))
         .all(|((o, &pattern), &to)| pattern == AccessPattern::Dense && to.addr().is_multiple_of(o.size));
-    let streams = |schedule: &KernelSchedule| program.outputs.iter().all(|o| schedule.streams[o.slot as usize]);
-    let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && streams(schedule));
+    let is_streamed = |schedule: &KernelSchedule| program.outputs.iter().all(|o| schedule.is_streamed[o.slot as usize]);
+    let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && is_streamed(schedule));
     let mut eval = Evaluator::new(program, params, inner, staged, own);
     eval.stream = stream.is_some() && aligned;
     let map = SegmentedMap { eval, outer, patterns, bases, length, stream };
@@ -224,7 +224,7 @@ struct SegmentedMap<'a> {
 unsafe impl Sync for SegmentedMap<'_> {}
 
 impl SegmentedMap<'_> {
-    /// Evaluates a range of elements of the whole index space.
+    /// Evaluates a range of elements of the entire index space.
     fn run_range(&self, range: Range<usize>) {
         let (mut done, mut within) = (range.start, range.start % self.length);
         let mut cursor = Cursor::at(self.outer, self.bases, range.start / self.length);
@@ -273,7 +273,7 @@ impl SegmentedMap<'_> {
             for ((output, &base), &pattern) in program.outputs.iter().zip(out).zip(&self.patterns) {
                 let slot = output.slot as usize;
                 let direct = output.direct.is_some() && pattern == AccessPattern::Dense && is_tile(slot);
-                if direct && (self.stream.is_none() || self.eval.stream && self.eval.schedule.streams[slot]) {
+                if direct && (self.stream.is_none() || self.eval.stream && self.eval.schedule.is_streamed[slot]) {
                     frame.addresses[slot] = base.add(start * output.size);
                 }
             }

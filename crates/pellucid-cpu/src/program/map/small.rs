@@ -3,7 +3,7 @@
 //! The setup of the general path takes longer than the work itself. This path computes only the addresses of the slots.
 
 use crate::program::evaluate::tile_capacity;
-use crate::program::execute::{Extent, execute};
+use crate::program::execute::{TileExtent, execute};
 use crate::program::loader::fill;
 use crate::program::map::dense_operand::DensePtr;
 use crate::program::prepared::PreparedProgram;
@@ -56,7 +56,7 @@ pub(crate) unsafe fn run_one_tile(
             address.write(if *granularity == Granularity::PerElement { buffer } else { cell });
             cell = cell.wrapping_add(8);
         }
-        // SAFETY: the loop above initialised the first `slots` addresses, as `granularity` and `buffer_offset` both
+        // SAFETY: the loop above initialized the first `slots` addresses, as `granularity` and `buffer_offset` both
         // have one element for each slot.
         let addresses = unsafe { &mut *(&raw mut addresses[..slots] as *mut [*mut u8]) };
         // SAFETY: every slot has a cell of eight bytes or a buffer of at least `n` values in the scratch. The operands
@@ -77,7 +77,7 @@ pub(crate) unsafe fn run_one_tile(
                     addresses[out.slot as usize] = to.at;
                 }
             }
-            execute(&schedule.instrs, addresses, &Extent::single_row(n));
+            execute(&schedule.instrs, addresses, &TileExtent::single_row(n));
             for (out, to) in program.outputs.iter().zip(to) {
                 let (to, mut value) = (to.at, addresses[out.slot as usize]);
                 if schedule.granularity[out.slot as usize] != Granularity::PerElement {

@@ -78,7 +78,7 @@ impl ArgReduction {
         }
     }
 
-    /// Returns whether value `a` beats the earlier value `b`: it is better, or it is the first NaN.
+    /// Returns true if value `a` beats the earlier value `b`: it is better, or it is the first NaN.
     fn beats(&self, a: u64, b: u64) -> bool {
         match self.compute {
             Compute::F32 => beats(f32::from_ne_bytes(low_bytes(a)), f32::from_ne_bytes(low_bytes(b)), self.largest),
@@ -95,11 +95,11 @@ impl ArgReduction {
 
     /// Updates the best values and positions of all columns with some rows.
     ///
-    /// Index 0 must be in the first call: it initialises `best` and `positions`.
+    /// Index 0 must be in the first call: it initializes `best` and `positions`.
     ///
     /// # Safety
     /// * Columns: `best` is valid for reads and writes of `cols` values, and `positions` of `cols` positions, both
-    ///   aligned, and initialised unless the index of the first row is 0.
+    ///   aligned, and initialized unless the index of the first row is 0.
     /// * Rows: each of the rows is aligned and valid for reads of `cols` values.
     /// * Disjoint: `best`, `positions` and the rows do not overlap.
     pub(crate) unsafe fn push_rows(&self, best: *mut u8, positions: *mut i64, rows: MatrixRows) {
@@ -126,7 +126,7 @@ fn low_bytes(word: u64) -> [u8; 4] {
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
-/// Returns whether `a` beats the earlier `b`: it is better, or it is a NaN (which differs from itself) and `b` is not.
+/// Returns true if `a` beats the earlier `b`: it is better, or it is a NaN (which differs from itself) and `b` is not.
 #[inline(always)]
 #[allow(clippy::eq_op)]
 fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Reductions of many sequences at once, one per column: a kept axis is innermost in memory, so adjacent elements
+//! Simultaneous reductions of many sequences, one per column: a kept axis is innermost in memory, so adjacent elements
 //! belong to different sequences.
 
 use super::arg::MatrixRows;

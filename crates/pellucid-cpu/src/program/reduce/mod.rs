@@ -2,7 +2,7 @@
 //!
 //! The elements of the reduced axes form one sequence in row-major order, which is reduced in the order of
 //! [`crate::program::fold`]. If the reduced axes are innermost in memory, each sequence is a row and is reduced by
-//! itself (`rows`). If a kept axis is innermost, many sequences are reduced at once, one per column (`columns`). The
+//! itself (`rows`). If a kept axis is innermost, many sequences are reduced together, one per column (`columns`). The
 //! choice affects speed alone, not the results.
 
 mod arg;
@@ -29,7 +29,7 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_simd::Isa;
 use std::sync::Arc;
 
-/// Results that are finished and stored at once.
+/// Results that are finished and stored together.
 const RESULTS: usize = 512;
 
 /// The operation that reduces a sequence.
@@ -78,8 +78,8 @@ unsafe impl Sync for SequenceReduction<'_> {}
 /// Reduces `inputs` to `outputs`. The inputs of the program broadcast to a common shape.
 ///
 /// # Errors
-/// Returns an error if the operands do not broadcast to one shape, or the operation or the finishing program is not
-/// defined for the dtypes.
+/// Returns an error if the operands do not broadcast to a common shape, or the operation or the finishing program is
+/// not defined for the dtypes.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     match kernel.wide_finish() {
         None => reduce_to(kernel, inputs, &outputs[0]),
@@ -228,7 +228,7 @@ fn fold_op(op: ReduceOp) -> Option<loops::FoldOp> {
 }
 
 impl SequenceReduction<'_> {
-    /// Returns whether the innermost kept axis has smaller strides than the innermost reduced axis, summed over the
+    /// Returns true if the innermost kept axis has smaller strides than the innermost reduced axis, summed over the
     /// inputs.
     fn prefers_columns(&self, inputs: usize) -> bool {
         let (Some(kept), Some(reduced)) = (self.kept.last(), self.reduced.last()) else { return false };
@@ -256,7 +256,7 @@ impl SequenceReduction<'_> {
         padded(RESULTS * 8) + padded(finish)
     }
 
-    /// Returns the index space of the results that are finished at once.
+    /// Returns the index space of the results that are finished together.
     fn finish_axes(&self) -> [StridedAxis; 1] {
         let size = self.result_size() as isize;
         [StridedAxis { len: RESULTS, strides: [size].into_iter().collect() }]

@@ -294,7 +294,7 @@ impl SequenceReduction<'_> {
     }
 
     /// Reduces a few long sequences, whose chunks are divided among the threads. The tree over the chunks is the tree
-    /// of a single thread, so the results have the same bits.
+    /// of a single thread, so the results are bit-identical.
     fn reduce_rows_by_chunks(&self, chunks: usize) {
         let eval =
             Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());

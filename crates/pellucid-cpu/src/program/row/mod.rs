@@ -12,7 +12,7 @@ mod screen;
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
-use crate::program::execute::{Extent, execute};
+use crate::program::execute::{TileExtent, execute};
 use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::kernel_schedule::{KernelSchedule, Phase};
 use crate::program::loops::{self, StreamLoop};
@@ -50,7 +50,7 @@ const MAX_BLOCK_ROWS: usize = 64;
 /// Returns the shape to which all operands broadcast.
 ///
 /// # Errors
-/// Returns a shape mismatch of operation `op` if the operands do not broadcast to one shape.
+/// Returns a shape mismatch of operation `op` if the operands do not broadcast to a common shape.
 pub(crate) fn common_shape<'a>(
     op: &'static str,
     operands: impl Iterator<Item = &'a Operand<'a>> + Clone,
@@ -62,7 +62,7 @@ pub(crate) fn common_shape<'a>(
                 Error::shapes(
                     op,
                     operands.clone().map(|o| o.layout.shape()),
-                    "all operands must broadcast to one shape",
+                    "all operands must broadcast to a common shape",
                 )
             })?;
         }
@@ -73,7 +73,7 @@ pub(crate) fn common_shape<'a>(
 /// Runs a row program on `inputs` and writes `outputs`.
 ///
 /// # Errors
-/// Returns an error if the operands do not broadcast to one shape, or the program is not defined for its dtypes.
+/// Returns an error if the operands do not broadcast to a common shape, or the program is not defined for its dtypes.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let program = PreparedProgram::for_program(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
@@ -104,10 +104,12 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
     });
     let chains_stream = stream.is_some()
-        && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| schedule.streams[o.slot as usize]).all(|(k, o)| {
-            let dense = access[k] == RowAccess::Dense || block == 1 && access[k] == RowAccess::Rows;
-            dense && bases[k].addr().is_multiple_of(o.size)
-        });
+        && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| schedule.is_streamed[o.slot as usize]).all(
+            |(k, o)| {
+                let dense = access[k] == RowAccess::Dense || block == 1 && access[k] == RowAccess::Rows;
+                dense && bases[k].addr().is_multiple_of(o.size)
+            },
+        );
     let execution = RowExecution {
         program,
         schedule,
@@ -139,7 +141,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     Ok(())
 }
 
-/// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
+/// Returns true if input `k` must be copied to a buffer: an output with the same memory is written before the last read
 /// of `k`.
 fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
     let slot = k as u16;
@@ -305,13 +307,13 @@ impl RowExecution<'_> {
         }
         // SAFETY: the operands and results of these instructions are uniform, and each has a cell in the scratch
         // memory.
-        unsafe { execute(&self.schedule.instrs[..self.schedule.uniform], &at, &Extent::single_row(1)) };
+        unsafe { execute(&self.schedule.instrs[..self.schedule.uniform], &at, &TileExtent::single_row(1)) };
         (at, raw)
     }
 
-    /// Returns whether the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
+    /// Returns true if the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
     fn keeps_row(&self, slot: usize) -> bool {
-        self.schedule.crosses[slot] && slot >= self.program.inputs.len()
+        self.schedule.is_live_across_phases[slot] && slot >= self.program.inputs.len()
             || self.staged.get(slot).copied().unwrap_or(false)
     }
 
@@ -320,7 +322,7 @@ impl RowExecution<'_> {
         (0..self.program.inputs.len()).chain(self.program.outputs.iter().map(|o| o.slot as usize))
     }
 
-    /// Returns whether every row can be read and written directly in the memory of the operands.
+    /// Returns true if every row can be read and written directly in the memory of the operands.
     fn can_work_in_place(&self) -> bool {
         let used = |k: usize| {
             let input = &self.program.inputs[k];
@@ -328,11 +330,11 @@ impl RowExecution<'_> {
         };
         let is_direct = |output: &PreparedOutput| {
             let slot = output.slot as usize;
-            let streams = self.stream.is_none() || self.chains_stream && self.schedule.streams[slot];
+            let is_streamed = self.stream.is_none() || self.chains_stream && self.schedule.is_streamed[slot];
             self.schedule.granularity[slot] == Granularity::PerElement
                 && !output.per_row
                 && output.direct.is_some()
-                && streams
+                && is_streamed
         };
         self.block == 1
             && self.length > 0
@@ -353,8 +355,14 @@ impl RowExecution<'_> {
     /// [`RowExecution::place_slots`], and `at` is a copy of `places`, with the inputs of one value per row loaded.
     unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         let folds = if self.length <= CHUNK { &self.schedule.folds[..] } else { &[] };
-        let tile =
-            &Extent { rows: block.rows, len: self.length, first: 0, scratch: raw, stream: self.chains_stream, folds };
+        let tile = &TileExtent {
+            rows: block.rows,
+            len: self.length,
+            first: 0,
+            scratch: raw,
+            stream: self.chains_stream,
+            folds,
+        };
         let n = tile.rows * tile.len;
         // SAFETY: the rows are within the operands, and every slot has memory for its values of a block (the contract
         // of this method). The operands that replace slots in place have the elements of the row.
@@ -440,7 +448,7 @@ impl RowExecution<'_> {
                 if self.can_skip(phase, 1, at) {
                     continue;
                 }
-                let head = &Extent::single_row(self.tile);
+                let head = &TileExtent::single_row(self.tile);
                 execute(&self.schedule.instrs[phase.head.clone()], at, head);
                 let computes = !(phase.tiles.is_empty() && phase.folds.is_empty());
                 if !computes && p > 0 && p + 1 < self.schedule.phases.len() {
@@ -450,7 +458,7 @@ impl RowExecution<'_> {
                 let mut running: List<RunningFold, 2> = folds.iter().map(|_| RunningFold::new()).collect();
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
-                    let tile = &Extent { first, stream: self.chains_stream, ..Extent::single_row(len) };
+                    let tile = &TileExtent { first, stream: self.chains_stream, ..TileExtent::single_row(len) };
                     self.load_tile(phase, block, tile, places, at, raw);
                     execute(&self.schedule.instrs[phase.tiles.clone()], at, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
@@ -473,7 +481,7 @@ impl RowExecution<'_> {
         &self,
         phase: &Phase,
         block: &RowBlock<'_>,
-        tile: &Extent<'_>,
+        tile: &TileExtent<'_>,
         places: &[*mut u8],
         at: &mut [*mut u8],
         raw: *mut u8,
@@ -501,7 +509,7 @@ impl RowExecution<'_> {
     /// # Safety
     /// The contract of [`RowExecution::run_block`] holds, with a block of one row and a tile of this row, whose values
     /// are at `at`.
-    unsafe fn store_tile(&self, p: usize, block: &RowBlock<'_>, tile: &Extent<'_>, at: &[*mut u8], raw: *mut u8) {
+    unsafe fn store_tile(&self, p: usize, block: &RowBlock<'_>, tile: &TileExtent<'_>, at: &[*mut u8], raw: *mut u8) {
         let is_last = p + 1 == self.schedule.phases.len();
         let is_stored = |slot: usize| match self.schedule.granularity[slot] {
             Granularity::PerElement => self.schedule.phase[slot] == p,

@@ -4,7 +4,7 @@
 //! through buffers: gathered or converted before the program runs on them, converted or scattered afterwards.
 
 use super::{RowBlock, RowExecution};
-use crate::program::execute::Extent;
+use crate::program::execute::TileExtent;
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
 use crate::program::slot::Granularity;
@@ -141,7 +141,7 @@ impl RowExecution<'_> {
         }
     }
 
-    /// Returns the address of elements from `first` on of output `o`, if the last instruction writes them directly.
+    /// Returns the address of elements starting at `first` of output `o`, if the last instruction writes them directly.
     pub(super) fn direct_address(
         &self,
         o: usize,
@@ -152,7 +152,7 @@ impl RowExecution<'_> {
         let slot = output.slot as usize;
         let tile =
             self.schedule.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
-        if !tile || self.stream.is_some() && !(self.chains_stream && self.schedule.streams[slot]) {
+        if !tile || self.stream.is_some() && !(self.chains_stream && self.schedule.is_streamed[slot]) {
             return None;
         }
         self.dense_address(self.program.inputs.len() + o, block, output.size, first)
@@ -163,14 +163,14 @@ impl RowExecution<'_> {
     /// # Safety
     /// * Elements: the elements are within the operand.
     /// * Source: `from` is valid for reads of the values of the tile: one for each element, one for each row, or one
-    ///   for the whole execution, as the granularity of the output says.
+    ///   for the entire execution, as the granularity of the output says.
     /// * Buffer: `raw` is valid for writes of one value per element.
     pub(super) unsafe fn store_output(
         &self,
         o: usize,
         output: &PreparedOutput,
         block: &RowBlock<'_>,
-        tile: &Extent<'_>,
+        tile: &TileExtent<'_>,
         from: *mut u8,
         raw: *mut u8,
     ) {

@@ -8,7 +8,7 @@
 //! Otherwise it is computed block by block, and only blocks with a row that needs a guarded phase read elements.
 
 use super::{RowBlock, RowExecution};
-use crate::program::execute::{Extent, execute};
+use crate::program::execute::{TileExtent, execute};
 use crate::program::kernel_schedule::{KernelSchedule, Phase};
 use crate::program::prepared::PreparedProgram;
 use crate::program::slot::{Granularity, ValueSlot};
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// The maximal number of rows that are screened at a time.
 pub(super) const MAX_SCREENED_ROWS: usize = 256;
 
-/// Returns whether rows can be screened: some phase has a guard, and all others compute values per row only.
+/// Returns true if rows can be screened: some phase has a guard, and all others compute values per row only.
 pub(super) fn can_screen(program: &PreparedProgram, schedule: &KernelSchedule) -> bool {
     let is_per_row = |p: &Phase| {
         let head = &schedule.instrs[p.head.clone()];
@@ -42,7 +42,7 @@ impl RowExecution<'_> {
     /// [`RowExecution::place_slots`].
     pub(super) unsafe fn screen(&self, rows: Range<usize>, at: &mut [*mut u8], raw: *mut u8) -> bool {
         let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[] };
-        let tile = &Extent { rows: rows.len(), scratch: raw, ..Extent::single_row(0) };
+        let tile = &TileExtent { rows: rows.len(), scratch: raw, ..TileExtent::single_row(0) };
         // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the
         // contract of this method and of `place_slots`). The phases without a guard have no instruction on elements.
         unsafe {

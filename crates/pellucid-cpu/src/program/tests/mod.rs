@@ -99,7 +99,7 @@ impl TestArray {
 
     /// Returns an array of zeros with `elements` elements of memory.
     fn zeros(elements: usize, layout: Layout, dtype: DType) -> TestArray {
-        TestArray { memory: Guarded::of(&vec![0; elements * dtype.size()]), layout, dtype }
+        TestArray { memory: Guarded::from_slice(&vec![0; elements * dtype.size()]), layout, dtype }
     }
 
     /// Writes a value to every element of the memory.
@@ -156,7 +156,7 @@ impl TestArray {
     }
 }
 
-/// Asserts that all elements have equal bits, or are both NaN.
+/// Asserts that all elements are bitwise equal or both NaN.
 #[track_caller]
 fn assert_same(got: &[u64], expected: &[u64], dtype: DType, context: &str) {
     assert_eq!(got.len(), expected.len(), "{context}");

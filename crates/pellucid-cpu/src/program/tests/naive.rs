@@ -44,7 +44,7 @@ pub(crate) fn decode(bits: u64, dtype: DType) -> Scalar {
     by_dtype!(dtype, T => T::from_bytes(&bits.to_ne_bytes()[..size_of::<T>()])[0].to_scalar())
 }
 
-/// Returns whether the bits are a NaN of `dtype`.
+/// Returns true if the bits are a NaN of `dtype`.
 pub(crate) fn is_nan(bits: u64, dtype: DType) -> bool {
     dtype.is_float() && decode(bits, dtype).to_f64().is_nan()
 }

@@ -100,7 +100,7 @@ pub(crate) fn check_reduction(rng: &mut Rng, kernel: &Reduce, shape: &[usize], a
     });
 }
 
-/// Returns whether inputs of this shape may be broadcast. Broadcast inputs of large shapes would all be small.
+/// Returns true if inputs of this shape may be broadcast. Broadcast inputs of large shapes would all be small.
 fn allows_broadcast(shape: &[usize]) -> bool {
     shape.len() < 3
 }

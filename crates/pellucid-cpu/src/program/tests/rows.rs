@@ -17,7 +17,7 @@ pub(crate) fn softmax() -> Program {
     p.build(&[(y, c, DType::F32, false)])
 }
 
-/// Returns a variant of layer normalisation: a centered, scaled and shifted row plus the row index. It also stores the
+/// Returns a variant of layer normalization: a centered, scaled and shifted row plus the row index. It also stores the
 /// mean and the minimum.
 pub(crate) fn layer_norm(dtype: DType) -> Program {
     let c = Compute::F32;

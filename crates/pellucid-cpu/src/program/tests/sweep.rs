@@ -26,7 +26,7 @@ fn random_array(rng: &mut Rng, shape: &[usize], dtype: DType, stretch: bool) -> 
     if rng.flip() { TestArray::contiguous(rng, shape, dtype) } else { TestArray::random(rng, shape, dtype, stretch) }
 }
 
-/// Returns the program of the single instruction x∘y on one dtype.
+/// Returns the program of the single instruction x∘y for a single dtype.
 fn binary_program(dtype: DType, op: Binary) -> Arc<Program> {
     let mut p = ProgramBuilder::new();
     let (x, y) = (p.x(dtype), p.x(dtype));

@@ -60,7 +60,7 @@ struct MagnitudeLimits {
     degrees: f64,
     /// The difference of a factor of colour and 1.
     color: f64,
-    /// The number of bits that posterisation removes.
+    /// The number of bits that posterization removes.
     bits: f64,
 }
 
@@ -86,7 +86,7 @@ impl AugmentOp {
             let matrix = AffineMatrix::new(degrees, translate, shear, center);
             affine(&image, matrix, InterpolationMode::NearestExact, 0)
         };
-        // The translation is a whole number of pixels.
+        // The translation is an integer number of pixels.
         let pixels = |len: usize| ((limits.translation)(len) * magnitude).trunc();
         // Shears keep the upper left corner.
         let corner = [-half_width, -half_height];

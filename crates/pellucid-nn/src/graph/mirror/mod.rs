@@ -99,7 +99,7 @@ pub fn make_plan_for_sequential<L: Layer + ?Sized>(
 /// Returns the model's trained parameters that have a gradient buffer in the plan, in order.
 ///
 /// Each entry holds the parameter, its buffer, which this call pins, and whether the parameter is usually exempt from
-/// weight decay: true for rank 0 and 1 (biases, normalisation weights). Match them with [`Optimizer::parameters`] by
+/// weight decay: true for rank 0 and 1 (biases, normalization weights). Match them with [`Optimizer::parameters`] by
 /// tensor.
 ///
 /// # Errors
@@ -234,7 +234,7 @@ fn model_and_loss<'f, X: Batch + 'f>(
 
 /// The arguments of [`Sequential::compile`] other than the model.
 pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
-    /// The loss to minimise.
+    /// The loss to minimize.
     pub loss: &'f L,
     /// The optimizer.
     pub optimizer: &'f O,
@@ -243,7 +243,7 @@ pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
     /// Whether a parameter may require a gradient although the optimizer does not update it, as in a GAN. By default
-    /// such a parameter is an error.
+    /// such a parameter is rejected.
     pub allow_untrained_parameters: bool,
 }
 

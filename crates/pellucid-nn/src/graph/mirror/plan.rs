@@ -24,8 +24,7 @@ pub enum ArenaSlot {
     /// The location is unknown: the step was not recorded, or the recording does not contain the buffer.
     #[default]
     Planned,
-    /// The buffer has its own memory outside of the step's arena: it is pinned ([`Buf::pin`]) or a result of
-    /// the step.
+    /// The buffer has its own memory outside the step's arena: it is pinned ([`Buf::pin`]) or a result of the step.
     Owned,
     /// The buffer is stored in the step's arena from its first to its last use, counted in kernels.
     At {

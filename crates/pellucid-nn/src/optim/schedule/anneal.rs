@@ -18,18 +18,18 @@ pub struct LinearLr {
 }
 
 impl Schedule for LinearLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
+    fn next(&self, point: SchedulePoint) -> f64 {
         let (change, total) = (self.end_factor - self.start_factor, self.total as f64);
-        match at.epoch {
-            0 => at.lr * self.start_factor,
-            epoch if epoch > self.total => at.lr,
-            epoch => at.lr * (1.0 + change / (total * self.start_factor + (epoch - 1) as f64 * change)),
+        match point.epoch {
+            0 => point.lr * self.start_factor,
+            epoch if epoch > self.total => point.lr,
+            epoch => point.lr * (1.0 + change / (total * self.start_factor + (epoch - 1) as f64 * change)),
         }
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        let done = at.epoch.min(self.total) as f64 / self.total as f64;
-        Some(at.base * (self.start_factor + (self.end_factor - self.start_factor) * done))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        let done = point.epoch.min(self.total) as f64 / self.total as f64;
+        Some(point.base * (self.start_factor + (self.end_factor - self.start_factor) * done))
     }
 
     fn check(&self) -> Result<()> {
@@ -50,16 +50,16 @@ pub struct PolynomialLr {
 }
 
 impl Schedule for PolynomialLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        if at.epoch == 0 || at.epoch > self.total {
-            return at.lr;
+    fn next(&self, point: SchedulePoint) -> f64 {
+        if point.epoch == 0 || point.epoch > self.total {
+            return point.lr;
         }
         let rest = |epoch: usize| 1.0 - epoch as f64 / self.total as f64;
-        at.lr * (rest(at.epoch) / rest(at.epoch - 1)).powf(self.power)
+        point.lr * (rest(point.epoch) / rest(point.epoch - 1)).powf(self.power)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(at.base * (1.0 - at.epoch.min(self.total) as f64 / self.total as f64).powf(self.power))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(point.base * (1.0 - point.epoch.min(self.total) as f64 / self.total as f64).powf(self.power))
     }
 
     fn check(&self) -> Result<()> {
@@ -67,8 +67,8 @@ impl Schedule for PolynomialLr {
     }
 }
 
-/// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over as many (Loshchilov & Hutter
-/// 2017, without restarts).
+/// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over the next `period` epochs
+/// (Loshchilov & Hutter 2017, without restarts).
 #[doc(alias = "CosineAnnealingLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineAnnealingLr {
@@ -79,22 +79,22 @@ pub struct CosineAnnealingLr {
 }
 
 impl Schedule for CosineAnnealingLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let (t, period) = (at.epoch as f64, self.period as f64);
-        if at.epoch == 0 {
-            return at.lr;
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let (t, period) = (point.epoch as f64, self.period as f64);
+        if point.epoch == 0 {
+            return point.lr;
         }
         // On the way up from the floor the quotient below would be 0/0.
-        if at.epoch > self.period && (at.epoch - 1 - self.period).is_multiple_of(2 * self.period) {
-            return at.lr + (at.base - self.floor) * (1.0 - (PI / period).cos()) / 2.0;
+        if point.epoch > self.period && (point.epoch - 1 - self.period).is_multiple_of(2 * self.period) {
+            return point.lr + (point.base - self.floor) * (1.0 - (PI / period).cos()) / 2.0;
         }
         let height = |t: f64| 1.0 + (PI * t / period).cos();
-        height(t) / height(t - 1.0) * (at.lr - self.floor) + self.floor
+        height(t) / height(t - 1.0) * (point.lr - self.floor) + self.floor
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        let height = 1.0 + (PI * at.epoch as f64 / self.period as f64).cos();
-        Some(self.floor + (at.base - self.floor) * height / 2.0)
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        let height = 1.0 + (PI * point.epoch as f64 / self.period as f64).cos();
+        Some(self.floor + (point.base - self.floor) * height / 2.0)
     }
 
     fn check(&self) -> Result<()> {
@@ -138,12 +138,12 @@ impl CosineAnnealingWarmRestarts {
 }
 
 impl Schedule for CosineAnnealingWarmRestarts {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        self.lr(at.base, at.epoch as f64)
+    fn next(&self, point: SchedulePoint) -> f64 {
+        self.lr(point.base, point.epoch as f64)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.next(at))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.next(point))
     }
 
     fn check(&self) -> Result<()> {
@@ -152,7 +152,7 @@ impl Schedule for CosineAnnealingWarmRestarts {
     }
 }
 
-/// Annealing to a rate over `epochs` epochs, which then stays: for averages of weights (SWA: Izmailov et al. 2018; see
+/// Annealing to a constant rate over `epochs` epochs, for averages of weights (SWA: Izmailov et al. 2018; see
 /// [`AveragedModel`](crate::optim::AveragedModel)). It starts from the current rate.
 ///
 /// ```
@@ -187,14 +187,14 @@ impl SwaLr {
 }
 
 impl Schedule for SwaLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let end = self.swa_lr.of(at.group);
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let end = self.swa_lr.of(point.group);
         // If `epochs` is 0, the final rate is reached immediately.
-        let epoch = if self.epochs == 0 { at.epoch.max(1) } else { at.epoch } as f64;
+        let epoch = if self.epochs == 0 { point.epoch.max(1) } else { point.epoch } as f64;
         let share = |epoch: f64| self.anneal.between(0.0, 1.0, (epoch / self.epochs.max(1) as f64).clamp(0.0, 1.0));
         let (before, now) = (share(epoch - 1.0), share(epoch));
         // The initial rate, recovered from the previous rate.
-        let start = if before == 1.0 { end } else { (at.lr - before * end) / (1.0 - before) };
+        let start = if before == 1.0 { end } else { (point.lr - before * end) / (1.0 - before) };
         end * now + start * (1.0 - now)
     }
 

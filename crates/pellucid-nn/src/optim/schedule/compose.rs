@@ -35,21 +35,21 @@ impl SequentialLr {
         }
     }
 
-    fn at(&self, at: SchedulePoint) -> (&dyn Schedule, SchedulePoint, bool) {
-        let (schedule, epoch, begins) = self.holding(at.epoch);
-        (schedule, SchedulePoint { epoch, base: schedule.base(at.group, at.base), ..at }, begins)
+    fn at(&self, point: SchedulePoint) -> (&dyn Schedule, SchedulePoint, bool) {
+        let (schedule, epoch, begins) = self.holding(point.epoch);
+        (schedule, SchedulePoint { epoch, base: schedule.base(point.group, point.base), ..point }, begins)
     }
 }
 
 impl Schedule for SequentialLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let (schedule, at, begins) = self.at(at);
-        if begins { schedule.begin(at) } else { schedule.next(at) }
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let (schedule, point, begins) = self.at(point);
+        if begins { schedule.begin(point) } else { schedule.next(point) }
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        let (schedule, at, _) = self.at(at);
-        schedule.closed(at)
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        let (schedule, point, _) = self.at(point);
+        schedule.closed(point)
     }
 
     fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
@@ -63,7 +63,7 @@ impl Schedule for SequentialLr {
     }
 }
 
-/// Several schedules at once: each changes the rate that the previous ones returned.
+/// Several schedules combined: each changes the rate that the previous ones returned.
 pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 
 impl ChainedScheduler {
@@ -74,9 +74,9 @@ impl ChainedScheduler {
 }
 
 impl Schedule for ChainedScheduler {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        self.0.iter().fold(at.lr, |lr, schedule| {
-            schedule.next(SchedulePoint { lr, base: schedule.base(at.group, at.base), ..at })
+    fn next(&self, point: SchedulePoint) -> f64 {
+        self.0.iter().fold(point.lr, |lr, schedule| {
+            schedule.next(SchedulePoint { lr, base: schedule.base(point.group, point.base), ..point })
         })
     }
 

@@ -92,14 +92,14 @@ impl OneCycleLr {
 }
 
 impl Schedule for OneCycleLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let peak = self.max_lr.of(at.group);
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let peak = self.max_lr.of(point.group);
         let start = peak / self.div_factor;
-        self.value(at.epoch, start, peak, start / self.final_div_factor)
+        self.value(point.epoch, start, peak, start / self.final_div_factor)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.next(at))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.next(point))
     }
 
     fn base(&self, group: usize, _: f64) -> f64 {
@@ -192,13 +192,13 @@ impl CyclicLr {
 }
 
 impl Schedule for CyclicLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let (low, high) = (self.base_lr.of(at.group), self.max_lr.of(at.group));
-        low + (high - low) * self.height(at.epoch)
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let (low, high) = (self.base_lr.of(point.group), self.max_lr.of(point.group));
+        low + (high - low) * self.height(point.epoch)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.next(at))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.next(point))
     }
 
     fn base(&self, group: usize, _: f64) -> f64 {

@@ -24,12 +24,12 @@ impl LambdaLr {
 }
 
 impl Schedule for LambdaLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        at.base * (self.0)(at.group, at.epoch)
+    fn next(&self, point: SchedulePoint) -> f64 {
+        point.base * (self.0)(point.group, point.epoch)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.next(at))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.next(point))
     }
 }
 
@@ -50,12 +50,12 @@ impl MultiplicativeLr {
 }
 
 impl Schedule for MultiplicativeLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        if at.epoch == 0 { at.lr } else { self.begin(at) }
+    fn next(&self, point: SchedulePoint) -> f64 {
+        if point.epoch == 0 { point.lr } else { self.begin(point) }
     }
 
-    fn begin(&self, at: SchedulePoint) -> f64 {
-        at.lr * (self.0)(at.group, at.epoch)
+    fn begin(&self, point: SchedulePoint) -> f64 {
+        point.lr * (self.0)(point.group, point.epoch)
     }
 }
 
@@ -70,13 +70,13 @@ pub struct StepLr {
 }
 
 impl Schedule for StepLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let is_due = at.epoch > 0 && at.epoch.is_multiple_of(self.step_size);
-        if is_due { at.lr * self.gamma } else { at.lr }
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let is_due = point.epoch > 0 && point.epoch.is_multiple_of(self.step_size);
+        if is_due { point.lr * self.gamma } else { point.lr }
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(at.base * self.gamma.powf((at.epoch / self.step_size) as f64))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(point.base * self.gamma.powf((point.epoch / self.step_size) as f64))
     }
 
     fn check(&self) -> Result<()> {
@@ -102,12 +102,12 @@ impl MultiStepLr {
 }
 
 impl Schedule for MultiStepLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        at.lr * self.factor(|m| m == at.epoch)
+    fn next(&self, point: SchedulePoint) -> f64 {
+        point.lr * self.factor(|m| m == point.epoch)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(at.base * self.factor(|m| m <= at.epoch))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(point.base * self.factor(|m| m <= point.epoch))
     }
 
     fn check(&self) -> Result<()> {
@@ -124,12 +124,12 @@ pub struct ExponentialLr {
 }
 
 impl Schedule for ExponentialLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        if at.epoch == 0 { at.lr } else { at.lr * self.gamma }
+    fn next(&self, point: SchedulePoint) -> f64 {
+        if point.epoch == 0 { point.lr } else { point.lr * self.gamma }
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(at.base * self.gamma.powf(at.epoch as f64))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(point.base * self.gamma.powf(point.epoch as f64))
     }
 
     fn check(&self) -> Result<()> {
@@ -137,7 +137,7 @@ impl Schedule for ExponentialLr {
     }
 }
 
-/// A constant factor before epoch `total`, and the full rate from then on.
+/// A constant factor before epoch `total`, and the full rate afterwards.
 #[doc(alias = "ConstantLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {
@@ -148,16 +148,16 @@ pub struct ConstantLr {
 }
 
 impl Schedule for ConstantLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        match at.epoch {
-            0 => at.lr * self.factor,
-            epoch if epoch == self.total => at.lr * (1.0 / self.factor),
-            _ => at.lr,
+    fn next(&self, point: SchedulePoint) -> f64 {
+        match point.epoch {
+            0 => point.lr * self.factor,
+            epoch if epoch == self.total => point.lr * (1.0 / self.factor),
+            _ => point.lr,
         }
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(if at.epoch >= self.total { at.base } else { at.base * self.factor })
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(if point.epoch >= self.total { point.base } else { point.base * self.factor })
     }
 
     fn check(&self) -> Result<()> {
@@ -173,13 +173,13 @@ pub struct WarmupLr {
 }
 
 impl Schedule for WarmupLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
+    fn next(&self, point: SchedulePoint) -> f64 {
         let factor = |epoch: usize| ((epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0);
-        if at.epoch == 0 { at.lr * factor(0) } else { at.lr * (factor(at.epoch) / factor(at.epoch - 1)) }
+        if point.epoch == 0 { point.lr * factor(0) } else { point.lr * (factor(point.epoch) / factor(point.epoch - 1)) }
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(at.base * ((at.epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(point.base * ((point.epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0))
     }
 }
 
@@ -195,12 +195,12 @@ pub struct NoamLr {
 }
 
 impl Schedule for NoamLr {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        let (t, w) = ((at.epoch + 1) as f64, self.warmup.max(1) as f64);
-        at.base * (self.width as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
+    fn next(&self, point: SchedulePoint) -> f64 {
+        let (t, w) = ((point.epoch + 1) as f64, self.warmup.max(1) as f64);
+        point.base * (self.width as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.next(at))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.next(point))
     }
 }

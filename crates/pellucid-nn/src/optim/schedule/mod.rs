@@ -26,7 +26,7 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 
-use crate::forward::forward;
+use crate::delegate::delegate;
 use crate::option_range::OptionRange;
 use pellucid_tensor::Result;
 
@@ -60,21 +60,20 @@ pub struct SchedulePoint {
     pub lr: f64,
 }
 
-/// The mathematics of a learning rate schedule, without state. Names,
-/// options and values are PyTorch's.
+/// A stateless learning rate schedule. Names, options and values are PyTorch's.
 pub trait Schedule: Send + Sync {
-    /// Returns the learning rate of epoch `at.epoch`. Where the schedule is defined recursively, it is computed from
+    /// Returns the learning rate of epoch `point.epoch`. Where the schedule is defined recursively, it is computed from
     /// the previous rate (the *chainable* form, which keeps the changes of other schedules).
-    fn next(&self, at: SchedulePoint) -> f64;
+    fn next(&self, point: SchedulePoint) -> f64;
 
     /// Returns the learning rate as a function of the epoch and the initial rate alone, if there is a closed form.
-    fn closed(&self, _at: SchedulePoint) -> Option<f64> {
+    fn closed(&self, _point: SchedulePoint) -> Option<f64> {
         None
     }
 
     /// Returns the learning rate in epoch 0 of this schedule after another schedule.
-    fn begin(&self, at: SchedulePoint) -> f64 {
-        self.closed(at).unwrap_or_else(|| self.next(at))
+    fn begin(&self, point: SchedulePoint) -> f64 {
+        self.closed(point).unwrap_or_else(|| self.next(point))
     }
 
     /// Returns a group's initial learning rate, for schedules that define their own.
@@ -90,19 +89,18 @@ pub trait Schedule: Send + Sync {
     /// Checks the schedule's options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option outside of its documented
-    /// range.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option outside its documented range.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
-    forward! {
+    delegate! {
         [**self]
-        fn next(self: &Self, at: SchedulePoint) -> f64;
-        fn closed(self: &Self, at: SchedulePoint) -> Option<f64>;
-        fn begin(self: &Self, at: SchedulePoint) -> f64;
+        fn next(self: &Self, point: SchedulePoint) -> f64;
+        fn closed(self: &Self, point: SchedulePoint) -> Option<f64>;
+        fn begin(self: &Self, point: SchedulePoint) -> f64;
         fn base(self: &Self, group: usize, lr: f64) -> f64;
         fn momentum(self: &Self, group: usize, epoch: usize) -> Option<f64>;
         fn check(self: &Self) -> Result<()>;

@@ -154,7 +154,7 @@ impl ReduceLrOnPlateau {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not from this kind of schedule; [`Error::InvalidArgument`] if the best measurement
-    /// is NaN or a count is not a whole number. On error nothing is changed.
+    /// is NaN or a count is not an integer. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }

@@ -3,7 +3,7 @@
 use pellucid_tensor::lock;
 use std::sync::{Mutex, PoisonError};
 
-/// A value that is read and replaced as a whole, even through a shared reference.
+/// A value that is read and replaced atomically, even through a shared reference.
 #[derive(Debug)]
 pub(super) struct Restorable<T>(Mutex<T>);
 

@@ -9,7 +9,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
-/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A negative rate is refused, as by
+/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A negative rate is rejected, as by
 /// [`Optimizer::set_lr`], because the step would increase the loss. A rate that is below zero by rounding only, by at
 /// most 10⁻⁹ of the initial rate, counts as 0.
 #[doc(alias = "LRScheduler")]
@@ -32,7 +32,7 @@ impl<S: Schedule> Scheduler<S> {
     /// Creates a scheduler and sets the rates of epoch 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the
+    /// [`Error::InvalidArgument`] for an option of the schedule outside its range ([`Schedule::check`]), if the
     /// schedule changes the momentum but the optimizer has none, and for an initial rate that is negative or not
     /// finite.
     #[panicking_form]
@@ -48,7 +48,7 @@ impl<S: Schedule> Scheduler<S> {
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
         let mut scheduler = Scheduler { schedule, rates, progress };
-        scheduler.advance_to(0, optimizer, |schedule, at| schedule.next(at))?;
+        scheduler.advance_to(0, optimizer, |schedule, point| schedule.next(point))?;
         Ok(scheduler)
     }
 
@@ -78,7 +78,7 @@ impl<S: Schedule> Scheduler<S> {
         let mut scheduler = Scheduler::try_new(schedule, optimizer)?;
         scheduler.load_state_dict(state)?;
         let SchedulerProgress { epoch, lr, .. } = scheduler.progress.get();
-        scheduler.advance_to(epoch, optimizer, |_, at| lr[at.group])?;
+        scheduler.advance_to(epoch, optimizer, |_, point| lr[point.group])?;
         Ok(scheduler)
     }
 
@@ -90,16 +90,16 @@ impl<S: Schedule> Scheduler<S> {
     #[panicking_form]
     pub fn try_step(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let epoch = self.epoch() + 1;
-        self.advance_to(epoch, optimizer, |schedule, at| schedule.next(at))
+        self.advance_to(epoch, optimizer, |schedule, point| schedule.next(point))
     }
 
-    /// Moves to any epoch, by the closed form if there is one, else by [`Schedule::next`].
+    /// Moves to any epoch, by the closed form if there is one, otherwise by [`Schedule::next`].
     ///
     /// # Errors
     /// The errors of [`Scheduler::try_step`].
     #[panicking_form]
     pub fn try_set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        let rate = |schedule: &S, at: SchedulePoint| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
+        let rate = |schedule: &S, point: SchedulePoint| schedule.closed(point).unwrap_or_else(|| schedule.next(point));
         self.advance_to(epoch, optimizer, rate)
     }
 
@@ -157,13 +157,13 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// # Errors
     /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if it is from
-    /// one with another type of schedule, the epoch is not a whole number, or a rate is negative or not finite. On
-    /// error nothing is changed.
+    /// one with another type of schedule, the epoch is not an integer, or a rate is negative or not finite. On error
+    /// nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare(state)?.commit()
     }
 
-    /// Moves to an epoch; if a rate is an error, nothing is changed.
+    /// Moves to an epoch; if a rate is invalid, nothing is changed.
     fn advance_to(
         &mut self,
         epoch: usize,
@@ -173,8 +173,9 @@ impl<S: Schedule> Scheduler<S> {
         let (op, groups) = ("scheduler", optimizer.group_count());
         check_optimizer(&self.rates, optimizer)?;
         let progress = self.progress.get_mut();
-        let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
-        let rate = |group: usize| without_rounding_error(rate(&self.schedule, at(group)), progress.base[group]);
+        let point_of =
+            |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
+        let rate = |group: usize| without_rounding_error(rate(&self.schedule, point_of(group)), progress.base[group]);
         let rates: Vec<f64> = (0..groups).map(rate).collect();
         if let Some(lr) = rates.iter().find(|lr| !is_rate(**lr)) {
             return Err(Error::invalid(
@@ -229,7 +230,7 @@ fn is_rate(lr: f64) -> bool {
     lr.is_finite() && lr >= 0.0
 }
 
-/// Returns 0 for a rate that is below 0 by the rounding errors of a schedule, else the rate.
+/// Returns 0 for a rate that is below 0 by the rounding errors of a schedule, otherwise the rate.
 fn without_rounding_error(lr: f64, base: f64) -> f64 {
     const RELATIVE_ERROR: f64 = 1e-9;
     if lr < 0.0 && lr >= -RELATIVE_ERROR * base { 0.0 } else { lr }
@@ -286,7 +287,7 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
     /// The errors of [`Scheduler::try_step`]; [`Error::InvalidArgument`] for an epoch below 0.
     #[panicking_form]
     pub fn try_set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        let rate = |schedule: &CosineAnnealingWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
+        let rate = |schedule: &CosineAnnealingWarmRestarts, point: SchedulePoint| schedule.lr(point.base, epoch);
         if epoch.is_nan() || epoch < 0.0 {
             return Err(Error::invalid("scheduler", format!("the epoch must be at least 0, got {epoch}")));
         }

@@ -9,8 +9,8 @@ use std::f64::consts::PI;
 
 /// A linear warm-up, then cosine decay (Loshchilov & Hutter 2017, SGDR, without restarts).
 ///
-/// In step t = 0, 1, ..: η(t) = peak·(t + 1)/w for t < w, then
-/// floor + (peak − floor)·½(1 + cos π·(t − w)/(T − w)), and floor from T on.
+/// In step t = 0, 1, ..: η(t) = peak·(t + 1)/w for t < w, then floor + (peak − floor)·½(1 + cos π·(t − w)/(T − w)), and
+/// floor for t ≥ T.
 ///
 /// ```
 /// use pellucid::nn::optim::CosineSchedule;
@@ -68,12 +68,12 @@ impl CosineSchedule {
 }
 
 impl Schedule for CosineSchedule {
-    fn next(&self, at: SchedulePoint) -> f64 {
-        self.lr(at.epoch)
+    fn next(&self, point: SchedulePoint) -> f64 {
+        self.lr(point.epoch)
     }
 
-    fn closed(&self, at: SchedulePoint) -> Option<f64> {
-        Some(self.lr(at.epoch))
+    fn closed(&self, point: SchedulePoint) -> Option<f64> {
+        Some(self.lr(point.epoch))
     }
 
     fn check(&self) -> Result<()> {

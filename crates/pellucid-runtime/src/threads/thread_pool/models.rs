@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError};
 
-/// The synchronisation primitives of the model checker.
+/// The synchronization primitives of the model checker.
 struct LoomPrimitives;
 
 impl_atomic_counter!(loom::sync::atomic::AtomicUsize);

@@ -1,4 +1,4 @@
-//! The errors of the `f32` functions over the whole range of bit patterns.
+//! The errors of the `f32` functions over the entire range of bit patterns.
 
 use super::{largest_error, samples, ulps};
 use crate::math::{double, single};

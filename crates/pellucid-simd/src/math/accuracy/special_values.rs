@@ -191,7 +191,7 @@ fn floor_division() {
     assert!(Real::rem(1.0f32, 0.0).is_nan());
 }
 
-/// Checks that the fast exponentials return the bits of the full exponentials within their range and at its ends.
+/// Checks that the fast exponentials are bit-identical to the full exponentials within their range and at its ends.
 #[test]
 fn fast_exponentials_equal_the_full_exponentials() {
     let limit = f32::EXP_LIMIT;

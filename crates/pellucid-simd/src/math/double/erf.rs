@@ -231,7 +231,7 @@ fn quantile(q: f64, tail: f64) -> f64 {
     if q.abs() <= 0.425 { middle } else { outer_tail }
 }
 
-/// Returns erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2; ±∞ at ±1, NaN outside of [−1, 1].
+/// Returns erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2; ±∞ at ±1, NaN outside [−1, 1].
 #[inline(always)]
 pub fn erfinv(x: f64) -> f64 {
     let a = x.abs();
@@ -240,7 +240,7 @@ pub fn erfinv(x: f64) -> f64 {
     if a <= 1.0 { y } else { f64::NAN }
 }
 
-/// Returns Φ⁻¹ x, the inverse of the standard normal distribution function; NaN outside of [0, 1].
+/// Returns Φ⁻¹ x, the inverse of the standard normal distribution function; NaN outside [0, 1].
 #[inline(always)]
 pub fn ndtri(x: f64) -> f64 {
     let (q, upper) = (x - 0.5, 1.0 - x);

@@ -61,7 +61,7 @@ pub fn exp_fast(x: f64) -> f64 {
 /// Returns eˣ.
 #[inline(always)]
 pub fn exp(x: f64) -> f64 {
-    // Outside of these limits the result is 0 or ∞. The comparisons keep a NaN.
+    // Outside these limits the result is 0 or ∞. The comparisons keep a NaN.
     let x = if x < -746.0 { -746.0 } else { x };
     let x = if x > 710.0 { 710.0 } else { x };
     let (n, r) = reduce(x);
@@ -71,7 +71,7 @@ pub fn exp(x: f64) -> f64 {
 /// Returns a·2ᵇ, even if 2ᵇ overflows or underflows.
 #[inline(always)]
 pub fn ldexp(a: f64, b: f64) -> f64 {
-    // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.
+    // Outside these limits the result is 0, ∞ or a. The comparisons keep a NaN.
     let b = if b < -2200.0 { -2200.0 } else { b };
     let b = if b > 2200.0 { 2200.0 } else { b };
     let (nf, n) = nearest(b);

@@ -1,7 +1,7 @@
 //! The primitives on one `f64`.
 //!
 //! The exponential and logarithm families, sine, cosine, tanh, powers, arctan and the error functions are branch-free
-//! and vectorise. The other functions call the `libm` crate once per lane. Its results are the same on every platform.
+//! and vectorize. The other functions call the `libm` crate once per lane. Its results are the same on every platform.
 
 mod erf;
 mod exp;

@@ -76,7 +76,7 @@ fn positive_power(a: f64, b: f64) -> f64 {
     let p_low = (b - b_high) * log_high + b * log_low;
     let p_high = b_high * log_high;
     let p = p_low + p_high;
-    // Outside of these limits the result is 0 or ∞.
+    // Outside these limits the result is 0 or ∞.
     let clamped = if p < -1100.0 { -1100.0 } else { p };
     let clamped = if clamped > 1100.0 { 1100.0 } else { clamped };
     let (nf, n) = nearest(clamped);

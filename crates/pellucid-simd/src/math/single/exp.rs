@@ -4,7 +4,7 @@
 //! polynomial in r.
 
 use super::{nearest, polynomial, power_of_two};
-use crate::math::Single;
+use crate::math::F32Lanes;
 use std::f32::consts::LOG2_E;
 
 /// The upper part of ln 2, which has few enough bits that n times it is exact.
@@ -38,7 +38,7 @@ fn expm1_reduced(r: f32) -> f32 {
 
 /// Returns eʳ for |r| ≤ ln 2 / 2.
 #[inline(always)]
-fn exp_reduced<S: Single>(r: S) -> S {
+fn exp_reduced<S: F32Lanes>(r: S) -> S {
     polynomial(
         r,
         [
@@ -57,11 +57,11 @@ fn exp_reduced<S: Single>(r: S) -> S {
 ///
 /// Adding 1.5 · 2²³ to a float moves its nearest integer into the low bits.
 #[inline(always)]
-fn reduce_biased<S: Single, const BIAS: u32>(x: S) -> (S, S) {
-    let magic = S::of(12_582_912.0 + BIAS as f32);
-    let biased = x.mul_add(S::of(LOG2_E), magic);
+fn reduce_biased<S: F32Lanes, const BIAS: u32>(x: S) -> (S, S) {
+    let magic = S::splat(12_582_912.0 + BIAS as f32);
+    let biased = x.mul_add(S::splat(LOG2_E), magic);
     let n = biased - magic;
-    (biased, n.mul_add(S::of(-LN_2_LOW), n.mul_add(S::of(-LN_2_HIGH), x)))
+    (biased, n.mul_add(S::splat(-LN_2_LOW), n.mul_add(S::splat(-LN_2_HIGH), x)))
 }
 
 /// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite; adding n to the
@@ -70,7 +70,7 @@ pub const EXP_LIMIT: f32 = 86.0;
 
 /// Returns eˣ for |x| ≤ [`EXP_LIMIT`] with an error of at most 1 ULP.
 #[inline(always)]
-pub fn exp_fast<S: Single>(x: S) -> S {
+pub fn exp_fast<S: F32Lanes>(x: S) -> S {
     let (n, r) = reduce_biased::<S, 0>(x);
     exp_reduced(r).add_bits(n.low_bits_as_exponent())
 }
@@ -78,7 +78,7 @@ pub fn exp_fast<S: Single>(x: S) -> S {
 /// Returns eˣ with an error of at most 1 ULP.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Outside of these limits the result is 0 or ∞. The comparisons keep a NaN.
+    // Outside these limits the result is 0 or ∞. The comparisons keep a NaN.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
     // With 254 = 2 · 127 added, both halves of n contain the bias of the exponent.
@@ -118,7 +118,7 @@ fn exp2_reduced(r: f32) -> f32 {
 /// Returns a·2ᵇ, even if 2ᵇ overflows or underflows.
 #[inline(always)]
 pub fn ldexp(a: f32, b: f32) -> f32 {
-    // Outside of these limits the result is 0, ∞ or a. The comparisons keep a NaN.
+    // Outside these limits the result is 0, ∞ or a. The comparisons keep a NaN.
     let b = if b < -300.0 { -300.0 } else { b };
     let b = if b > 300.0 { 300.0 } else { b };
     let (nf, n) = nearest(b);

@@ -2,7 +2,7 @@
 
 use super::exp::{LN_2_HIGH, LN_2_LOW};
 use super::polynomial;
-use crate::math::{Single, double};
+use crate::math::{F32Lanes, double};
 use std::f32::consts::LOG2_E;
 
 /// Returns tanh x = E/(E + 1) with E = (e^(2|x|) − 1)/2, with an error of at most 2.5 ULP.
@@ -10,13 +10,13 @@ use std::f32::consts::LOG2_E;
 /// For |x| > 10 the result is ±1 to the last bit. As in [`exp`](super::exp), |x| = n·(ln 2)/2 + r. With
 /// h = (e^(2r) − 1)/2 and s = 2ⁿ, E = s·h + (s − 1)/2. For n = 0, E is h itself, so nothing cancels near 0.
 #[inline(always)]
-pub fn tanh<S: Single>(x: S) -> S {
-    let a = x.abs().at_most(10.0);
+pub fn tanh<S: F32Lanes>(x: S) -> S {
+    let a = x.abs().min_const(10.0);
     // The low bits of the sum contain n + 127, the biased exponent of 2ⁿ.
-    let magic = S::of(12_582_912.0 + 127.0);
-    let biased = a.mul_add(S::of(2.0 * LOG2_E), magic);
+    let magic = S::splat(12_582_912.0 + 127.0);
+    let biased = a.mul_add(S::splat(2.0 * LOG2_E), magic);
     let n = biased - magic;
-    let r = n.mul_add(S::of(-0.5 * LN_2_LOW), n.mul_add(S::of(-0.5 * LN_2_HIGH), a));
+    let r = n.mul_add(S::splat(-0.5 * LN_2_LOW), n.mul_add(S::splat(-0.5 * LN_2_HIGH), a));
     let p = polynomial(
         r,
         [
@@ -29,8 +29,8 @@ pub fn tanh<S: Single>(x: S) -> S {
     );
     let h = (p * r).mul_add(r, r);
     let s = biased.low_bits_as_exponent();
-    let e = h.mul_add(s, S::of(0.5) * s - S::of(0.5));
-    (e / (e + S::of(1.0))).copysign(x)
+    let e = h.mul_add(s, S::splat(0.5) * s - S::splat(0.5));
+    (e / (e + S::splat(1.0))).copysign(x)
 }
 
 /// Returns sinh x = ±(E + E/(E + 1))/2 with E = e^|x| − 1, computed in `f64`, where no result of `f32` overflows.

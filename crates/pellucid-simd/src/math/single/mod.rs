@@ -5,7 +5,7 @@
 //! inverse hyperbolic functions, ...) compute in `f64` and round once. On vectors this costs two to three times as much
 //! as `f32` and reduces the error to half an ULP.
 
-use super::Single;
+use super::F32Lanes;
 
 mod erf;
 mod exp;
@@ -38,12 +38,12 @@ pub const SOURCES: [&str; 8] = [
 
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule with fused multiply-adds.
 #[inline(always)]
-pub fn polynomial<S: Single, const N: usize>(x: S, c: [f32; N]) -> S {
-    let mut y = S::of(c[N - 1]);
+pub fn polynomial<S: F32Lanes, const N: usize>(x: S, c: [f32; N]) -> S {
+    let mut y = S::splat(c[N - 1]);
     let mut i = N - 1;
     while i > 0 {
         i -= 1;
-        y = y.mul_add(x, S::of(c[i]));
+        y = y.mul_add(x, S::splat(c[i]));
     }
     y
 }

@@ -21,7 +21,7 @@ const OP: &str = "tensorboard";
 /// Writes numbers, histograms, images, texts and hyperparameters to an event file, which TensorBoard displays:
 /// `tensorboard --logdir runs`.
 ///
-/// A directory is a run. Each event is written at once, without a buffer, so TensorBoard shows it while the program
+/// A directory is a run. Each event is written immediately, without a buffer, so TensorBoard shows it while the program
 /// runs. Numbers are stored as `f32`, as by PyTorch's `SummaryWriter`.
 ///
 /// ```
@@ -97,8 +97,8 @@ impl TensorBoard {
         self.summary(step, [summary::histogram(tag, tensor)?])
     }
 
-    /// Logs an image `[C, H, W]` of `u8`, or of floats in [0, 1], which are clamped. It has 1 (grey), 2 (grey, alpha),
-    /// 3 (RGB) or 4 (RGB, alpha) channels.
+    /// Logs an image `[C, H, W]` of `u8`, or of floats in [0, 1], which are clamped. It has 1 (grayscale), 2 (grayscale,
+    /// alpha), 3 (RGB) or 4 (RGB, alpha) channels.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an image without pixels;

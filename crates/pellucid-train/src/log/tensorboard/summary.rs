@@ -54,7 +54,8 @@ pub(super) fn image(tag: &str, tensor: &Tensor) -> Result<ProtoMessage> {
         [3, _, _] => png::ColorType::Rgb,
         [4, _, _] => png::ColorType::Rgba,
         _ => {
-            let help = "an image must be [C, H, W], of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels";
+            let help = "an image must be [C, H, W], of 1 (grayscale), 2 (grayscale, alpha), 3 (RGB) or 4 (RGB, alpha) \
+                        channels";
             return Err(Error::shapes(OP, [tensor.shape()], help));
         }
     };

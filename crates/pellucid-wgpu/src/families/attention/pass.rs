@@ -53,12 +53,12 @@ const LOG_SUMS: usize = 5;
 const VALUE_STEP: usize = 16;
 
 impl PassKind {
-    /// Returns whether the rows are queries.
+    /// Returns true if the rows are queries.
     fn has_query_rows(self) -> bool {
         matches!(self, PassKind::Output | PassKind::QueryGradient)
     }
 
-    /// Returns whether the weights are the gradients of the scores.
+    /// Returns true if the weights are the gradients of the scores.
     fn has_gradient_weights(self) -> bool {
         matches!(self, PassKind::QueryGradient | PassKind::KeyGradient)
     }
@@ -276,7 +276,7 @@ impl<'a> PassText<'_, 'a, '_> {
             _ => text.gradient_weights(log_sums.as_ref()),
         });
         let multiply_values = self.part(|text| text.multiply_values((&weight_tile, &value_tile), &values, width));
-        // Query i attends to the keys 0..=i, so whole blocks are not visible.
+        // Query i attends to the keys 0..=i, so full blocks are not visible.
         let (first_column, end_column) = match (self.pass.kernel.causal, kind.has_query_rows()) {
             (false, _) => ("0u", "$columns"),
             (true, true) => ("0u", "min($columns, first_row + $block)"),

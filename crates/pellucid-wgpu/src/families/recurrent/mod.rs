@@ -20,7 +20,7 @@ mod step;
 use super::GpuFamily;
 use super::copy::copy;
 use super::shared::indices::check_lengths;
-use super::shared::tile::{Coordinate, Digit, TiledArray, is_narrow};
+use super::shared::tile::{Coordinate, IndexDigit, TiledArray, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
@@ -85,7 +85,7 @@ fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> T
     let strides = array.layout.strides();
     let (outer, own) = strides.split_at(strides.len() - 2);
     let offset = first[0] as isize * own[0] + first[1] as isize * own[1];
-    let [rows, columns] = [0, 1].map(|axis| vec![Digit::plain(size[axis], own[axis])]);
+    let [rows, columns] = [0, 1].map(|axis| vec![IndexDigit::plain(size[axis], own[axis])]);
     let start = array.layout.offset() as isize + offset;
     TiledArray { array: *array, start, batch: outer.to_vec(), rows, columns, coordinates: Vec::new() }.simplified()
 }
@@ -145,14 +145,14 @@ impl<'a> RecurrentDispatches<'a, '_> {
         let w = self.inputs[1];
         let strides = w.layout.strides();
         let (hidden, gates) = (self.sizes.hidden, self.kernel.cell.gates());
-        let unit = Digit::plain(hidden, strides[0]);
+        let unit = IndexDigit::plain(hidden, strides[0]);
         let stride = strides[0] * hidden as isize;
         let (columns, coordinates) = match gates {
             1 => (vec![unit], Vec::new()),
             // The fourth column of a GRU is 0.
-            _ => (vec![unit, Digit::along(4, 0, 1)], vec![Coordinate { len: gates, start: 0, stride }]),
+            _ => (vec![unit, IndexDigit::along(4, 0, 1)], vec![Coordinate { len: gates, start: 0, stride }]),
         };
-        let rows = vec![Digit::plain(self.sizes.state, strides[1])];
+        let rows = vec![IndexDigit::plain(self.sizes.state, strides[1])];
         let start = w.layout.offset() as isize;
         TiledArray { array: w, start, batch: Vec::new(), rows, columns, coordinates }.simplified()
     }

@@ -15,10 +15,10 @@ use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::{Error, Result};
 
 /// The number of elements that a workgroup sorts in shared memory.
-const TILE: usize = 256;
+const TILE_ELEMENTS: usize = 256;
 
 /// The number of elements that an invocation merges.
-const MERGED: usize = 8;
+const OUTPUTS_PER_INVOCATION: usize = 8;
 
 /// Sorts tiles of keys, of a power of two of elements, in shared memory.
 const SORT_TILES: &str = "
@@ -233,19 +233,19 @@ impl KeySort {
         let bytes = total * (self.key.words() + 1) * 4;
         let mut sorted = SortedKeys { buffer: list.scratch(bytes), key: self.key, total };
 
-        let tile = self.length.next_power_of_two().min(TILE);
+        let tile = self.length.next_power_of_two().min(TILE_ELEMENTS);
         let tiles = self.length.div_ceil(tile);
         let count = self.lines * tiles;
         let to = shader.binding(BindingUse::Write);
         let mut parameters = Parameters::for_items(count);
         self.sort_tiles(&mut shader, &mut parameters, (tile, tiles), (&sorted, to), key);
         let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
-        list.dispatch(self.op, shader, parameters, &buffers, count.div_ceil(TILE / tile))?;
+        list.dispatch(self.op, shader, parameters, &buffers, count.div_ceil(TILE_ELEMENTS / tile))?;
 
         let mut other = if tile < self.length { list.scratch(bytes) } else { sorted.buffer };
         let mut run = tile;
         while run < self.length {
-            let work = self.lines * self.length.div_ceil(MERGED);
+            let work = self.lines * self.length.div_ceil(OUTPUTS_PER_INVOCATION);
             let (mut shader, mut parameters) = (ShaderBuilder::default(), Parameters::for_items(work));
             self.merge_runs(&mut shader, &mut parameters, run, &sorted);
             list.dispatch(self.op, shader, parameters, &[sorted.buffer, other], work.div_ceil(WORKGROUP as usize))?;
@@ -265,13 +265,14 @@ impl KeySort {
         key: impl FnOnce(&mut ShaderBuilder, &mut Parameters) -> String,
     ) {
         for (name, ty) in [("tile_keys", self.key.text()), ("tile_indices", "u32")] {
-            shader.globals.push_str(&format!("var<workgroup> {name}: array<{ty}, {TILE}>;\n"));
+            shader.globals.push_str(&format!("var<workgroup> {name}: array<{ty}, {TILE_ELEMENTS}>;\n"));
         }
         let [tile, tiles, length, keep] = [tile, tiles, self.length, self.keep].map(|v| parameters.declare_len(v));
         let store = sorted.declare(parameters, to).store("at", "tile_keys[slot]", "tile_indices[slot]");
         let (compute_key, key) = shader.part(|shader| key(shader, parameters));
         let (largest, a_less, b_less) = (self.key.largest(), self.key.less("a", "b"), self.key.less("b", "a"));
-        let [slots, pairs, workgroup] = [TILE, TILE / 2, WORKGROUP as usize].map(|size| format!("{size}u"));
+        let [slots, pairs, workgroup] =
+            [TILE_ELEMENTS, TILE_ELEMENTS / 2, WORKGROUP as usize].map(|size| format!("{size}u"));
         let sizes = values![tile, tiles, length, keep, slots, pairs, workgroup];
         let keys = values![compute_key, key, largest, a_less, b_less, store];
         shader.template(SORT_TILES, &[&sizes[..], keys].concat());
@@ -280,15 +281,15 @@ impl KeySort {
     /// Adds the lines of a dispatch that merges pairs of runs of `run` elements.
     fn merge_runs(self, shader: &mut ShaderBuilder, parameters: &mut Parameters, run: usize, sorted: &SortedKeys) {
         let [from, to] = [BindingUse::Read, BindingUse::Write].map(|usage| shader.binding(usage));
-        let [run, blocks, length, keep] =
-            [run, self.length.div_ceil(MERGED), self.length, self.keep].map(|v| parameters.declare_len(v));
+        let [run, blocks, length, keep] = [run, self.length.div_ceil(OUTPUTS_PER_INVOCATION), self.length, self.keep]
+            .map(|v| parameters.declare_len(v));
         let from = sorted.declare(parameters, from);
         let to = SortedKeysText { binding: to, total: from.total.clone(), ..from };
         let positions =
             ["(at + middle)", "(b_at + first - 1u - middle)", "(at + min(a_next, a_count - 1u))", "(b_at + b_next)"];
         let [middle_of_a, middle_of_b, next_of_a, next_of_b] = positions.map(|at| from.key(at));
         let (index, store) = (from.index("source"), to.store("(at + k)", "value", "index"));
-        let (b_less, merged) = (self.key.less("b", "a"), format!("{MERGED}u"));
+        let (b_less, merged) = (self.key.less("b", "a"), format!("{OUTPUTS_PER_INVOCATION}u"));
         let sizes = values![run, blocks, length, keep, merged];
         let keys = values![middle_of_a, middle_of_b, next_of_a, next_of_b, b_less, index, store];
         shader.template(MERGE_RUNS, &[&sizes[..], keys].concat());

@@ -69,7 +69,7 @@ impl ValueType {
         }
     }
 
-    /// Returns whether the type stands for `f64`.
+    /// Returns true if the type stands for `f64`.
     fn is_wide(self) -> bool {
         matches!(self, ValueType::F64 | ValueType::TwoFloats)
     }

@@ -68,7 +68,7 @@ impl WgslTranslator<'_> {
             (name, qualifier) = (own.into(), None);
         }
         match (qualifier.as_deref(), &*name) {
-            (Some("S"), "of") => return first(arguments).map(as_f32),
+            (Some("S"), "splat") => return first(arguments).map(as_f32),
             (Some("f32"), "from_bits") => return self.float_from_bits(first(arguments)?),
             (None, "polynomial") => return self.polynomial(&arguments, true),
             (None, "horner") => return self.polynomial(&arguments, false),
@@ -103,7 +103,7 @@ impl WgslTranslator<'_> {
         result
     }
 
-    /// Returns whether the library has a function for sums of two `f32` in place of the text of `f64`, which uses the
+    /// Returns true if the library has a function for sums of two `f32` in place of the text of `f64`, which uses the
     /// bits of a number.
     fn has_own_function(&self, name: &str) -> bool {
         self.module == SourceModule::TwoFloats && LIBRARY.contains_key(&*format!("t_{name}"))
@@ -284,7 +284,7 @@ impl WgslTranslator<'_> {
             ("abs" | "sqrt" | "trunc" | "floor", [a]) => (ValueType::F32, format!("f_{name}({a})")),
             ("round_ties_even", [a]) => (ValueType::F32, format!("f_round({a})")),
             ("copysign", [a, s]) => (ValueType::F32, format!("f_copysign({a}, {s})")),
-            ("at_most", [a, c]) => (ValueType::F32, format!("select({a}, {c}, f_lt({c}, {a}))")),
+            ("min_const", [a, c]) => (ValueType::F32, format!("select({a}, {c}, f_lt({c}, {a}))")),
             ("low_bits_as_exponent", [a]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
             ("add_bits", [a, b]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) + bitcast<u32>({b}))")),
             ("to_bits", [a]) => (ValueType::U32, format!("bitcast<u32>({a})")),

@@ -5,7 +5,7 @@ use super::{
 };
 use syn::{BinOp, Block, Expr, ExprIf, Item, Pat, Stmt};
 
-/// Returns whether a block has no assignments, no loops and no `return`, so that a call of it can be inlined.
+/// Returns true if a block has no assignments, no loops and no `return`, so that a call of it can be inlined.
 pub(super) fn is_straight(block: &Block) -> bool {
     let is_branch_straight = |expression: &Expr| match expression {
         Expr::If(branch) => is_if_straight(branch),
@@ -32,7 +32,7 @@ fn is_if_straight(branch: &ExprIf) -> bool {
     is_else_straight && is_straight(&branch.then_branch)
 }
 
-/// Returns whether a pattern declares a mutable variable.
+/// Returns true if a pattern declares a mutable variable.
 fn is_mutable(pattern: &Pat) -> bool {
     match pattern {
         Pat::Ident(ident) => ident.mutability.is_some(),

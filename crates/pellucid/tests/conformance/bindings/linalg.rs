@@ -188,7 +188,7 @@ fn matrix_order(c: &Call, at: usize, name: &str) -> Option<Result<MatrixNorm>> {
 }
 
 fn pair(axes: Vec<isize>) -> Result<[isize; 2]> {
-    axes.try_into().map_err(|_| Error::invalid("call", "a matrix norm needs two axes"))
+    axes.try_into().map_err(|_| Error::invalid("call", "a matrix norm must have two axes"))
 }
 
 fn matrix_norm(c: &Call, axes: Vec<isize>, keepdims: bool) -> Result<Tensor> {

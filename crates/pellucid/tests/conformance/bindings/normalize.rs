@@ -1,4 +1,4 @@
-//! Normalisation.
+//! Normalization.
 
 use super::Binder;
 use crate::call::Call;
@@ -38,7 +38,7 @@ pub(super) fn bind(table: &mut Binder) {
     });
 }
 
-/// Binds normalisations that also return the mean and 1/√(variance + ε).
+/// Binds normalizations that also return the mean and 1/√(variance + ε).
 fn natives(table: &mut Binder) {
     table.many("native_layer_norm", |c| {
         let (x, shape, eps) = (c.x()?, shape(c.ints(1, "normalized_shape")), c.float(4, "eps").unwrap_or(1e-5));

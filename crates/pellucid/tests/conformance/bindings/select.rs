@@ -74,10 +74,11 @@ pub(super) fn bind(table: &mut Binder) {
         // All axes except `at` broadcast.
         let one = |t: &Tensor| t.shape().with_axis(at, 1);
         let help = "all axes except the selected one must broadcast";
-        let beside = one(x).broadcast(&one(index));
-        let beside = beside.ok_or_else(|| Error::shapes("take_along_dim", [x.shape(), index.shape()], help))?;
-        let x = ops::broadcast_to(x, beside.with_axis(at, x.shape()[at]))?;
-        ops::take_along_axis(&x, &ops::broadcast_to(index, beside.with_axis(at, index.shape()[at]))?, axis)
+        let broadcast_dims = one(x).broadcast(&one(index));
+        let broadcast_dims =
+            broadcast_dims.ok_or_else(|| Error::shapes("take_along_dim", [x.shape(), index.shape()], help))?;
+        let x = ops::broadcast_to(x, broadcast_dims.with_axis(at, x.shape()[at]))?;
+        ops::take_along_axis(&x, &ops::broadcast_to(index, broadcast_dims.with_axis(at, index.shape()[at]))?, axis)
     });
     table.one("put", |c| ops::put(c.x()?, c.tensor(1, "index")?, c.tensor(2, "source")?, c.flag(3, "accumulate")));
     table.one("take", |c| ops::take(c.x()?, c.tensor(1, "index")?));

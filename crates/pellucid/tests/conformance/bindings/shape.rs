@@ -124,7 +124,7 @@ fn orders(table: &mut Binder) {
     }
     table.one("rot90", |c| {
         let (x, axes) = (c.x()?, c.ints(2, "dims").unwrap_or(vec![0, 1]));
-        let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "a rotation needs two axes")) };
+        let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "a rotation must have two axes")) };
         ops::rot90(x, c.int(1, "k").unwrap_or(1), [a, b])
     });
     table.one("repeat_interleave", |c| ops::repeat(c.x()?, c.ints(1, "repeats").unwrap_or_default(), c.int(2, "dim")));
@@ -180,8 +180,8 @@ fn tables(table: &mut Binder) {
         }
         let lengths: Vec<usize> = vectors.iter().map(|x| x.size()).collect();
         let column = |(k, x): (usize, &&Tensor)| {
-            let beside: Vec<isize> = (0..vectors.len()).map(|i| if i == k { -1 } else { 1 }).collect();
-            ops::flatten(&ops::broadcast_to(&ops::reshape(x, &beside[..])?, &lengths)?, 0, -1)
+            let shape: Vec<isize> = (0..vectors.len()).map(|i| if i == k { -1 } else { 1 }).collect();
+            ops::flatten(&ops::broadcast_to(&ops::reshape(x, &shape[..])?, &lengths)?, 0, -1)
         };
         let columns = vectors.iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
         ops::stack(&columns, 1)
@@ -253,7 +253,7 @@ impl Call<'_> {
     fn pads(&self) -> Result<Vec<(isize, isize)>> {
         let (rank, widths) = (self.x()?.rank(), self.ints(1, "pad").unwrap_or_default());
         if rank * 2 < widths.len() || !widths.len().is_multiple_of(2) {
-            return Err(Error::invalid("pad", "every padded axis needs two widths"));
+            return Err(Error::invalid("pad", "every padded axis must have two widths"));
         }
         let mut pairs = vec![(0, 0); rank];
         for (axis, pair) in pairs.iter_mut().rev().zip(widths.chunks(2)) {

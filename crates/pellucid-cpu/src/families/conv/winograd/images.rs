@@ -26,14 +26,14 @@ pub(super) struct Images<T> {
 }
 
 /// A copy of images in channels-last order, `[group, image, y, x, channel]`, with spare pixels after the images of each
-/// group. A pixel is a contiguous vector of channels, padded to whole SIMD vectors.
+/// group. A pixel is a contiguous vector of channels, padded to full SIMD vectors.
 pub(super) struct ChannelsLastImages<T> {
     data: SharedPtr<T>,
     /// The stride from one group to the next.
     group_stride: usize,
     /// The number of elements of the images of a group; the spare pixels follow them.
     size: usize,
-    /// The number of elements of a pixel: the channels, padded to whole SIMD vectors.
+    /// The number of elements of a pixel: the channels, padded to full SIMD vectors.
     lanes: usize,
     /// The memory of `data`.
     _buffer: CpuBuffer,
@@ -42,7 +42,7 @@ pub(super) struct ChannelsLastImages<T> {
 impl<T> ChannelsLastImages<T> {
     /// Returns the address of the first image of a group.
     pub(super) fn group_data(&self, group: usize) -> *mut T {
-        self.data.at((group * self.group_stride) as isize)
+        self.data.offset((group * self.group_stride) as isize)
     }
 
     /// Returns the offset of a zero pixel of padding from the first image of the group to which the pixel belongs.
@@ -51,10 +51,10 @@ impl<T> ChannelsLastImages<T> {
     }
 }
 
-/// The number of pixels that are transposed at once: one cache line of the source.
+/// The number of pixels that are transposed together: one cache line of the source.
 const TRANSPOSED_POSITIONS: usize = 16;
-/// The number of channels that are transposed back at once. Their destination rows can be a power of two apart and then
-/// share cache sets, so the number is small.
+/// The number of channels that are transposed back together. Their destination rows can be a power of two apart and
+/// then share cache sets, so the number is small.
 const TRANSPOSED_CHANNELS: usize = 8;
 
 impl<T: Element> Images<T> {
@@ -63,7 +63,7 @@ impl<T: Element> Images<T> {
         self.dims[0] * self.dims[1]
     }
 
-    /// Returns the number of channels, padded to whole vectors.
+    /// Returns the number of channels, padded to full vectors.
     pub(super) fn lanes(&self) -> usize {
         TransformTiles::<T>::padded(self.channels)
     }
@@ -115,7 +115,7 @@ impl<T: Element> Images<T> {
         }
     }
 
-    /// Allocates channels-last memory for `count` images and `spare` spare pixels. Its contents are uninitialised.
+    /// Allocates channels-last memory for `count` images and `spare` spare pixels. Its contents are uninitialized.
     ///
     /// # Errors
     /// Returns an error if the memory cannot be allocated.
@@ -189,7 +189,7 @@ impl<T: Element> Images<T> {
             for task in tasks {
                 let (image, group) = (task / groups, task % groups);
                 let offset = ((range.start + image) * groups + group) * group_len;
-                copy(self.data.at(offset as isize), channels_last.group_data(group).wrapping_add(image * copy_len));
+                copy(self.data.offset(offset as isize), channels_last.group_data(group).wrapping_add(image * copy_len));
             }
         });
     }

@@ -40,7 +40,7 @@
 //! (8/3)² ≈ 7 times the sum of the window, and up to 3² times in the sum over tiles; the error bound grows by these
 //! factors. The mean error is less than twice the error of direct products.
 //!
-//! **Non-finite values** would affect all results of a tile. If a result is not finite, the whole part is therefore
+//! **Non-finite values** would affect all results of a tile. If a result is not finite, the entire part is therefore
 //! computed again by direct products. Every element and every product contributes to some result of its tile with a
 //! factor of ±1, so it is enough to check the results. This fallback is the only dependence between the images of a
 //! batch.
@@ -78,13 +78,13 @@ const CHUNK_BYTES: usize = 1 << 20;
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
 /// The number of tiles of a block is a multiple of this number. It is itself a multiple of the height of the register
-/// tile of every instruction set, and large enough to amortise reading all weights.
+/// tile of every instruction set, and large enough to amortize reading all weights.
 const STRIP_TILES: usize = 84;
 
 /// The number of multiply-adds that take as long as moving one element.
 const MOVE_COST: usize = MIN_TASK_WORK / (GRAIN / 4);
 
-/// The number of tiles over which a sum over tiles is accumulated at once.
+/// The number of tiles over which a sum over tiles is accumulated together.
 const DEPTH_TILES: usize = 128;
 
 /// The smallest number of channels and of outputs for which Winograd is faster than direct products.
@@ -97,7 +97,7 @@ const MIN_TILES: usize = 16;
 /// transform of the weights.
 const MAX_PAIRS_PER_TILE: usize = 4096;
 
-/// Returns whether Winograd is applicable and faster than direct products. The answer depends on the shapes and the
+/// Returns true if Winograd is applicable and faster than direct products. The answer depends on the shapes and the
 /// dtype alone.
 pub(super) fn is_applicable<T: Element>(problem: &ConvProblem) -> bool {
     let ConvProblem { window, images, x, y, .. } = problem;
@@ -152,7 +152,7 @@ pub(super) unsafe fn compute<T: Element>(
     }
 }
 
-/// Returns uninitialised memory for `count` elements, with the buffer that owns it.
+/// Returns uninitialized memory for `count` elements, with the buffer that owns it.
 ///
 /// # Errors
 /// Returns an error if the memory cannot be allocated.
@@ -210,9 +210,9 @@ impl<T: Element> WinogradWeights<T> {
         let (all_taps, _taps) = scratch::<T>(worker_count(tasks, cost) * 9 * lanes)?;
         for_each_task(tasks, cost, |worker, task| {
             let (group, p) = (task / depth, task % depth);
-            let taps = all_taps.at((worker * 9 * lanes) as isize);
-            let from = w.at((group * group_weights) as isize + p as isize * step).cast_const();
-            let to_group = data.at((group * PRODUCTS * product) as isize);
+            let taps = all_taps.offset((worker * 9 * lanes) as isize);
+            let from = w.offset((group * group_weights) as isize + p as isize * step).cast_const();
+            let to_group = data.offset((group * PRODUCTS * product) as isize);
             let at = transformed_offsets::<PRODUCTS>(p..p + 1, depth, lanes);
             // SAFETY: `from` has `to.channels` windows of 9 taps, and the processor supports `isa` (this function's
             // contract). Every task writes its own k index of `data`, and every worker its own part of `all_taps`.
@@ -279,9 +279,9 @@ unsafe fn correlate<T: Element>(
             let (group, block) = (task / blocks, task % blocks);
             let tiles = block * block_tiles..tiles.min((block + 1) * block_tiles);
             let count = tiles.len();
-            let patches = SharedPtr(all_patches.at((worker * sizes[0]) as isize));
-            let sums = SharedPtr(all_sums.at((worker * sizes[1]) as isize));
-            let start = offsets.at((worker * block_tiles * (PATCH_LEN + TILE_LEN)) as isize);
+            let patches = SharedPtr(all_patches.offset((worker * sizes[0]) as isize));
+            let sums = SharedPtr(all_sums.offset((worker * sizes[1]) as isize));
+            let start = offsets.offset((worker * block_tiles * (PATCH_LEN + TILE_LEN)) as isize);
             // SAFETY: each worker has `block_tiles · (PATCH_LEN + TILE_LEN)` offsets; the patches use the first
             // `PATCH_LEN · block_tiles`. Calls of one worker never run concurrently.
             let (patch, tile) = unsafe {
@@ -302,11 +302,11 @@ unsafe fn correlate<T: Element>(
                     &TransformTiles { map: WinogradTransform::Patch, data, from: patch, to, at, lanes: depth },
                 );
                 for k in 0..PRODUCTS {
-                    let a = patches.at((k * block_tiles * depth) as isize).cast_const();
+                    let a = patches.offset((k * block_tiles * depth) as isize).cast_const();
                     let a = Strided { data: a, lane: depth as isize, depth: 1 };
-                    let b = w.data.at(((group * PRODUCTS + k) * w.product_stride) as isize).cast_const();
+                    let b = w.data.offset(((group * PRODUCTS + k) * w.product_stride) as isize).cast_const();
                     let b = Strided { data: b, lane: 1, depth: lanes as isize };
-                    let c = sums.at((k * block_tiles * lanes) as isize);
+                    let c = sums.offset((k * block_tiles * lanes) as isize);
                     pellucid_gemm::multiply(isa, &a, &b, (0..count, 0..lanes, from.channels), c, lanes as isize, false);
                 }
                 let (data, to, from) = (sums.get(), result.group_data(group), &sums_at[..PRODUCTS * count]);
@@ -378,7 +378,7 @@ struct TileSums<'a, T> {
 }
 
 impl<T: Element> TileSums<'_, T> {
-    /// Adds the tiles of the images of a range. The first range initialises the sums.
+    /// Adds the tiles of the images of a range. The first range initializes the sums.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.
@@ -401,11 +401,11 @@ impl<T: Element> TileSums<'_, T> {
             // function's contract).
             unsafe { self.transform_block(&xs, &ys, group, block) };
             for_each_task(PRODUCTS, count * rows * lanes, |_, k| {
-                let a = patches.at((k * DEPTH_TILES * depth) as isize).cast_const();
+                let a = patches.offset((k * DEPTH_TILES * depth) as isize).cast_const();
                 let a = Strided { data: a, lane: 1, depth: depth as isize };
-                let b = results.at((k * DEPTH_TILES * lanes) as isize).cast_const();
+                let b = results.offset((k * DEPTH_TILES * lanes) as isize).cast_const();
                 let b = Strided { data: b, lane: 1, depth: lanes as isize };
-                let c = sums.at(((group * PRODUCTS + k) * rows * lanes) as isize);
+                let c = sums.offset(((group * PRODUCTS + k) * rows * lanes) as isize);
                 let add = !is_first || start > 0;
                 // SAFETY: the patches and results have `count` tiles, and every product has its own sums. The
                 // processor supports the instruction set (this function's contract).
@@ -485,10 +485,12 @@ impl<T: Element> TileSums<'_, T> {
             let (group, first) = (task / parts, task % parts * step);
             let task_rows = first..rows.min(first + step);
             let count = 9 * task_rows.len();
-            let (to, transposed) =
-                (all_taps.at((worker * sizes[0]) as isize), SharedPtr(all_transposed.at((worker * sizes[1]) as isize)));
+            let (to, transposed) = (
+                all_taps.offset((worker * sizes[0]) as isize),
+                SharedPtr(all_transposed.offset((worker * sizes[1]) as isize)),
+            );
             let (from, at) = (&from[PRODUCTS * task_rows.start..PRODUCTS * task_rows.end], &at[..count]);
-            let data = sums.at((group * PRODUCTS * rows * lanes) as isize);
+            let data = sums.offset((group * PRODUCTS * rows * lanes) as isize);
             // SAFETY: each worker has scratch for `9 · step` rows of `lanes` elements and of `y.channels` elements,
             // `sums` has the products of all rows, and every task writes the taps of its own rows of `w`, which has the
             // weights of all groups. The processor supports the instruction set (this function's contract).
@@ -501,8 +503,8 @@ impl<T: Element> TileSums<'_, T> {
                 let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
                 pellucid_gemm::transpose(isa, taps, (count, y.channels), count, transposed.get());
                 for channel in 0..y.channels {
-                    let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
-                    to.copy_from_nonoverlapping(transposed.at((channel * count) as isize), count);
+                    let to = w.offset((((group * y.channels + channel) * rows + first) * 9) as isize);
+                    to.copy_from_nonoverlapping(transposed.offset((channel * count) as isize), count);
                 }
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Tests of every factorisation of a batch, in every layout and on several threads. The products of the factors are
+//! Tests of every factorization of a batch, in every layout and on several threads. The products of the factors are
 //! computed by naive loops.
 
 use crate::testing::{TestArray, TestLayout, numbers, run_kernel};
@@ -52,7 +52,7 @@ fn random(rows: usize, columns: usize) -> MatrixStack {
     MatrixStack { rows, columns, data: values.into_iter().map(|x| x / 1000.0).collect() }
 }
 
-/// Runs a factorisation whose inputs and outputs have the given dtype and layout, and returns the outputs.
+/// Runs a factorization whose inputs and outputs have the given dtype and layout, and returns the outputs.
 fn factors(kernel: Factorization, inputs: &[&MatrixStack], dtype: DType, layout: TestLayout) -> Vec<TestArray> {
     let inputs: Vec<TestArray> = inputs.iter().map(|s| s.array(dtype, layout)).collect();
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
@@ -63,7 +63,7 @@ fn factors(kernel: Factorization, inputs: &[&MatrixStack], dtype: DType, layout:
     outputs
 }
 
-/// Runs a factorisation in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results have the
+/// Runs a factorization in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results have the
 /// same bits. Calls `check` with the factors and the tolerance of each dtype.
 fn check_all(kernel: Factorization, inputs: &[&MatrixStack], check: impl Fn(&[MatrixStack], f64)) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {

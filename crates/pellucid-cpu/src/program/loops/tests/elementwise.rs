@@ -192,7 +192,7 @@ fn non_temporal_copies_write_exactly_the_destination() {
     for_each_isa(|isa| {
         for (start, n) in [(0, 0), (0, 64), (1, 63), (3, 64), (5, 200), (64, 1024), (60, 1500), (17, 1900)] {
             let mut to = vec![0xEE; 2000];
-            // SAFETY: both buffers hold `n` bytes from `start` on; the instruction set is available.
+            // SAFETY: both buffers hold `n` bytes starting at `start`; the instruction set is available.
             unsafe { non_temporal_copy(isa)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n, []) };
             store_fence();
             assert_eq!(to[start..start + n], from[start..start + n], "{isa:?} {start} {n}");

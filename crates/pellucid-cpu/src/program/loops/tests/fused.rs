@@ -1,7 +1,7 @@
 //! Fused chains, compared with the separate instructions.
 
 use super::*;
-use crate::program::loops::element::{Unaligned, source_slice};
+use crate::program::loops::loop_element::{Unaligned, source_slice};
 use pellucid_ir::formula::{Binary, Unary};
 use pellucid_simd::math::Real;
 
@@ -76,7 +76,7 @@ fn apply_one<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -
     }
 }
 
-/// Tests that every pair of fused instructions gives the bits of the separate instructions: on full blocks and
+/// Tests that every pair of fused instructions is bit-identical to the separate instructions: on full blocks and
 /// remainders, with stored, non-temporal and unstored results.
 #[test]
 fn chains_match_their_separate_instructions() {
@@ -141,7 +141,7 @@ fn chains_match_their_separate_instructions() {
     });
 }
 
-/// Tests that a sum at the end of a chain has the bits of a sum over the stored results of the chain.
+/// Tests that a sum at the end of a chain is bit-identical to a sum over the stored results of the chain.
 #[test]
 fn sums_in_chains_match_sums_of_stored_results() {
     fn check<T: LoopElement>(ty: Compute, isa: Isa) {

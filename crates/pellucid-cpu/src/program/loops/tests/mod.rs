@@ -8,7 +8,7 @@ mod elementwise;
 mod fused;
 mod reductions;
 
-use super::element::LoopElement;
+use super::loop_element::LoopElement;
 use super::*;
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;
@@ -56,7 +56,7 @@ fn values(dtype: DType, n: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Asserts that all elements have equal bits, where all NaNs count as equal.
+/// Asserts that all elements are bitwise equal; all NaNs are considered equal.
 fn assert_same(dtype: DType, got: &[u8], want: &[u8], context: &str) {
     let size = dtype.size();
     assert_eq!(got.len(), want.len());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::program::fold::FoldKernel;
-use crate::program::loops::element::{MaskByte, Unaligned, source_slice};
+use crate::program::loops::loop_element::{MaskByte, Unaligned, source_slice};
 use pellucid_ir::formula::Binary;
 use pellucid_simd::math::Real;
 
@@ -66,7 +66,7 @@ fn check_fold<T: LoopElement>(op: FoldOp, ty: Compute, identity: T, combine: imp
                 let stride = (cols * size) as isize;
                 for start in (0..n).step_by(ROWS) {
                     let rows = ROWS.min(n - start);
-                    // SAFETY: the matrix has `rows` rows from `start` on, and `lanes` holds 16 values per column.
+                    // SAFETY: the matrix has `rows` rows starting at `start`, and `lanes` holds 16 values per column.
                     unsafe {
                         let src = matrix.as_ptr().offset(start as isize * stride);
                         (f.accumulate_rows)(lanes.as_mut_ptr(), src, stride, cols, rows);

@@ -9,7 +9,7 @@ use pellucid_ir::{Compute, are_one_axis};
 
 /// One digit of a row, a column or a k index in mixed radix.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Digit {
+pub(crate) struct IndexDigit {
     /// The number of values.
     pub(crate) len: usize,
     /// The distance of neighbouring values in the array, in elements.
@@ -18,15 +18,15 @@ pub(crate) struct Digit {
     pub(crate) coordinate: Option<(usize, isize)>,
 }
 
-impl Digit {
+impl IndexDigit {
     /// Returns a digit that moves the position by `stride`.
-    pub(crate) fn plain(len: usize, stride: isize) -> Digit {
-        Digit { len, stride, coordinate: None }
+    pub(crate) fn plain(len: usize, stride: isize) -> IndexDigit {
+        IndexDigit { len, stride, coordinate: None }
     }
 
     /// Returns a digit that adds `factor` to a coordinate.
-    pub(crate) fn along(len: usize, coordinate: usize, factor: isize) -> Digit {
-        Digit { len, stride: 0, coordinate: Some((coordinate, factor)) }
+    pub(crate) fn along(len: usize, coordinate: usize, factor: isize) -> IndexDigit {
+        IndexDigit { len, stride: 0, coordinate: Some((coordinate, factor)) }
     }
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct TiledArray<'a> {
     /// The strides of the batch axes.
     pub(crate) batch: Vec<isize>,
     /// The digits of the row, the most significant first.
-    pub(crate) rows: Vec<Digit>,
+    pub(crate) rows: Vec<IndexDigit>,
     /// The digits of the column, the most significant first.
-    pub(crate) columns: Vec<Digit>,
+    pub(crate) columns: Vec<IndexDigit>,
     /// The coordinates.
     pub(crate) coordinates: Vec<Coordinate>,
 }
@@ -78,8 +78,8 @@ impl<'a> TiledArray<'a> {
             array,
             start: array.layout.offset() as isize,
             batch,
-            rows: vec![Digit::plain(rows.0, rows.1)],
-            columns: vec![Digit::plain(columns.0, columns.1)],
+            rows: vec![IndexDigit::plain(rows.0, rows.1)],
+            columns: vec![IndexDigit::plain(columns.0, columns.1)],
             coordinates: Vec::new(),
         }
         .simplified()
@@ -124,8 +124,8 @@ impl<'a> TiledArray<'a> {
 
     /// Returns the axis along which aligned groups of four elements are contiguous in memory.
     pub(crate) fn quad_axis(&self) -> Option<QuadAxis> {
-        let is_aligned = |digits: &[Digit]| digits.iter().all(|d| d.stride % 4 == 0);
-        let is_contiguous = |digits: &[Digit]| match digits {
+        let is_aligned = |digits: &[IndexDigit]| digits.iter().all(|d| d.stride % 4 == 0);
+        let is_contiguous = |digits: &[IndexDigit]| match digits {
             [outer @ .., inner] => inner.stride == 1 && inner.len.is_multiple_of(4) && is_aligned(outer),
             [] => false,
         };
@@ -139,9 +139,9 @@ impl<'a> TiledArray<'a> {
         }
     }
 
-    /// Adds the numbers of the array to the parameters and returns its text.
+    /// Adds the values of the array to the parameters and returns its expressions.
     pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayText {
-        let mut side = |digits: &[Digit]| -> Vec<DigitText> {
+        let mut side = |digits: &[IndexDigit]| -> Vec<DigitText> {
             digits
                 .iter()
                 .map(|d| DigitText {
@@ -163,20 +163,20 @@ impl<'a> TiledArray<'a> {
 }
 
 /// Returns the digits without digits of length 1; neighbours that one stride traverses are merged.
-fn merged(digits: &[Digit]) -> Vec<Digit> {
-    let mut result: Vec<Digit> = digits.iter().copied().filter(|digit| digit.len != 1).collect();
+fn merged(digits: &[IndexDigit]) -> Vec<IndexDigit> {
+    let mut result: Vec<IndexDigit> = digits.iter().copied().filter(|digit| digit.len != 1).collect();
     result.dedup_by(|inner, outer| {
         let is_plain = outer.coordinate.is_none() && inner.coordinate.is_none();
         let merges = is_plain && are_one_axis(outer.stride, inner.stride, inner.len);
         if merges {
-            *outer = Digit::plain(outer.len * inner.len, inner.stride);
+            *outer = IndexDigit::plain(outer.len * inner.len, inner.stride);
         }
         merges
     });
     result
 }
 
-/// The parameters of a [`Digit`].
+/// The parameters of a [`IndexDigit`].
 struct DigitText {
     len: String,
     stride: String,
@@ -270,7 +270,7 @@ impl ArrayText {
         shader.define(format!("{} + {}", row.offset, column.offset))
     }
 
-    /// Adds the lines that assign an element to `target`, or 0 if the element is outside of the array.
+    /// Adds the lines that assign an element to `target`, or 0 if the element is outside the array.
     pub(crate) fn load_element(
         &self,
         shader: &mut ShaderBuilder,
@@ -294,7 +294,7 @@ impl ArrayText {
         shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
     }
 
-    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside of the array. The
+    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside the array. The
     /// array has a [`QuadAxis`].
     fn load_quad(
         &self,
@@ -330,7 +330,7 @@ pub(crate) enum FactorSide {
 }
 
 impl FactorSide {
-    /// Returns whether aligned groups of four elements along k are contiguous in memory.
+    /// Returns true if aligned groups of four elements along k are contiguous in memory.
     pub(crate) fn has_quads_along_k(self, quads: Option<QuadAxis>) -> bool {
         matches!((self, quads), (FactorSide::Left, Some(QuadAxis::Column)) | (FactorSide::Right, Some(QuadAxis::Row)))
     }
@@ -409,7 +409,7 @@ mod tests {
     use pellucid_ir::{DType, Layout};
 
     /// Returns an array with these digits of rows and columns.
-    fn tiled(layout: &Layout, [rows, columns]: [&[Digit]; 2], coordinates: &[Coordinate]) -> TiledArray<'static> {
+    fn tiled(layout: &Layout, [rows, columns]: [&[IndexDigit]; 2], coordinates: &[Coordinate]) -> TiledArray<'static> {
         let layout = Box::leak(Box::new(layout.clone()));
         TiledArray {
             array: DeviceArray { buffer: BufferRef::Operand(0), layout, dtype: DType::F32 },
@@ -425,32 +425,32 @@ mod tests {
     #[test]
     fn a_window_of_one_element_is_a_plain_matrix() {
         let layout = Layout::contiguous([3, 1, 1, 4, 4].into());
-        let rows = [Digit::plain(3, 16), Digit::along(1, 0, 1)];
-        let columns = [Digit::plain(1, 48), Digit::along(4, 1, 1), Digit::along(4, 0, 1)];
+        let rows = [IndexDigit::plain(3, 16), IndexDigit::along(1, 0, 1)];
+        let columns = [IndexDigit::plain(1, 48), IndexDigit::along(4, 1, 1), IndexDigit::along(4, 0, 1)];
         let along = |stride| Coordinate { len: 4, start: 0, stride };
         let array = tiled(&layout, [&rows, &columns], &[along(1), along(4)]);
         assert_eq!(array.coordinates, []);
-        assert_eq!(array.rows, [Digit::plain(3, 16)]);
-        assert_eq!(array.columns, [Digit::plain(16, 1)]);
+        assert_eq!(array.rows, [IndexDigit::plain(3, 16)]);
+        assert_eq!(array.columns, [IndexDigit::plain(16, 1)]);
         assert_eq!(array.quad_axis(), Some(QuadAxis::Column));
     }
 
     #[test]
     fn coordinates_that_leave_the_array_are_checked() {
         let layout = Layout::contiguous([8, 4].into());
-        let digits = [Digit::along(4, 0, 1), Digit::along(3, 0, 1)];
+        let digits = [IndexDigit::along(4, 0, 1), IndexDigit::along(3, 0, 1)];
         let coordinate = |len, start| Coordinate { len, start, stride: 5 };
         let checked = |c: Coordinate| tiled(&layout, [&digits[..1], &digits[1..]], &[c]).coordinates.len();
         assert_eq!([coordinate(6, 0), coordinate(5, 0), coordinate(6, -1)].map(checked), [0, 1, 1]);
         let shifted = tiled(&layout, [&digits[..1], &digits[1..]], &[coordinate(9, 2)]);
-        assert_eq!((shifted.start, shifted.rows), (10, vec![Digit::plain(4, 5)]));
+        assert_eq!((shifted.start, shifted.rows), (10, vec![IndexDigit::plain(4, 5)]));
     }
 
     #[test]
     fn quads_need_aligned_strides_and_a_multiple_of_four_elements() {
         let layout = Layout::contiguous([8, 8].into());
         let axis = |rows: (usize, isize), columns: (usize, isize)| {
-            let [rows, columns] = [rows, columns].map(|(len, stride)| [Digit::plain(len, stride)]);
+            let [rows, columns] = [rows, columns].map(|(len, stride)| [IndexDigit::plain(len, stride)]);
             tiled(&layout, [&rows, &columns], &[]).quad_axis()
         };
         assert_eq!(axis((8, 8), (8, 1)), Some(QuadAxis::Column));

@@ -15,6 +15,6 @@ mod array;
 mod product;
 mod registers;
 
-pub(in crate::families) use array::{ArrayText, Coordinate, Digit, FactorSide, TiledArray, quad_type};
+pub(in crate::families) use array::{ArrayText, Coordinate, FactorSide, IndexDigit, TiledArray, quad_type};
 pub(in crate::families) use product::{TiledProduct, choose_tile, epilogue_iterations};
 pub(in crate::families) use registers::{FactorLoader, SharedTile, WorkgroupTile, declare_shared, is_narrow};

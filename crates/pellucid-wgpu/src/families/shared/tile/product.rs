@@ -12,10 +12,10 @@ use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::{Compute, DType, Error, Result};
 
-/// The smallest number of values of k of a part.
+/// The minimum number of values of k of a part.
 const MIN_PART_DEPTH: usize = 256;
 
-/// Returns the largest number of values of k of a part: llvmpipe executes at most 65,535 iterations of the loops of an
+/// Returns the maximum number of values of k of a part: llvmpipe executes at most 65,535 iterations of the loops of an
 /// invocation.
 fn max_part_depth(compute: Compute) -> usize {
     // A value of k takes 21 iterations if its arithmetic is in loops.

@@ -29,7 +29,7 @@ pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Co
     shader.globals.push_str(&declaration);
 }
 
-/// Returns whether a value has one word.
+/// Returns true if a value has one word.
 pub(crate) fn is_narrow(compute: Compute) -> bool {
     matches!(compute, Compute::F32 | Compute::I32)
 }
@@ -115,7 +115,7 @@ impl<'a> FactorLoader<'a> {
         format!("{}_{slot}_", self.tile.name)
     }
 
-    /// Adds the lines that load the elements from `k` on, below `limit`, into registers.
+    /// Adds the lines that load the elements starting at `k`, below `limit`, into registers.
     pub(crate) fn load(&self, shader: &mut ShaderBuilder, k: &str, limit: &str) {
         for (slot, (_, own, parts)) in self.blocks.iter().enumerate() {
             let name = self.name(slot);
@@ -160,7 +160,7 @@ impl<'a> FactorLoader<'a> {
 /// A tile of a product in the registers of a workgroup.
 ///
 /// The invocations form a grid of `grid[0] × grid[1]`. Each computes `quads[0] × quads[1]` blocks of 4 × 4 elements;
-/// the blocks of one invocation are a whole grid apart, so neighbouring invocations read neighbouring quads.
+/// the blocks of one invocation are an entire grid apart, so neighbouring invocations read neighbouring quads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WorkgroupTile {
     /// The type of the elements.
@@ -182,7 +182,7 @@ impl WorkgroupTile {
         4 * self.grid[1] * self.quads[1]
     }
 
-    /// Returns whether the sums are separate variables. Arithmetic in two words is long, so it is in a loop instead.
+    /// Returns true if the sums are separate variables. Arithmetic in two words is long, so it is in a loop instead.
     fn is_unrolled(&self) -> bool {
         is_narrow(self.compute)
     }
@@ -208,7 +208,7 @@ impl WorkgroupTile {
     }
 
     /// Adds the lines that add the products of a left and a right factor with k in `range` to the sums `name`. `first`
-    /// are the first row and the first column of the tile, `limits` the numbers of rows and columns.
+    /// are the first row and the first column of the tile, `limits` the row and column counts.
     pub(crate) fn accumulate(
         &self,
         shader: &mut ShaderBuilder,
@@ -317,8 +317,8 @@ impl WorkgroupTile {
     }
 
     /// Adds a loop over the elements of the sums `name` that are in range. `first` are the first row and the first
-    /// column of the tile, `limits` the numbers of rows and columns. `lines` receives the value of the element at `row`
-    /// and `column`.
+    /// column of the tile, `limits` the row and column counts. `lines` receives the value of the element at `row` and
+    /// `column`.
     pub(crate) fn loop_over_elements(
         &self,
         shader: &mut ShaderBuilder,

@@ -1,6 +1,6 @@
 //! The panels of A and B that a register tile reads.
 
-use super::blocks::MAX_DEPTH_BLOCK;
+use super::block_sizes::MAX_DEPTH_BLOCK;
 use super::kernels::Kernels;
 
 /// The columns of B that one register tile reads, with contiguous rows.

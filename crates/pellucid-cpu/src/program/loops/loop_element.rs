@@ -40,16 +40,16 @@ pub(crate) struct Unaligned<T: Copy>(pub(crate) T);
 /// Returns the `n` elements at `p` as a slice.
 ///
 /// # Safety
-/// * Initialised: `p` is valid for reads of `n` elements of type `T`, all initialised. `p` needs no alignment.
+/// * Initialized: `p` is valid for reads of `n` elements of type `T`, all initialized. `p` needs no alignment.
 /// * Unchanged: no code writes these elements while the slice is in use.
 #[inline(always)]
 pub(crate) unsafe fn source_slice<'a, T: LoopElement>(p: *const u8, n: usize) -> &'a [Unaligned<T>] {
-    // SAFETY: the caller guarantees *Initialised* and *Unchanged* (this function's contract); `Unaligned` has
-    // alignment 1.
+    // SAFETY: the caller guarantees *Initialized* and *Unchanged* (this function's contract); `Unaligned` has alignment
+    // 1.
     unsafe { std::slice::from_raw_parts(p.cast(), n) }
 }
 
-/// Returns the memory of `n` elements at `p` as a slice of uninitialised elements.
+/// Returns the memory of `n` elements at `p` as a slice of uninitialized elements.
 ///
 /// # Safety
 /// * Writable: `p` is valid for writes of `n` elements of type `T`. It needs no alignment.
@@ -57,17 +57,17 @@ pub(crate) unsafe fn source_slice<'a, T: LoopElement>(p: *const u8, n: usize) ->
 #[inline(always)]
 pub(crate) unsafe fn output_slice<'a, T: LoopElement>(p: *mut u8, n: usize) -> &'a mut [MaybeUninit<Unaligned<T>>] {
     // SAFETY: the caller guarantees *Writable* and *Exclusive* (this function's contract). `Unaligned` has alignment 1,
-    // and `MaybeUninit` needs no initialised value.
+    // and `MaybeUninit` needs no initialized value.
     unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }
 }
 
-/// Returns whether two byte ranges, each an address and a length, have no byte in common.
+/// Returns true if two byte ranges, each an address and a length, have no byte in common.
 #[inline(always)]
 pub(crate) fn are_apart((a, m): (*const u8, usize), (b, n): (*const u8, usize)) -> bool {
     m == 0 || n == 0 || a.addr() + m <= b.addr() || b.addr() + n <= a.addr()
 }
 
-/// Returns whether a loop over `n` elements may write to `dst` and read `source`, each an address and an element size.
+/// Returns true if a loop over `n` elements may write to `dst` and read `source`, each an address and an element size.
 ///
 /// The two ranges must not overlap, or must be equal, element sizes included. Size 0 stands for a uniform operand: one
 /// value, which the loop reads before it writes any result.
@@ -80,7 +80,7 @@ pub(crate) fn can_overwrite(dst: (*mut u8, usize), source: (*const u8, usize), n
 /// Reads the element at `p`.
 ///
 /// # Safety
-/// `p` is valid for reads of one initialised element of type `T`. It needs no alignment.
+/// `p` is valid for reads of one initialized element of type `T`. It needs no alignment.
 #[inline(always)]
 pub(crate) unsafe fn read_element<T: LoopElement>(p: *const u8) -> T {
     // SAFETY: the caller guarantees that `p` is valid for reads of one element (this function's contract).

@@ -1,7 +1,7 @@
-//! Values of a thread that are replaced for the time of a call.
+//! Values of a thread that are temporary for the time of a call.
 
 /// Calls `f` after `replace(value)`, which returns the value before. That value is restored, even if `f` panics.
-pub(crate) fn with_replaced<V, R>(value: V, replace: fn(V) -> V, f: impl FnOnce() -> R) -> R {
+pub(crate) fn with_temporary<V, R>(value: V, replace: fn(V) -> V, f: impl FnOnce() -> R) -> R {
     struct RestoreValue<V>(Option<V>, fn(V) -> V);
     impl<V> Drop for RestoreValue<V> {
         fn drop(&mut self) {

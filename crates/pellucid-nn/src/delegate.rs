@@ -1,7 +1,7 @@
-//! Methods that call those of another value.
+//! Methods that delegate to another value.
 
-/// Implements methods by those of `$target`, such as `[**self]` for a pointer.
-macro_rules! forward {
+/// Implements methods that delegate to `$target`, such as `[**self]` for a pointer.
+macro_rules! delegate {
     ([$target:expr]
         $($(#[$attribute:meta])* fn $method:ident($self:ident: $own:ty $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*
     ) => {$(
@@ -11,4 +11,4 @@ macro_rules! forward {
         }
     )*};
 }
-pub(crate) use forward;
+pub(crate) use delegate;

@@ -14,7 +14,7 @@ use pellucid_simd::vector::{Vector, prefetch};
 /// # Tile contract
 ///
 /// - *Reads*: `a` is valid for reads of `rows × depth` elements at its strides. `b` is valid for reads of `depth ×
-///   cols` elements, or of `depth` rows of N whole vectors if the kernel loads whole vectors.
+///   cols` elements, or of `depth` rows of N full vectors if the kernel loads full vectors.
 /// - *Writes*: `c` is valid for reads and writes of `rows × cols` elements, no other thread accesses them, and they
 ///   overlap neither A nor B.
 /// - *Width*: `cols` columns need exactly the N vectors of the kernel: `(N - 1) · LANES < cols ≤ N · LANES`.
@@ -42,7 +42,7 @@ pub(crate) struct RegisterTile<T> {
 }
 
 impl<T> RegisterTile<T> {
-    /// Computes the tile with `R` rows and `N` vectors. If `WHOLE`, rows of B are loaded as whole vectors.
+    /// Computes the tile with `R` rows and `N` vectors. If `UNMASKED`, rows of B are loaded as full vectors.
     ///
     /// Each element is one chain `s ← fma(a, b, s)` in ascending order of k, which starts at zero. The result is
     /// `c ← c + s` if the product is added to C, and `c ← s` otherwise.
@@ -52,17 +52,17 @@ impl<T> RegisterTile<T> {
     ///
     /// # Safety
     ///
-    /// - The tile contract of [`RegisterTile`] holds for R rows and N vectors, with whole rows of B if `WHOLE`.
+    /// - The tile contract of [`RegisterTile`] holds for R rows and N vectors, with entire rows of B if `UNMASKED`.
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
-    pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize, const N: usize, const WHOLE: bool>(&self) {
+    pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize, const N: usize, const UNMASKED: bool>(&self) {
         const { assert!(R <= 2 * ROWS_PER_POINTER, "a register tile has more rows than its pointers address") }
         let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, c, c_row_stride, cols, accumulate } =
             self;
         // SAFETY: every access is to a row below R and a column below `cols`, because the last vector is accessed under
-        // the mask of its valid columns, or to whole vectors of B if `WHOLE`. *Reads* and *Writes* of the tile contract
-        // cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the contract of
-        // `Vector`.
+        // the mask of its valid columns, or to full vectors of B if `UNMASKED`. *Reads* and *Writes* of the tile
+        // contract cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the
+        // contract of `Vector`.
         unsafe {
             let last = (N - 1) * V::LANES;
             debug_assert!(last < cols && cols <= N * V::LANES, "{cols} columns do not need exactly {N} vectors");
@@ -86,14 +86,14 @@ impl<T> RegisterTile<T> {
             let mut upper = a;
             let mut lower = a.wrapping_offset(ROWS_PER_POINTER as isize * a_row_stride);
             for _ in 0..depth {
-                if WHOLE && R >= MIN_PREFETCHING_ROWS && V::LANES * size_of::<T>() == CACHE_LINE {
+                if UNMASKED && R >= MIN_PREFETCHING_ROWS && V::LANES * size_of::<T>() == CACHE_LINE {
                     (0..N).for_each(|v| prefetch(b.wrapping_offset(prefetched).wrapping_add(v * V::LANES)));
                 }
                 let mut row = [V::zero(); N];
                 for (v, b_vector) in row[..N - 1].iter_mut().enumerate() {
                     *b_vector = V::load(b.add(v * V::LANES));
                 }
-                row[N - 1] = if WHOLE { V::load(b.add(last)) } else { V::load_part(b.add(last), mask) };
+                row[N - 1] = if UNMASKED { V::load(b.add(last)) } else { V::load_part(b.add(last), mask) };
                 macro_rules! rows {
                     ($($pointer:ident: $($r:literal)*),*) => {$($(
                         if $r < R {
@@ -151,9 +151,9 @@ fn row_offsets(stride: isize) -> [isize; ROWS_PER_POINTER] {
     [0, stride, 2 * stride, three, 4 * stride, five, 2 * three]
 }
 
-/// Returns `pointer`, but hides from the optimiser how it was computed.
+/// Returns `pointer`, but hides from the optimizer how it was computed.
 ///
-/// Otherwise, the optimiser reduces the addresses of all rows to one chain of additions, which is as long as the chain
+/// Otherwise, the optimizer reduces the addresses of all rows to one chain of additions, which is as long as the chain
 /// of multiply-adds of a step.
 #[inline(always)]
 fn opaque<T>(pointer: *const T) -> *const T {

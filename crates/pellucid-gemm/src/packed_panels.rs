@@ -1,6 +1,6 @@
 //! Operands whose panels are packed once and used by many products.
 
-use super::blocks::depth_blocks;
+use super::block_sizes::depth_blocks;
 use super::kernels::Kernels;
 use super::source::{PackSource, PanelRange, check_panel};
 use super::strided::Strided;
@@ -76,7 +76,7 @@ impl<T: Element> PackedPanels<T> {
                 let to = panels.panel_ptr(first, block.start);
                 let range = PanelRange::new(first..lanes.end.min(first + width), block);
                 // SAFETY: the panel contract. *Range* and *Isa* are clauses of this function. *Width* holds because the
-                // width is two vectors. *Target* follows from *Memory*, because `len` counts whole panels.
+                // width is two vectors. *Target* follows from *Memory*, because `len` counts full panels.
                 unsafe { from.pack(kernels, range, width, to) }
             }
         }
@@ -84,14 +84,14 @@ impl<T: Element> PackedPanels<T> {
     }
 
     /// Returns the panels without the first `start` k indices.
-    pub fn after(self, start: usize) -> PackedPanels<T> {
+    pub fn skip(self, start: usize) -> PackedPanels<T> {
         debug_assert!(start <= self.depth, "the first {start} steps of a depth of {}", self.depth);
-        PackedPanels { start: SharedPtr(self.start.at((start * self.width) as isize)), ..self }
+        PackedPanels { start: SharedPtr(self.start.offset((start * self.width) as isize)), ..self }
     }
 
     /// Returns the address of the panel that contains lane `first`, at k index `start`.
     fn panel_ptr(&self, first: usize, start: usize) -> *mut T {
-        self.start.at((first / self.width * self.depth * self.width + start * self.width) as isize)
+        self.start.offset((first / self.width * self.depth * self.width + start * self.width) as isize)
     }
 }
 
@@ -129,7 +129,7 @@ impl<T> Deref for OwnedPanels<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialised, and
+// SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialized, and
 // its *Memory* clause keeps them valid. `in_rows` is false, so `pack_rows` is not supported.
 unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {

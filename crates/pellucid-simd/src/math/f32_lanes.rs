@@ -1,4 +1,4 @@
-//! [`Single`]: the operations with which the register-level functions of `f32` are written.
+//! [`F32Lanes`]: the operations with which the register-level functions of `f32` are written.
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -6,15 +6,15 @@ use std::ops::{Add, Div, Mul, Sub};
 ///
 /// A function that is generic over this trait is the scalar function for `f32`. For several vectors, its operations
 /// are interleaved, so that the processor finds independent instructions within a short reorder window.
-pub trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
+pub trait F32Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
     /// Returns the constant c, broadcast to all lanes.
-    fn of(c: f32) -> Self;
+    fn splat(c: f32) -> Self;
     /// Returns self · b + c, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// Returns |self|.
     fn abs(self) -> Self;
     /// Returns the lesser of `self` and c; NaN stays NaN.
-    fn at_most(self, c: f32) -> Self;
+    fn min_const(self, c: f32) -> Self;
     /// Returns the magnitude of `self` with the sign of `s`.
     fn copysign(self, s: Self) -> Self;
     /// Returns the bits shifted left by 23, which moves the lowest bits into the exponent field.
@@ -23,9 +23,9 @@ pub trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = 
     fn add_bits(self, b: Self) -> Self;
 }
 
-impl Single for f32 {
+impl F32Lanes for f32 {
     #[inline(always)]
-    fn of(c: f32) -> f32 {
+    fn splat(c: f32) -> f32 {
         c
     }
 
@@ -40,7 +40,7 @@ impl Single for f32 {
     }
 
     #[inline(always)]
-    fn at_most(self, c: f32) -> f32 {
+    fn min_const(self, c: f32) -> f32 {
         if self > c { c } else { self }
     }
 

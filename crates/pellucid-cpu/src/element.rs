@@ -17,7 +17,7 @@ pub(crate) trait StorageElement: Copy + PartialEq + Send + Sync + 'static {
 
 /// A compute type. Integer arithmetic wraps.
 pub(crate) trait ComputeScalar: Copy + PartialOrd + Send + Sync + 'static {
-    /// The additive identity z: z + x has the bits of x. It is −0 for floats.
+    /// The additive identity z: z + x is bit-identical to x. It is −0 for floats.
     const ADDITIVE_IDENTITY: Self;
     /// The multiplicative identity 1.
     const ONE: Self;

@@ -18,14 +18,14 @@
 //! while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
 //! since they share cache lines.
 //!
-//! If B is packed as a whole for one product, or is not a strided matrix, the panels of B are outermost, and the strips
+//! If B is packed entirely for one product, or is not a strided matrix, the panels of B are outermost, and the strips
 //! of A stay in L2. Panels that were packed before (`compute_packed`) are read in the order of the loops above.
 
-use super::blocks::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
+use super::block_sizes::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
 use super::kernels::Kernels;
 use super::pack::PackPanels;
-use super::packed::PackedPanels;
-use super::panels::{ColumnPanel, a_panel_len};
+use super::packed_panels::PackedPanels;
+use super::panel_layout::{ColumnPanel, a_panel_len};
 use super::source::{PackSource, PanelRange, pack_panels};
 use super::strided::Strided;
 use super::{Epilogue, OutputBlock};
@@ -35,13 +35,13 @@ use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
-/// The number of elements from which a block of A is unlikely to be in the cache as a whole, so that it is prefetched.
+/// The number of elements from which a block of A is unlikely to be entirely in the cache, so that it is prefetched.
 const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 
 /// The number of strips of a transposed C that are computed at a time. Their sums stay in L2, close to L1.
 const STRIPS_PER_TRANSPOSE: usize = 8;
 
-/// The number of elements of the largest B that is packed as a whole for a transposed C: 4 MiB of `f32`.
+/// The number of elements of the largest B that is packed entirely for a transposed C: 4 MiB of `f32`.
 const MAX_PACKED_ELEMENTS: usize = 1 << 20;
 
 /// The number of panels of B that are packed together.
@@ -118,9 +118,9 @@ impl<T: Element> BlockedProduct<'_, T> {
         unsafe { self.compute_strips(kernels, rows, cols) }
     }
 
-    /// Computes one rectangle of C, on this thread, with an operand B that is packed as a whole and read by strips.
+    /// Computes one rectangle of C, on this thread, with an operand B that is packed entirely and read by strips.
     ///
-    /// Panels outermost would take longer: the rows of A and C that each panel reads are in many pages.
+    /// A panel-major loop would be slower: the rows of A and C that each panel reads are in many pages.
     ///
     /// # Safety
     ///
@@ -194,9 +194,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// Computes a rectangle of a C with contiguous columns: computes a few strips at a time in scratch, and transposes
     /// their finished sums into C.
     ///
-    /// All strips read the same panels of B. Therefore B is first packed as a whole, if it is strided and not too
-    /// large, and A needs no packing. Otherwise, more strips share each packing of a block, and strips of A are
-    /// prefetched.
+    /// All strips read the same panels of B. Therefore B is first packed entirely, if it is strided and not too large,
+    /// and A needs no packing. Otherwise, more strips share each packing of a block, and strips of A are prefetched.
     ///
     /// # Safety
     ///
@@ -252,7 +251,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                 let lanes = (rows.len(), rows.len());
                 // SAFETY: the caller guarantees *Operands* and *Isa* of the product contract. Its *C* holds for the
                 // workspace, which holds exactly these rows and columns, with the first element at its start. The
-                // packing contract: the product initialises the workspace, whose rows are contiguous, and *C* of this
+                // packing contract: the product initializes the workspace, whose rows are contiguous, and *C* of this
                 // function covers the target. Rows of `rows.len()` lanes need no padding.
                 unsafe {
                     if self.b.strided().is_none() {

@@ -1,12 +1,12 @@
 //! The packing of A, and the register tiles of C that the loops compute from panels of A and B.
 
-use crate::block::BlockedProduct;
-use crate::blocks::chunks;
+use crate::block_sizes::chunks;
+use crate::blocked_product::BlockedProduct;
 use crate::kernels::{Kernels, TileKernel};
-use crate::panels::{ColumnPanel, PACKED_ROW_STRIDE, a_panel_len, a_panel_width};
+use crate::panel_layout::{ColumnPanel, PACKED_ROW_STRIDE, a_panel_len, a_panel_width};
+use crate::register_tile::RegisterTile;
 use crate::source::{PanelRange, pack_panels};
 use crate::strided::Strided;
-use crate::tile::RegisterTile;
 use pellucid_simd::Element;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///
     /// - *C* and *Isa* of the product contract hold for the tile.
     /// - *Panels*: `a` is valid for reads of `rows` lanes and `b` of `cols` contiguous lanes, both over the length of
-    ///   `depth`. A padded `b` is valid for reads of whole panels. They do not overlap C.
+    ///   `depth`. A padded `b` is valid for reads of full panels. They do not overlap C.
     /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
     #[inline]
     pub(crate) unsafe fn compute_tile(
@@ -95,7 +95,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         let accumulate = self.accumulate || depth.start > 0;
         let c = self.c.wrapping_offset(i as isize * self.c_row_stride + j as isize * self.c_col_stride);
         let kernel = match cols > kernels.lanes {
-            true if b.is_padded || cols == kernels.width() => kernels.whole_tiles[rows - 1],
+            true if b.is_padded || cols == kernels.width() => kernels.unmasked_tiles[rows - 1],
             two_vectors => kernels.tiles[usize::from(two_vectors)][rows - 1],
         };
         let tile = RegisterTile {
@@ -111,7 +111,7 @@ impl<T: Element> BlockedProduct<'_, T> {
             accumulate,
         };
         // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
-        // chosen by *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller guarantees
+        // chosen by *Size*. Kernels that load full vectors read a padded panel or a full tile. The caller guarantees
         // *Isa*. If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
         unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, tile, rows) } }
     }
