@@ -153,7 +153,7 @@ fn sweep(arguments: Arguments) -> ExitCode {
         };
     }
     let ceilings = Ceilings::measure(threads);
-    println!("{}", ceilings.line(threads));
+    println!("{}", ceilings.to_json_line(threads));
     let options = SweepOptions { only, peer, rounds, copy_bandwidth: ceilings.copy_bandwidth(), largest };
     match sweep::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
