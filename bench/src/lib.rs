@@ -1,5 +1,5 @@
-//! What several programs share: a catalogue of differentiable operations with a check of derivatives of any order, and a
-//! network.
+//! What several programs share: a catalogue of differentiable operations with a check of derivatives of any order, and
+//! a network.
 //!
 //! `fuzz_gradients` checks random expressions of these operations; `derivative_orders` measures each operation.
 //!

@@ -90,7 +90,7 @@ impl FileLines {
         let number = before + 1;
         let line_error = |reason: &str| Error::file(OP, &self.path, format!("line {number}: {reason}"));
         let mut line = Vec::new();
-        // The limit has room for the end of the line.
+        // The limit includes the end of the line.
         let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
         if read.map_err(|error| line_error(&format!("the file cannot be read ({error})")))? == 0 {
             return Ok(None);

@@ -50,8 +50,8 @@ fn batches_are_equal_for_any_number_of_workers() {
 #[test]
 fn a_loader_resumes_inside_an_epoch() {
     for (workers, taken) in [(0, 0), (0, 2), (2, 5), (2, 6), (1, 1)] {
-        let mut whole = StreamLoader::new(noisy(), options(0));
-        let expected: Vec<_> = (0..2).map(|_| whole.epoch().map(bytes).collect::<Vec<_>>()).collect();
+        let mut uninterrupted = StreamLoader::new(noisy(), options(0));
+        let expected: Vec<_> = (0..2).map(|_| uninterrupted.epoch().map(bytes).collect::<Vec<_>>()).collect();
         let mut loader = StreamLoader::new(noisy(), options(workers));
         let mut iterator = loader.epoch();
         let before: Vec<_> = iterator.by_ref().take(taken).map(bytes).collect();
@@ -162,7 +162,7 @@ fn records_are_selected_and_reordered() {
     assert!(counts.values().all(|n| (n - 1000).abs() < 150), "{counts:?}");
 }
 
-/// An endless source is read no further than the queues have room, and the threads end with the iterator.
+/// An endless source is read only as far as the queues have capacity, and the threads end with the iterator.
 #[test]
 fn threads_end_with_the_iterator() {
     let read = Arc::new(AtomicUsize::new(0));

@@ -97,8 +97,8 @@ impl TensorBoard {
         self.summary(step, [summary::histogram(tag, tensor)?])
     }
 
-    /// Logs an image `[C, H, W]` of `u8`, or of floats in [0, 1], which are clamped. It has 1 (grayscale), 2 (grayscale,
-    /// alpha), 3 (RGB) or 4 (RGB, alpha) channels.
+    /// Logs an image `[C, H, W]` of `u8`, or of floats in [0, 1], which are clamped. It has 1 (grayscale), 2
+    /// (grayscale, alpha), 3 (RGB) or 4 (RGB, alpha) channels.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an image without pixels;
