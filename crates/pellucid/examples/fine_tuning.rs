@@ -52,7 +52,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let [train, test] = random_split(from_vec(labelled.iter().map(sample).collect()), [0.8, 0.2], SEED)?;
     println!("{} sentences in {} classes for the training, {} for the test", train.len(), classes.len(), test.len());
 
-    let model = Classifier::new(Bert::load(directory)?, classes.len())?;
+    let model = SentenceClassifier::new(Bert::load(directory)?, classes.len())?;
     let [mut train, mut test] = [(train, true), (test, false)].map(|(samples, shuffle)| {
         let longest = model.encoder.max_length();
         let options = LoaderOptions { batch_size: BATCH, shuffle, ..Default::default() };
@@ -139,19 +139,19 @@ fn collate(samples: Vec<(Vec<i64>, i64)>, longest: usize) -> SentenceBatch {
 
 /// A linear classifier of the embeddings of an encoder.
 #[derive(Module)]
-struct Classifier {
+struct SentenceClassifier {
     encoder: Bert,
     head: Linear,
 }
 
-impl Classifier {
-    fn new(encoder: Bert, classes: usize) -> Result<Classifier> {
+impl SentenceClassifier {
+    fn new(encoder: Bert, classes: usize) -> Result<SentenceClassifier> {
         let embedding = encoder.run(&padded(&[vec![0]], 1))?;
-        Ok(Classifier { head: Linear::new(embedding.shape()[1], classes), encoder })
+        Ok(SentenceClassifier { head: Linear::new(embedding.shape()[1], classes), encoder })
     }
 }
 
-impl Model<(Tensor, Tensor)> for Classifier {
+impl Model<(Tensor, Tensor)> for SentenceClassifier {
     /// Returns the logits of the classes, `[N, C]`.
     fn run(&self, sentences: &(Tensor, Tensor)) -> Result<Tensor> {
         self.head.try_forward(&self.encoder.run(sentences)?)

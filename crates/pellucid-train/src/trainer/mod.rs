@@ -441,7 +441,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Adds a part of the program to the state of the run in `last.safetensors`, such as the scaler of the inputs. The
     /// names of the other parts are reserved: those of the task (`model`, `optimizer`), `batches`,
     /// `validation_batches`, `run`, `history` and `schedule_0` and so on.
-    pub fn part(mut self, name: &str, part: impl Stateful + 'f) -> Self {
+    pub fn part(mut self, name: &str, part: impl Stateful + Send + 'f) -> Self {
         self.run.parts.push((name.to_string(), Box::new(part)));
         self
     }

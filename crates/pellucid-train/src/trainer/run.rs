@@ -44,7 +44,7 @@ pub(super) struct RunCore<'f> {
     /// Whether the last row of the history is of an epoch that continues.
     has_partial_row: bool,
     /// Parts of the program that the state of the run contains.
-    pub(super) parts: Vec<(String, Box<dyn Stateful + 'f>)>,
+    pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
     pub(super) stop_reason: Option<StopReason>,
 }
 

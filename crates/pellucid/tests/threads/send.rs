@@ -2,8 +2,9 @@
 
 use pellucid::data::{
     BatchPosition, Batches, BucketBatchSampler, CachedDataset, ConcatDataset, DataLoader, Digits, DistributedSampler,
-    EpochIter, EpochSeed, FnDataset, LoaderOptions, MapDataset, Mnist, PaddedSequences, RandomSampler,
-    SequentialSampler, SplitMix64, StratifiedSampler, Subset, TensorDataset, VecDataset, WeightedRandomSampler,
+    EpochIter, EpochSeed, FirstRecords, FnDataset, FnRecords, LoaderOptions, MapDataset, MapRecords, Mnist,
+    PaddedSequences, RandomSampler, RecordShard, SequentialSampler, ShuffledRecords, SplitMix64, StratifiedSampler,
+    StreamIter, StreamLoader, Subset, TensorDataset, TextLines, VecDataset, WeightedRandomSampler,
 };
 use pellucid::data::{
     Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MinMaxScaler,
@@ -161,8 +162,11 @@ fn public_types_are_send_and_sync() {
     both![SequentialSampler, RandomSampler, WeightedRandomSampler, StratifiedSampler];
     both![DistributedSampler<RandomSampler>, BucketBatchSampler, EpochSeed, SplitMix64, PaddedSequences];
     both![DataLoader<Tensor>, LoaderOptions];
+    both![FirstRecords<TextLines>, FnRecords<fn(EpochSeed)>, MapRecords<TextLines, fn(String)>, RecordShard<TextLines>];
+    both![ShuffledRecords<TextLines>, StreamLoader<Tensor>, TextLines];
     // Only the thread that reads the batches has the iterator.
     is_send::<EpochIter<Tensor>>();
+    is_send::<StreamIter<Tensor>>();
     both![Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MixUp];
     both![MinMaxScaler, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory];
 }
