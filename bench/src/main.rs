@@ -17,9 +17,9 @@
 //! of the workload in place of `{}` (or as the last argument) and prints lines of the same form. The output is the
 //! ratio of the lower quartiles, Pellucid's to the other program's, as the median over the rounds.
 //!
-//! With `--sweep`, every operation runs at three sizes (`--largest` is the last of 0, 1 and 2), in several layouts, axes
-//! and dtypes, forward and with its gradient, in turn with one process of PyTorch. A line has microseconds and the ratio
-//! of each case; a summary in Markdown follows.
+//! With `--sweep`, every operation runs at three sizes (`--largest` is the last of 0, 1 and 2), in several layouts,
+//! axes and dtypes, forward and with its gradient, in turn with one process of PyTorch. A line has microseconds and the
+//! ratio of each case; a summary in Markdown follows.
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
@@ -155,7 +155,7 @@ fn sweep(arguments: Arguments) -> ExitCode {
     let ceilings = Ceilings::measure(threads);
     println!("{}", ceilings.to_json_line(threads));
     let options = SweepOptions { only, peer, rounds, copy_bandwidth: ceilings.copy_bandwidth(), largest };
-    match sweep::run(&options) {
+    match sweep::run_sweep(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("the sweep has ended: {error}");

@@ -1,7 +1,7 @@
 //! Cases of a row, their operands and their times.
 
-use super::peer::Peer;
-use super::{Row, Size, SweepOptions, Values};
+use super::peer::PeerProcess;
+use super::{OperandValues, Size, SweepOptions, SweepRow};
 use pellucid::{DType, Generator, Tensor, no_grad, ops};
 use serde_json::{Value, json};
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// How the elements of the operands lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Layout {
+enum SweepLayout {
     Contiguous,
     /// The first operand is a transposed view.
     Transposed,
@@ -21,10 +21,10 @@ enum Layout {
 }
 
 /// A row at one size, axis, layout and dtype.
-pub(super) struct Case<'a> {
-    row: &'a Row,
+pub(super) struct SweepCase<'a> {
+    row: &'a SweepRow,
     size: Size,
-    layout: Layout,
+    layout: SweepLayout,
     dtype: DType,
     with_gradient: bool,
 }
@@ -32,69 +32,69 @@ pub(super) struct Case<'a> {
 /// The seconds of a turn.
 const TURN: f64 = 0.01;
 
-impl<'a> Case<'a> {
+impl<'a> SweepCase<'a> {
     /// Returns all cases of a row up to a size.
-    pub(super) fn all(row: &'a Row, largest: usize) -> Vec<Case<'a>> {
+    pub(super) fn all(row: &'a SweepRow, largest: usize) -> Vec<SweepCase<'a>> {
         let mut cases = Vec::new();
         let mut add = |size: Size, layout, dtype: DType| {
             for with_gradient in [false, true] {
                 let has_gradient = size.step < row.gradient_steps && dtype.is_float();
                 if !with_gradient || has_gradient {
-                    cases.push(Case { row, size, layout, dtype, with_gradient });
+                    cases.push(SweepCase { row, size, layout, dtype, with_gradient });
                 }
             }
         };
         for step in 0..=largest {
             for axis in 0..row.axes.max(1) as isize {
-                add(Size { step, axis }, Layout::Contiguous, DType::F32);
+                add(Size { step, axis }, SweepLayout::Contiguous, DType::F32);
             }
             let size = Size { step, axis: 0 };
             if row.has_layouts {
-                add(size, Layout::Transposed, DType::F32);
+                add(size, SweepLayout::Transposed, DType::F32);
                 if row.values.len() > 1 {
-                    add(size, Layout::Row, DType::F32);
-                    add(size, Layout::Column, DType::F32);
+                    add(size, SweepLayout::Row, DType::F32);
+                    add(size, SweepLayout::Column, DType::F32);
                 }
             }
             for &dtype in row.dtypes.iter().filter(|dtype| **dtype != DType::F32) {
-                add(size, Layout::Contiguous, dtype);
+                add(size, SweepLayout::Contiguous, dtype);
             }
         }
         cases
     }
 
     /// Returns the shape and the values of each operand.
-    fn operands(&self) -> Vec<(Vec<usize>, Values)> {
+    fn operands(&self) -> Vec<(Vec<usize>, OperandValues)> {
         let shapes = (self.row.shapes)(self.size.step);
         let values = &self.row.values;
         let count = if self.row.is_uniform { shapes.len() } else { values.len() };
-        let mut operands: Vec<(Vec<usize>, Values)> = (0..count)
+        let mut operands: Vec<(Vec<usize>, OperandValues)> = (0..count)
             .map(|k| (shapes[k.min(shapes.len() - 1)].clone(), if self.row.is_uniform { values[0] } else { values[k] }))
             .collect();
         match self.layout {
-            Layout::Row => operands[1].0[0] = 1,
-            Layout::Column => operands[1].0[1] = 1,
-            Layout::Contiguous | Layout::Transposed => {}
+            SweepLayout::Row => operands[1].0[0] = 1,
+            SweepLayout::Column => operands[1].0[1] = 1,
+            SweepLayout::Contiguous | SweepLayout::Transposed => {}
         }
         operands
     }
 
     /// Returns whether the gradient of operand `k` is computed.
-    fn is_leaf(&self, k: usize, values: Values) -> bool {
+    fn is_leaf(&self, k: usize, values: OperandValues) -> bool {
         self.with_gradient && k < self.row.leaves && values.is_float()
     }
 
     fn tensors(&self) -> Vec<Tensor> {
         let operands = self.operands().into_iter().enumerate();
-        let tensor = |(k, (shape, values)): (usize, (Vec<usize>, Values))| {
+        let tensor = |(k, (shape, values)): (usize, (Vec<usize>, OperandValues))| {
             let dtype = if values.is_float() { self.dtype } else { DType::F32 };
-            let transposed = k == 0 && self.layout == Layout::Transposed;
-            let made = match transposed {
+            let transposed = k == 0 && self.layout == SweepLayout::Transposed;
+            let tensor = match transposed {
                 true => random(&shape.iter().rev().copied().collect::<Vec<_>>(), values, dtype, self.size.step).t(),
                 false => random(&shape, values, dtype, self.size.step),
             };
-            let made = made.detach();
-            if self.is_leaf(k, values) { made.requires_grad_(true) } else { made }
+            let tensor = tensor.detach();
+            if self.is_leaf(k, values) { tensor.requires_grad_(true) } else { tensor }
         };
         operands.map(tensor).collect()
     }
@@ -122,12 +122,12 @@ impl<'a> Case<'a> {
 
     /// Returns the description of the case for the peer.
     fn for_peer(&self) -> Value {
-        let operand = |(k, (shape, values)): (usize, (Vec<usize>, Values))| {
+        let operand = |(k, (shape, values)): (usize, (Vec<usize>, OperandValues))| {
             let (kind, numbers) = kind_of(values, self.size.step);
             json!({
                 "shape": shape, "values": kind, "numbers": numbers, "leaf": self.is_leaf(k, values),
                 "dtype": if values.is_float() { torch_dtype(self.dtype) } else { "int64" },
-                "transposed": k == 0 && self.layout == Layout::Transposed,
+                "transposed": k == 0 && self.layout == SweepLayout::Transposed,
             })
         };
         let operands: Vec<Value> = self.operands().into_iter().enumerate().map(operand).collect();
@@ -135,9 +135,9 @@ impl<'a> Case<'a> {
         json!({ "operands": operands, "expression": expression, "gradient": self.with_gradient, "seconds": TURN })
     }
 
-    /// Times the case in turn with the peer. The line has the lower quartile of each program in microseconds, the median
-    /// of their ratios, and the share of the bandwidth of a copy.
-    pub(super) fn time(&self, options: &SweepOptions, mut peer: Option<&mut Peer>) -> Result<Value> {
+    /// Times the case in turn with the peer. The line has the lower quartile of each program in microseconds, the
+    /// median of their ratios, and the share of the bandwidth of a copy.
+    pub(super) fn time(&self, options: &SweepOptions, mut peer: Option<&mut PeerProcess>) -> Result<Value> {
         let body = self.body();
         let description = self.for_peer();
         let has_peer = peer.is_some() && !self.row.torch.is_empty();
@@ -221,47 +221,47 @@ fn torch_dtype(dtype: DType) -> &'static str {
 }
 
 /// Returns the name of the values for the peer, and their numbers.
-fn kind_of(values: Values, step: usize) -> (&'static str, [f64; 2]) {
+fn kind_of(values: OperandValues, step: usize) -> (&'static str, [f64; 2]) {
     match values {
-        Values::Normal => ("normal", [0.0; 2]),
-        Values::Positive => ("uniform", [0.5, 1.5]),
-        Values::Unit => ("uniform", [0.05, 0.95]),
-        Values::Uniform(low, high) => ("uniform", [low, high]),
-        Values::LogProbabilities => ("log_probabilities", [0.0; 2]),
-        Values::Signs => ("signs", [0.0; 2]),
-        Values::Integers(low, high) => ("integers", [low as f64, high as f64]),
-        Values::Below(bounds) => ("integers", [0.0, bounds[step] as f64]),
-        Values::Permutation => ("permutation", [0.0; 2]),
-        Values::Mask => ("mask", [0.0; 2]),
-        Values::Sorted => ("sorted", [0.0; 2]),
-        Values::Spd => ("spd", [0.0; 2]),
-        Values::Lower => ("lower", [0.0; 2]),
+        OperandValues::Normal => ("normal", [0.0; 2]),
+        OperandValues::Positive => ("uniform", [0.5, 1.5]),
+        OperandValues::Unit => ("uniform", [0.05, 0.95]),
+        OperandValues::Uniform(low, high) => ("uniform", [low, high]),
+        OperandValues::LogProbabilities => ("log_probabilities", [0.0; 2]),
+        OperandValues::Signs => ("signs", [0.0; 2]),
+        OperandValues::Integers(low, high) => ("integers", [low as f64, high as f64]),
+        OperandValues::Below(bounds) => ("integers", [0.0, bounds[step] as f64]),
+        OperandValues::Permutation => ("permutation", [0.0; 2]),
+        OperandValues::Mask => ("mask", [0.0; 2]),
+        OperandValues::Sorted => ("sorted", [0.0; 2]),
+        OperandValues::Spd => ("spd", [0.0; 2]),
+        OperandValues::Lower => ("lower", [0.0; 2]),
     }
 }
 
 /// Returns random values of a kind; of integers for an integer dtype.
-fn random(shape: &[usize], values: Values, dtype: DType, step: usize) -> Tensor {
+fn random(shape: &[usize], values: OperandValues, dtype: DType, step: usize) -> Tensor {
     let _random = Generator::new(1).scope();
     let normal = || Tensor::randn(shape, DType::F32);
     let uniform = |low: f64, high: f64| Tensor::rand(shape, DType::F32) * (high - low) + low;
-    let made = match values {
+    let tensor = match values {
         _ if dtype.is_int() => Tensor::randint(1, 100, shape),
-        Values::Normal => normal(),
-        Values::Positive => uniform(0.5, 1.5),
-        Values::Unit => uniform(0.05, 0.95),
-        Values::Uniform(low, high) => uniform(low, high),
-        Values::LogProbabilities => normal().log_softmax(-1),
-        Values::Signs => Tensor::rand(shape, DType::F32).gt(0.5).to_dtype(DType::F32) * 2.0 - 1.0,
-        Values::Integers(low, high) => Tensor::randint(low, high, shape),
-        Values::Below(bounds) => Tensor::randint(0, bounds[step], shape),
-        Values::Permutation => ops::randperm(shape[0]).expect("the shape is valid"),
-        Values::Mask => Tensor::rand(shape, DType::F32).gt(0.5),
-        Values::Sorted => normal().sort(-1, false).0,
-        Values::Spd => {
+        OperandValues::Normal => normal(),
+        OperandValues::Positive => uniform(0.5, 1.5),
+        OperandValues::Unit => uniform(0.05, 0.95),
+        OperandValues::Uniform(low, high) => uniform(low, high),
+        OperandValues::LogProbabilities => normal().log_softmax(-1),
+        OperandValues::Signs => Tensor::rand(shape, DType::F32).gt(0.5).to_dtype(DType::F32) * 2.0 - 1.0,
+        OperandValues::Integers(low, high) => Tensor::randint(low, high, shape),
+        OperandValues::Below(bounds) => Tensor::randint(0, bounds[step], shape),
+        OperandValues::Permutation => ops::randperm(shape[0]).expect("the shape is valid"),
+        OperandValues::Mask => Tensor::rand(shape, DType::F32).gt(0.5),
+        OperandValues::Sorted => normal().sort(-1, false).0,
+        OperandValues::Spd => {
             let (x, n) = (normal(), shape[shape.len() - 1]);
             x.matmul(&x.transpose(-1, -2)) * (1.0 / n as f64) + Tensor::eye(n, DType::F32)
         }
-        Values::Lower => normal().tril(-1) * 0.1 + Tensor::eye(shape[shape.len() - 1], DType::F32),
+        OperandValues::Lower => normal().tril(-1) * 0.1 + Tensor::eye(shape[shape.len() - 1], DType::F32),
     };
-    if values.is_float() { made.to_dtype(dtype) } else { made }
+    if values.is_float() { tensor.to_dtype(dtype) } else { tensor }
 }

@@ -12,8 +12,8 @@ mod peer;
 mod report;
 mod rows;
 
-use case::Case;
-use peer::Peer;
+use case::SweepCase;
+use peer::PeerProcess;
 use pellucid::{DType, Tensor};
 use std::io::Result;
 
@@ -28,7 +28,7 @@ struct Size {
 
 /// The values of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Values {
+enum OperandValues {
     /// Standard normal.
     Normal,
     /// Uniform on [½, 3/2].
@@ -56,10 +56,13 @@ enum Values {
     Lower,
 }
 
-impl Values {
+impl OperandValues {
     /// Returns whether the values are floats, which have a gradient.
     fn is_float(self) -> bool {
-        !matches!(self, Values::Integers(..) | Values::Below(_) | Values::Permutation | Values::Mask)
+        !matches!(
+            self,
+            OperandValues::Integers(..) | OperandValues::Below(_) | OperandValues::Permutation | OperandValues::Mask
+        )
     }
 }
 
@@ -77,13 +80,19 @@ fn vectors(step: usize) -> Vec<Vec<usize>> {
     vec![vec![[64, 1 << 16, 1 << 20][step]]]
 }
 
+/// A function of the operands.
+type RunCase = fn(&[Tensor], Size) -> Tensor;
+
+/// The name of an operation, its expression in PyTorch, the values of its operands, and its function.
+type NamedCase = (&'static str, &'static str, OperandValues, RunCase);
+
 /// An operation with its operands. A function of shapes returns a shape for each operand, or one for all.
 #[derive(Clone)]
-struct Row {
+struct SweepRow {
     op: &'static str,
     torch: &'static str,
-    run: fn(&[Tensor], Size) -> Tensor,
-    values: Vec<Values>,
+    run: RunCase,
+    values: Vec<OperandValues>,
     /// All operands have these values.
     is_uniform: bool,
     shapes: fn(usize) -> Vec<Vec<usize>>,
@@ -96,11 +105,11 @@ struct Row {
     dtypes: &'static [DType],
 }
 
-impl Row {
-    /// Creates a row from an expression of the operands `a`, `b`, .. in Python, in which `{d}` is the axis; "" if PyTorch
-    /// has no such operation.
-    fn new(op: &'static str, torch: &'static str, run: fn(&[Tensor], Size) -> Tensor) -> Row {
-        Row {
+impl SweepRow {
+    /// Creates a row from an expression of the operands `a`, `b`, .. in Python, in which `{d}` is the axis; "" if
+    /// PyTorch has no such operation.
+    fn new(op: &'static str, torch: &'static str, run: RunCase) -> SweepRow {
+        SweepRow {
             op,
             torch,
             run,
@@ -115,46 +124,46 @@ impl Row {
         }
     }
 
-    fn of<const K: usize>(self, values: [Values; K]) -> Row {
-        Row { values: values.into(), ..self }
+    fn of<const K: usize>(self, values: [OperandValues; K]) -> SweepRow {
+        SweepRow { values: values.into(), ..self }
     }
 
     /// Gives the values to as many operands as there are shapes.
-    fn of_all(self, values: Values) -> Row {
-        Row { values: vec![values], is_uniform: true, ..self }
+    fn of_all(self, values: OperandValues) -> SweepRow {
+        SweepRow { values: vec![values], is_uniform: true, ..self }
     }
 
-    fn shapes(self, shapes: fn(usize) -> Vec<Vec<usize>>) -> Row {
-        Row { shapes, ..self }
+    fn shapes(self, shapes: fn(usize) -> Vec<Vec<usize>>) -> SweepRow {
+        SweepRow { shapes, ..self }
     }
 
     /// The operation runs along each of this number of axes.
-    fn axes(self, axes: usize) -> Row {
-        Row { axes, ..self }
+    fn axes(self, axes: usize) -> SweepRow {
+        SweepRow { axes, ..self }
     }
 
-    fn forward_only(self) -> Row {
-        Row { gradient_steps: 0, ..self }
+    fn forward_only(self) -> SweepRow {
+        SweepRow { gradient_steps: 0, ..self }
     }
 
     /// Computes the gradient of the first `leaves` operands only.
-    fn leaves(self, leaves: usize) -> Row {
-        Row { leaves, ..self }
+    fn leaves(self, leaves: usize) -> SweepRow {
+        SweepRow { leaves, ..self }
     }
 
     /// Computes the gradient at the sizes below `steps` only.
-    fn gradient_up_to(self, steps: usize) -> Row {
-        Row { gradient_steps: steps, ..self }
+    fn gradient_up_to(self, steps: usize) -> SweepRow {
+        SweepRow { gradient_steps: steps, ..self }
     }
 
     /// The operands are also transposed, and a second operand is also broadcast along each axis.
-    fn layouts(self) -> Row {
-        Row { has_layouts: true, ..self }
+    fn layouts(self) -> SweepRow {
+        SweepRow { has_layouts: true, ..self }
     }
 
     /// The operation also runs on these dtypes.
-    fn dtypes(self, dtypes: &'static [DType]) -> Row {
-        Row { dtypes, ..self }
+    fn dtypes(self, dtypes: &'static [DType]) -> SweepRow {
+        SweepRow { dtypes, ..self }
     }
 }
 
@@ -177,12 +186,12 @@ pub struct SweepOptions {
 ///
 /// # Errors
 /// Errors of the process of the peer.
-pub fn run(options: &SweepOptions) -> Result<()> {
-    let mut peer = options.peer.as_deref().map(Peer::start).transpose()?;
-    let is_wanted = |row: &Row| options.only.is_empty() || options.only.iter().any(|name| row.op == name);
+pub fn run_sweep(options: &SweepOptions) -> Result<()> {
+    let mut peer = options.peer.as_deref().map(PeerProcess::start).transpose()?;
+    let is_wanted = |row: &SweepRow| options.only.is_empty() || options.only.iter().any(|name| row.op == name);
     let mut lines = Vec::new();
     for row in rows::rows().into_iter().filter(is_wanted) {
-        for case in Case::all(&row, options.largest) {
+        for case in SweepCase::all(&row, options.largest) {
             let line = case.time(options, peer.as_mut())?;
             report::print_line(&line);
             lines.push(line);
@@ -214,7 +223,7 @@ mod tests {
     fn the_smallest_case_of_every_row_runs() {
         let mut failed = Vec::new();
         for row in rows::rows() {
-            for case in Case::all(&row, 0) {
+            for case in SweepCase::all(&row, 0) {
                 if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run_once())) {
                     let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
                     failed.push(format!("{} {}: {text}", row.op, row.torch));

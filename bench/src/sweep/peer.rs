@@ -5,22 +5,22 @@ use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running `sweep.py`.
-pub(super) struct Peer {
+pub(super) struct PeerProcess {
     process: Child,
     requests: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
-impl Peer {
+impl PeerProcess {
     /// Starts a command.
-    pub(super) fn start(command: &str) -> Result<Peer> {
+    pub(super) fn start(command: &str) -> Result<PeerProcess> {
         let mut words = command.split_whitespace();
         let program = words.next().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the command is empty"))?;
         let mut process = Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let gone = || Error::new(ErrorKind::BrokenPipe, "the process of the peer has no pipes");
         let requests = process.stdin.take().ok_or_else(gone)?;
         let replies = BufReader::new(process.stdout.take().ok_or_else(gone)?);
-        Ok(Peer { process, requests, replies })
+        Ok(PeerProcess { process, requests, replies })
     }
 
     /// Returns the microseconds of a call, or why the expression cannot be computed.
@@ -37,7 +37,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.process.kill();

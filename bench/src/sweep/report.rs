@@ -18,7 +18,8 @@ pub(super) fn print_line(line: &Value) {
     println!("{rounded}");
 }
 
-/// Prints a table in Markdown: the summary of all ratios and of each pass and size, and the slow cases, the slowest first.
+/// Prints a table in Markdown: the summary of all ratios and of each pass and size, and the slow cases, the slowest
+/// first.
 pub(super) fn print_summary(lines: &[Value]) {
     let with_ratio: Vec<&Value> = lines.iter().filter(|line| line["ratio"].is_number()).collect();
     let refused = lines.iter().filter(|line| line["refused"].is_string()).count();

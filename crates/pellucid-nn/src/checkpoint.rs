@@ -139,9 +139,9 @@ impl<'a> Checkpoint<'a> {
         Ok(step)
     }
 
-    /// Restores the parts of this checkpoint in place from a state that may have further ones, such as a scaler from the
-    /// state of a training run. The generator of the current thread is not changed. All values are checked before any
-    /// part changes.
+    /// Restores the parts of this checkpoint in place from a state that may have further ones, such as a scaler from
+    /// the state of a training run. The generator of the current thread is not changed. All values are checked before
+    /// any part changes.
     ///
     /// ```
     /// use pellucid::nn::{Checkpoint, Linear};

@@ -1,10 +1,8 @@
 //! Elementwise operations.
 
-use crate::sweep::Values::{self, Integers, Mask, Normal, Positive, Uniform, Unit};
-use crate::sweep::{Row, Size};
+use crate::sweep::OperandValues::{self, Integers, Mask, Normal, Positive, Uniform, Unit};
+use crate::sweep::{NamedCase, RunCase, SweepRow};
 use pellucid::{DType, Tensor, ops};
-
-type Unary = fn(&[Tensor], Size) -> Tensor;
 
 const NUMBERS: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType::I64];
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
@@ -12,25 +10,23 @@ const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
 /// Rows of functions of one tensor with the names of PyTorch.
 macro_rules! unary {
     ($values:expr, $module:literal: $($name:ident)+) => {
-        [$((stringify!($name), concat!($module, stringify!($name), "(a)"), $values, (|t, _| t[0].$name()) as Unary)),+]
+        [$((stringify!($name), concat!($module, stringify!($name), "(a)"), $values, (|t, _| t[0].$name()) as RunCase)),+]
     };
 }
 
 /// Rows of functions of two tensors with the names of PyTorch.
 macro_rules! binary {
     ($values:expr, $module:literal: $($name:ident)+) => {
-        [$((stringify!($name), concat!($module, stringify!($name), "(a, b)"), $values, (|t, _| t[0].$name(&t[1])) as Unary)),+]
+        [$((stringify!($name), concat!($module, stringify!($name), "(a, b)"), $values, (|t, _| t[0].$name(&t[1])) as RunCase)),+]
     };
 }
 
-type Named = (&'static str, &'static str, Values, Unary);
-
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<SweepRow> {
     let mut rows = Vec::new();
     rows.extend(one_operand().into_iter().map(|(op, torch, values, run)| {
         let dtypes =
             if ["abs", "exp", "tanh", "sqrt", "sigmoid", "relu", "gelu", "sin"].contains(&op) { FLOATS } else { &[] };
-        Row::new(op, torch, run).of([values]).layouts().dtypes(dtypes)
+        SweepRow::new(op, torch, run).of([values]).layouts().dtypes(dtypes)
     }));
     rows.extend(two_operands().into_iter().map(|(op, torch, values, run)| {
         let dtypes = match op {
@@ -38,7 +34,7 @@ pub(super) fn rows() -> Vec<Row> {
             "sub" | "div" | "pow" => FLOATS,
             _ => &[],
         };
-        let row = Row::new(op, torch, run).of([values; 2]).layouts().dtypes(dtypes);
+        let row = SweepRow::new(op, torch, run).of([values; 2]).layouts().dtypes(dtypes);
         match op {
             "eq" | "lt" | "igamma" | "igammac" | "zeta" => row.forward_only(),
             _ => row,
@@ -50,8 +46,8 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-fn one_operand() -> Vec<Named> {
-    let groups: [&[Named]; 10] = [
+fn one_operand() -> Vec<NamedCase> {
+    let groups: [&[NamedCase]; 10] = [
         &unary!(Normal, "torch.": abs neg exp exp2 expm1 sin cos tan atan sinh cosh tanh asinh sinc erf erfc square
             ceil floor round trunc frac sign sigmoid deg2rad rad2deg i0 angle),
         &unary!(Positive, "torch.": log log2 log10 log1p sqrt rsqrt reciprocal lgamma digamma),
@@ -96,8 +92,8 @@ fn one_operand() -> Vec<Named> {
     groups.concat()
 }
 
-fn two_operands() -> Vec<Named> {
-    let groups: [&[Named]; 4] = [
+fn two_operands() -> Vec<NamedCase> {
+    let groups: [&[NamedCase]; 4] = [
         &binary!(Normal, "torch.": add sub mul maximum minimum fmax fmin atan2 copysign hypot logaddexp logaddexp2 fmod),
         &binary!(Positive, "torch.": div pow xlogy ldexp igamma igammac),
         &[
@@ -118,62 +114,63 @@ fn two_operands() -> Vec<Named> {
 }
 
 /// Functions without a gradient.
-fn predicates() -> Vec<Row> {
+fn predicates() -> Vec<SweepRow> {
     let one = unary!(Normal, "torch.": isnan isfinite isinf isposinf isneginf signbit logical_not);
     let two = binary!(Normal, "torch.": ne le gt ge logical_and logical_or logical_xor heaviside nextafter);
-    let one = one.into_iter().map(|(op, torch, values, run)| Row::new(op, torch, run).of([values]).forward_only());
-    let two = two.into_iter().map(|(op, torch, values, run)| Row::new(op, torch, run).of([values; 2]).forward_only());
+    let one = one.into_iter().map(|(op, torch, values, run)| SweepRow::new(op, torch, run).of([values]).forward_only());
+    let two =
+        two.into_iter().map(|(op, torch, values, run)| SweepRow::new(op, torch, run).of([values; 2]).forward_only());
     one.chain(two).collect()
 }
 
-fn with_settings() -> Vec<Row> {
+fn with_settings() -> Vec<SweepRow> {
     vec![
-        Row::new("where_", "torch.where(c, a, b)", |t, _| ops::where_(&t[2], &t[0], &t[1]).expect("shapes agree"))
+        SweepRow::new("where_", "torch.where(c, a, b)", |t, _| ops::where_(&t[2], &t[0], &t[1]).expect("shapes agree"))
             .of([Normal, Normal, Mask])
             .layouts(),
-        Row::new("isclose", "torch.isclose(a, b)", |t, _| t[0].isclose(&t[1], 1e-5, 1e-8, false))
+        SweepRow::new("isclose", "torch.isclose(a, b)", |t, _| t[0].isclose(&t[1], 1e-5, 1e-8, false))
             .of([Normal; 2])
             .forward_only(),
-        Row::new("divmod", "torch.floor_divide(a, b) + torch.remainder(a, b)", |t, _| {
+        SweepRow::new("divmod", "torch.floor_divide(a, b) + torch.remainder(a, b)", |t, _| {
             let (quotient, rest) = t[0].divmod(&t[1]);
             quotient + rest
         })
         .of([Positive; 2])
         .forward_only(),
-        Row::new("modf", "torch.trunc(a) + torch.frac(a)", |t, _| {
-            let (fraction, whole) = t[0].modf();
-            whole + fraction
+        SweepRow::new("modf", "torch.trunc(a) + torch.frac(a)", |t, _| {
+            let (fraction, integer) = t[0].modf();
+            integer + fraction
         })
         .of([Normal])
         .forward_only(),
-        Row::new("frexp", "torch.frexp(a)[0]", |t, _| t[0].frexp().0).of([Normal]).forward_only(),
-        Row::new("map", "torch.tanh(a) * a + 0.5", |t, _| {
+        SweepRow::new("frexp", "torch.frexp(a)[0]", |t, _| t[0].frexp().0).of([Normal]).forward_only(),
+        SweepRow::new("map", "torch.tanh(a) * a + 0.5", |t, _| {
             ops::map(pellucid::formula!(|x; bias| x.tanh() * x + bias), &[&t[0]], &[0.5.into()]).expect("one input")
         })
         .of([Normal]),
-        Row::new("map_all", "torch.sin(a) + torch.cos(a)", |t, _| {
+        SweepRow::new("map_all", "torch.sin(a) + torch.cos(a)", |t, _| {
             let parts = ops::map_all(pellucid::formula!(|x| (x.sin(), x.cos())), &[&t[0]], &[]).expect("one input");
             &parts[0] + &parts[1]
         })
         .of([Normal]),
-        Row::new("to_dtype", "a.double()", |t, _| t[0].to_dtype(DType::F64)).of([Normal]).layouts(),
-        Row::new("to_dtype", "a.bfloat16()", |t, _| t[0].to_dtype(DType::BF16)).of([Normal]),
-        Row::new("to_dtype", "a.long()", |t, _| t[0].to_dtype(DType::I64)).of([Normal]).forward_only(),
-        Row::new("copy", "a.clone()", |t, _| t[0].copy()).of([Normal]).layouts().dtypes(NUMBERS),
-        Row::new("contiguous", "a.contiguous()", |t, _| t[0].contiguous()).of([Normal]).layouts(),
-        Row::new("copy_", "a.copy_(b)", |t, _| {
+        SweepRow::new("to_dtype", "a.double()", |t, _| t[0].to_dtype(DType::F64)).of([Normal]).layouts(),
+        SweepRow::new("to_dtype", "a.bfloat16()", |t, _| t[0].to_dtype(DType::BF16)).of([Normal]),
+        SweepRow::new("to_dtype", "a.long()", |t, _| t[0].to_dtype(DType::I64)).of([Normal]).forward_only(),
+        SweepRow::new("copy", "a.clone()", |t, _| t[0].copy()).of([Normal]).layouts().dtypes(NUMBERS),
+        SweepRow::new("contiguous", "a.contiguous()", |t, _| t[0].contiguous()).of([Normal]).layouts(),
+        SweepRow::new("copy_", "a.copy_(b)", |t, _| {
             t[0].copy_(&t[1]);
             t[0].clone()
         })
         .of([Normal; 2])
         .forward_only(),
-        Row::new("update", "a.add_(b)", |t, _| {
+        SweepRow::new("update", "a.add_(b)", |t, _| {
             ops::update(pellucid::formula!(|x, y| x + y), &[&t[0]], &[&t[1]], &[]).expect("shapes agree");
             t[0].clone()
         })
         .of([Normal; 2])
         .forward_only(),
-        Row::new("update_many", "(a.mul_(0.9).add_(b), a)[1]", |t, _| {
+        SweepRow::new("update_many", "(a.mul_(0.9).add_(b), a)[1]", |t, _| {
             let step = pellucid::formula!(|x, y| x * 0.9 + y);
             ops::update_many(step, 1, &[&t[0], &t[1]], &[]).expect("shapes agree");
             t[0].clone()
@@ -183,9 +180,9 @@ fn with_settings() -> Vec<Row> {
     ]
 }
 
-fn integers() -> Vec<Row> {
+fn integers() -> Vec<SweepRow> {
     let (small, bits) = (Integers(1, 100), Integers(0, 1 << 20));
-    let named: [(&str, &str, Values, Unary); 9] = [
+    let named: [(&str, &str, OperandValues, RunCase); 9] = [
         ("bitwise_and", "a & b", bits, |t, _| &t[0] & &t[1]),
         ("bitwise_or", "a | b", bits, |t, _| &t[0] | &t[1]),
         ("bitwise_xor", "a ^ b", bits, |t, _| &t[0] ^ &t[1]),
@@ -196,8 +193,8 @@ fn integers() -> Vec<Row> {
         ("rem", "a % b", small, |t, _| t[0].rem(&t[1])),
         ("floor_div", "a // b", small, |t, _| t[0].floor_div(&t[1])),
     ];
-    let mut rows: Vec<Row> =
-        named.map(|(op, torch, values, run)| Row::new(op, torch, run).of([values; 2]).forward_only()).into();
-    rows.push(Row::new("bitwise_not", "~a", |t, _| !&t[0]).of([bits]).forward_only());
+    let mut rows: Vec<SweepRow> =
+        named.map(|(op, torch, values, run)| SweepRow::new(op, torch, run).of([values; 2]).forward_only()).into();
+    rows.push(SweepRow::new("bitwise_not", "~a", |t, _| !&t[0]).of([bits]).forward_only());
     rows
 }

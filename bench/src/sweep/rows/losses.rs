@@ -1,7 +1,7 @@
 //! Loss functions.
 
-use crate::sweep::Row;
-use crate::sweep::Values::{self, Below, LogProbabilities, Normal, Positive, Signs, Unit};
+use crate::sweep::OperandValues::{self, Below, LogProbabilities, Normal, Positive, Signs, Unit};
+use crate::sweep::SweepRow;
 use pellucid::ops;
 use pellucid::ops::Reduction::Mean;
 
@@ -11,7 +11,7 @@ fn classes(n: usize) -> Vec<Vec<usize>> {
     vec![vec![rows, classes], vec![rows]]
 }
 
-const CLASS: Values = Below([8, 128, 1024]);
+const CLASS: OperandValues = Below([8, 128, 1024]);
 
 /// Three matrices of one shape, or two with a value for each row.
 fn rows_and_labels(n: usize) -> Vec<Vec<usize>> {
@@ -19,22 +19,22 @@ fn rows_and_labels(n: usize) -> Vec<Vec<usize>> {
     vec![vec![rows, width], vec![rows, width], vec![rows]]
 }
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<SweepRow> {
     // The targets are constants.
-    let mut rows: Vec<Row> = elementwise().into_iter().map(|row| row.leaves(1)).collect();
+    let mut rows: Vec<SweepRow> = elementwise().into_iter().map(|row| row.leaves(1)).collect();
     rows.extend([
-        Row::new("cross_entropy", "F.cross_entropy(a, b)", |t, _| t[0].cross_entropy(&t[1], Default::default()))
+        SweepRow::new("cross_entropy", "F.cross_entropy(a, b)", |t, _| t[0].cross_entropy(&t[1], Default::default()))
             .of([Normal, CLASS])
             .shapes(classes),
-        Row::new("nll_loss", "F.nll_loss(a, b)", |t, _| t[0].nll_loss(&t[1], Default::default()))
+        SweepRow::new("nll_loss", "F.nll_loss(a, b)", |t, _| t[0].nll_loss(&t[1], Default::default()))
             .of([LogProbabilities, CLASS])
             .shapes(classes),
-        Row::new("multi_margin_loss", "F.multi_margin_loss(a, b)", |t, _| {
+        SweepRow::new("multi_margin_loss", "F.multi_margin_loss(a, b)", |t, _| {
             t[0].multi_margin_loss(&t[1], Default::default())
         })
         .of([Normal, CLASS])
         .shapes(classes),
-        Row::new(
+        SweepRow::new(
             "multilabel_margin_loss",
             "F.multilabel_margin_loss(a, b[:, None] - torch.arange(a.shape[1]).clamp(max=1) * (b[:, None] + 1))",
             |t, _| {
@@ -46,29 +46,29 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .of([Normal, CLASS])
         .shapes(classes),
-        Row::new("margin_ranking_loss", "F.margin_ranking_loss(a, b, c)", |t, _| {
+        SweepRow::new("margin_ranking_loss", "F.margin_ranking_loss(a, b, c)", |t, _| {
             t[0].margin_ranking_loss(&t[1], &t[2], 0.0, Mean)
         })
         .of([Normal, Normal, Signs]),
-        Row::new("cosine_embedding_loss", "F.cosine_embedding_loss(a, b, c)", |t, _| {
+        SweepRow::new("cosine_embedding_loss", "F.cosine_embedding_loss(a, b, c)", |t, _| {
             t[0].cosine_embedding_loss(&t[1], &t[2], 0.0, Mean)
         })
         .of([Normal, Normal, Signs])
         .shapes(rows_and_labels),
-        Row::new("triplet_margin_loss", "F.triplet_margin_loss(a, b, c)", |t, _| {
+        SweepRow::new("triplet_margin_loss", "F.triplet_margin_loss(a, b, c)", |t, _| {
             t[0].triplet_margin_loss(&t[1], &t[2], Default::default())
         })
         .of([Normal; 3]),
-        Row::new("triplet_margin_with_distance_loss", "F.triplet_margin_with_distance_loss(a, b, c)", |t, _| {
+        SweepRow::new("triplet_margin_with_distance_loss", "F.triplet_margin_with_distance_loss(a, b, c)", |t, _| {
             let distance = |a: &pellucid::Tensor, b: &pellucid::Tensor| ops::pairwise_distance(a, b, 2.0, 1e-6, false);
             t[0].triplet_margin_with_distance_loss(&t[1], &t[2], distance, 1.0, false, Mean)
         })
         .of([Normal; 3]),
-        Row::new("gaussian_nll_loss", "F.gaussian_nll_loss(a, b, c)", |t, _| {
+        SweepRow::new("gaussian_nll_loss", "F.gaussian_nll_loss(a, b, c)", |t, _| {
             t[0].gaussian_nll_loss(&t[1], &t[2], false, 1e-6, Mean)
         })
         .of([Normal, Normal, Positive]),
-        Row::new(
+        SweepRow::new(
             "ctc_loss",
             "F.ctc_loss(a, b, full((a.shape[1],), a.shape[0]), full((a.shape[1],), b.shape[1]), zero_infinity=True)",
             |t, _| {
@@ -82,7 +82,7 @@ pub(super) fn rows() -> Vec<Row> {
                 )
             },
         )
-        .of([LogProbabilities, Values::Integers(1, 8)])
+        .of([LogProbabilities, OperandValues::Integers(1, 8)])
         .shapes(|n| {
             let (steps, batch, classes, length) = [(8, 2, 8, 3), (50, 16, 32, 10), (100, 64, 64, 20)][n];
             vec![vec![steps, batch, classes], vec![batch, length]]
@@ -91,34 +91,34 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-fn elementwise() -> Vec<Row> {
+fn elementwise() -> Vec<SweepRow> {
     vec![
-        Row::new("mse_loss", "F.mse_loss(a, b)", |t, _| t[0].mse_loss(&t[1], Mean)).of([Normal; 2]),
-        Row::new("l1_loss", "F.l1_loss(a, b)", |t, _| t[0].l1_loss(&t[1], Mean)).of([Normal; 2]),
-        Row::new("smooth_l1_loss", "F.smooth_l1_loss(a, b)", |t, _| t[0].smooth_l1_loss(&t[1], 1.0, Mean))
+        SweepRow::new("mse_loss", "F.mse_loss(a, b)", |t, _| t[0].mse_loss(&t[1], Mean)).of([Normal; 2]),
+        SweepRow::new("l1_loss", "F.l1_loss(a, b)", |t, _| t[0].l1_loss(&t[1], Mean)).of([Normal; 2]),
+        SweepRow::new("smooth_l1_loss", "F.smooth_l1_loss(a, b)", |t, _| t[0].smooth_l1_loss(&t[1], 1.0, Mean))
             .of([Normal; 2]),
-        Row::new("huber_loss", "F.huber_loss(a, b)", |t, _| t[0].huber_loss(&t[1], 1.0, Mean)).of([Normal; 2]),
-        Row::new("kl_div", "F.kl_div(a, b, reduction='mean')", |t, _| t[0].kl_div(&t[1], false, Mean))
+        SweepRow::new("huber_loss", "F.huber_loss(a, b)", |t, _| t[0].huber_loss(&t[1], 1.0, Mean)).of([Normal; 2]),
+        SweepRow::new("kl_div", "F.kl_div(a, b, reduction='mean')", |t, _| t[0].kl_div(&t[1], false, Mean))
             .of([Normal, Unit]),
-        Row::new("poisson_nll_loss", "F.poisson_nll_loss(a, b)", |t, _| {
+        SweepRow::new("poisson_nll_loss", "F.poisson_nll_loss(a, b)", |t, _| {
             t[0].poisson_nll_loss(&t[1], Default::default())
         })
         .of([Normal, Positive]),
-        Row::new("binary_cross_entropy", "F.binary_cross_entropy(a, b)", |t, _| {
+        SweepRow::new("binary_cross_entropy", "F.binary_cross_entropy(a, b)", |t, _| {
             t[0].binary_cross_entropy(&t[1], None, Mean)
         })
         .of([Unit; 2]),
-        Row::new("binary_cross_entropy_with_logits", "F.binary_cross_entropy_with_logits(a, b)", |t, _| {
+        SweepRow::new("binary_cross_entropy_with_logits", "F.binary_cross_entropy_with_logits(a, b)", |t, _| {
             t[0].binary_cross_entropy_with_logits(&t[1], None, None, Mean)
         })
         .of([Normal, Unit]),
-        Row::new("soft_margin_loss", "F.soft_margin_loss(a, b)", |t, _| t[0].soft_margin_loss(&t[1], Mean))
+        SweepRow::new("soft_margin_loss", "F.soft_margin_loss(a, b)", |t, _| t[0].soft_margin_loss(&t[1], Mean))
             .of([Normal, Signs]),
-        Row::new("hinge_embedding_loss", "F.hinge_embedding_loss(a, b)", |t, _| {
+        SweepRow::new("hinge_embedding_loss", "F.hinge_embedding_loss(a, b)", |t, _| {
             t[0].hinge_embedding_loss(&t[1], 1.0, Mean)
         })
         .of([Normal, Signs]),
-        Row::new("multilabel_soft_margin_loss", "F.multilabel_soft_margin_loss(a, b)", |t, _| {
+        SweepRow::new("multilabel_soft_margin_loss", "F.multilabel_soft_margin_loss(a, b)", |t, _| {
             t[0].multilabel_soft_margin_loss(&t[1], None, Mean)
         })
         .of([Normal, Unit]),

@@ -11,10 +11,10 @@ mod random;
 mod reductions;
 mod shape;
 
-use super::Row;
+use super::SweepRow;
 
 /// Returns all rows.
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<SweepRow> {
     let groups = [
         elementwise::rows(),
         reductions::rows(),

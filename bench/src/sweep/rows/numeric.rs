@@ -1,7 +1,7 @@
 //! Convolution of signals, and polynomials.
 
-use crate::sweep::Values::{Normal, Unit};
-use crate::sweep::{Row, Size, vectors};
+use crate::sweep::OperandValues::{Normal, Unit};
+use crate::sweep::{Size, SweepRow, vectors};
 use pellucid::{Tensor, ops};
 
 /// Rows of families of orthogonal polynomials of degree 5, with the names of PyTorch.
@@ -15,7 +15,7 @@ macro_rules! polynomials {
     };
 }
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<SweepRow> {
     let families = polynomials!(
         chebyshev_t "chebyshev_polynomial_t",
         chebyshev_u "chebyshev_polynomial_u",
@@ -30,23 +30,24 @@ pub(super) fn rows() -> Vec<Row> {
         shifted_chebyshev_v "shifted_chebyshev_polynomial_v",
         shifted_chebyshev_w "shifted_chebyshev_polynomial_w",
     );
-    let mut rows: Vec<Row> = families.map(|(op, torch, run)| Row::new(op, torch, run).of([Unit]).forward_only()).into();
+    let mut rows: Vec<SweepRow> =
+        families.map(|(op, torch, run)| SweepRow::new(op, torch, run).of([Unit]).forward_only()).into();
     let signals = |n: usize| vec![vec![[64, 1 << 14, 1 << 17][n]], vec![[5, 31, 63][n]]];
     rows.extend([
-        Row::new("convolve", "F.conv1d(a[None, None], b.flip(0)[None, None], padding=b.numel() - 1)", |t, _| {
+        SweepRow::new("convolve", "F.conv1d(a[None, None], b.flip(0)[None, None], padding=b.numel() - 1)", |t, _| {
             t[0].convolve(&t[1], ops::ConvolveMode::Full)
         })
         .of([Normal; 2])
         .shapes(signals),
-        Row::new("correlate", "F.conv1d(a[None, None], b[None, None])", |t, _| {
+        SweepRow::new("correlate", "F.conv1d(a[None, None], b[None, None])", |t, _| {
             t[0].correlate(&t[1], ops::ConvolveMode::Valid)
         })
         .of([Normal; 2])
         .shapes(signals),
-        Row::new("polyval", "((a[0] * b + a[1]) * b + a[2]) * b + a[3]", |t, _| t[0].polyval(&t[1]))
+        SweepRow::new("polyval", "((a[0] * b + a[1]) * b + a[2]) * b + a[3]", |t, _| t[0].polyval(&t[1]))
             .of([Normal; 2])
             .shapes(|n| vec![vec![4], vec![[64, 1 << 16, 1 << 20][n]]]),
-        Row::new("polyfit", "torch.linalg.lstsq(torch.vander(a, 3), b).solution", |t, _| t[0].polyfit(&t[1], 2))
+        SweepRow::new("polyfit", "torch.linalg.lstsq(torch.vander(a, 3), b).solution", |t, _| t[0].polyfit(&t[1], 2))
             .of([Normal; 2])
             .shapes(vectors)
             .forward_only(),

@@ -1,32 +1,32 @@
 //! Reductions, scans and statistics over the first, the middle and the last axis.
 
-use crate::sweep::Values::{self, Mask, Normal, Positive};
-use crate::sweep::{Row, Size, cubes, vectors};
-use pellucid::{DType, Tensor, ops};
-
-type AlongAxis = fn(&[Tensor], Size) -> Tensor;
+use crate::sweep::OperandValues::{self, Mask, Normal, Positive};
+use crate::sweep::{NamedCase, RunCase, SweepRow, cubes, vectors};
+use pellucid::{DType, ops};
 
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<SweepRow> {
     let wide = ["sum", "max", "softmax", "cumsum", "mean"];
     let row = |(op, torch, values, run)| {
         axis_row(op, torch, values, run).dtypes(if wide.contains(&op) { FLOATS } else { &[] })
     };
-    let mut rows: Vec<Row> = along_axis().into_iter().map(row).collect();
+    let mut rows: Vec<SweepRow> = along_axis().into_iter().map(row).collect();
     rows.extend(
         without_gradient().into_iter().map(|(op, torch, values, run)| axis_row(op, torch, values, run).forward_only()),
     );
-    rows.extend(masked().into_iter().map(|(op, run)| Row::new(op, "", run).of([Normal, Mask]).shapes(cubes).axes(3)));
+    rows.extend(
+        masked().into_iter().map(|(op, run)| SweepRow::new(op, "", run).of([Normal, Mask]).shapes(cubes).axes(3)),
+    );
     rows.push(
-        Row::new("masked_argmax", "", |t, s| t[0].masked_argmax(&t[1], s.axis))
+        SweepRow::new("masked_argmax", "", |t, s| t[0].masked_argmax(&t[1], s.axis))
             .of([Normal, Mask])
             .shapes(cubes)
             .axes(3)
             .forward_only(),
     );
     rows.push(
-        Row::new("masked_argmin", "", |t, s| t[0].masked_argmin(&t[1], s.axis))
+        SweepRow::new("masked_argmin", "", |t, s| t[0].masked_argmin(&t[1], s.axis))
             .of([Normal, Mask])
             .shapes(cubes)
             .axes(3)
@@ -36,13 +36,11 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-fn axis_row(op: &'static str, torch: &'static str, values: Values, run: AlongAxis) -> Row {
-    Row::new(op, torch, run).of([values]).shapes(cubes).axes(3)
+fn axis_row(op: &'static str, torch: &'static str, values: OperandValues, run: RunCase) -> SweepRow {
+    SweepRow::new(op, torch, run).of([values]).shapes(cubes).axes(3)
 }
 
-type Named = (&'static str, &'static str, Values, AlongAxis);
-
-fn along_axis() -> Vec<Named> {
+fn along_axis() -> Vec<NamedCase> {
     vec![
         ("sum", "a.sum({d})", Normal, |t, s| t[0].sum(s.axis)),
         ("mean", "a.mean({d})", Normal, |t, s| t[0].mean(s.axis)),
@@ -102,7 +100,7 @@ fn along_axis() -> Vec<Named> {
     ]
 }
 
-fn without_gradient() -> Vec<Named> {
+fn without_gradient() -> Vec<NamedCase> {
     vec![
         ("argmax", "a.argmax({d})", Normal, |t, s| t[0].argmax(s.axis)),
         ("argmin", "a.argmin({d})", Normal, |t, s| t[0].argmin(s.axis)),
@@ -111,11 +109,11 @@ fn without_gradient() -> Vec<Named> {
         ("count_nonzero", "torch.count_nonzero(a, {d})", Normal, |t, s| t[0].count_nonzero(s.axis)),
         ("nanargmax", "", Normal, |t, s| t[0].nanargmax(s.axis)),
         ("nanargmin", "", Normal, |t, s| t[0].nanargmin(s.axis)),
-        ("mode", "a.mode({d})[0]", Values::Integers(0, 20), |t, s| t[0].mode(s.axis).0),
+        ("mode", "a.mode({d})[0]", OperandValues::Integers(0, 20), |t, s| t[0].mode(s.axis).0),
     ]
 }
 
-fn masked() -> Vec<(&'static str, AlongAxis)> {
+fn masked() -> Vec<(&'static str, RunCase)> {
     vec![
         ("masked_sum", |t, s| t[0].masked_sum(&t[1], s.axis)),
         ("masked_mean", |t, s| t[0].masked_mean(&t[1], s.axis)),
@@ -137,38 +135,43 @@ fn masked() -> Vec<(&'static str, AlongAxis)> {
 }
 
 /// Reductions of all elements.
-fn of_all() -> Vec<Row> {
+fn of_all() -> Vec<SweepRow> {
     vec![
-        Row::new("sum", "a.sum()", |t, _| t[0].sum(..)).of([Normal]).layouts(),
-        Row::new("max", "a.max()", |t, _| t[0].max(..)).of([Normal]).layouts(),
-        Row::new("mean", "a.mean()", |t, _| t[0].mean(..)).of([Normal]),
-        Row::new("var", "a.var(correction=0)", |t, _| t[0].var(..)).of([Normal]),
-        Row::new("prod", "a.prod()", |t, _| t[0].prod(..)).of([Positive]),
-        Row::new("norm", "torch.linalg.vector_norm(a)", |t, _| t[0].norm(2.0, ..)).of([Normal]),
-        Row::new("logsumexp", "a.flatten().logsumexp(0)", |t, _| t[0].logsumexp(..)).of([Normal]),
-        Row::new("argmax", "a.argmax()", |t, _| t[0].argmax(..)).of([Normal]).forward_only(),
-        Row::new("allclose", "torch.allclose(a, a)", |t, _| t[0].allclose(&t[0], 1e-5, 1e-8, false))
+        SweepRow::new("sum", "a.sum()", |t, _| t[0].sum(..)).of([Normal]).layouts(),
+        SweepRow::new("max", "a.max()", |t, _| t[0].max(..)).of([Normal]).layouts(),
+        SweepRow::new("mean", "a.mean()", |t, _| t[0].mean(..)).of([Normal]),
+        SweepRow::new("var", "a.var(correction=0)", |t, _| t[0].var(..)).of([Normal]),
+        SweepRow::new("prod", "a.prod()", |t, _| t[0].prod(..)).of([Positive]),
+        SweepRow::new("norm", "torch.linalg.vector_norm(a)", |t, _| t[0].norm(2.0, ..)).of([Normal]),
+        SweepRow::new("logsumexp", "a.flatten().logsumexp(0)", |t, _| t[0].logsumexp(..)).of([Normal]),
+        SweepRow::new("argmax", "a.argmax()", |t, _| t[0].argmax(..)).of([Normal]).forward_only(),
+        SweepRow::new("allclose", "torch.allclose(a, a)", |t, _| t[0].allclose(&t[0], 1e-5, 1e-8, false))
             .of([Normal])
             .forward_only(),
-        Row::new("equal", "torch.equal(a, a.clone())", |t, _| t[0].equal(&t[0].copy())).of([Normal]).forward_only(),
-        Row::new("cov", "torch.cov(a)", |t, _| t[0].cov(ops::CovOptions::default())).of([Normal]).gradient_up_to(1),
-        Row::new("corrcoef", "torch.corrcoef(a)", |t, _| t[0].corrcoef()).of([Normal]).gradient_up_to(1),
-        Row::new("dist", "torch.dist(a, b)", |t, _| t[0].dist(&t[1], 2.0)).of([Normal; 2]),
-        Row::new("trapezoid", "torch.trapezoid(a)", |t, _| t[0].trapezoid(ops::Spacing::Step(1.0), -1)).of([Normal]),
-        Row::new("cumulative_trapezoid", "torch.cumulative_trapezoid(a)", |t, _| {
+        SweepRow::new("equal", "torch.equal(a, a.clone())", |t, _| t[0].equal(&t[0].copy()))
+            .of([Normal])
+            .forward_only(),
+        SweepRow::new("cov", "torch.cov(a)", |t, _| t[0].cov(ops::CovOptions::default()))
+            .of([Normal])
+            .gradient_up_to(1),
+        SweepRow::new("corrcoef", "torch.corrcoef(a)", |t, _| t[0].corrcoef()).of([Normal]).gradient_up_to(1),
+        SweepRow::new("dist", "torch.dist(a, b)", |t, _| t[0].dist(&t[1], 2.0)).of([Normal; 2]),
+        SweepRow::new("trapezoid", "torch.trapezoid(a)", |t, _| t[0].trapezoid(ops::Spacing::Step(1.0), -1))
+            .of([Normal]),
+        SweepRow::new("cumulative_trapezoid", "torch.cumulative_trapezoid(a)", |t, _| {
             t[0].cumulative_trapezoid(ops::Spacing::Step(1.0), -1)
         })
         .of([Normal]),
-        Row::new("gradient", "torch.gradient(a, dim=1)[0]", |t, _| t[0].gradient(ops::Spacing::Step(1.0), 1, 1))
+        SweepRow::new("gradient", "torch.gradient(a, dim=1)[0]", |t, _| t[0].gradient(ops::Spacing::Step(1.0), 1, 1))
             .of([Normal]),
-        Row::new("reduce", "a.mean(1)", |t, _| {
+        SweepRow::new("reduce", "a.mean(1)", |t, _| {
             ops::einops::reduce(&t[0], "i j -> i", ops::einops::EinopsReduction::Mean, &[]).expect("the pattern fits")
         })
         .of([Normal]),
-        Row::new("rearrange", "a.t().reshape(-1)", |t, _| {
+        SweepRow::new("rearrange", "a.t().reshape(-1)", |t, _| {
             ops::einops::rearrange(&t[0], "i j -> (j i)", &[]).expect("the pattern fits")
         })
         .of([Normal]),
-        Row::new("median", "a.median()", |t, _| t[0].median(..).0).of([Normal]).shapes(vectors),
+        SweepRow::new("median", "a.median()", |t, _| t[0].median(..).0).of([Normal]).shapes(vectors),
     ]
 }

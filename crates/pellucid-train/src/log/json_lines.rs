@@ -47,9 +47,9 @@ impl JsonLinesLogger {
     }
 
     /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. A last line
-    /// that is incomplete because the process was killed is removed. A missing file is created. If the log has a line of
-    /// step `step` with the same names as a new line, the new one is dropped: the earlier process was killed before it
-    /// saved its state.
+    /// that is incomplete because the process was killed is removed. A missing file is created. If the log has a line
+    /// of step `step` with the same names as a new line, the new one is dropped: the earlier process was killed before
+    /// it saved its state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.

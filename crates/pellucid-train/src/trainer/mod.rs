@@ -5,6 +5,7 @@
 //! | `task` | [`TrainingTask`]: what a batch trains |
 //! | `supervised` | [`Supervised`]: the task of a model and a loss |
 //! | `loader` | [`EpochLoader`]: the batches |
+//! | `core` | the settings and the state of a run |
 //! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
 //! | `validation` | losses and metrics of an epoch, and the choice of the best one |
 //! | `bound` | the task and the loaders of a run, without their types |
@@ -20,6 +21,7 @@
 //! | `report` | what is shown on the terminal |
 
 mod bound;
+mod core;
 mod event;
 mod files;
 mod find_lr;
@@ -46,6 +48,7 @@ pub use task::{BatchScores, NamedScalars, TrainingTask};
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use bound::BoundRun;
+use core::RunCore;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
@@ -53,7 +56,6 @@ use pellucid_nn::optim::schedule::Schedule;
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
-use run::RunCore;
 use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
@@ -461,10 +463,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// immediately.
     ///
     /// # Errors
-    /// [`Error::Step`] for an error of a batch or a step; [`Error::Evaluation`] for one of a validation, after which the
-    /// state is saved, so that the run continues with this validation; [`Error::File`] for files that cannot be read or
-    /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not fit; the errors of callbacks and loggers. If
-    /// the monitored value does not exist, [`Error::InvalidArgument`] with the names of all values.
+    /// [`Error::Step`] for an error of a batch or a step; [`Error::Evaluation`] for one of a validation, after which
+    /// the state is saved, so that the run continues with this validation; [`Error::File`] for files that cannot be
+    /// read or written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does
+    /// not fit; the errors of callbacks and loggers. If the monitored value does not exist, [`Error::InvalidArgument`]
+    /// with the names of all values.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,

@@ -2,76 +2,21 @@
 
 use super::EarlyStopping;
 use super::bound::RunParts;
-use super::event::{Callback, FitControl, StopReason, TrainingEvent};
-use super::files::RunFiles;
+use super::core::{RunCore, STEP};
+use super::event::{FitControl, StopReason, TrainingEvent};
 use super::finite::is_non_finite_loss;
 use super::meter::LossMeter;
 use super::report::RunReport;
-use super::schedules::{RunSchedule, ScheduleUnit, check_schedules};
+use super::schedules::{ScheduleUnit, check_schedules};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
-use super::state::RunState;
 use super::validation::{Improvement, push_rates, with_averages};
 use crate::log::{History, Logger};
-use crate::metrics::{Goal, Metric};
 use pellucid_data::BatchPosition;
 use pellucid_nn::optim::Optimizer;
-use pellucid_nn::{Checkpoint, StateDict, Stateful};
+use pellucid_nn::{Checkpoint, StateDict};
 use pellucid_tensor::{Error, Result};
 use std::time::Instant;
-
-/// Opens a logger, for a run that begins after this number of steps.
-type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
-
-/// A run without the types of its task and its batches. It is compiled once, in this crate.
-pub(super) struct RunCore<'f> {
-    pub(super) epochs: Option<u64>,
-    pub(super) max_steps: Option<u64>,
-    pub(super) metrics: Vec<Box<dyn Metric + 'f>>,
-    pub(super) callbacks: Vec<Box<dyn Callback + 'f>>,
-    pub(super) loggers: Vec<Box<dyn Logger + 'f>>,
-    /// Functions that open loggers when the run begins.
-    pub(super) opened_loggers: Vec<OpenLogger<'f>>,
-    pub(super) schedules: Vec<RunSchedule<'f>>,
-    pub(super) early_stopping: Option<EarlyStopping>,
-    /// The name of the value that decides which epoch is the best, and its direction.
-    pub(super) monitor: Option<(String, Goal)>,
-    pub(super) files: RunFiles,
-    pub(super) log_every: u64,
-    pub(super) is_quiet: bool,
-    pub(super) state: RunState,
-    pub(super) history: History,
-    /// Whether the last row of the history is of an epoch that continues.
-    has_partial_row: bool,
-    /// Parts of the program that the state of the run contains.
-    pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
-    pub(super) stop_reason: Option<StopReason>,
-}
-
-impl<'f> RunCore<'f> {
-    /// Creates a run with the default settings.
-    pub(super) fn boxed() -> Box<RunCore<'f>> {
-        Box::new(RunCore {
-            epochs: None,
-            max_steps: None,
-            metrics: Vec::new(),
-            callbacks: Vec::new(),
-            loggers: Vec::new(),
-            opened_loggers: Vec::new(),
-            schedules: Vec::new(),
-            early_stopping: None,
-            monitor: None,
-            files: RunFiles::default(),
-            log_every: 50,
-            is_quiet: false,
-            state: RunState::default(),
-            history: History::default(),
-            has_partial_row: false,
-            parts: Vec::new(),
-            stop_reason: None,
-        })
-    }
-}
 
 /// Why the steps of an epoch have ended.
 enum StepsEnd {
@@ -85,9 +30,6 @@ enum StepsEnd {
 
 /// The number of successive losses that are not finite, after which a run with a scaler ends.
 const MAX_SKIPPED: u64 = 100;
-
-/// The number of steps in the values of an epoch. Loggers have it as an argument.
-pub(super) const STEP: &str = "step";
 
 /// The maximum number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;

@@ -1,8 +1,8 @@
 //! The validation of a run: losses and metrics of an epoch, and the choice of the best one.
 
 use super::bound::RunParts;
+use super::core::{RunCore, STEP};
 use super::meter::LossMeter;
-use super::run::{RunCore, STEP};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::state::RunProgress;

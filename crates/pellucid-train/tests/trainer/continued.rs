@@ -52,8 +52,8 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     let _alone = alone();
     let (mut train, mut validation) = points();
     let mut expected = trainer().steps(21);
-    let whole = expected.fit(&mut train, Some(&mut validation)).unwrap();
-    assert_eq!(whole.column("step").unwrap(), [8.0, 16.0, 21.0]);
+    let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(uninterrupted.column("step").unwrap(), [8.0, 16.0, 21.0]);
 
     let scratch = Scratch::new("trainer-more-steps");
     let (mut train, mut validation) = points();
@@ -72,7 +72,7 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     let (mut train, mut validation) = points();
     let mut resumed = trainer().steps(21).resume(&scratch.0);
     let history = resumed.fit(&mut train, Some(&mut validation)).unwrap();
-    assert_eq!(history.column("train_loss").unwrap(), whole.column("train_loss").unwrap());
+    assert_eq!(history.column("train_loss").unwrap(), uninterrupted.column("train_loss").unwrap());
     assert_eq!(bits(resumed.model()), bits(expected.model()));
 }
 

@@ -1,0 +1,67 @@
+//! The settings and the state of a run.
+
+use super::EarlyStopping;
+use super::event::{Callback, StopReason};
+use super::files::RunFiles;
+use super::schedules::RunSchedule;
+use super::state::RunState;
+use crate::log::{History, Logger};
+use crate::metrics::{Goal, Metric};
+use pellucid_nn::Stateful;
+use pellucid_tensor::Result;
+
+/// The number of steps in the values of an epoch. Loggers have it as an argument.
+pub(super) const STEP: &str = "step";
+
+/// Opens a logger, for a run that begins after this number of steps.
+type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
+
+/// A run without the types of its task and its batches. It is compiled once, in this crate.
+pub(super) struct RunCore<'f> {
+    pub(super) epochs: Option<u64>,
+    pub(super) max_steps: Option<u64>,
+    pub(super) metrics: Vec<Box<dyn Metric + 'f>>,
+    pub(super) callbacks: Vec<Box<dyn Callback + 'f>>,
+    pub(super) loggers: Vec<Box<dyn Logger + 'f>>,
+    /// Functions that open loggers when the run begins.
+    pub(super) opened_loggers: Vec<OpenLogger<'f>>,
+    pub(super) schedules: Vec<RunSchedule<'f>>,
+    pub(super) early_stopping: Option<EarlyStopping>,
+    /// The name of the value that decides which epoch is the best, and its direction.
+    pub(super) monitor: Option<(String, Goal)>,
+    pub(super) files: RunFiles,
+    pub(super) log_every: u64,
+    pub(super) is_quiet: bool,
+    pub(super) state: RunState,
+    pub(super) history: History,
+    /// Whether the last row of the history is of an epoch that continues.
+    pub(super) has_partial_row: bool,
+    /// Parts of the program that the state of the run contains.
+    pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
+    pub(super) stop_reason: Option<StopReason>,
+}
+
+impl<'f> RunCore<'f> {
+    /// Creates a run with the default settings.
+    pub(super) fn boxed() -> Box<RunCore<'f>> {
+        Box::new(RunCore {
+            epochs: None,
+            max_steps: None,
+            metrics: Vec::new(),
+            callbacks: Vec::new(),
+            loggers: Vec::new(),
+            opened_loggers: Vec::new(),
+            schedules: Vec::new(),
+            early_stopping: None,
+            monitor: None,
+            files: RunFiles::default(),
+            log_every: 50,
+            is_quiet: false,
+            state: RunState::default(),
+            history: History::default(),
+            has_partial_row: false,
+            parts: Vec::new(),
+            stop_reason: None,
+        })
+    }
+}
