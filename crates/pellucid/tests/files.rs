@@ -65,7 +65,7 @@ fn a_failed_save_keeps_the_old_file() {
     let tensors: StateDict = [("a".to_string(), Tensor::from([1.0f32]))].into();
     let missing = scratch.0.join("no such directory").join("a.safetensors");
     let text = io::save(&missing, &tensors).unwrap_err().to_string();
-    assert!(text.starts_with("save: ") && text.ends_with("the folder does not exist: create it"), "{text}");
+    assert!(text.starts_with("save: ") && text.ends_with("the directory does not exist: create it"), "{text}");
     // A directory has the name of the file.
     assert!(matches!(io::save(&scratch.0, &tensors), Err(Error::File { .. })));
     assert!(matches!(io::save(Path::new("/"), &tensors), Err(Error::File { .. })));
@@ -131,7 +131,7 @@ fn malformed_safetensors_are_refused() {
     assert!(text.starts_with("load: ") && text.ends_with("missing: the file does not exist: check the path"), "{text}");
     let current = std::env::current_dir().unwrap().display().to_string();
     let text = reason(io::load("no such file.safetensors"));
-    assert_eq!(text, format!("the file does not exist: check the path; the current folder is {current}"));
+    assert_eq!(text, format!("the file does not exist: check the path; the current directory is {current}"));
     #[cfg(unix)]
     assert!(reason(io::load("/dev/zero")).contains("device or a pipe"));
     assert!(reason(io::load(&scratch.0)).contains("folder: add the name of a file"));

@@ -104,7 +104,7 @@ fn files_are_read_and_errors_name_them() {
         (latin, "line 2: the text is not UTF-8"),
         (wide, "70001 fields"),
         (scratch.0.join("absent.csv"), "does not exist"),
-        (scratch.0.clone(), "folder"),
+        (scratch.0.clone(), "the path is a directory"),
     ] {
         let error = Table::read_csv(&path, CsvOptions::default()).unwrap_err();
         assert!(matches!(error, Error::File { .. }), "{error:?}");

@@ -111,7 +111,7 @@ fn one_hot_codes_follow_the_fitted_categories() {
     let unknown = cities(vec!["a", "d"]);
     let error = encoder.transform(&unknown).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }));
-    assert!(error.to_string().contains(r#"has "d" in row 1"#), "{error}");
+    assert!(error.to_string().contains(r#"row 1 of column "city" has the unknown category "d""#), "{error}");
     let lenient = encoder.clone().unknown(UnknownCategory::Ignore);
     assert_eq!(lenient.transform(&unknown).unwrap().to_vec2::<f32>(), [[1.0, 0.0, 0.0], [0.0; 3]]);
     let floats = Table::from_columns([("city", Column::from(vec![0.5]))]).unwrap();

@@ -197,5 +197,5 @@ fn a_class_is_the_name_of_its_type() {
     assert_eq!(class(&pellucid_nn::Dropout3d::new(0.1)), "Dropout3d");
     assert_eq!(class(&pellucid_nn::ReflectionPad1d::new(1)), "ReflectionPad1d");
     let error = pellucid_nn::BatchNorm2d::new(3).output_shape(&[2, 3, 4]).unwrap_err();
-    assert!(error.to_string().starts_with("BatchNorm2d: batch_norm: shapes"), "{error}");
+    assert!(error.to_string().starts_with("BatchNorm2d: batch_norm: incompatible shapes"), "{error}");
 }

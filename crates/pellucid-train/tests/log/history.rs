@@ -105,7 +105,7 @@ fn other_files_are_refused() {
     let missing = History::load_csv(scratch.join("missing.csv")).unwrap_err().to_string();
     assert!(missing.contains("the file does not exist"), "{missing}");
     let unwritable = example().save_csv(scratch.join("missing/history.csv")).unwrap_err().to_string();
-    assert!(unwritable.contains("the folder does not exist"), "{unwritable}");
+    assert!(unwritable.contains("the directory does not exist"), "{unwritable}");
 }
 
 #[test]
