@@ -97,8 +97,8 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
             let (low, high) = (range.start(), range.end());
             let allowed = match *high {
                 f64::MAX if *low == f64::MIN => "finite".to_string(),
-                f64::INFINITY => format!("at min {low}"),
-                f64::MAX => format!("finite and at min {low}"),
+                f64::INFINITY => format!("at least {low}"),
+                f64::MAX => format!("finite and at least {low}"),
                 high => format!("from {low} to {high}"),
             };
             Err(Error::invalid(op, format!("{what} must be {allowed}, got {value:?}")))

@@ -176,10 +176,10 @@ fn ctc(targets: &Tensor, steps: i64, labels: i64) -> Result<f64> {
 fn lengths_of_sequences() {
     let padded = Tensor::from([[1i64, 2]]);
     for steps in [-1, 5, i64::MAX, i64::MIN] {
-        assert!(rejected("ctc_loss", ctc(&padded, steps, 2)).contains("steps"));
+        assert!(rejected("ctc_loss", ctc(&padded, steps, 2)).contains("input lengths"));
     }
     for labels in [-1, 3, i64::MAX, i64::MIN] {
-        assert!(rejected("ctc_loss", ctc(&padded, 4, labels)).contains("labels"));
+        assert!(rejected("ctc_loss", ctc(&padded, 4, labels)).contains("label lengths"));
         rejected("ctc_loss", ctc(&Tensor::from([1i64, 2]), 4, labels));
     }
     for wrong in [3, -1, i64::MAX] {

@@ -407,7 +407,7 @@ fn messages_show_axes_as_the_user_wrote_them() {
     let text = x.try_i((0, 1, 2)).unwrap_err().to_string();
     assert_eq!(
         text,
-        "index: too many indices: 3 for a tensor with 2 axes, shape [3, 4]; remove some, or add axes by unsqueeze()"
+        "index: too many indices: 3 for a tensor with 2 axes, shape [3, 4]; remove some, or add axes with unsqueeze()"
     );
     let text = x.try_i((pellucid_tensor::Ellipsis, pellucid_tensor::Ellipsis)).unwrap_err().to_string();
     assert!(text.contains("at most one ellipsis"), "{text}");
