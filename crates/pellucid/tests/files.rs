@@ -134,7 +134,7 @@ fn malformed_safetensors_are_refused() {
     assert_eq!(text, format!("the file does not exist: check the path; the current directory is {current}"));
     #[cfg(unix)]
     assert!(reason(io::load("/dev/zero")).contains("device or a pipe"));
-    assert!(reason(io::load(&scratch.0)).contains("directory: add the name of a file"));
+    assert!(reason(io::load(&scratch.0)).contains("directory: add a file name"));
     assert!(reason(io::load(scratch.file("case", b""))).contains("empty"));
     // Some writers store `true` as a byte other than 1.
     let bools = safetensors(r#"{"a":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}"#, &[2, 0, 255, 1]);

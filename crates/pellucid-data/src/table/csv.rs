@@ -96,7 +96,7 @@ impl Table {
         let file = File::open(path).map_err(|error| Error::unreadable_file(op, path, &error))?;
         let is_folder = file.metadata().map(|data| data.is_dir());
         if is_folder.map_err(|error| Error::unreadable_file(op, path, &error))? {
-            return Err(Error::file(op, path, "the path is a directory: add the name of a file"));
+            return Err(Error::file(op, path, "the path is a directory: add a file name"));
         }
         let mut bytes = Vec::new();
         // One byte beyond the limit reveals a larger file.
