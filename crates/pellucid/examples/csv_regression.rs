@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The program writes the file itself: 2,000 rows with numbers, a category and missing values. It prints the table, the
-//! history, and R² on rows that were not trained on: 0.996, in 1 s on an AMD EPYC.
+//! history, and R² on rows that were not trained on: 0.996, in less than a second on an AMD EPYC.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{CsvOptions, FillValue, OneHotEncoder, StandardScaler, Table};

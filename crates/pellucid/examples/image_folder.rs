@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The program writes its own images: 600 PNG files of circles, squares and triangles. The directory has one
-//! subdirectory per class. It prints the accuracy on images that were not trained on: 1.0, in 8 s on an AMD EPYC.
+//! subdirectory per class. It prints the accuracy on images that were not trained on: 1.0, in a second on an AMD EPYC.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};

@@ -1,7 +1,7 @@
 //! Low-rank adaptation: frozen layers with small trained updates.
 
-use super::parametrized::visit_others;
 use super::spatial::by_axes;
+use super::weighted::visit_others;
 use super::{Conv, Embedding, Linear};
 use crate::init::{self, uniform_bound};
 use crate::layer::Layer;

@@ -21,12 +21,14 @@ mod pad;
 mod parametrized;
 mod pool;
 mod pruned;
-mod reparametrization;
 mod repeated;
 mod resize;
 mod shape;
 mod spatial;
+mod spectral_norm;
 mod unpool;
+mod weight_norm;
+mod weighted;
 
 pub(crate) use batch_norm::{batch_norms, with_plain_averages};
 pub use fusion::{fuse_conv_bn, fuse_linear_bn};
@@ -58,15 +60,17 @@ crate::exports::exports! {
         ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, ZeroPad1d, ZeroPad2d,
         ZeroPad3d,
     } and {CircularPad, ConstantPad, ReflectionPad, ReplicationPad, ZeroPad};
-    parametrized::{SpectralNorm, WeightNorm} and {Weighted};
+    parametrized::{Parametrized} and {Parametrization};
     pool::{
         AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
         AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, LpPool1d, LpPool2d, LpPool3d, MaxPool1d, MaxPool2d,
         MaxPool3d,
     } and {AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, Windows};
     pruned::{Pruned};
-    reparametrization::{Parametrized} and {Parametrization};
     resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
     shape::{Flatten, Fold, Identity, Unflatten, Unfold};
+    spectral_norm::{SpectralNorm};
     unpool::{MaxUnpool1d, MaxUnpool2d, MaxUnpool3d} and {MaxUnpool};
+    weight_norm::{WeightNorm};
+    weighted::{} and {Weighted};
 }

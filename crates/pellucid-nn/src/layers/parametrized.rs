@@ -1,254 +1,159 @@
-//! Layers with a reparametrized weight: weight normalization and spectral normalization.
+//! Layers whose weight is a function of the trained parameter.
 
-use super::{Conv, ConvTranspose, Linear};
-use crate::input_dtype::check_input_dtype;
+use super::weighted::{Weighted, visit_others};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
-use crate::parameter::{Buffer, Parameter, TrainingMode};
-use crate::visit::{ModulePart, Visitor};
+use crate::parameter::Parameter;
+use crate::visit::Visitor;
 use pellucid_derive::panicking_form;
-use pellucid_tensor::ops::over;
-use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 
-/// A layer whose weight can be replaced in a call, so that [`WeightNorm`] and [`SpectralNorm`] can wrap it.
-pub trait Weighted: Layer {
-    /// The axis of the weight that counts outputs.
-    const OUTPUTS: usize;
-
-    /// Returns the weight, which the layer visits under the name `weight`.
-    fn weight(&self) -> &Parameter;
-
-    /// Returns the layer's output with another weight.
+/// A map from a trained parameter, the original, to a weight of the same shape and dtype; see [`Parametrized`].
+///
+/// ```
+/// use pellucid::nn::{Layer, Linear, Module, Parametrization, Parametrized};
+/// use pellucid::{DType, Result, Tensor, ops};
+///
+/// /// Symmetric matrices: the upper triangle, and its transpose below.
+/// #[derive(Module)]
+/// struct Symmetric;
+///
+/// impl Parametrization for Symmetric {
+///     fn forward(&self, original: &Tensor) -> Result<Tensor> {
+///         Ok(ops::triu(original, 0)? + ops::triu(original, 1)?.t())
+///     }
+/// }
+///
+/// let layer = Parametrized::new(Linear::new(3, 3), Symmetric);
+/// let weight = layer.weight();
+/// assert_eq!(weight.to_vec::<f32>(), weight.t().to_vec::<f32>());
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+pub trait Parametrization: Module {
+    /// Returns the weight for an original, by differentiable operations.
     ///
     /// # Errors
-    /// The errors of [`Layer::compute`].
-    fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor>;
+    /// The errors of the operations.
+    fn forward(&self, original: &Tensor) -> Result<Tensor>;
+
+    /// Returns an original for a weight, which becomes the initial one. By default it is the weight itself. If `weight`
+    /// is not a value of the map, such as a matrix that is not orthogonal, the result is the original of a near one.
+    ///
+    /// # Errors
+    /// The errors of the operations.
+    fn right_inverse(&self, weight: &Tensor) -> Result<Tensor> {
+        Ok(weight.clone())
+    }
 }
 
-macro_rules! weighted {
-    ([$($generic:tt)*] $layer:ty: $outputs:literal) => {
-        impl $($generic)* Weighted for $layer {
-            const OUTPUTS: usize = $outputs;
+/// A layer whose weight is a function of the trained parameter: PyTorch's `nn.utils.parametrize`.
+///
+/// The layer's own parameter becomes the original, so an optimizer that has it stays attached. Names follow PyTorch:
+/// the original is `parametrizations.weight.original`, and the parts of the parametrization are under
+/// `parametrizations.weight.0`. [`WeightNorm`](crate::WeightNorm) has two originals, and
+/// [`SpectralNorm`](crate::SpectralNorm) updates its vectors in training; they are types of their own.
+///
+/// ```
+/// use pellucid::nn::{Linear, Module, Orthogonal, Parametrized};
+/// use pellucid::Tensor;
+/// let layer = Parametrized::new(Linear::new(4, 4), Orthogonal::new());
+/// let weight = layer.weight();
+/// let product = weight.matmul(&weight.t());
+/// assert!((product - Tensor::eye(4, weight.dtype())).abs().max(..).item::<f32>() < 1e-5);
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+#[doc(alias = "register_parametrization")]
+#[derive(Clone, Debug)]
+pub struct Parametrized<L, P> {
+    layer: L,
+    parametrization: P,
+}
 
-            fn weight(&self) -> &Parameter {
-                &self.weight
+impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
+    /// Wraps this layer, whose parameter becomes the original of its weight.
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::right_inverse`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if the
+    /// original or its weight does not have the shape and dtype of the layer's weight. Then the layer is not changed.
+    #[panicking_form]
+    pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
+        let _off = no_grad();
+        let own = layer.weight();
+        let original = parametrization.right_inverse(&own.detach())?;
+        for found in [&original, &parametrization.forward(&original)?] {
+            if found.shape() != own.shape() {
+                let help = "the original and its weight must have the shape of the layer's weight";
+                return Err(Error::shapes("parametrized", [own.shape(), found.shape()], help));
             }
-
-            fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
-                self.output(weight, x)
+            if found.dtype() != own.dtype() {
+                let help = "the original and its weight must have the dtype of the layer's weight";
+                return Err(Error::dtypes("parametrized", [own.dtype(), found.dtype()], help));
             }
         }
-    };
-}
-weighted!([] Linear: 0);
-weighted!([<const N: usize>] Conv<N>: 0);
-weighted!([<const N: usize>] ConvTranspose<N>: 1);
-
-/// Visits the parts of a layer, its weight under another name.
-pub(super) fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
-    layer.visit(&mut Visitor::new(&mut |name, part| match part {
-        ModulePart::Module(_) => {}
-        ModulePart::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),
-        ModulePart::Buffer(own) => visitor.field(name, own),
-        ModulePart::TrainingMode(own) => visitor.field(name, own),
-        ModulePart::PathChoice(own) => visitor.field(name, own),
-        ModulePart::Setting(own) => visitor.setting(name, own),
-    }));
-}
-
-/// Weight normalization (Salimans & Kingma 2016): the weight of the layer is w = g·v/‖v‖, with separately trained
-/// lengths g and directions v. There is one length for every slice along the first axis.
-///
-/// Initially w is the layer's own weight. Parameter names follow PyTorch's `parametrizations.weight_norm`: g is
-/// `parametrizations.weight.original0`, `[n, 1, ..]`, and v is `parametrizations.weight.original1`.
-///
-/// ```
-/// use pellucid::nn::{Layer, Linear, Module, WeightNorm};
-/// use pellucid::Tensor;
-/// let (plain, x) = (Linear::new(3, 2), Tensor::from([[1.0f32, 2.0, 3.0]]));
-/// let expected = plain.forward(&x).to_vec::<f32>();
-/// let layer = WeightNorm::new(plain);
-/// assert!(layer.forward(&x).to_vec::<f32>().iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-5));
-/// assert_eq!(layer.parameter_count(), 2 + 6 + 2);
-/// ```
-#[doc(alias = "weight_norm")]
-#[derive(Clone, Debug)]
-pub struct WeightNorm<L> {
-    /// The lengths g.
-    pub length: Parameter,
-    layer: L,
-}
-
-impl<L: Weighted> WeightNorm<L> {
-    /// Wraps this layer, whose weight becomes v.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_new(layer: L) -> Result<WeightNorm<L>> {
-        let v = layer.weight().detach();
-        let length = ops::norm(&v, 2.0, over(&axes_but_first(&v)[..]).keepdims())?;
-        Ok(WeightNorm { length: Parameter::try_new(length)?, layer })
+        ops::copy_(own, &original)?;
+        Ok(Parametrized { layer, parametrization })
     }
 
-    /// Returns the directions v.
-    pub fn direction(&self) -> &Parameter {
+    /// Returns the trained parameter.
+    pub fn original(&self) -> &Parameter {
         self.layer.weight()
     }
 
-    /// Returns the weight w.
+    /// Returns the parametrization.
+    pub fn parametrization(&self) -> &P {
+        &self.parametrization
+    }
+
+    /// Returns the weight.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// The errors of [`Parametrization::forward`].
     #[panicking_form]
     pub fn try_weight(&self) -> Result<Tensor> {
-        let v = self.direction();
-        let scaled = formula!(|v, g: per_row| v * (g / (v * v).row_sum().sqrt()));
-        ops::map_rows(scaled, &[v, &self.length], &[], &axes_but_first(v)[..])
+        self.parametrization.forward(self.original())
+    }
+
+    /// Sets the original so that the weight is this one, or a near one: see [`Parametrization::right_inverse`].
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::right_inverse`]; [`Error::ShapeMismatch`] for another shape.
+    #[panicking_form]
+    pub fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
+        let _off = no_grad();
+        if weight.shape() != self.original().shape() {
+            let help = "the weight must have the shape of the layer's weight";
+            return Err(Error::shapes("parametrized", [self.original().shape(), weight.shape()], help));
+        }
+        ops::copy_(self.original(), &self.parametrization.right_inverse(&weight.detach())?)
+    }
+
+    /// Removes the parametrization: returns the layer, whose parameter becomes the current weight.
+    ///
+    /// # Errors
+    /// The errors of [`Parametrization::forward`].
+    #[doc(alias = "remove_parametrizations")]
+    #[panicking_form]
+    pub fn try_remove(self) -> Result<L> {
+        let _off = no_grad();
+        ops::copy_(self.original(), &self.try_weight()?)?;
+        Ok(self.layer)
     }
 }
 
-/// Returns all axes but the first.
-fn axes_but_first(weight: &Tensor) -> Vec<isize> {
-    (1..weight.rank() as isize).collect()
-}
-
-impl<L: Weighted> Module for WeightNorm<L> {
+impl<L: Weighted, P: Parametrization> Module for Parametrized<L, P> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
-        visitor.field("parametrizations.weight.original0", &self.length);
-        visit_others(&self.layer, "parametrizations.weight.original1", visitor);
+        visit_others(&self.layer, "parametrizations.weight.original", visitor);
+        visitor.field("parametrizations.weight.0", &self.parametrization);
     }
 }
 
-impl<L: Weighted> Layer for WeightNorm<L> {
+impl<L: Weighted, P: Parametrization> Layer for Parametrized<L, P> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.layer.compute_with(&self.try_weight()?, x)
     }
 }
 
 display_as_tree! {
-    [L: Weighted] WeightNorm<L>;
-    [L: Weighted] SpectralNorm<L>;
-}
-
-/// Spectral normalization (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is
-/// divided by an estimate of its largest singular value σ. The map then has Lipschitz constant about 1.
-///
-/// σ = uᵀ·W·v. Every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by iterations of the power
-/// method; gradients treat both as constants. Names follow PyTorch's `parametrizations.spectral_norm`:
-/// `parametrizations.weight.original`, and the buffers `parametrizations.weight.0._u` and
-/// `parametrizations.weight.0._v`.
-///
-/// ```
-/// use pellucid::nn::{Linear, SpectralNorm};
-/// let layer = SpectralNorm::new(Linear::new(3, 2));
-/// let weight = layer.weight();
-/// // σ³² is the largest eigenvalue of (W·Wᵀ)¹⁶, and nearly its norm.
-/// let power = (0..4).fold(weight.matmul(&weight.t()), |power, _| power.matmul(&power));
-/// let largest = power.norm(2.0, ..).item::<f32>().powf(1.0 / 32.0);
-/// assert!((largest - 1.0).abs() < 0.1);
-/// # Ok::<(), pellucid::Error>(())
-/// ```
-#[doc(alias = "spectral_norm")]
-#[derive(Clone, Debug)]
-pub struct SpectralNorm<L> {
-    /// The left singular vector, `[outputs]`.
-    pub u: Buffer,
-    /// The right singular vector.
-    pub v: Buffer,
-    layer: L,
-    iterations: usize,
-    eps: f64,
-    training: TrainingMode,
-}
-
-impl<L: Weighted> SpectralNorm<L> {
-    /// Wraps this layer, with one iteration in every forward pass, after 15 initial ones from random vectors.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_new(layer: L) -> Result<SpectralNorm<L>> {
-        let w = weight_matrix::<L>(&layer.weight().detach())?;
-        let random = |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
-        let (u, v) = (random(w.shape()[0])?, random(w.shape()[1])?);
-        let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: TrainingMode::new() };
-        norm.run_power_iterations(15)?;
-        Ok(norm)
-    }
-
-    /// Sets the number of iterations in every forward pass, at least 1.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if it is 0.
-    #[panicking_form]
-    pub fn try_iterations(self, iterations: usize) -> Result<SpectralNorm<L>> {
-        if iterations == 0 {
-            return Err(Error::invalid("spectral_norm", "the number of iterations must be at least 1"));
-        }
-        Ok(SpectralNorm { iterations, ..self })
-    }
-
-    /// Sets the lower bound of the norms in divisions, 10⁻¹² by default.
-    pub fn eps(self, eps: f64) -> SpectralNorm<L> {
-        SpectralNorm { eps, ..self }
-    }
-
-    /// Returns the weight before the division.
-    pub fn original(&self) -> &Parameter {
-        self.layer.weight()
-    }
-
-    /// Returns the weight for the current singular vectors.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_weight(&self) -> Result<Tensor> {
-        let original = self.original();
-        // Copies, since an iteration before the backward pass overwrites the vectors.
-        let (u, v) = (ops::copy(&self.u)?, ops::copy(&self.v)?);
-        let sigma = ops::dot(&u, &ops::matmul(&weight_matrix::<L>(original)?, &v)?)?;
-        ops::div(original.tensor(), &sigma)
-    }
-
-    /// Runs iterations of the power method.
-    fn run_power_iterations(&self, iterations: usize) -> Result<()> {
-        let _off = no_grad();
-        let w = weight_matrix::<L>(&self.original().detach())?;
-        let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, self.eps);
-        for _ in 0..iterations {
-            let u = onto(&w, &self.v)?;
-            let v = onto(&ops::transpose(&w, 0, 1)?, &u)?;
-            ops::copy_(&self.u, &u)?;
-            ops::copy_(&self.v, &v)?;
-        }
-        Ok(())
-    }
-}
-
-/// Returns a weight as a matrix with one row per output.
-fn weight_matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
-    ops::flatten(&ops::movedim(weight, [L::OUTPUTS as isize], [0])?, 1, -1)
-}
-
-impl<L: Weighted> Module for SpectralNorm<L> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module(self, None);
-        visit_others(&self.layer, "parametrizations.weight.original", visitor);
-        visitor.field("parametrizations.weight.0._u", &self.u);
-        visitor.field("parametrizations.weight.0._v", &self.v);
-        visitor.field("training", &self.training);
-    }
-}
-
-impl<L: Weighted> Layer for SpectralNorm<L> {
-    fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("spectral_norm", x, self.original())?;
-        if self.training.get() {
-            self.run_power_iterations(self.iterations)?;
-        }
-        self.layer.compute_with(&self.try_weight()?, x)
-    }
+    [L: Weighted, P: Parametrization] Parametrized<L, P>;
 }

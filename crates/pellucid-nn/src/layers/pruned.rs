@@ -1,7 +1,6 @@
 //! Layers with a mask on their weight.
 
-use super::Weighted;
-use super::parametrized::visit_others;
+use super::weighted::{Weighted, visit_others};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter};
