@@ -28,6 +28,10 @@ impl Builder {
             },
             FormulaNode::Binary(Mul | Div, a, b) if one(self, b) => a,
             FormulaNode::Binary(Mul, a, b) if one(self, a) => b,
+            // The square is the power 2, rounded once.
+            FormulaNode::Binary(Pow, a, b) if self.constant(b) == Some(2.0) => {
+                self.node(FormulaNode::Binary(Mul, a, a))?
+            }
             FormulaNode::Binary(op, a, b) => match (self.constant(a), self.constant(b)) {
                 (Some(x), Some(y)) => match fold_exactly(op, x, y) {
                     Some(value) => self.number(value),

@@ -41,7 +41,13 @@ binary! {
     }, d a = g, d b = -(g * (a.abs().floor_div(b.abs()) * a.signum() * b.signum()));
     /// Computes aᵇ. Integers are multiplied, wrapping; a negative power of an integer is 0 unless |a| = 1.
     #[doc(alias("power", "float_power"))]
-    pow(a, b) = a.pow(b), autocast = Single;
+    pow(a, b) = a.pow(b), autocast = Single, where b {
+        2.0 => a * a,
+        3.0 => a * a * a,
+        -1.0 => a.recip(),
+        // The sum makes the root of −0 a positive zero.
+        0.5 => a.eq(f64::NEG_INFINITY).select(f64::INFINITY, (a + 0.0).sqrt()),
+    };
     /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
     maximum(a, b) = a.max(b);
     /// Returns the smaller of a and b; NaN if either is NaN. Equal operands get half the gradient each.

@@ -1,6 +1,6 @@
 //! Operands of binary operations, each a tensor or a scalar.
 
-use crate::ops::formula::{map, map_reusing};
+use crate::ops::formula::map_reusing;
 use crate::ops::primitive::fill::full;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::LazyFormula;
@@ -82,6 +82,19 @@ pub(super) struct BinaryForms {
     pub(super) both: LazyFormula,
     pub(super) right: LazyFormula,
     pub(super) left: LazyFormula,
+    /// Formulas of a tensor of floats for some values of a scalar on the right.
+    pub(super) simple: &'static [(f64, LazyFormula)],
+}
+
+impl BinaryForms {
+    /// Applies the operation to a tensor and a scalar on the right.
+    fn apply_right(&'static self, x: &Tensor, scalar: Scalar, reuse: Option<usize>) -> Result<Tensor> {
+        let value = x.dtype().is_float().then(|| scalar.to_f64());
+        match self.simple.iter().find(|(of, _)| Some(*of) == value) {
+            Some((_, formula)) => map_reusing(formula.get(), &[x], &[], reuse),
+            None => map_reusing(self.right.get(), &[x], &[scalar], reuse),
+        }
+    }
 }
 
 /// Applies the variant that fits the operands. The function is not generic: it is compiled once for all operand types.
@@ -94,9 +107,9 @@ pub(super) fn apply_binary<'a>(
     match (&a, &b) {
         (TensorOrScalar::Scalar(x), TensorOrScalar::Scalar(y)) => {
             let x = full((), *x, x.promote_into(DType::Bool))?;
-            map(forms.right.get(), &[&x], &[*y])
+            forms.apply_right(&x, *y, None)
         }
-        (x, TensorOrScalar::Scalar(k)) => map_reusing(forms.right.get(), &[x.expect_tensor()], &[*k], given(x, 0)),
+        (x, TensorOrScalar::Scalar(k)) => forms.apply_right(x.expect_tensor(), *k, given(x, 0)),
         (TensorOrScalar::Scalar(k), y) => map_reusing(forms.left.get(), &[y.expect_tensor()], &[*k], given(y, 0)),
         (x, y) => {
             let operands = [x.expect_tensor(), y.expect_tensor()];

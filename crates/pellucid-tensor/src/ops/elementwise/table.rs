@@ -26,12 +26,14 @@ macro_rules! unary {
     };
 }
 
-/// Defines operations of two operands, each a tensor or a scalar.
+/// Defines operations of two operands, each a tensor or a scalar. `where b` lists simpler formulas of a tensor of floats
+/// for some values of a scalar on the right.
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
         $name:ident ($a:ident, $b:ident) = $body:expr
-            $(, autocast = $policy:ident)? $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)? ;
+            $(, autocast = $policy:ident)? $(, d $wa:ident = $da:expr, d $wb:ident = $db:expr)?
+            $(, where $right:ident { $($value:literal => $simple:expr),+ $(,)? })? ;
     )*) => {
         $(
             $(#[$doc])*
@@ -48,12 +50,16 @@ macro_rules! binary {
             ) -> pellucid_ir::Result<crate::Tensor> {
                 use crate::ops::elementwise::operand::{BinaryForms, apply_binary};
                 use pellucid_ir::formula::LazyFormula;
+                static SIMPLE: [(f64, LazyFormula); <[f64]>::len(&[$($($value),+)?])] = [$($(
+                    ($value, LazyFormula::new(|| pellucid_ir::formula! { $name($a) = $simple; })),
+                )+)?];
                 static FORMS: BinaryForms = BinaryForms {
                     both: LazyFormula::new(|| pellucid_ir::formula! {
                         $name($a, $b) = $body; $(d $wa = $da; d $wb = $db;)?
                     }),
                     right: LazyFormula::new(|| pellucid_ir::formula! { $name($a; $b) = $body; $(d $wa = $da;)? }),
                     left: LazyFormula::new(|| pellucid_ir::formula! { $name($b; $a) = $body; $(d $wb = $db;)? }),
+                    simple: &SIMPLE,
                 };
                 apply_binary(a.into(), b.into(), &FORMS)
             }

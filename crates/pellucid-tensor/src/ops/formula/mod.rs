@@ -273,6 +273,29 @@ fn is_unrolled(formula: &Formula) -> bool {
     formula.is_row() && (formula.order() >= 2 || is_wide())
 }
 
+/// Returns the order of the axes, from the largest stride to the smallest, in which a map reads its inputs from memory:
+/// the order of the first input of this shape, if that is not row-major, has no gaps, and is the order of every other
+/// input that is not broadcast. A map in this order reads and writes contiguous memory, as PyTorch's do.
+#[cold]
+fn storage_order(shape: &Shape, inputs: &[&Array]) -> Option<SmallVec<[usize; 6]>> {
+    let is_full = |array: &&&Array| array.shape() == shape && shape.size() > 0 && !array.layout().is_broadcast();
+    let mut full = inputs.iter().filter(is_full).map(|array| array.layout());
+    let strides = full.next().filter(|first| !first.is_contiguous())?.strides();
+    if !full.all(|other| *other.strides() == *strides) {
+        return None;
+    }
+    let mut order: SmallVec<[usize; 6]> = (0..shape.rank()).collect();
+    order.sort_by_key(|&axis| std::cmp::Reverse(strides[axis]));
+    let mut step = 1;
+    for &axis in order.iter().rev().filter(|&&axis| shape[axis] != 1) {
+        if strides[axis] != step {
+            return None;
+        }
+        step *= shape[axis] as isize;
+    }
+    Some(order)
+}
+
 impl<'a> FormulaCall<'a> {
     /// Computes the results on the device of the pinned inputs.
     #[inline]
@@ -471,6 +494,24 @@ impl<'a> FormulaCall<'a> {
         self.run_kernel(&all, None)
     }
 
+    /// Runs the kernel of a map with its axes in this order, and returns the results in the order of the call's shape.
+    #[cold]
+    fn run_in_order(&self, order: &[usize], inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+        let reordered = |array: &Array| -> Result<Array> {
+            let layout = array.broadcast_to(self.formula.name(), self.shape)?.layout().permute(order);
+            Ok(array.view(layout))
+        };
+        let is_single = |array: &Array| array.shape().size() == 1;
+        let views = inputs.iter().map(|a| if is_single(a) { Ok((*a).clone()) } else { reordered(a) });
+        let views = views.collect::<Result<SmallVec<[Array; 4]>>>()?;
+        let shape = order.iter().map(|&axis| self.shape[axis]).collect();
+        let call = FormulaCall { shape: &shape, ..*self };
+        let outputs = call.run_kernel(&views.iter().collect::<SmallVec<[&Array; 4]>>(), reuse)?;
+        let mut position: SmallVec<[usize; 6]> = smallvec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, &axis)| position[axis] = at);
+        Ok(outputs.iter().map(|output| output.view(output.layout().permute(&position))).collect())
+    }
+
     fn run_kernel(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
         if !self.params.is_empty() {
@@ -503,6 +544,9 @@ impl<'a> FormulaCall<'a> {
                     device,
                 )]));
             }
+            if let Some(order) = storage_order(self.shape, inputs) {
+                return self.run_in_order(&order, inputs, reuse);
+            }
             let out = match reused {
                 Some(array) => array.clone(),
                 None => Array::new(device, store.storage, self.shape.clone())?,
@@ -526,6 +570,9 @@ impl<'a> FormulaCall<'a> {
             };
             engine::submit(&Kernel::Reduce(kernel), inputs, &[&out])?;
             return Ok(smallvec![out]);
+        }
+        if plain && let Some(order) = storage_order(self.shape, inputs) {
+            return self.run_in_order(&order, inputs, reuse);
         }
         let mut outputs = Arrays::new();
         for store in &program.outputs {
