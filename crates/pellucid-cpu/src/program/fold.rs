@@ -15,12 +15,6 @@ use std::mem::MaybeUninit;
 /// share one row.
 pub(crate) const CHUNK: usize = 4096;
 
-/// The maximal length of rows that are reduced side by side, one row per vector lane.
-pub(crate) const SHORT: usize = 32;
-
-/// The number of short rows that are reduced together.
-const ROWS_TOGETHER: usize = 64;
-
 /// The number of columns whose lanes are combined together, chosen so that the intermediate results stay in L1.
 const STRIP: usize = 512;
 
@@ -180,55 +174,21 @@ impl FoldKernel {
 
     /// Reduces each of `rows` contiguous rows of `len` values.
     ///
-    /// Short rows are transposed and reduced side by side, with a bit-identical result.
-    ///
     /// # Safety
     /// - *Values*: `from` is valid for reads of `rows · len` values, and of `rows · len` second factors if it has
     ///   factors.
-    /// - *Results*: `into` is valid for writes of `rows` values.
-    /// - *Scratch*: `scratch` is aligned to a value, valid for writes of `rows · len` values and disjoint from both.
-    /// - *Products*: `from` has factors only if the operation is a sum and rows are longer than [`SHORT`].
-    pub(crate) unsafe fn reduce_rows(
-        &self,
-        into: *mut u8,
-        from: FoldValues,
-        rows: usize,
-        len: usize,
-        scratch: *mut u8,
-    ) {
-        if rows < 8 || len > SHORT || len == 0 {
-            for row in 0..rows {
-                // SAFETY: by this function's contract, row `row` is within *Values* and its result within *Results*,
-                // and *Products* holds for every row.
-                unsafe { self.reduce(into.add(row * self.size), from.skip(row * len * self.size), len) };
-            }
-            return;
+    /// - *Results*: `into` is valid for writes of `rows` values, which do not overlap the values.
+    /// - *Products*: `from` has factors only if the operation is a sum.
+    pub(crate) unsafe fn reduce_rows(&self, into: *mut u8, from: FoldValues, rows: usize, len: usize) {
+        if from.factors.is_none() && len <= CHUNK {
+            // SAFETY: the loops are compiled for this processor's instruction set; *Values* and *Results* of this
+            // function's contract cover the rows and their results.
+            return unsafe { (self.loops.reduce_rows)(into, from.values, rows, len) };
         }
-        let bytes = rows * len * self.size;
-        debug_assert!(
-            from.factors.is_none() && loops::are_apart((scratch, bytes), (from.values, bytes)),
-            "the scratch memory of a reduction overlaps its rows"
-        );
-        let from = from.values;
-        let (mut lanes, mut half) = (LaneBuffer(MaybeUninit::uninit()), LaneBuffer(MaybeUninit::uninit()));
-        let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());
-        for first in (0..rows).step_by(ROWS_TOGETHER) {
-            let count = ROWS_TOGETHER.min(rows - first);
-            // SAFETY: by this function's contract, rows `first..first + count` are within *Values*, and their results
-            // within *Results*. The scratch is valid for `count · len` values (*Scratch*). The lane buffers hold
-            // sixteen values for each of `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initializes
-            // the lanes.
-            unsafe {
-                let from = from.add(first * len * self.size);
-                match self.size {
-                    1 => transpose_rows::<u8>(scratch, from, count, len),
-                    4 => transpose_rows::<u32>(scratch.cast(), from.cast(), count, len),
-                    _ => transpose_rows::<u64>(scratch.cast(), from.cast(), count, len),
-                }
-                self.fill_identity(lanes, LANES * count);
-                (self.loops.accumulate_rows)(lanes, scratch, (count * self.size) as isize, count, len);
-                self.combine_lanes(into.add(first * self.size), lanes, half, count);
-            }
+        for row in 0..rows {
+            // SAFETY: by this function's contract, row `row` is within *Values* and its result within *Results*, and
+            // *Products* holds for every row.
+            unsafe { self.reduce(into.add(row * self.size), from.skip(row * len * self.size), len) };
         }
     }
 
@@ -277,23 +237,6 @@ impl FoldKernel {
                 }
             }
             step *= 2;
-        }
-    }
-}
-
-/// The lanes of [`ROWS_TOGETHER`] reductions of any type.
-#[repr(C, align(64))]
-struct LaneBuffer(MaybeUninit<[u64; LANES * ROWS_TOGETHER]>);
-
-/// Writes the transpose of a `[rows, len]` matrix.
-///
-/// # Safety
-/// `from` is aligned and valid for reads, and `to` for writes, of `rows · len` values; they are disjoint.
-unsafe fn transpose_rows<T: Copy>(to: *mut T, from: *const T, rows: usize, len: usize) {
-    for r in 0..rows {
-        for i in 0..len {
-            // SAFETY: r < rows and i < len, so both indices are below `rows · len` (this function's contract).
-            unsafe { *to.add(i * rows + r) = *from.add(r * len + i) };
         }
     }
 }

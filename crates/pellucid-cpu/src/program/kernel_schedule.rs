@@ -3,7 +3,7 @@
 //! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run of
 //! each kind allocates.
 
-use crate::program::fold::{FoldKernel, FoldValues, SHORT};
+use crate::program::fold::{FoldKernel, FoldValues};
 use crate::program::loops::{BinaryLoop, ChainLoop, FillLoop, FusedInstr, TernaryLoop, UnaryLoop};
 use crate::program::slot::{Granularity, ValueSlot};
 use std::ops::Range;
@@ -18,10 +18,8 @@ pub(crate) const MAX_FUSED: usize = 64;
 /// The class of a row length. A schedule depends on the class, not on the length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RowLength {
-    /// Rows that are reduced side by side.
+    /// One call of a loop computes or reduces several rows.
     Short,
-    /// Rows that are reduced one by one. One call of an elementwise loop computes several rows.
-    Medium,
     /// Rows that each have their own loop calls.
     Long,
 }
@@ -29,11 +27,7 @@ pub(crate) enum RowLength {
 impl RowLength {
     /// Returns the class of rows of `length` elements.
     pub(crate) fn classify(length: usize) -> RowLength {
-        match length {
-            ..=SHORT => RowLength::Short,
-            _ if length < LONG_ROW => RowLength::Medium,
-            _ => RowLength::Long,
-        }
+        if length < LONG_ROW { RowLength::Short } else { RowLength::Long }
     }
 }
 

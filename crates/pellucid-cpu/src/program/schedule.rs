@@ -246,7 +246,7 @@ impl KernelSchedule {
         let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
         let is_element = |s: &usize| self.granularity[first_step + s] == Granularity::PerElement;
         let mut tile_steps: Vec<usize> = plain.into_iter().filter(is_element).collect();
-        let product_factors = |s: usize| self.product_factors(program, s).filter(|_| rows > RowLength::Short);
+        let product_factors = |s: usize| self.product_factors(program, s).filter(|_| rows == RowLength::Long);
         let factors: Vec<Option<[ValueSlot; 2]>> = folds.iter().map(|&s| product_factors(s)).collect();
         for (&s, _) in folds.iter().zip(&factors).filter(|(_, f)| f.is_some()) {
             tile_steps.retain(|&t| first_step + t != program.steps[s].args[0] as usize);

@@ -77,6 +77,12 @@ pub trait Real:
     fn floor_div(self, b: Self) -> Self;
     /// Returns a − b·⌊a / b⌋ with the sign of b, a = self.
     fn rem(self, b: Self) -> Self;
+    /// Returns true if the fast divisions are wrong for a = self: a / b is large, b is 0 or infinite, or an operand NaN.
+    fn is_rare_quotient(self, b: Self) -> bool;
+    /// Returns [`floor_div`](Real::floor_div) without branches, unless the quotient is rare.
+    fn floor_div_fast(self, b: Self) -> Self;
+    /// Returns [`rem`](Real::rem) without branches, unless the quotient is rare.
+    fn rem_fast(self, b: Self) -> Self;
     /// Returns eˣ.
     fn exp(self) -> Self;
     /// Returns 2ˣ.
@@ -213,6 +219,10 @@ macro_rules! impl_real {
                 gamma: lgamma(), digamma(), polygamma(x), zeta(x), igamma(x), igammac(x);
                 bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
             }
+            #[inline(always)]
+            fn is_rare_quotient(self, b: $t) -> bool {
+                $module::is_rare_quotient(self, b)
+            }
             $(
                 #[inline(always)]
                 fn $inherent(self) -> $t {
@@ -247,5 +257,5 @@ impl_real_for_both!(
     [sqrt abs floor ceil trunc],
     [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan sin_pi cos_pi asin acos atan sinh cosh tanh
      asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtr ndtri],
-    [floor_div rem atan2 pow ldexp]
+    [floor_div floor_div_fast rem rem_fast atan2 pow ldexp]
 );

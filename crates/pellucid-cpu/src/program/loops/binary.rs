@@ -2,6 +2,7 @@
 
 use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
+use super::unary::RARE_CHECK_LEN;
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Binary;
 use pellucid_simd::Isa;
@@ -82,6 +83,18 @@ trait BinaryFunction<T> {
     type Out: LoopElement;
     /// Computes the function.
     fn apply(a: T, b: T) -> Self::Out;
+    /// True if [`apply`](BinaryFunction::apply) is wrong for some operands.
+    const HAS_RARE: bool = false;
+    /// Returns true for operands for which [`apply`](BinaryFunction::apply) is wrong.
+    #[inline(always)]
+    fn is_rare(_a: T, _b: T) -> bool {
+        false
+    }
+    /// Computes the function for rare operands.
+    #[inline(always)]
+    fn rare(a: T, b: T) -> Self::Out {
+        Self::apply(a, b)
+    }
 }
 
 /// The function F with its operands in reverse order.
@@ -91,6 +104,15 @@ impl<T, F: BinaryFunction<T>> BinaryFunction<T> for Swapped<F> {
     #[inline(always)]
     fn apply(a: T, b: T) -> F::Out {
         F::apply(b, a)
+    }
+    const HAS_RARE: bool = F::HAS_RARE;
+    #[inline(always)]
+    fn is_rare(a: T, b: T) -> bool {
+        F::is_rare(b, a)
+    }
+    #[inline(always)]
+    fn rare(a: T, b: T) -> F::Out {
+        F::rare(b, a)
     }
 }
 
@@ -102,15 +124,34 @@ fn combine<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(
     b: &[Unaligned<T>],
 ) {
     let n = dst.len();
-    if UNIFORM {
-        let (a, b) = (&a[..n], b[0].0);
+    let (a, b) = (&a[..n], if UNIFORM { &b[..1] } else { &b[..n] });
+    let first = b[0].0;
+    for i in 0..n {
+        dst[i].write(Unaligned(F::apply(a[i].0, if UNIFORM { first } else { b[i].0 })));
+    }
+}
+
+/// Does what [`combine`] does, and then overwrites the results of rare operands.
+#[inline(always)]
+fn combine_with_rare<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(
+    dst: &mut [MaybeUninit<Unaligned<F::Out>>],
+    a: &[Unaligned<T>],
+    b: &[Unaligned<T>],
+) {
+    let n = dst.len();
+    let (a, b) = (&a[..n], if UNIFORM { &b[..1] } else { &b[..n] });
+    let (first, mut any) = (b[0].0, false);
+    for i in 0..n {
+        let other = if UNIFORM { first } else { b[i].0 };
+        dst[i].write(Unaligned(F::apply(a[i].0, other)));
+        any |= F::is_rare(a[i].0, other);
+    }
+    if any {
         for i in 0..n {
-            dst[i].write(Unaligned(F::apply(a[i].0, b)));
-        }
-    } else {
-        let (a, b) = (&a[..n], &b[..n]);
-        for i in 0..n {
-            dst[i].write(Unaligned(F::apply(a[i].0, b[i].0)));
+            let other = if UNIFORM { first } else { b[i].0 };
+            if F::is_rare(a[i].0, other) {
+                dst[i].write(Unaligned(F::rare(a[i].0, other)));
+            }
         }
     }
 }
@@ -123,7 +164,14 @@ per_isa! {
         // and *Exclusive* of the slices follow from *Disjoint*.
         let (dst, a, b) =
             unsafe { (output_slice(dst, n), source_slice(a, n), source_slice(b, if UNIFORM { 1 } else { n })) };
-        combine::<T, F, UNIFORM>(dst, a, b);
+        if const { F::HAS_RARE } {
+            for (k, dst) in dst.chunks_mut(RARE_CHECK_LEN).enumerate() {
+                let first = k * RARE_CHECK_LEN;
+                combine_with_rare::<T, F, UNIFORM>(dst, &a[first..], if UNIFORM { b } else { &b[first..] });
+            }
+        } else if n > 0 {
+            combine::<T, F, UNIFORM>(dst, a, b);
+        }
     }
 }
 
@@ -191,13 +239,17 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
 
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
-/// `vector` loops are vectorized, and so are `commutative` loops, in which the order of the operands does not change
+/// `rare` is the condition for operands that need another computation, and that computation. `vector` loops are
+/// vectorized, and so are `commutative` loops, in which the order of the operands does not change
 /// the result. `scalar` loops are not vectorized. A primitive that is another one with its operands in reverse order,
 /// or the same as another one, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>
-        $($kind:ident $Op:ident |$a:ident, $b:ident| $e:expr;)*
+        $(
+            $kind:ident $Op:ident |$a:ident, $b:ident| $e:expr
+                $(, rare |$c:ident, $d:ident| $is:expr => $f:expr)?;
+        )*
     ) => {
         $(
             struct $Op;
@@ -207,6 +259,17 @@ macro_rules! primitives {
                 fn apply($a: $T, $b: $T) -> Self::Out {
                     $e
                 }
+                $(
+                    const HAS_RARE: bool = true;
+                    #[inline(always)]
+                    fn is_rare($c: $T, $d: $T) -> bool {
+                        $is
+                    }
+                    #[inline(always)]
+                    fn rare($c: $T, $d: $T) -> Self::Out {
+                        $f
+                    }
+                )?
             }
         )*
         /// Returns the loop of a primitive for this kind of type.
@@ -240,8 +303,8 @@ mod float {
         vector Sub |a, b| a - b;
         commutative Mul |a, b| a * b;
         vector Div |a, b| a / b;
-        scalar FloorDiv |a, b| a.floor_div(b);
-        scalar Rem |a, b| a.rem(b);
+        vector FloorDiv |a, b| a.floor_div_fast(b), rare |a, b| a.is_rare_quotient(b) => a.floor_div(b);
+        vector Rem |a, b| a.rem_fast(b), rare |a, b| a.is_rare_quotient(b) => a.rem(b);
         vector Pow |a, b| a.pow(b);
         vector Atan2 |a, b| a.atan2(b);
         vector Max |a, b| a.max(b);

@@ -70,6 +70,16 @@ pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const
 /// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize);
 
+/// `reduce_rows(dst, src, rows, len)` reduces each of `rows` contiguous rows of `len` values to one value, in the order
+/// of [`AccumulateLoop`] and [`FinishLoop`].
+///
+/// # Safety
+/// * Source: `src` is valid for reads of `rows · len` elements.
+/// * Destination: `dst` is valid for writes of `rows` elements.
+/// * Disjoint: source and destination do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
+pub(crate) type ReduceRowsLoop = unsafe fn(dst: *mut u8, src: *const u8, rows: usize, len: usize);
+
 /// `finish(dst, lanes)` combines the 16 lanes into one value.
 ///
 /// # Safety
@@ -93,6 +103,8 @@ pub(crate) struct FoldLoops {
     pub accumulate_rows: RowsLoop,
     /// Finishes a reduction of contiguous values.
     pub finish: FinishLoop,
+    /// Reduces contiguous rows.
+    pub reduce_rows: ReduceRowsLoop,
 }
 
 /// An operation and its identity.
@@ -106,6 +118,11 @@ trait Monoid<T: Copy> {
     fn combine_eight(x: [T; 8]) -> T {
         eight_tree(x, Self::combine)
     }
+    /// Combines the lanes by the fixed tree.
+    #[inline(always)]
+    fn combine_lanes(x: [T; LANES]) -> T {
+        lane_tree(x, Self::combine)
+    }
 }
 
 /// Combines eight values with `c` by the fixed tree.
@@ -114,21 +131,51 @@ fn eight_tree<T: Copy>(x: [T; 8], c: impl Fn(T, T) -> T) -> T {
     c(c(c(x[0], x[1]), c(x[2], x[3])), c(c(x[4], x[5]), c(x[6], x[7])))
 }
 
-/// Returns the extremum of eight values, or NaN if any value is NaN.
+/// Combines the lanes with `c` by the fixed tree: lane l with l + 8, then + 4, + 2, + 1.
+#[inline(always)]
+fn lane_tree<T: Copy>(x: [T; LANES], c: impl Fn(T, T) -> T + Copy) -> T {
+    let x: [T; 8] = halve_lanes(x, c);
+    let x: [T; 4] = halve_lanes(x, c);
+    let x: [T; 2] = halve_lanes(x, c);
+    c(x[0], x[1])
+}
+
+/// Combines lane l with lane l + H, for each lane of the first half.
+#[inline(always)]
+fn halve_lanes<T: Copy, const N: usize, const H: usize>(x: [T; N], c: impl Fn(T, T) -> T) -> [T; H] {
+    let mut y = [x[0]; H];
+    for l in 0..H {
+        y[l] = c(x[l], x[l + H]);
+    }
+    y
+}
+
+/// Returns the extremum of several values, combined by a tree, or NaN if any value is NaN.
 ///
 /// The comparisons of the tree ignore NaN, which a separate pass detects. This is half the work of handling NaN in
 /// every comparison.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "0 / 0 is NaN in every type")]
-fn eight_extremum<T: Real>(x: [T; 8], wins: impl Fn(T, T) -> bool) -> T {
-    let best = eight_tree(x, |a, b| if wins(a, b) { a } else { b });
+fn extremum<T: Real, const N: usize>(x: [T; N], best: T) -> T {
     let nan = x.iter().fold(false, |nan, v| nan | v.is_nan());
     if nan { T::ZERO / T::ZERO } else { best }
 }
 
-/// Defines operations: their type bound, identity, combination of two values and combination of eight values.
+/// Returns the larger value; the second if the comparison is undefined.
+#[inline(always)]
+fn greater<T: PartialOrd>(a: T, b: T) -> T {
+    if a > b { a } else { b }
+}
+
+/// Returns the smaller value; the second if the comparison is undefined.
+#[inline(always)]
+fn lesser<T: PartialOrd>(a: T, b: T) -> T {
+    if a < b { a } else { b }
+}
+
+/// Defines operations: their type bound, identity, and combination of two values, of eight values and of the lanes.
 macro_rules! monoids {
-    ($($Op:ident for $bound:ident: $identity:expr, |$a:ident, $b:ident| $e:expr, $eight:expr;)*) => {$(
+    ($($Op:ident for $bound:ident: $identity:expr, |$a:ident, $b:ident| $e:expr, $eight:expr, $lanes:expr;)*) => {$(
         struct $Op;
         impl<T: $bound> Monoid<T> for $Op {
             const IDENTITY: T = $identity;
@@ -139,6 +186,10 @@ macro_rules! monoids {
             #[inline(always)]
             fn combine_eight(x: [T; 8]) -> T {
                 $eight(x)
+            }
+            #[inline(always)]
+            fn combine_lanes(x: [T; LANES]) -> T {
+                $lanes(x)
             }
         }
     )*};
@@ -158,6 +209,10 @@ trait Ordered: Copy {
     fn largest(x: [Self; 8]) -> Self;
     /// Combines eight values by the fixed tree of `smaller`.
     fn smallest(x: [Self; 8]) -> Self;
+    /// Combines the lanes by the fixed tree of `larger`.
+    fn largest_lane(x: [Self; LANES]) -> Self;
+    /// Combines the lanes by the fixed tree of `smaller`.
+    fn smallest_lane(x: [Self; LANES]) -> Self;
 }
 /// A type with addition and multiplication.
 trait Ring: Copy {
@@ -170,11 +225,12 @@ trait Ring: Copy {
     /// Returns the product.
     fn times(self, b: Self) -> Self;
 }
-/// Implements [`Ordered`] and [`Ring`] for number types.
+/// Implements [`Ordered`] and [`Ring`] for number types. `$extremum` is the result for values and the result of their
+/// comparisons.
 macro_rules! numeric_types {
     ($(
         $t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr,
-            $largest:expr, $smallest:expr;
+            $extremum:expr;
     )*) => {$(
         impl Ordered for $t {
             const LEAST: $t = $least;
@@ -189,11 +245,19 @@ macro_rules! numeric_types {
             }
             #[inline(always)]
             fn largest(x: [$t; 8]) -> $t {
-                $largest(x)
+                $extremum(x, eight_tree(x, greater))
             }
             #[inline(always)]
             fn smallest(x: [$t; 8]) -> $t {
-                $smallest(x)
+                $extremum(x, eight_tree(x, lesser))
+            }
+            #[inline(always)]
+            fn largest_lane(x: [$t; LANES]) -> $t {
+                $extremum(x, lane_tree(x, greater))
+            }
+            #[inline(always)]
+            fn smallest_lane(x: [$t; LANES]) -> $t {
+                $extremum(x, lane_tree(x, lesser))
             }
         }
         impl Ring for $t {
@@ -212,22 +276,18 @@ macro_rules! numeric_types {
 }
 numeric_types! {
     f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b,
-        <f32 as Real>::max, <f32 as Real>::min,
-        |x| eight_extremum(x, |a: f32, b| a > b), |x| eight_extremum(x, |a: f32, b| a < b);
+        <f32 as Real>::max, <f32 as Real>::min, extremum;
     f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b,
-        <f64 as Real>::max, <f64 as Real>::min,
-        |x| eight_extremum(x, |a: f64, b| a > b), |x| eight_extremum(x, |a: f64, b| a < b);
-    i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min,
-        |x| eight_tree(x, Ord::max), |x| eight_tree(x, Ord::min);
-    i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min,
-        |x| eight_tree(x, Ord::max), |x| eight_tree(x, Ord::min);
+        <f64 as Real>::max, <f64 as Real>::min, extremum;
+    i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min, |_, best| best;
+    i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min, |_, best| best;
 }
 
 monoids! {
-    Sum for Ring: T::ZERO, |a, b| a.plus(b), |x| eight_tree(x, T::plus);
-    Prod for Ring: T::ONE, |a, b| a.times(b), |x| eight_tree(x, T::times);
-    Max for Ordered: T::LEAST, |a, b| a.larger(b), T::largest;
-    Min for Ordered: T::GREATEST, |a, b| a.smaller(b), T::smallest;
+    Sum for Ring: T::ZERO, |a, b| a.plus(b), |x| eight_tree(x, T::plus), |x| lane_tree(x, T::plus);
+    Prod for Ring: T::ONE, |a, b| a.times(b), |x| eight_tree(x, T::times), |x| lane_tree(x, T::times);
+    Max for Ordered: T::LEAST, |a, b| a.larger(b), T::largest, T::largest_lane;
+    Min for Ordered: T::GREATEST, |a, b| a.smaller(b), T::smallest, T::smallest_lane;
 }
 
 /// Logical and of masks.
@@ -256,6 +316,11 @@ trait ValueSource<T>: Copy {
     /// # Safety
     /// The source has more than `i` values.
     unsafe fn at(self, i: usize) -> T;
+    /// Returns the source from value `i` on.
+    ///
+    /// # Safety
+    /// The source has at least `i` values.
+    unsafe fn skip(self, i: usize) -> Self;
 }
 
 /// Values in memory.
@@ -267,6 +332,12 @@ impl<T: LoopElement> ValueSource<T> for StoredValues {
         // SAFETY: the caller guarantees that the source has more than `i` values (the contract of `at`).
         unsafe { self.0.cast::<T>().add(i).read_unaligned() }
     }
+
+    #[inline(always)]
+    unsafe fn skip(self, i: usize) -> StoredValues {
+        // SAFETY: the caller guarantees that the source has at least `i` values (the contract of `skip`).
+        unsafe { StoredValues(self.0.add(i * size_of::<T>())) }
+    }
 }
 
 /// Products of values in memory.
@@ -277,6 +348,13 @@ impl<T: LoopElement + Ring> ValueSource<T> for ProductValues {
     unsafe fn at(self, i: usize) -> T {
         // SAFETY: the caller guarantees that both factors have more than `i` values (the contract of `at`).
         unsafe { T::times(StoredValues(self.0).at(i), StoredValues(self.1).at(i)) }
+    }
+
+    #[inline(always)]
+    unsafe fn skip(self, i: usize) -> ProductValues {
+        let bytes = i * size_of::<T>();
+        // SAFETY: the caller guarantees that both factors have at least `i` values (the contract of `skip`).
+        unsafe { ProductValues(self.0.add(bytes), self.1.add(bytes)) }
     }
 }
 
@@ -292,6 +370,115 @@ fn accumulate_block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: imp
     }
 }
 
+/// Combines a last block of `n` < 128 values into the lanes, of which `readable` ≥ n can be read.
+///
+/// The block is padded with the identity, up to 1, 2, 4 or 8 values for each lane. More padding would change no bit: only
+/// −0 + 0 differs from −0, and the lanes of a sum are never −0.
+///
+/// # Safety
+/// `x` has `n` values, and `readable` values can be read.
+#[inline(always)]
+unsafe fn accumulate_last_block<T: LoopElement, M: Monoid<T>>(
+    lanes: &mut [T; LANES],
+    x: impl ValueSource<T>,
+    n: usize,
+    readable: usize,
+) {
+    let depth = match n.div_ceil(LANES) {
+        0..=2 => n.div_ceil(LANES),
+        3 | 4 => 4,
+        _ => 8,
+    };
+    if readable < depth * LANES {
+        let mut last = [M::IDENTITY; ROWS];
+        for i in 0..n {
+            // SAFETY: i < n (this function's contract).
+            last[i] = unsafe { x.at(i) };
+        }
+        return accumulate_to_depth::<T, M>(lanes, depth, |i| last[i]);
+    }
+    accumulate_to_depth::<T, M>(lanes, depth, |i| {
+        // SAFETY: the index is below `depth · 16`, so the value can be read (this function's contract).
+        let value = unsafe { x.at(i) };
+        if i < n { value } else { M::IDENTITY }
+    });
+}
+
+/// Combines `depth` values for each lane, which is 1, 2, 4 or 8. Value j·16 + l belongs to lane l.
+#[inline(always)]
+fn accumulate_to_depth<T: LoopElement, M: Monoid<T>>(
+    lanes: &mut [T; LANES],
+    depth: usize,
+    x: impl Fn(usize) -> T + Copy,
+) {
+    // Without the vectors, the compiler does not vectorize the padding of the values.
+    let first = vector::<T, M, 0>(x);
+    match depth {
+        1 => *lanes = combine_vectors::<T, M>(*lanes, first),
+        2 => *lanes = combine_vectors::<T, M>(*lanes, combine_vectors::<T, M>(first, vector::<T, M, 1>(x))),
+        4 => {
+            let left = combine_vectors::<T, M>(first, vector::<T, M, 1>(x));
+            let right = combine_vectors::<T, M>(vector::<T, M, 2>(x), vector::<T, M, 3>(x));
+            *lanes = combine_vectors::<T, M>(*lanes, combine_vectors::<T, M>(left, right));
+        }
+        _ => {
+            let vectors = [
+                first,
+                vector::<T, M, 1>(x),
+                vector::<T, M, 2>(x),
+                vector::<T, M, 3>(x),
+                vector::<T, M, 4>(x),
+                vector::<T, M, 5>(x),
+                vector::<T, M, 6>(x),
+                vector::<T, M, 7>(x),
+            ];
+            accumulate_block::<T, M>(lanes, |i| vectors[i / LANES][i % LANES]);
+        }
+    }
+}
+
+/// Returns the sixteen values from J·16 on.
+#[inline(always)]
+fn vector<T: LoopElement, M: Monoid<T>, const J: usize>(x: impl Fn(usize) -> T) -> [T; LANES] {
+    let mut values = [M::IDENTITY; LANES];
+    for l in 0..LANES {
+        values[l] = x(J * LANES + l);
+    }
+    values
+}
+
+/// Combines sixteen pairs of values.
+#[inline(always)]
+fn combine_vectors<T: LoopElement, M: Monoid<T>>(a: [T; LANES], b: [T; LANES]) -> [T; LANES] {
+    let mut c = [M::IDENTITY; LANES];
+    for l in 0..LANES {
+        c[l] = M::combine(a[l], b[l]);
+    }
+    c
+}
+
+/// Combines `n` values, of which `readable` ≥ n can be read, into the lanes.
+///
+/// # Safety
+/// `x` has `n` values, and `readable` values can be read.
+#[inline(always)]
+unsafe fn accumulate_blocks<T: LoopElement, M: Monoid<T>>(
+    lanes: &mut [T; LANES],
+    x: impl ValueSource<T>,
+    n: usize,
+    readable: usize,
+) {
+    let full_len = n / ROWS * ROWS;
+    for start in (0..full_len).step_by(ROWS) {
+        // SAFETY: the block of 128 values starting at `start` is within the `n` values (this function's contract).
+        accumulate_block::<T, M>(lanes, |i| unsafe { x.at(start + i) });
+    }
+    if full_len < n {
+        // SAFETY: `n − full_len` values follow, of `readable − full_len` (this function's contract).
+        unsafe { accumulate_last_block::<T, M>(lanes, x.skip(full_len), n - full_len, readable - full_len) };
+    }
+}
+
 /// Combines `n` values into the lanes.
 ///
 /// # Safety
@@ -304,25 +491,13 @@ unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     first: bool,
 ) {
     let lanes = lanes.cast::<[T; LANES]>();
-    // SAFETY: by this function's contract, unless `first`, the caller guarantees 16 initialized elements (*Lanes*).
-    let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
-    let full_len = n / ROWS * ROWS;
-    for start in (0..full_len).step_by(ROWS) {
-        // SAFETY: by this function's contract, the block of 128 values starting at `start` is within the `n` values
-        // (*Source*).
-        accumulate_block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
+    // SAFETY: by this function's contract, `x` has `n` values (*Source*), and `lanes` is valid for writes of 16 elements
+    // and, unless `first`, initialized (*Lanes*).
+    unsafe {
+        let mut running = if first { [M::IDENTITY; LANES] } else { lanes.read_unaligned() };
+        accumulate_blocks::<T, M>(&mut running, x, n, n);
+        lanes.write_unaligned(running);
     }
-    if full_len < n {
-        let mut last = [M::IDENTITY; ROWS];
-        for i in full_len..n {
-            // SAFETY: i < n, so *Source* of this function's contract covers the value.
-            last[i - full_len] = unsafe { x.at(i) };
-        }
-        accumulate_block::<T, M>(&mut running, |i| last[i]);
-    }
-    // SAFETY: by this function's contract, the caller guarantees that `lanes` is valid for writes of 16 elements
-    // (*Lanes*).
-    unsafe { lanes.write_unaligned(running) };
 }
 
 per_isa! {
@@ -405,30 +580,29 @@ per_isa! {
     }
 }
 
-/// Combines lane l with lane l + H, for each lane of the first half.
-#[inline(always)]
-fn halve_lanes<T: LoopElement, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T; H] {
-    let mut y = [M::IDENTITY; H];
-    for l in 0..H {
-        y[l] = M::combine(x[l], x[l + H]);
-    }
-    y
-}
-
-/// Combines the lanes by the fixed tree.
-#[inline(always)]
-fn combine_lanes<T: LoopElement, M: Monoid<T>>(x: [T; LANES]) -> T {
-    let x: [T; 8] = halve_lanes::<T, M, _, _>(x);
-    let x: [T; 4] = halve_lanes::<T, M, _, _>(x);
-    let x: [T; 2] = halve_lanes::<T, M, _, _>(x);
-    M::combine(x[0], x[1])
-}
-
 per_isa! {
     /// Returns the [`FinishLoop`] of M for an instruction set.
     fn finish[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8) {
         // SAFETY: the caller guarantees *Lanes* and *Destination* (the contract of `FinishLoop`).
-        unsafe { dst.cast::<T>().write_unaligned(combine_lanes::<T, M>(lanes.cast::<[T; LANES]>().read_unaligned())) };
+        unsafe { dst.cast::<T>().write_unaligned(M::combine_lanes(lanes.cast::<[T; LANES]>().read_unaligned())) };
+    }
+}
+
+per_isa! {
+    /// Returns the [`ReduceRowsLoop`] of M for an instruction set.
+    fn reduce_rows[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, src: *const u8, rows: usize, len: usize) {
+        let size = size_of::<T>();
+        debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
+        for row in 0..rows {
+            // SAFETY: by the contract of `ReduceRowsLoop`, the row is within the `rows · len` values (*Source*), of
+            // which the later ones can be read too, and `dst` is valid for its result (*Destination*).
+            unsafe {
+                let mut lanes = [M::IDENTITY; LANES];
+                let values = StoredValues(src.add(row * len * size));
+                accumulate_blocks::<T, M>(&mut lanes, values, len, (rows - row) * len);
+                dst.add(row * size).cast::<T>().write_unaligned(M::combine_lanes(lanes));
+            }
+        }
     }
 }
 
@@ -443,6 +617,7 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
         accumulate_products: None,
         accumulate_rows: up_to!(T::WIDEST_ISA, isa, accumulate_rows::<T, M>),
         finish: up_to!(T::WIDEST_ISA, isa, finish::<T, M>),
+        reduce_rows: up_to!(T::WIDEST_ISA, isa, reduce_rows::<T, M>),
     }
 }
 

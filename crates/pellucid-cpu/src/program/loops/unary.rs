@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 
 /// The number of elements between two checks for rare operands, for which a fast formula is invalid. It is a multiple
 /// of [`UNROLLED_LEN`].
-const RARE_CHECK_LEN: usize = 256;
+pub(super) const RARE_CHECK_LEN: usize = 256;
 
 /// The loop of a primitive of one operand.
 #[derive(Clone, Copy)]

@@ -54,16 +54,16 @@ pub(crate) fn reduce_contiguous(
     let (from, to) = (strided::base_address(x), strided::base_address(y));
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
-    let work_bytes = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
+    let work_bytes = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 0 };
     scratch::with_buffer(results + work_bytes, |scratch: *mut u8| {
         let (into, work) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
         // SAFETY: `x` is contiguous with shape [outer, length, inner], `y` is contiguous with shape [outer, inner], and
         // the dtype of `x` is the compute type of the loops. `y` has the dtype of the result, or of the output of the
         // finishing program. The scratch memory holds `count` results and then `work_bytes`: the lanes and half as many
-        // combined lanes per column, or 64 transposed rows.
+        // combined lanes per column.
         unsafe {
             if inner == 1 {
-                fold.reduce_rows(into, FoldValues::plain(from), outer, length, work);
+                fold.reduce_rows(into, FoldValues::plain(from), outer, length);
             } else {
                 for o in 0..outer {
                     let rows = from.add(o * length * inner * fold.size);

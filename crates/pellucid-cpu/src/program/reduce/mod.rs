@@ -2,13 +2,15 @@
 //!
 //! The elements of the reduced axes form one sequence in row-major order, which is reduced in the order of
 //! [`crate::program::fold`]. If the reduced axes are innermost in memory, each sequence is a row and is reduced by
-//! itself (`rows`). If a kept axis is innermost, many sequences are reduced together, one per column (`columns`). The
-//! choice affects speed alone, not the results.
+//! itself (`rows`), after a transposition if another reduced axis is contiguous (`transposed`). If a kept axis is
+//! innermost, many sequences are reduced together, one per column (`columns`). The choice affects speed alone, not the
+//! results.
 
 mod arg;
 mod columns;
 mod contiguous;
 mod rows;
+mod transposed;
 
 use crate::operand::Operand;
 use crate::program::evaluate::Evaluator;
@@ -160,7 +162,7 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
     };
     if reduction.prefers_columns(inputs.len()) {
         reduction.reduce_columns()
-    } else {
+    } else if !reduction.reduce_transposed() {
         reduction.reduce_rows()
     }
     Ok(())

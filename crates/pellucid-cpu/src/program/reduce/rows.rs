@@ -12,14 +12,14 @@ use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
 /// Sequences with fewer values are evaluated several at a time.
-const SHORT_LEN: usize = 128;
+const SHORT_LEN: usize = 1024;
 
 /// The maximal number of sequences in a tile.
 const MAX_SEQUENCES: usize = 64;
 
 /// The state of the reduction of one sequence; it stays on the stack.
 #[expect(clippy::large_enum_variant)]
-enum SequenceState {
+pub(super) enum SequenceState {
     /// The accumulators of a combining reduction.
     Fold(RunningFold),
     /// The extremum so far.
@@ -50,7 +50,7 @@ impl SequenceReduction<'_> {
     }
 
     /// Returns the state before any value.
-    fn initial_state(&self) -> SequenceState {
+    pub(super) fn initial_state(&self) -> SequenceState {
         match self.action {
             ReduceAction::Fold(_) => SequenceState::Fold(RunningFold::new()),
             ReduceAction::Arg(_) => SequenceState::Arg(ArgCandidate::NONE),
@@ -60,7 +60,7 @@ impl SequenceReduction<'_> {
     /// Returns the bytes of the buffer for converted values, or 0 if the reduction reads the values of the evaluator.
     ///
     /// The buffer is needed if the values are widened, or if the program yields fewer than one value per element.
-    fn converted_bytes(&self, eval: &Evaluator<'_>) -> usize {
+    pub(super) fn converted_bytes(&self, eval: &Evaluator<'_>) -> usize {
         if self.widen.is_some() || eval.schedule.granularity[self.value_slot()] != Granularity::PerElement {
             padded(CHUNK * 8)
         } else {
@@ -119,23 +119,18 @@ impl SequenceReduction<'_> {
 
     /// Reduces the sequences `range`, which are shorter than a tile, several at a time.
     fn reduce_short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
-        let transposed = padded(MAX_SEQUENCES * self.length * 8);
-        let scratch_bytes = padded(eval.scratch_bytes())
-            + self.converted_bytes(eval)
-            + padded(RESULTS * 8)
-            + self.store_scratch()
-            + transposed;
+        let scratch_bytes =
+            padded(eval.scratch_bytes()) + self.converted_bytes(eval) + padded(RESULTS * 8) + self.store_scratch();
         let together = (self.tile_len(eval) / self.length).clamp(1, MAX_SEQUENCES);
         scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
-            // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results, the
-            // transposed sequences and the scratch memory of `store_results`. The sequences are within the operands,
-            // and only this task writes their results.
+            // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results and
+            // the scratch memory of `store_results`. The sequences are within the operands, and only this task writes
+            // their results.
             unsafe {
                 let mut frame = eval.frame(scratch);
                 let converted = scratch.add(padded(eval.scratch_bytes()));
                 let results = converted.add(self.converted_bytes(eval));
-                let transposed = results.add(padded(RESULTS * 8));
-                let rest = transposed.add(padded(MAX_SEQUENCES * self.length * 8));
+                let rest = results.add(padded(RESULTS * 8));
                 eval.begin_segment(&mut frame, &self.bases);
                 let mut first = range.start;
                 while first < range.end {
@@ -148,14 +143,8 @@ impl SequenceReduction<'_> {
                         let values = self.accumulator_values(eval, &frame, n, converted);
                         match &self.action {
                             ReduceAction::Fold(fold) => {
-                                let values = FoldValues::plain(values);
-                                fold.reduce_rows(
-                                    results.add(done * fold.size),
-                                    values,
-                                    sequences,
-                                    self.length,
-                                    transposed,
-                                );
+                                let into = results.add(done * fold.size);
+                                fold.reduce_rows(into, FoldValues::plain(values), sequences, self.length);
                             }
                             ReduceAction::Arg(_) => (0..sequences).for_each(|s| {
                                 self.reduce_sequence(
@@ -247,7 +236,7 @@ impl SequenceReduction<'_> {
     /// * Frame: `frame` belongs to `eval`, which has begun the segment of this sequence with `bases`.
     /// * Range: the elements `range` are within the sequence.
     /// * Buffer: `converted` has [`SequenceReduction::converted_bytes`] bytes and does not overlap the frame.
-    unsafe fn accumulate_range(
+    pub(super) unsafe fn accumulate_range(
         &self,
         eval: &Evaluator<'_>,
         frame: &mut TileFrame,
@@ -280,7 +269,7 @@ impl SequenceReduction<'_> {
     ///
     /// # Safety
     /// `results` is valid for writes of result `index`, and aligned to 8 bytes.
-    unsafe fn finish_sequence(&self, state: SequenceState, results: *mut u8, index: usize) {
+    pub(super) unsafe fn finish_sequence(&self, state: SequenceState, results: *mut u8, index: usize) {
         // SAFETY: the caller guarantees that `results` is valid for writes of result `index` (this method's contract).
         unsafe {
             match (&self.action, state) {

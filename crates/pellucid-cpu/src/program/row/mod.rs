@@ -398,7 +398,7 @@ impl RowExecution<'_> {
                 }
                 execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], at, tile);
                 for f in self.schedule.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
-                    f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
+                    f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len);
                 }
             }
             if n > 0 && !self.in_place {

@@ -15,8 +15,8 @@ pub use exp::{EXP_LIMIT, exp, exp_fast, expm1, ldexp, sigmoid, tanh};
 pub use inverse::{atan, atan2};
 pub use libm::{acos, asin, asinh, atanh, cosh, exp2, log2, log10, sinh};
 pub use log::{ln, ln_1p};
-pub use pow::{floor_div, pow, rem};
-pub use pow::{floor_quotient, floored};
+pub use pow::{floor_div, floor_div_fast, is_rare_quotient, pow, rem, rem_fast};
+pub use pow::{floor_of_quotient, floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 pub(in crate::math) use trig::{cos_reduced, sin_reduced};
 

@@ -147,9 +147,47 @@ pub fn floor_quotient(a: f64, b: f64, m: f64) -> f64 {
     if m.is_nan() || !quotient.is_finite() {
         return quotient + m;
     }
+    floor_of_quotient(a, b, m)
+}
+
+/// Returns ⌊a / b⌋ for a finite quotient, given the exact remainder `m` of the truncated division of a by b.
+#[inline(always)]
+pub fn floor_of_quotient(a: f64, b: f64, m: f64) -> f64 {
     let correction = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
     let floor = ((a - m) / b).round_ties_even() - correction;
-    if floor == 0.0 { floor.copysign(quotient) } else { floor }
+    if floor == 0.0 { floor.copysign(a / b) } else { floor }
+}
+
+/// Returns true if a / b is too large for the fast divisions, or b is 0 or infinite, or an operand is NaN.
+#[inline(always)]
+pub fn is_rare_quotient(a: f64, b: f64) -> bool {
+    !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f64::INFINITY)
+}
+
+/// The quotient below which its rounding error is less than 1.
+const QUOTIENT_LIMIT: f64 = 4_503_599_627_370_496.0;
+
+/// Returns the remainder of truncated division, unless the quotient [is rare](is_rare_quotient).
+///
+/// The integer part of the rounded quotient may be too large by 1. The remainder is then small and of the wrong sign.
+/// The fused multiply-add is exact.
+#[inline(always)]
+fn truncated_remainder(a: f64, b: f64) -> f64 {
+    let m = (-(a / b).trunc()).mul_add(b, a);
+    let is_wrong = m != 0.0 && (m < 0.0) != (a < 0.0);
+    if is_wrong { m + b.abs().copysign(a) } else { m }
+}
+
+/// Returns ⌊a / b⌋ of the exact quotient, unless it [is rare](is_rare_quotient).
+#[inline(always)]
+pub fn floor_div_fast(a: f64, b: f64) -> f64 {
+    floor_of_quotient(a, b, truncated_remainder(a, b))
+}
+
+/// Returns a − b·⌊a / b⌋, which has the sign of b, unless the quotient [is rare](is_rare_quotient).
+#[inline(always)]
+pub fn rem_fast(a: f64, b: f64) -> f64 {
+    floored(truncated_remainder(a, b), b)
 }
 
 /// Returns ⌊a / b⌋ of the exact quotient; a / b for b = 0, and NaN for an infinite a.

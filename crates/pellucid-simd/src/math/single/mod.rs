@@ -20,7 +20,7 @@ pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use inverse::{acos, asin, atan, atan2};
 pub use log::{ln, ln_1p, log2, log10};
-pub use pow::{floor_div, pow, rem};
+pub use pow::{floor_div, floor_div_fast, is_rare_quotient, pow, rem, rem_fast};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 
 /// The source text of the functions of this module. GPU backends translate it to their shader language, so that a

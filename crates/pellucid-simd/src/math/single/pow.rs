@@ -20,6 +20,37 @@ pub fn pow(a: f32, b: f32) -> f32 {
     if is_one { 1.0 } else { y }
 }
 
+/// Returns true if a / b is too large for the fast divisions, or b is 0 or infinite, or an operand is NaN.
+#[inline(always)]
+pub fn is_rare_quotient(a: f32, b: f32) -> bool {
+    !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f32::INFINITY)
+}
+
+/// The quotient below which its integer part times b, of 24 bits, is exact in `f64`.
+const QUOTIENT_LIMIT: f32 = 536_870_912.0;
+
+/// Returns the remainder of truncated division in `f64`, unless the quotient [is rare](is_rare_quotient).
+///
+/// a / b is not an integer or differs from every integer by more than the rounding error in `f64`, so its integer part
+/// is exact.
+#[inline(always)]
+fn truncated_remainder(a: f32, b: f32) -> f64 {
+    let (a, b) = (a as f64, b as f64);
+    a - (a / b).trunc() * b
+}
+
+/// Returns ⌊a / b⌋ of the exact quotient, unless it [is rare](is_rare_quotient).
+#[inline(always)]
+pub fn floor_div_fast(a: f32, b: f32) -> f32 {
+    double::floor_of_quotient(a as f64, b as f64, truncated_remainder(a, b)) as f32
+}
+
+/// Returns a − b·⌊a / b⌋, which has the sign of b, unless the quotient [is rare](is_rare_quotient).
+#[inline(always)]
+pub fn rem_fast(a: f32, b: f32) -> f32 {
+    double::floored(truncated_remainder(a, b), b as f64) as f32
+}
+
 /// Returns ⌊a / b⌋ of the exact quotient.
 #[inline(always)]
 pub fn floor_div(a: f32, b: f32) -> f32 {

@@ -1,0 +1,158 @@
+//! Reductions of transposed inputs: contiguous along a reduced axis that is not the last one.
+//!
+//! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride. Panels
+//! of it are therefore transposed first, as for maps.
+
+use super::{RESULTS, ReduceAction, SequenceReduction};
+use crate::program::evaluate::Evaluator;
+use crate::program::prepared::PreparedInput;
+use crate::program::transpose::transpose_matrix;
+use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
+use pellucid_runtime::list::List;
+use pellucid_runtime::scratch::{self, padded};
+use pellucid_runtime::threads::{GRAIN, parallel_ranges};
+use std::ops::Range;
+
+/// The rows of a panel. The number of its elements is a multiple of 128, as a running reduction requires of every part
+/// but the last.
+const PANEL_ROWS: usize = 128;
+
+/// The minimal length of both axes of a transposition.
+const MIN_TRANSPOSE: usize = 8;
+
+/// The last two reduced axes, whose panels are transposed.
+struct TransposedPanels<'a> {
+    /// The axis along which the transposed inputs are contiguous.
+    row: &'a StridedAxis,
+    /// The last axis.
+    column: &'a StridedAxis,
+    /// The other reduced axes.
+    outer: &'a [StridedAxis],
+    /// For each input: true if it is transposed.
+    is_transposed: List<bool, 8>,
+}
+
+impl SequenceReduction<'_> {
+    /// Returns the panels of the reduction if an input is transposed.
+    fn transposed_panels(&self) -> Option<TransposedPanels<'_>> {
+        let [outer @ .., row, column] = &self.reduced[..] else { return None };
+        let is_transposed = |(k, input): (usize, &PreparedInput)| {
+            let size = input.size as isize;
+            row.strides[k] == size && column.strides[k] != size && column.strides[k] != 0
+        };
+        let is_transposed: List<bool, 8> = self.program.inputs.iter().enumerate().map(is_transposed).collect();
+        let is_long = row.len >= MIN_TRANSPOSE && column.len >= MIN_TRANSPOSE;
+        // Every part but the last must have a multiple of 128 elements.
+        let is_divisible = outer.is_empty() || (row.len * column.len).is_multiple_of(128);
+        let is_fold = matches!(self.action, ReduceAction::Fold(_));
+        let applies = is_long && is_divisible && is_fold && is_transposed.contains(&true);
+        applies.then_some(TransposedPanels { row, column, outer, is_transposed })
+    }
+
+    /// Reduces all sequences if an input is transposed; returns false, without a result, otherwise.
+    pub(crate) fn reduce_transposed(&self) -> bool {
+        let Some(panels) = self.transposed_panels() else { return false };
+        let rows = PANEL_ROWS.min(panels.row.len);
+        let strides = |along_row: bool| {
+            let of_input = |(k, is_transposed): (usize, &bool)| match (is_transposed, along_row) {
+                (true, true) => (panels.column.len * self.program.inputs[k].size) as isize,
+                (true, false) => self.program.inputs[k].size as isize,
+                (false, true) => panels.row.strides[k],
+                (false, false) => panels.column.strides[k],
+            };
+            panels.is_transposed.iter().enumerate().map(of_input).chain([0]).collect()
+        };
+        let mut axes: StridedAxes = [
+            StridedAxis { len: rows, strides: strides(true) },
+            StridedAxis { len: panels.column.len, strides: strides(false) },
+        ]
+        .into_iter()
+        .collect();
+        strided::merge(&mut axes);
+        let eval = Evaluator::new(self.program, self.params, &axes, |_| false, |_| self.program.steps.is_empty());
+        let grain = GRAIN.div_ceil((self.length * self.work_per_value()).max(16));
+        parallel_ranges(self.count, grain, |range| self.reduce_panels(&eval, &panels, range));
+        true
+    }
+
+    /// Reduces the sequences `range`.
+    fn reduce_panels(&self, eval: &Evaluator<'_>, panels: &TransposedPanels<'_>, range: Range<usize>) {
+        let panel_len = PANEL_ROWS.min(panels.row.len) * panels.column.len;
+        let panel_bytes =
+            |k: usize| if panels.is_transposed[k] { padded(panel_len * self.program.inputs[k].size) } else { 0 };
+        let panels_bytes: usize = (0..self.program.inputs.len()).map(panel_bytes).sum();
+        let scratch_bytes = padded(eval.scratch_bytes())
+            + self.converted_bytes(eval)
+            + panels_bytes
+            + padded(RESULTS * 8)
+            + self.store_scratch();
+        scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
+            // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, a panel of each
+            // transposed input, `RESULTS` results and the scratch memory of `store_results`. The sequences are within
+            // the operands, and only this task writes their results.
+            unsafe {
+                let mut frame = eval.frame(scratch);
+                let converted = scratch.add(padded(eval.scratch_bytes()));
+                let buffers = converted.add(self.converted_bytes(eval));
+                let results = buffers.add(panels_bytes);
+                let rest = results.add(padded(RESULTS * 8));
+                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
+                let mut first = range.start;
+                while first < range.end {
+                    let count = RESULTS.min(range.end - first);
+                    for s in 0..count {
+                        let mut state = self.initial_state();
+                        let mut part = Cursor::at(panels.outer, &cursor.positions, 0);
+                        for _ in 0..strided::element_count(panels.outer) {
+                            for start in (0..panels.row.len).step_by(PANEL_ROWS) {
+                                let rows = PANEL_ROWS.min(panels.row.len - start);
+                                let addresses = self.load_panel(panels, &part.positions, start, rows, buffers);
+                                eval.begin_segment(&mut frame, &addresses);
+                                let values = 0..rows * panels.column.len;
+                                self.accumulate_range(eval, &mut frame, &addresses, values, converted, &mut state);
+                            }
+                            part.advance();
+                        }
+                        self.finish_sequence(state, results, s);
+                        cursor.advance();
+                    }
+                    self.store_results(results, first, count, rest);
+                    first += count;
+                }
+            }
+        });
+    }
+
+    /// Transposes rows `start..start + rows` of the transposed inputs, and returns the address of the first of these
+    /// rows for every input.
+    ///
+    /// # Safety
+    /// * Rows: `positions` has the address of row 0 for every input, and the rows exist.
+    /// * Buffers: `buffers` is aligned to 64 bytes, and holds a padded panel of each transposed input.
+    unsafe fn load_panel(
+        &self,
+        panels: &TransposedPanels<'_>,
+        positions: &[*mut u8],
+        start: usize,
+        rows: usize,
+        mut buffers: *mut u8,
+    ) -> List<*mut u8, 8> {
+        let columns = panels.column.len;
+        let panel_len = PANEL_ROWS.min(panels.row.len) * columns;
+        let mut addresses = List::new();
+        for (k, input) in self.program.inputs.iter().enumerate() {
+            let from = positions[k].wrapping_offset(start as isize * panels.row.strides[k]);
+            if !panels.is_transposed[k] {
+                addresses.push(from);
+                continue;
+            }
+            let (column_stride, to_row) = (panels.column.strides[k], (columns * input.size) as isize);
+            // SAFETY: the contract of `transpose_matrix`. *Source*: the rows exist (*Rows*). *Target* and *Disjoint*:
+            // the buffer holds the panel, is aligned, and is not part of an operand (*Buffers*).
+            unsafe { transpose_matrix(input.size, from, column_stride, buffers, to_row, rows, columns) };
+            addresses.push(buffers);
+            buffers = buffers.wrapping_add(padded(panel_len * input.size));
+        }
+        addresses
+    }
+}
