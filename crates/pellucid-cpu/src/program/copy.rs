@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 const MIN_RUN_BYTES: usize = 128;
 
 /// The number of output rows that are transposed together.
-const STRIP: usize = 32;
+const STRIP: usize = 64;
 
 /// Writes the values of `input`, broadcast to the shape of `output` and converted to its dtype.
 pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {

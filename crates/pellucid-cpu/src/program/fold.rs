@@ -5,7 +5,7 @@
 //! unpaired last result moves up unchanged. Every path (contiguous, strided, column by column, any number of threads)
 //! keeps this order, so the results of all paths are bit-identical.
 
-use crate::program::loops::{self, BinaryLoop, FoldLoops, LANES, OperandForm};
+use crate::program::loops::{self, BinaryLoop, FoldLoops, LANES, OperandForm, ROWS};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::{Binary, RowOp};
 use pellucid_simd::Isa;
@@ -220,6 +220,13 @@ impl FoldKernel {
                 }
             }
         }
+    }
+
+    /// Returns true if the loop for columns is faster than lanes in memory: the matrix is one block of rows, and fits L1,
+    /// since the loop reads it sixteen columns at a time.
+    pub(crate) fn reduces_columns_at_once(&self, rows: usize, cols: usize) -> bool {
+        const L1_BYTES: usize = 32 << 10;
+        (1..=ROWS).contains(&rows) && rows * cols * self.size <= L1_BYTES
     }
 
     /// Combines `chunks` rows of `n` partial results by the fixed tree; the first row becomes the result.

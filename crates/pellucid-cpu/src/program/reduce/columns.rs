@@ -154,8 +154,18 @@ impl ColumnStrip<'_> {
     /// Reduces the chunks `range` to rows of `cols` partial results, one row per chunk.
     fn reduce_chunks(&self, fold: &FoldKernel, range: Range<usize>, partial: *mut u8) {
         let (cols, length) = (self.cols, self.reduction.length);
-        let lanes_bytes = padded(LANES * cols * fold.size);
+        let at_once = fold.reduces_columns_at_once(length, cols);
+        let lanes_bytes = if at_once { 0 } else { padded(LANES * cols * fold.size) };
         self.with_scratch(lanes_bytes + lanes_bytes / 2, |frame, block, lanes| {
+            if at_once {
+                // SAFETY: the sequences are one block. Its rows hold `cols` values each, and `partial` has as many results.
+                unsafe {
+                    self.for_each_block(frame, block, 0..length, |from, stride, _, rows| {
+                        (fold.loops.reduce_columns)(partial, from, stride, cols, rows);
+                    });
+                }
+                return;
+            }
             for chunk in range {
                 // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes, and 8 more values per column
                 // follow. `partial` has a row of `cols` results for every chunk. The rows of a block hold `cols` values

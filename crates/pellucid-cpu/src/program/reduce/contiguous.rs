@@ -12,9 +12,14 @@ use crate::strided;
 use pellucid_ir::Compute;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
 use pellucid_runtime::scratch::{self, padded};
+use pellucid_runtime::threads;
 
-/// The size of the largest input that this path accepts, in bytes. For larger inputs, several threads may be faster.
-const MAX_BYTES: usize = 128 << 10;
+/// The size of the largest input that this path accepts with several threads, in bytes. For larger inputs, they may be
+/// faster.
+const MAX_SHARED_BYTES: usize = 128 << 10;
+
+/// The size of the largest input that this path accepts.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Runs `kernel` on input `x` and output `y` if it is such a reduction. Otherwise returns false and writes nothing.
 pub(crate) fn reduce_contiguous(
@@ -32,7 +37,8 @@ pub(crate) fn reduce_contiguous(
     let shape = x.layout.shape();
     let size = shape.size();
     let contiguous = x.layout.is_contiguous() && y.layout.is_contiguous();
-    if !plain || narrow || !contiguous || storage != y.dtype || size == 0 || size * input.size > MAX_BYTES {
+    let max_bytes = if threads::count() > 1 { MAX_SHARED_BYTES } else { MAX_BYTES };
+    if !plain || narrow || !contiguous || storage != y.dtype || size == 0 || size * input.size > max_bytes {
         return false;
     }
     // The reduced axes must be adjacent. The input then has the shape [outer, length, inner].
@@ -54,19 +60,25 @@ pub(crate) fn reduce_contiguous(
     let (from, to) = (strided::base_address(x), strided::base_address(y));
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
-    let work_bytes = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 0 };
+    let at_once = fold.reduces_columns_at_once(length, inner);
+    let work_bytes = if inner > 1 && !at_once { lanes + LANES / 2 * inner * 8 } else { 0 };
     scratch::with_buffer(results + work_bytes, |scratch: *mut u8| {
         let (into, work) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
         // SAFETY: `x` is contiguous with shape [outer, length, inner], `y` is contiguous with shape [outer, inner], and
         // the dtype of `x` is the compute type of the loops. `y` has the dtype of the result, or of the output of the
-        // finishing program. The scratch memory holds `count` results and then `work_bytes`: the lanes and half as many
-        // combined lanes per column.
+        // finishing program. The scratch memory holds `count` results and then `work_bytes`: for columns that are not reduced at once, the
+        // lanes and half as many combined lanes per column.
         unsafe {
             if inner == 1 {
                 fold.reduce_rows(into, FoldValues::plain(from), outer, length);
             } else {
                 for o in 0..outer {
                     let rows = from.add(o * length * inner * fold.size);
+                    if at_once {
+                        let (into, stride) = (into.add(o * inner * fold.size), (inner * fold.size) as isize);
+                        (fold.loops.reduce_columns)(into, rows, stride, inner, length);
+                        continue;
+                    }
                     fold.fill_identity(work, LANES * inner);
                     for first in (0..length).step_by(ROWS) {
                         let row = rows.add(first * inner * fold.size);

@@ -207,3 +207,40 @@ fn fast_exponentials_equal_the_full_exponentials() {
         }
     }
 }
+
+/// Pairs of dividend and divisor: multiples of the divisor and their neighbours, and arbitrary bit patterns.
+fn divisions() -> impl Iterator<Item = (u64, u64)> {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state ^ (state >> 29)
+    };
+    (0..300_000).map(move |_| (next(), next()))
+}
+
+#[test]
+fn fast_divisions_have_the_bits_of_exact_ones() {
+    let special = [0.0, -0.0, 1.0, -3.0, 1e-45, 1e38, f32::INFINITY, f32::NAN, 0.1, 16_777_216.0];
+    let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let all = special.into_iter().flat_map(|a| special.map(|b| (a, b)));
+    let random = divisions().flat_map(|(x, y)| {
+        let b = f32::from_bits(y as u32);
+        let quotient = (x % 600_000_000) as f32;
+        let near = (quotient * b).to_bits().wrapping_add_signed((x >> 40) as i32 % 3 - 1);
+        [(f32::from_bits(x as u32), b), (f32::from_bits(near), b), (f32::from_bits(near), -b)]
+    });
+    for (a, b) in all.chain(random).filter(|&(a, b)| !single::is_rare_quotient(a, b)) {
+        assert!(same(single::rem_fast(a, b) as f64, single::rem(a, b) as f64), "{a:e} rem {b:e}");
+        assert!(same(single::floor_div_fast(a, b) as f64, single::floor_div(a, b) as f64), "{a:e} floor_div {b:e}");
+    }
+    let random = divisions().flat_map(|(x, y)| {
+        let b = f64::from_bits(y);
+        let quotient = (x >> 11 >> (y % 50)) as f64;
+        let near = (quotient * b).to_bits().wrapping_add_signed((x % 3) as i64 - 1);
+        [(f64::from_bits(x), b), (f64::from_bits(near), b), (f64::from_bits(near), -b)]
+    });
+    for (a, b) in random.filter(|&(a, b)| !double::is_rare_quotient(a, b)) {
+        assert!(same(double::rem_fast(a, b), double::rem(a, b)), "{a:e} rem {b:e}");
+        assert!(same(double::floor_div_fast(a, b), double::floor_div(a, b)), "{a:e} floor_div {b:e}");
+    }
+}

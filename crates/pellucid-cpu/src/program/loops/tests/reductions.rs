@@ -36,7 +36,7 @@ fn check_fold<T: LoopElement>(op: FoldOp, ty: Compute, identity: T, combine: imp
         let kernel = FoldKernel::for_isa(op, ty, isa).unwrap();
         let f = kernel.loops;
         assert_eq!(f.identity[..size], bytes(identity));
-        for n in [0, 1, 15, 16, 17, 100, 127, 128, 129, 300, 1000] {
+        for n in [0, 1, 2, 15, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 300, 1000] {
             let x = values(dtype, n, n as u64);
             // Even counts have no NaNs, because a single NaN would hide all other values.
             let x = if n % 2 == 1 { x } else { without_huge_values(dtype, x) };
@@ -53,8 +53,9 @@ fn check_fold<T: LoopElement>(op: FoldOp, ty: Compute, identity: T, combine: imp
                 (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
             }
             assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {isa:?}, {n} elements"));
+            check_rows(&f, dtype, &x, n, &want, &format!("{op:?} {ty:?} {isa:?}, rows of {n} elements"));
             // Column c of the matrix is the same row, rotated by c.
-            for cols in [1usize, 3, 70, 600] {
+            for cols in [1usize, 3, 15, 16, 17, 70, 600] {
                 if n == 0 || n * cols > 100_000 {
                     continue;
                 }
@@ -74,15 +75,35 @@ fn check_fold<T: LoopElement>(op: FoldOp, ty: Compute, identity: T, combine: imp
                 }
                 // SAFETY: `lanes` holds 16 values per column, `half` 8 values, and `got` one value.
                 unsafe { kernel.combine_lanes(got.as_mut_ptr(), lanes.as_mut_ptr(), half.as_mut_ptr(), cols) };
-                for c in (0..cols).step_by(1 + cols / 5) {
+                let mut at_once = GuardedBytes::new(&vec![0; size * cols], 3);
+                if n <= ROWS {
+                    // SAFETY: the matrix has n rows of `cols` values, and the destination holds `cols` values.
+                    unsafe { (f.reduce_columns)(at_once.ptr(), matrix.as_ptr(), stride, cols, n) };
+                }
+                let at_once = at_once.into_contents();
+                for c in (0..cols).step_by(1 + cols / 5).chain([cols - 1]) {
                     let column: Vec<T> = (0..n).map(|r| row[(r + c) % n]).collect();
                     let want = bytes(canonical_fold(&column, identity, combine));
                     let context = format!("{op:?} {ty:?} {isa:?}, column {c} of {cols}, {n} rows");
-                    assert_same(dtype, &got[c * size..(c + 1) * size], &want, &context);
+                    let result = c * size..(c + 1) * size;
+                    assert_same(dtype, &got[result.clone()], &want, &context);
+                    if n <= ROWS {
+                        assert_same(dtype, &at_once[result], &want, &format!("{context}, at once"));
+                    }
                 }
             }
         }
     });
+}
+
+/// Compares the loop for rows with the result `want` of one row, for several copies of the row.
+fn check_rows(f: &FoldLoops, dtype: DType, row: &[u8], n: usize, want: &[u8], context: &str) {
+    for rows in [0, 1, 2, 9] {
+        let (matrix, mut got) = (row.repeat(rows), GuardedBytes::new(&vec![0; rows * dtype.size()], 1));
+        // SAFETY: the matrix has `rows` rows of n values, and the destination holds `rows` values.
+        unsafe { (f.reduce_rows)(got.ptr(), matrix.as_ptr(), rows, n) };
+        assert_same(dtype, &got.into_contents(), &want.repeat(rows), context);
+    }
 }
 
 #[test]
