@@ -1,6 +1,7 @@
 //! Moves elements between strided operands and contiguous tiles: gather, scatter and fill.
 
 use crate::program::loops::are_apart;
+use crate::program::transpose::transpose_matrix;
 use crate::strided::{IndexSpace, StridedAxis};
 
 /// Copies elements `start..start + n` of operand `k` of an index space to the contiguous `tile`.
@@ -20,8 +21,23 @@ pub(crate) unsafe fn gather(
     n: usize,
 ) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile* (this function's contract).
-    unsafe { with_width!(size, T => gather_as::<T>(tile.cast(), axes, k, base, start, n)) }
+    let copy = |part: TilePart| {
+        let tile = tile.wrapping_add(part.first * size);
+        // SAFETY: the element type has `size` bytes; the parts are within the `n` elements, for which the caller
+        // guarantees *Operand* and *Tile* (this function's contract). They are the clauses of `transpose_matrix` for a
+        // part that is a matrix.
+        unsafe {
+            match part.matrix {
+                Some(Matrix { at, rows, cols, stride }) => {
+                    transpose_matrix(size, at, stride, tile, (cols * size) as isize, rows, cols)
+                }
+                None => {
+                    with_width!(size, T => gather_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
+                }
+            }
+        }
+    };
+    for_each_part(size, axes, k, base, start, n, copy);
 }
 
 /// Copies the contiguous `tile` to elements `start..start + n` of operand `k` of an index space.
@@ -41,8 +57,79 @@ pub(crate) unsafe fn scatter(
     n: usize,
 ) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile* (this function's contract).
-    unsafe { with_width!(size, T => scatter_as::<T>(tile.cast(), axes, k, base, start, n)) }
+    let copy = |part: TilePart| {
+        let tile = tile.wrapping_add(part.first * size);
+        // SAFETY: as in `gather`, with the operand as the target.
+        unsafe {
+            match part.matrix {
+                Some(Matrix { at, rows, cols, stride }) => {
+                    transpose_matrix(size, tile, (cols * size) as isize, at, stride, cols, rows)
+                }
+                None => {
+                    with_width!(size, T => scatter_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
+                }
+            }
+        }
+    };
+    for_each_part(size, axes, k, base, start, n, copy);
+}
+
+/// The minimal number of rows and of columns of a matrix that is transposed as a whole.
+const MIN_TRANSPOSE: usize = 8;
+
+/// A part of a tile.
+struct TilePart {
+    /// The first element, counted from the start of the tile.
+    first: usize,
+    /// The number of elements.
+    len: usize,
+    /// The elements in the operand, if they are the transpose of the part.
+    matrix: Option<Matrix>,
+}
+
+/// The part of an operand whose transpose is a tile of `rows` rows and `cols` columns: its columns are contiguous.
+struct Matrix {
+    /// The address of the first element.
+    at: *mut u8,
+    rows: usize,
+    cols: usize,
+    /// The bytes between two columns.
+    stride: isize,
+}
+
+/// Calls `copy` for parts that cover elements `start..start + n` of operand `k`. If these are rows along the last axis
+/// of the index space, and the operand is contiguous along the axis before it, the parts are matrices.
+fn for_each_part(
+    size: usize,
+    axes: &[StridedAxis],
+    k: usize,
+    base: *mut u8,
+    start: usize,
+    n: usize,
+    copy: impl Fn(TilePart),
+) {
+    let all = TilePart { first: 0, len: n, matrix: None };
+    let [outer @ .., across, along] = axes else { return copy(all) };
+    let (cols, stride) = (along.len, along.strides[k]);
+    let is_transposed = across.strides[k] == size as isize && stride.unsigned_abs() > size && cols >= MIN_TRANSPOSE;
+    let are_rows = is_transposed && start.is_multiple_of(cols) && n.is_multiple_of(cols);
+    if !are_rows || n < MIN_TRANSPOSE * cols {
+        return copy(all);
+    }
+    let mut done = 0;
+    while done < n {
+        let row = (start + done) / cols;
+        let (mut group, within) = (row / across.len, row % across.len);
+        let mut at = base.wrapping_add(within * size);
+        for axis in outer.iter().rev() {
+            at = at.wrapping_offset((group % axis.len) as isize * axis.strides[k]);
+            group /= axis.len;
+        }
+        let rows = (across.len - within).min((n - done) / cols);
+        let matrix = (rows >= MIN_TRANSPOSE).then_some(Matrix { at, rows, cols, stride });
+        copy(TilePart { first: done, len: rows * cols, matrix });
+        done += rows * cols;
+    }
 }
 
 /// Writes the element at `value` to all `n` elements of `tile`.

@@ -47,6 +47,9 @@ const PREFETCHED_BYTES: usize = 4096;
 /// The maximal number of rows of a block.
 const MAX_BLOCK_ROWS: usize = 64;
 
+/// The number of rows whose elements fill a cache line, for elements of four bytes.
+const LINE_ROWS: usize = 16;
+
 /// Returns the shape to which all operands broadcast.
 ///
 /// # Errors
@@ -99,6 +102,9 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let phased = length > 2 * fits;
     let row_by_row = length >= LONG_ROW && access.contains(&RowAccess::Rows);
     let block = if phased || row_by_row { 1 } else { (fits / length.max(1)).clamp(1, MAX_BLOCK_ROWS).min(rows) };
+    // Strided rows are gathered in full cache lines.
+    let block =
+        if block > LINE_ROWS && access.contains(&RowAccess::Strided) { block - block % LINE_ROWS } else { block };
     let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
     let stream = loops::streaming(rows * length * widest, || {
         bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
