@@ -11,4 +11,5 @@ mod operators;
 mod options;
 mod pools;
 pub mod promotion;
+mod storage_order;
 mod unwind;
