@@ -11,8 +11,11 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// Sequences with fewer values are evaluated several at a time.
+/// Sequences with fewer values are evaluated several at a time, if their values are combined.
 const SHORT_LEN: usize = 1024;
+
+/// Sequences with fewer values are evaluated several at a time, if their extremum is found.
+const SHORT_ARG_LEN: usize = 128;
 
 /// The maximal number of sequences in a tile.
 const MAX_SEQUENCES: usize = 64;
@@ -37,7 +40,8 @@ impl SequenceReduction<'_> {
         if few && threads::count() > 1 {
             return self.reduce_rows_by_chunks(chunks);
         }
-        if self.length < SHORT_LEN && self.length > 0 {
+        let short_len = if matches!(self.action, ReduceAction::Fold(_)) { SHORT_LEN } else { SHORT_ARG_LEN };
+        if self.length < short_len && self.length > 0 {
             let mut all: StridedAxes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
             let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
