@@ -332,9 +332,10 @@ per_isa! {
             return;
         }
         for (i, offset) in offsets.iter_mut().enumerate() {
-            let i = i as isize;
+            let at = i as isize;
             // SAFETY: as in the loop above, clause 1 of this function's contract.
-            *offset = base + i * step + index_offset(unsafe { *first.offset(i * index_step) }, len, stride);
+            let index = unsafe { if index_step == 1 { *first.add(i) } else { *first.offset(at * index_step) } };
+            *offset = base + at * step + index_offset(index, len, stride);
         }
     }
 }
