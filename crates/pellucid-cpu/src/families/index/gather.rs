@@ -46,7 +46,7 @@ fn gather_part<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>, pa
     pairs.for_each_block(outer, positions, &mut |[in_x, in_y], block| {
         let (x, y) = (x.offset(in_x), y.offset(in_y));
         if slice.len() == 1 {
-            // SAFETY: the offsets are those of elements of `x` and `y`: the rule of the family and `check_indices` have
+            // SAFETY: the offsets address elements of `x` and `y`: the rule of the family and `check_indices` have
             // accepted the operands. Each element of `y` belongs to one index position of one outer point, so no other
             // task writes it.
             block.for_each_slice(|from, to| unsafe { *y.offset(to) = *x.offset(from) });

@@ -213,14 +213,14 @@ impl IndexPairs {
                 // an operand are in its buffer (clause 1 of `index_offsets`). `Isa::best` returns an instruction set of
                 // this processor (clause 2).
                 unsafe { index_offsets(offsets, index, index_step, first.len, first.stride, base, array_step) };
-                let first_value = in_values + from * value_step;
+                let values_start = in_values + from * value_step;
                 done += len;
                 if is_long {
-                    finish_block(offsets, ValueOffsets::Linear { first: first_value, step: value_step });
+                    finish_block(offsets, ValueOffsets::Linear { first: values_start, step: value_step });
                     continue;
                 }
                 let in_values = &mut values[filled..filled + len];
-                in_values.iter_mut().enumerate().for_each(|(i, v)| *v = first_value + i as isize * value_step);
+                in_values.iter_mut().enumerate().for_each(|(i, v)| *v = values_start + i as isize * value_step);
                 filled += len;
                 if filled == BLOCK {
                     finish_block(&mut array, ValueOffsets::Table(&values));

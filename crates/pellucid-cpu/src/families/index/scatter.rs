@@ -75,7 +75,8 @@ impl<'a, T> ScatterArray<'a, T> {
 
 /// A function that combines a block of slices of the values with slices of y.
 ///
-/// The arguments are y, the values, the offsets of the slices, and the elements of a slice. The contract of [`for_each_element`] holds; in addition, the processor has the instruction set.
+/// The arguments are y, the values, the offsets of the slices, and the elements of a slice. The contract of
+/// [`for_each_element`] holds; in addition, the processor has the instruction set.
 type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &PositionBlock<'_>, &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {

@@ -151,7 +151,7 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
 fn broadcast_cases() -> Vec<(Shape, usize, Shape, Shape)> {
     let mut cases: Vec<(Shape, usize, Shape, Shape)> = vec![];
     for count in [1, 2, 31, 32, 33, 255, 256, 257, 600] {
-        for (n, m) in [(1, 1), (3, 2), (70, 3), (2, 33), (33, 65)] {
+        for (n, m) in [(1, 1), (3, 2), (70, 3), (2, 33), (5, 40)] {
             cases.push(([n, 9, m].into(), 1, [n, count, m].into(), [1, count, 1].into()));
             cases.push(([9, n, m].into(), 0, [count, n, m].into(), [count, 1, 1].into()));
             cases.push(([n, m, 9].into(), 2, [n, m, count].into(), [1, 1, count].into()));

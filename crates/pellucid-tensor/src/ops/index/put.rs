@@ -1,8 +1,8 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
 //! A part that is a view is overwritten in a copy. Index tensors alone select the elements that a scatter combines with
-//! the values. Any other index is applied to the row-major positions of the elements, and the values are written or added
-//! at the selected positions.
+//! the values. Any other index is applied to the row-major positions of the elements, and the values are written or
+//! added at the selected positions.
 
 use crate::autograd::on_one_device;
 use crate::ops::call::check;

@@ -110,8 +110,8 @@ impl ResolvedIndex {
         self.picks.first().map_or(0, |(axis, _)| if self.adjacent { *axis } else { 0 })
     }
 
-    /// If the index consists of index tensors for axes of x and of full ranges, returns the selection, the index tensors
-    /// and the shape of the selected elements.
+    /// Returns the selection, the index tensors and the shape of the selected elements if the index consists of index
+    /// tensors for axes of x and of full ranges.
     pub(super) fn selection(&self, op: &'static str, x: &Tensor) -> Result<Option<(Selection, Vec<Tensor>, Shape)>> {
         let sliced = view::slice_axes(x, self.slices.clone())?;
         if self.picks.is_empty() || self.shape != *x.shape() || sliced.array().layout() != x.array().layout() {

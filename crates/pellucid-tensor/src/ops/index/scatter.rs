@@ -52,7 +52,8 @@ impl Operation for ScatterInto {
     }
 }
 
-/// Returns true for the values that a scatter to an array of shape `array` stores, in a shape that broadcasts to theirs.
+/// Returns true for the values that a scatter to an array of shape `array` stores, in a shape that broadcasts to their
+/// shape.
 ///
 /// If indices are equal, only the last value is stored. Scattering the positions of the indices finds it. Along an axis
 /// where all indices are equal, one of them is enough.

@@ -130,8 +130,8 @@ pub(in crate::ops) fn as_index(op: &'static str, index: &Tensor) -> Result<Tenso
     copy::to_dtype(index, DType::I64)
 }
 
-/// Indexes several axes of x, in ascending order, by index tensors of a common shape, whose axes follow the first `place`
-/// axes of the others in the result. Negative indices count from the end. The error of an index names `op`.
+/// Indexes several axes of x, in ascending order, by index tensors of a common shape. In the result, their axes follow
+/// the first `place` axes that are not indexed. Negative indices count from the end. The error of an index names `op`.
 pub(crate) fn gather_axes(
     op: &'static str,
     x: &Tensor,
