@@ -7,10 +7,11 @@ use crate::strided::IndexSpace;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Gather;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
+use std::ops::Range;
 
-/// The minimum number of index positions for which the positions are divided into tasks. With fewer positions, the
-/// slice at each position is divided.
-const MIN_POSITIONS: usize = 64;
+/// The minimum number of outer points, or of index positions, that are divided into tasks. With fewer of both, the
+/// slices are divided.
+const MIN_TASKS: usize = 64;
 
 impl CpuFamily for Gather {
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -27,47 +28,46 @@ impl CpuFamily for Gather {
 
 /// Copies the slice of `x` at every index position to `y`.
 fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) {
-    let (count, slice) = (pairs.positions.len(), &pairs.slice);
-    if count >= MIN_POSITIONS || slice.len() == 1 {
-        let grain = GRAIN / (slice.len() * size_of::<T>());
-        let is_dense = slice.run_len() == slice.len() && slice.step() == [1, 1];
-        parallel_ranges(count, grain, |positions| {
-            pairs.for_each_block(positions, &mut |from, to| {
-                if slice.len() == 1 {
-                    for (&from, &to) in from.iter().zip(to) {
-                        // SAFETY: `from` and `to` are offsets of elements of `x` and `y`: the rule of the family and
-                        // `check_indices` have accepted the operands. Each element of `y` belongs to one index
-                        // position, so no other task writes it.
-                        unsafe { *y.offset(to) = *x.offset(from) }
-                    }
-                } else if is_dense {
-                    for (&from, &to) in from.iter().zip(to) {
-                        // SAFETY: the slices at `from` and `to` are within `x` and `y`: the rule of the family and
-                        // `check_indices` have accepted the operands. Each slice of `y` belongs to one index position,
-                        // so no other task writes it.
-                        unsafe { x.offset(from).copy_to(y.offset(to), slice.len()) }
-                    }
-                } else {
-                    from.iter()
-                        .zip(to)
-                        .for_each(|(&from, &to)| copy_slice(x.offset(from), y.offset(to), slice, 0..slice.len()));
-                }
-            });
-        });
+    let (outer, count, slice) = (pairs.outer.len(), pairs.positions.len(), pairs.slice.len());
+    let grain = |elements: usize| GRAIN / (elements * size_of::<T>());
+    if outer >= MIN_TASKS {
+        parallel_ranges(outer, grain(count * slice), |outer| gather_part(pairs, x, y, [outer, 0..count, 0..slice]));
+    } else if count >= MIN_TASKS || slice == 1 {
+        parallel_ranges(count, grain(outer * slice), |count| gather_part(pairs, x, y, [0..outer, count, 0..slice]));
     } else {
-        parallel_ranges(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
-            pairs.for_each_block(0..count, &mut |from, to| {
-                from.iter()
-                    .zip(to)
-                    .for_each(|(&from, &to)| copy_slice(x.offset(from), y.offset(to), slice, part.clone()));
-            });
-        });
+        parallel_ranges(slice, grain(outer * count), |slice| gather_part(pairs, x, y, [0..outer, 0..count, slice]));
     }
+}
+
+/// Copies the given outer points, index positions and elements of the slices.
+fn gather_part<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>, part: [Range<usize>; 3]) {
+    let (slice, [outer, positions, part]) = (&pairs.slice, part);
+    let is_dense = slice.run_len() == slice.len() && slice.step() == [1, 1];
+    pairs.for_each_block(outer, positions, &mut |[in_x, in_y], block| {
+        let (x, y) = (x.offset(in_x), y.offset(in_y));
+        if slice.len() == 1 {
+            // SAFETY: the offsets address elements of `x` and `y`: the rule of the family and `check_indices` have
+            // accepted the operands. Each element of `y` belongs to one index position of one outer point, so no other
+            // task writes it.
+            block.for_each_slice(|from, to| unsafe { *y.offset(to) = *x.offset(from) });
+        } else if is_dense {
+            // SAFETY: the slices at `from` and `to` are within `x` and `y`: the rule of the family and `check_indices`
+            // have accepted the operands. Each element of a slice of `y` belongs to one index position of one outer
+            // point and to one part, so no other task writes it.
+            block.for_each_slice(|from, to| unsafe {
+                x.offset(from).add(part.start).copy_to(y.offset(to).add(part.start), part.len())
+            });
+        } else {
+            block.for_each_slice(|from, to| {
+                copy_slice(x.wrapping_offset(from), y.wrapping_offset(to), slice, part.clone())
+            });
+        }
+    });
 }
 
 /// Copies the elements `part` of one slice from `x` to `y`.
 #[inline]
-fn copy_slice<T: Copy>(x: *const T, y: *mut T, slice: &IndexSpace<2>, part: std::ops::Range<usize>) {
+fn copy_slice<T: Copy>(x: *const T, y: *mut T, slice: &IndexSpace<2>, part: Range<usize>) {
     let [from_step, to_step] = slice.step();
     slice.runs(part, |[from, to], n| {
         // SAFETY: `x` and `y` are the first elements of slices within the operands (the rule of the family,

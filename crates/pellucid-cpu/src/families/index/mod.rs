@@ -40,7 +40,13 @@ fn check_indices(
 
 /// Returns the first index that is not in `-negative..len`.
 fn first_out_of_bounds(index: &Operand<'_>, negative: usize, len: usize) -> Option<i64> {
-    let space = IndexSpace::new(axes(index.shape(), [index.layout]));
+    if is_empty(index.shape()) {
+        return None;
+    }
+    // Along an axis without a stride, all indices are equal.
+    let distinct =
+        axes(index.shape(), [index.layout]).map(|(n, strides)| (if strides == [0] { 1 } else { n }, strides));
+    let space = IndexSpace::new(distinct);
     let (first, [step]) = (index.first::<i64>(), space.step());
     let (mut found, all_in_bounds) = (None, all_in_bounds(Isa::best()));
     space.runs(0..space.len(), |[offset], n| {
@@ -93,13 +99,23 @@ struct IndexedAxis {
 }
 
 /// The pairs of slices that index positions refer to: one of the array and one of the values.
+///
+/// An axis with the same indices everywhere is no axis of the positions, but of the slices, or of the outer space: the
+/// positions are visited again for every point of the outer space. Such an axis belongs to the outer space if its
+/// strides are longer than the distance of two positions, so that a slice is compact in memory.
 struct IndexPairs {
     indexed: List<IndexedAxis, 4>,
-    /// The index positions, with the strides of the array (without the contribution of the indices) and of the values.
-    positions: IndexSpace<2>,
+    /// The points of the outer space, with the strides of the array and of the values.
+    outer: IndexSpace<2>,
+    /// The index positions, with the strides of the array (without the contribution of the indices), of the values and
+    /// of the first index array.
+    positions: IndexSpace<3>,
     /// The elements of one slice, with the strides of the array and of the values.
     slice: IndexSpace<2>,
 }
+
+/// An axis of the array that is not indexed: its length, and its strides in the array and in the values.
+type FreeAxis = (usize, [isize; 2]);
 
 impl IndexPairs {
     /// Creates the pairs of operands that the rule of the family has accepted, from their layouts.
@@ -113,73 +129,213 @@ impl IndexPairs {
         indices: &[(SharedPtr<i64>, &Layout)],
         cut: Option<(usize, usize)>,
     ) -> IndexPairs {
-        let shape = indices[0].1.shape();
+        let first = indices[0].1;
+        let (shape, rank) = (first.shape(), first.shape().rank());
         let length = |axis: usize, full: usize| cut.filter(|c| c.0 == axis).map_or(full, |c| c.1);
-        // With `Index::Along`, the index array has the axes of the array.
+        // With `Index::Along`, the index array has the axes of the array. Along an axis without a stride, all indices
+        // are equal.
         let along = matches!(index, Index::Along(_));
-        let positions_along = |axis: usize| if along { length(axis, shape[axis]) } else { shape[axis] };
-        let indexed_axis = |axis: usize, (first, layout): (SharedPtr<i64>, &Layout)| {
-            let space = IndexSpace::new((0..shape.rank()).map(|a| (positions_along(a), [layout.strides()[a]])));
-            IndexedAxis { space, first, len: array.shape()[axis], stride: array.strides()[axis] }
+        let is_free = |a: usize| along && !index.axes().contains(&a) && first.strides()[a] == 0;
+        let position_axes = || {
+            let length = move |a: usize| if along { length(a, shape[a]) } else { shape[a] };
+            (0..rank).filter(|&a| !is_free(a)).map(move |a| (a, length(a)))
         };
-        match index {
+        let array_stride = |a: usize| if along && !index.axes().contains(&a) { array.strides()[a] } else { 0 };
+        let indexed_axis = |(&axis, &(first, layout)): (&usize, &(SharedPtr<i64>, &Layout))| IndexedAxis {
+            space: IndexSpace::new(position_axes().map(|(a, len)| (len, [layout.strides()[a]]))),
+            first,
+            len: array.shape()[axis],
+            stride: array.strides()[axis],
+        };
+        let positions = IndexSpace::new(
+            position_axes().map(|(a, len)| (len, [array_stride(a), values.strides()[a], first.strides()[a]])),
+        );
+        let free_axis = |a: usize, in_values: usize, full: usize| -> FreeAxis {
+            (length(a, full), [array.strides()[a], values.strides()[in_values]])
+        };
+        let free: List<FreeAxis, 4> = match index {
+            Index::Along(_) => (0..rank).filter(|&a| is_free(a)).map(|a| free_axis(a, a, shape[a])).collect(),
             Index::Axes(axes) => {
-                let rank = shape.rank();
                 let others = (0..array.shape().rank()).filter(|a| !axes.contains(a)).enumerate();
-                IndexPairs {
-                    indexed: axes.iter().zip(indices).map(|(&axis, &index)| indexed_axis(axis, index)).collect(),
-                    positions: IndexSpace::new((0..rank).map(|a| (shape[a], [0, values.strides()[a]]))),
-                    slice: IndexSpace::new(
-                        others.map(|(k, a)| {
-                            (length(a, array.shape()[a]), [array.strides()[a], values.strides()[rank + k]])
-                        }),
-                    ),
-                }
+                others.map(|(k, a)| free_axis(a, rank + k, array.shape()[a])).collect()
             }
-            Index::Along(axis) => {
-                let position_axis = |a: usize| {
-                    let stride = if a == *axis { 0 } else { array.strides()[a] };
-                    (positions_along(a), [stride, values.strides()[a]])
-                };
-                IndexPairs {
-                    indexed: [indexed_axis(*axis, indices[0])].into_iter().collect(),
-                    positions: IndexSpace::new((0..shape.rank()).map(position_axis)),
-                    slice: IndexSpace::new([]),
-                }
-            }
+        };
+        let indexed: List<IndexedAxis, 4> = index.axes().iter().zip(indices).map(indexed_axis).collect();
+        let distance = indexed.last().map_or(0, |axis| axis.stride.unsigned_abs())
+            + positions.step().get(1).map_or(0, |step| step.unsigned_abs());
+        let (outer, slice) = split_free_axes(&free, distance, positions.len());
+        IndexPairs { indexed, outer, positions, slice }
+    }
+
+    /// Calls `f(offsets of the outer point, block)` for blocks of the index positions `positions`, for every point of
+    /// `outer`. The positions of a point are visited in order.
+    fn for_each_block(
+        &self,
+        outer: Range<usize>,
+        positions: Range<usize>,
+        f: &mut dyn FnMut([isize; 2], &PositionBlock<'_>),
+    ) {
+        let [array_step, value_step] = self.outer.step();
+        let for_each_point = |f: &mut dyn FnMut([isize; 2])| {
+            self.outer.runs(outer.clone(), |[array, values], n| {
+                (0..n as isize).for_each(|i| f([array + i * array_step, values + i * value_step]));
+            });
+        };
+        if positions.len() <= BLOCK {
+            // The offsets of one block serve all points.
+            self.for_each_position_block(positions, &mut |block| for_each_point(&mut |point| f(point, block)));
+        } else {
+            for_each_point(&mut |point| self.for_each_position_block(positions.clone(), &mut |block| f(point, block)));
         }
     }
 
-    /// Calls `f(array offsets, value offsets)` for blocks of the index positions `range`, in order. The offsets refer
-    /// to the first elements of the slices.
-    fn for_each_block(&self, range: Range<usize>, f: &mut dyn FnMut(&[isize], &[isize])) {
+    /// Calls `f` for blocks of the index positions `range`, in order.
+    fn for_each_position_block(&self, range: Range<usize>, f: &mut dyn FnMut(&PositionBlock<'_>)) {
         let (mut array, mut values) = ([0; BLOCK], [0; BLOCK]);
-        let steps = self.positions.step();
-        let add_index_offsets = add_index_offsets(Isa::best());
-        let mut from = range.start;
-        while from < range.end {
-            let n = BLOCK.min(range.end - from);
+        let [array_step, value_step, index_step] = self.positions.step();
+        let index_offsets = index_offsets(Isa::best());
+        let (first, rest) = self.indexed.split_first().expect("there is at least one index array");
+        // A block of short runs contains several of them. A block of a long run does not extend beyond it.
+        let is_long = self.positions.run_len() >= MIN_RUN;
+        let (mut start, mut filled) = (range.start, 0);
+        let mut finish_block = |array: &mut [isize], values: ValueOffsets<'_>| {
+            rest.iter().for_each(|axis| axis.add_offsets(start, array));
+            start += array.len();
+            f(&PositionBlock { array, values });
+        };
+        self.positions.runs(range, |[in_array, in_values, in_index], n| {
             let mut done = 0;
-            self.positions.runs(from..from + n, |offsets, n| {
-                for i in 0..n {
-                    array[done + i] = offsets[0] + i as isize * steps[0];
-                    values[done + i] = offsets[1] + i as isize * steps[1];
+            while done < n {
+                let (len, from) = ((n - done).min(BLOCK - filled), done as isize);
+                let offsets = &mut array[filled..filled + len];
+                let (base, index) = (in_array + from * array_step, first.first.offset(in_index + from * index_step));
+                // SAFETY: the run consists of `n` elements of the index array, `index_step` apart, and all elements of
+                // an operand are in its buffer (clause 1 of `index_offsets`). `Isa::best` returns an instruction set of
+                // this processor (clause 2).
+                unsafe { index_offsets(offsets, index, index_step, first.len, first.stride, base, array_step) };
+                let values_start = in_values + from * value_step;
+                done += len;
+                if is_long {
+                    finish_block(offsets, ValueOffsets::Linear { first: values_start, step: value_step });
+                    continue;
                 }
-                done += n;
-            });
-            for axis in &self.indexed {
-                let (mut done, [step]) = (0, axis.space.step());
-                axis.space.runs(from..from + n, |[offset], n| {
-                    let (offsets, first) = (&mut array[done..done + n], axis.first.offset(offset));
-                    // SAFETY: the run consists of `n` elements of the index array, `step` apart, and all elements of an
-                    // operand are in its buffer (clause 1 of `add_index_offsets`). `Isa::best` returns an instruction
-                    // set of this processor (clause 2).
-                    unsafe { add_index_offsets(offsets, first, step, axis.len, axis.stride) };
-                    done += n;
-                });
+                let in_values = &mut values[filled..filled + len];
+                in_values.iter_mut().enumerate().for_each(|(i, v)| *v = values_start + i as isize * value_step);
+                filled += len;
+                if filled == BLOCK {
+                    finish_block(&mut array, ValueOffsets::Table(&values));
+                    filled = 0;
+                }
             }
-            f(&array[..n], &values[..n]);
-            from += n;
+        });
+        if filled > 0 {
+            finish_block(&mut array[..filled], ValueOffsets::Table(&values[..filled]));
+        }
+    }
+}
+
+/// The minimum length of the runs of index positions whose offsets are not collected in blocks of several runs.
+const MIN_RUN: usize = 32;
+
+/// The minimum number of elements that are processed for one point of the outer space.
+const MIN_POINT: usize = 32;
+
+/// Divides axes that are not indexed between the outer space and the slices. `distance` is the sum of the distances of
+/// two positions in the array and in the values; there are `count` positions.
+fn split_free_axes(free: &[FreeAxis], distance: usize, count: usize) -> (IndexSpace<2>, IndexSpace<2>) {
+    let is_outer = |axis: &FreeAxis| axis.1.iter().map(|s| s.unsigned_abs()).sum::<usize>() > distance;
+    let slice = IndexSpace::new(free.iter().filter(|axis| !is_outer(axis)).copied());
+    if count == 1 || count * slice.len() < MIN_POINT {
+        return (IndexSpace::new([]), IndexSpace::new(free.iter().copied()));
+    }
+    (IndexSpace::new(free.iter().filter(|axis| is_outer(axis)).copied()), slice)
+}
+
+/// The offsets of the slices at a block of index positions, relative to a point of the outer space.
+struct PositionBlock<'a> {
+    /// The offset of every slice of the array.
+    array: &'a [isize],
+    /// The offset of every slice of the values.
+    values: ValueOffsets<'a>,
+}
+
+/// The offsets of slices of the values.
+enum ValueOffsets<'a> {
+    /// Offsets at equal distances.
+    Linear {
+        /// The first offset.
+        first: isize,
+        /// The distance.
+        step: isize,
+    },
+    /// All offsets.
+    Table(&'a [isize]),
+}
+
+impl PositionBlock<'_> {
+    /// Calls `f(array offset, value offset)` for every slice, in order.
+    #[inline(always)]
+    fn for_each_slice(&self, mut f: impl FnMut(isize, isize)) {
+        match self.values {
+            // Adjacent values are frequent. A separate loop needs no multiplication.
+            ValueOffsets::Linear { first, step: 1 } => {
+                self.array.iter().enumerate().for_each(|(i, &a)| f(a, first + i as isize))
+            }
+            ValueOffsets::Linear { first, step } => {
+                self.array.iter().enumerate().for_each(|(i, &a)| f(a, first + i as isize * step))
+            }
+            ValueOffsets::Table(values) => self.array.iter().zip(values).for_each(|(&a, &v)| f(a, v)),
+        }
+    }
+}
+
+impl IndexedAxis {
+    /// Adds the contribution of the indices at the positions from `start` on to the offsets.
+    fn add_offsets(&self, start: usize, offsets: &mut [isize]) {
+        let (mut done, [step], add_index_offsets) = (0, self.space.step(), add_index_offsets(Isa::best()));
+        self.space.runs(start..start + offsets.len(), |[offset], n| {
+            // SAFETY: the run consists of `n` elements of the index array, `step` apart, and all elements of an operand
+            // are in its buffer (clause 1 of `add_index_offsets`). `Isa::best` returns an instruction set of this
+            // processor (clause 2).
+            unsafe {
+                add_index_offsets(&mut offsets[done..done + n], self.first.offset(offset), step, self.len, self.stride)
+            };
+            done += n;
+        });
+    }
+}
+
+/// Returns the offset `index · stride` along an axis of length `len`. Negative indices count from the end.
+#[inline(always)]
+fn index_offset(index: i64, len: usize, stride: isize) -> isize {
+    let index = if index < 0 { index.wrapping_add(len as i64) } else { index } as u64;
+    // The bounds have been checked. Clamping keeps the access in bounds even if the indices have been modified since.
+    index.min(len as u64 - 1) as isize * stride
+}
+
+per_isa! {
+    /// Computes the offsets `base + i · step + index · stride` of indices `index_step` elements apart into an axis of
+    /// length `len`. Negative indices count from the end.
+    ///
+    /// # Safety
+    /// 1. `first` and the pointers that follow it at distance `index_step`, one for each offset, are valid for reads.
+    /// 2. The processor has the instruction set.
+    fn index_offsets[][](
+        offsets: &mut [isize], first: *const i64, index_step: isize, len: usize, stride: isize, base: isize, step: isize
+    ) {
+        if index_step == 1 && stride == 1 && step == 0 {
+            for (i, offset) in offsets.iter_mut().enumerate() {
+                // SAFETY: the caller guarantees that the index of every offset is valid for reads (clause 1 of this
+                // function's contract).
+                *offset = base + index_offset(unsafe { *first.add(i) }, len, 1);
+            }
+            return;
+        }
+        for (i, offset) in offsets.iter_mut().enumerate() {
+            let at = i as isize;
+            // SAFETY: as in the loop above, clause 1 of this function's contract.
+            let index = unsafe { if index_step == 1 { *first.add(i) } else { *first.offset(at * index_step) } };
+            *offset = base + at * step + index_offset(index, len, stride);
         }
     }
 }
@@ -196,10 +352,7 @@ per_isa! {
             // SAFETY: the caller guarantees that the index of every offset is valid for reads (clause 1 of this
             // function's contract).
             let index = if step == 1 { unsafe { *first.add(i) } } else { unsafe { *first.offset(i as isize * step) } };
-            let index = if index < 0 { index.wrapping_add(len as i64) } else { index } as u64;
-            // The bounds have been checked. Clamping keeps the access in bounds even if the indices have been modified
-            // since.
-            *offset += index.min(len as u64 - 1) as isize * stride;
+            *offset += index_offset(index, len, stride);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The fixed order makes repeated indices deterministic. The work is therefore divided into tasks only along an axis
 //! that is not indexed, where different tasks write different elements of `y`.
 
-use super::{IndexPairs, addresses_and_layouts, check_indices, is_empty};
+use super::{IndexPairs, PositionBlock, addresses_and_layouts, check_indices, is_empty};
 use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
 use crate::operand::Operand;
@@ -75,9 +75,9 @@ impl<'a, T> ScatterArray<'a, T> {
 
 /// A function that combines a block of slices of the values with slices of y.
 ///
-/// The arguments are y, the values, the offsets of the slices in y, their offsets in the values, and the elements of a
-/// slice. The contract of [`for_each_element`] holds; in addition, the processor has the instruction set.
-type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
+/// The arguments are y, the values, the offsets of the slices, and the elements of a slice. The contract of
+/// [`for_each_element`] holds; in addition, the processor has the instruction set.
+type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &PositionBlock<'_>, &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {
     /// Combines the values with a copy of y in `f32`. The sum of values with equal indices is then rounded once,
@@ -114,13 +114,13 @@ impl<'a> ScatterTask<'a> {
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
-        // Only sums are optimized. They are used often, because they compute the gradient of a gather.
+        // Sums are used most often, because they compute the gradient of a gather.
         let kernel = match reduction {
-            ScatterReduction::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
-            ScatterReduction::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
-            ScatterReduction::Min => const { combine_block::<S, V, ScatterMin, false>(Isa::Portable) },
+            ScatterReduction::Mul => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterProduct>),
+            ScatterReduction::Max => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterMax>),
+            ScatterReduction::Min => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterMin>),
             ScatterReduction::Add | ScatterReduction::Set => {
-                up_to!(S::WIDEST_ISA, Isa::best(), combine_block::<S, V, ScatterSum, true>)
+                up_to!(S::WIDEST_ISA, Isa::best(), combine_block::<S, V, ScatterSum>)
             }
         };
         self.run::<S, V>(y, kernel);
@@ -168,13 +168,14 @@ impl<'a> ScatterTask<'a> {
         kernel: ScatterKernel<S, V>,
     ) {
         let pairs = IndexPairs::new(self.index, y.layout, values.layout, indices, cut);
-        pairs.for_each_block(0..pairs.positions.len(), &mut |in_y, in_values| {
+        let (outer, positions) = (0..pairs.outer.len(), 0..pairs.positions.len());
+        pairs.for_each_block(outer, positions, &mut |[in_y, in_values], block| {
             // SAFETY: the offsets and the slice address elements of y and of the values, because the rule of the family
             // and `check_indices` have accepted the operands (clause 1 of `for_each_element`). Other tasks process
             // other indices along an axis that is not indexed, so they use other elements of y; the caller of the
             // scatter passes no values that overlap y (clause 2). The instruction set of `kernel` is one of this
             // processor.
-            unsafe { kernel(y.first.get(), values.first.get(), in_y, in_values, &pairs.slice) }
+            unsafe { kernel(y.first.offset(in_y), values.first.offset(in_values), block, &pairs.slice) }
         });
     }
 }
@@ -199,18 +200,18 @@ macro_rules! scatter_combines {
 scatter_combines!(ScatterSum: plus, ScatterProduct: times, ScatterMax: maximum, ScatterMin: minimum);
 
 per_isa! {
-    /// Combines a block of slices of the values with slices of y. FAST selects loops for contiguous slices.
+    /// Combines a block of slices of the values with slices of y.
     ///
     /// # Safety
     /// The contract of [`for_each_element`] holds. In addition, the processor has the instruction set.
     fn combine_block
-    [S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine, const FAST: bool]
-    [S, V, C, FAST](
-        y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
+    [S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine]
+    [S, V, C](
+        y: *mut S, values: *const V, block: &PositionBlock<'_>, slice: &IndexSpace<2>
     ) {
         // SAFETY: the caller guarantees both clauses of the contract of `for_each_element` (this function's contract).
         unsafe {
-            for_each_element::<S, V, FAST>(y, values, in_y, in_values, slice, #[inline(always)] |y: &mut S, v: &V| {
+            for_each_element(y, values, block, slice, #[inline(always)] |y: &mut S, v: &V| {
                 *y = S::narrow(C::combine(y.widen(), v.widen()))
             })
         }
@@ -223,10 +224,10 @@ per_isa! {
     /// # Safety
     /// The contract of [`for_each_element`] holds. In addition, the processor has the instruction set.
     fn assign_block[T: Copy][T](
-        y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
+        y: *mut T, values: *const T, block: &PositionBlock<'_>, slice: &IndexSpace<2>
     ) {
         // SAFETY: the caller guarantees both clauses of the contract of `for_each_element` (this function's contract).
-        unsafe { for_each_element::<T, T, true>(y, values, in_y, in_values, slice, #[inline(always)] |y, v| *y = *v) }
+        unsafe { for_each_element(y, values, block, slice, #[inline(always)] |y, v| *y = *v) }
     }
 }
 
@@ -235,26 +236,32 @@ const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
-/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice. FAST selects
-/// separate loops for contiguous slices, which the compiler vectorizes.
+/// `slice` holds the strides within a slice.
 ///
 /// # Safety
-/// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.
+/// 1. For every slice of `block` and every offset within it, `y` is valid for reads and writes, and `values` is valid
+///    for reads.
 /// 2. No other thread uses these elements of y or writes these values, and y does not overlap the values.
 #[inline(always)]
-unsafe fn for_each_element<S, V: Copy, const FAST: bool>(
+unsafe fn for_each_element<S, V: Copy>(
     y: *mut S,
     values: *const V,
-    in_y: &[isize],
-    in_values: &[isize],
+    block: &PositionBlock<'_>,
     slice: &IndexSpace<2>,
     f: impl Fn(&mut S, &V),
 ) {
-    debug_assert_eq!(in_y.len(), in_values.len(), "y and the values must have the same number of slices");
     let [y_step, v_step] = slice.step();
-    for (k, (&y_offset, &value_offset)) in in_y.iter().zip(in_values).enumerate() {
+    if slice.len() == 1 {
+        // SAFETY: the offsets address elements that are valid for reads, and in y for writes (clause 1 of this
+        // function's contract). The reference to an element of y is unique, because no other thread uses it and the
+        // values do not overlap y (clause 2).
+        return block.for_each_slice(|in_y, in_values| unsafe { f(&mut *y.offset(in_y), &*values.offset(in_values)) });
+    }
+    let mut following = block.array.iter().skip(1);
+    block.for_each_slice(|y_offset, value_offset| {
         // The processor cannot predict the next slice, and a slice often spans a page: its beginning is prefetched.
-        if let Some(&next) = in_y.get(k + 1).filter(|_| y_step == 1 && slice.len() * size_of::<S>() >= PREFETCH_BYTES) {
+        let next = following.next();
+        if let Some(&next) = next.filter(|_| y_step == 1 && slice.len() * size_of::<S>() >= PREFETCH_BYTES) {
             for line in (0..PREFETCH_BYTES).step_by(64) {
                 prefetch(y.wrapping_offset(next).cast::<u8>().wrapping_add(line));
             }
@@ -264,11 +271,9 @@ unsafe fn for_each_element<S, V: Copy, const FAST: bool>(
         // no other thread uses it and the values do not overlap y (clause 2).
         unsafe {
             let (y, values) = (y.offset(y_offset), values.offset(value_offset));
-            if slice.len() == 1 {
-                f(&mut *y, &*values);
-            } else if FAST && slice.run_len() == slice.len() && y_step == 1 && v_step == 1 {
+            if slice.run_len() == slice.len() && y_step == 1 && v_step == 1 {
                 (0..slice.len()).for_each(|i| f(&mut *y.add(i), &*values.add(i)));
-            } else if FAST && slice.run_len() == slice.len() && y_step == 1 && v_step == 0 {
+            } else if slice.run_len() == slice.len() && y_step == 1 && v_step == 0 {
                 // A broadcast value, such as the gradient of a sum.
                 let value = *values;
                 (0..slice.len()).for_each(|i| f(&mut *y.add(i), &value));
@@ -279,5 +284,5 @@ unsafe fn for_each_element<S, V: Copy, const FAST: bool>(
                 });
             }
         }
-    }
+    });
 }

@@ -60,6 +60,10 @@ fn cases() -> Vec<(Shape, Index, Shape)> {
         ([4, 5, 6].into(), Index::Along(0), [9, 5, 6].into()),
         ([4, 5, 6].into(), Index::Along(1), [4, 3, 2].into()),
         ([4, 5, 6].into(), Index::Along(2), [2, 5, 40].into()),
+        ([3, 7, 40].into(), axes(&[1]), [600].into()),
+        ([40, 3, 5].into(), axes(&[1, 2]), [300].into()),
+        ([3, 400].into(), Index::Along(1), [3, 600].into()),
+        ([300, 3].into(), Index::Along(0), [600, 2].into()),
         ([4, 5].into(), axes(&[1]), [0].into()),
         ([9].into(), Index::Along(0), [0].into()),
     ]
@@ -139,6 +143,61 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
                 assert_eq!(into.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype} {reduction:?}");
             }
         }
+    }
+}
+
+/// Returns test cases of an index array that is broadcast: the shape of the array, the axis, the shape of the index
+/// array, and its shape before it is broadcast.
+fn broadcast_cases() -> Vec<(Shape, usize, Shape, Shape)> {
+    let mut cases: Vec<(Shape, usize, Shape, Shape)> = vec![];
+    for count in [1, 2, 31, 32, 33, 255, 256, 257, 600] {
+        for (n, m) in [(1, 1), (3, 2), (70, 3), (2, 33), (5, 40)] {
+            cases.push(([n, 9, m].into(), 1, [n, count, m].into(), [1, count, 1].into()));
+            cases.push(([9, n, m].into(), 0, [count, n, m].into(), [count, 1, 1].into()));
+            cases.push(([n, m, 9].into(), 2, [n, m, count].into(), [1, 1, count].into()));
+            cases.push(([n, 9, m].into(), 1, [n, count, m].into(), [n, count, 1].into()));
+            cases.push(([n + 1, 9, m + 2].into(), 1, [n, count, m].into(), [1, count, m].into()));
+        }
+    }
+    cases
+}
+
+#[test]
+fn an_index_that_is_broadcast_selects_the_elements_of_its_copy() {
+    let choices = &Choices::new(53);
+    for (shape, axis, index_shape, base_shape) in broadcast_cases() {
+        let index = Index::Along(axis);
+        let base = &indices(&index, &shape, &base_shape, 7)[0];
+        let base_position = |position: Vec<usize>| -> usize {
+            let position: Vec<usize> = position.iter().zip(base_shape.iter()).map(|(&i, &d)| i % d).collect();
+            ravel(&position, &base_shape)
+        };
+        let full = (0..index_shape.size()).map(|flat| base[base_position(unravel(flat, &index_shape))]).collect();
+        let positions = naive(&index, &shape, &index_shape, &[full]);
+        let (dtype, layout, threads) = (choices.of(&DType::ALL[1..]), choices.of(&TestLayout::ALL), choices.threads());
+        let mut index_array = TestArray::of(base_shape.clone(), layout, base);
+        index_array.layout = index_array.layout.broadcast_to(&index_shape).unwrap();
+        let (from, to) = (
+            TestArray::cast(shape.clone(), layout, dtype, &numbers(shape.size(), 9, 3)),
+            TestArray::new(index_shape.clone(), dtype, layout),
+        );
+        let values = TestArray::cast(index_shape.clone(), layout, dtype, &numbers(positions.len(), 1, 4));
+        let mut expected = from.reals();
+        let gathered: Vec<f64> = positions.iter().map(|&i| expected[i]).collect();
+        for (&i, v) in positions.iter().zip(values.reals()) {
+            expected[i] += v;
+        }
+        let expected = TestArray::cast(shape.clone(), TestLayout::Plain, dtype, &expected).reals();
+        with_threads(threads, || {
+            let gather = Gather { op: "gather", from_end: true, index: index.clone() };
+            run_kernel(Kernel::Gather(gather), &[&from, &index_array], &[&to]).unwrap();
+            let reduction = ScatterReduction::Add;
+            let scatter = Scatter { op: "scatter", from_end: true, index: index.clone(), reduction };
+            run_kernel(Kernel::Scatter(scatter), &[&values, &index_array], &[&from]).unwrap();
+        });
+        let case = format!("{shape} axis {axis} {index_shape} {base_shape} {layout:?} {dtype} {threads} threads");
+        assert_eq!(to.reals(), gathered, "{case}");
+        assert_eq!(from.reals(), expected, "{case}");
     }
 }
 

@@ -114,7 +114,7 @@ pub(crate) fn put_axes(
     }
     let values = copy::contiguous(&copy::to_dtype(&broadcast::broadcast_to(values, &shape)?, x.dtype())?)?;
     let rewrite = InPlaceWrite::new(op, x, view)?;
-    let positions = copy::contiguous(&gather::gather_axes(op, &element_indices(&rewrite)?, axes, indices)?)?;
+    let positions = copy::contiguous(&gather::gather_axes(op, &element_indices(&rewrite)?, axes, indices, 0)?)?;
     scatter(values.array())?;
     let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };
     rewrite.record(x, &values, Some(positions.array().clone()), derivative);

@@ -57,7 +57,15 @@ impl Tensor {
     /// Returns the elements at an index. `check` has their shape, before their values are read.
     #[track_caller]
     pub(crate) fn indexed(&self, index: Vec<IndexItem>, check: impl FnOnce(&Shape) -> Result<()>) -> Result<Tensor> {
-        let resolved = ResolvedIndex::new("index", self, index, false)?;
+        self.at_resolved(&ResolvedIndex::new("index", self, index, false)?, check)
+    }
+
+    /// Returns the elements at an index that is resolved against the shape of this tensor, as [`Tensor::indexed`] does.
+    pub(super) fn at_resolved(
+        &self,
+        resolved: &ResolvedIndex,
+        check: impl FnOnce(&Shape) -> Result<()>,
+    ) -> Result<Tensor> {
         let view = view::reshape_to(&view::slice_axes(self, resolved.slices.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
             check(view.shape())?;
@@ -65,11 +73,7 @@ impl Tensor {
         }
         let (axes, indices) = resolved.broadcast_indices("index")?;
         check(&resolved.picked_shape(view.shape(), &axes, indices[0].shape()))?;
-        let picked = gather::gather_axes("index", &view, axes, &indices)?;
-        match resolved.result_permutation(indices[0].rank(), picked.rank()) {
-            Some(order) => view::permute(&picked, &order),
-            None => Ok(picked),
-        }
+        gather::gather_axes("index", &view, axes, &indices, resolved.axes_before_picks())
     }
 
     /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is

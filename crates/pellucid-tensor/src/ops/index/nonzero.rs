@@ -1,6 +1,6 @@
 //! Indices of nonzero elements, and flat positions as indices.
 
-use crate::array::{Array, checked_size, host_vec};
+use crate::array::{Array, checked_size, host_values, host_vec};
 use crate::engine;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::gather::as_index;
@@ -45,21 +45,46 @@ pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
                 masked_sum(), which keep the shape";
     engine::check_readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
-    let count = mask.iter().filter(|hit| **hit).count();
-    let mut positions: Vec<Vec<i64>> = (0..x.rank()).map(|_| host_vec(count)).collect::<Result<_>>()?;
-    for (flat, _) in mask.iter().enumerate().filter(|(_, hit)| **hit) {
-        let mut rest = flat;
-        for axis in (0..x.rank()).rev() {
-            positions[axis].push((rest % x.shape()[axis]) as i64);
-            rest /= x.shape()[axis];
-        }
-    }
+    let positions = positions_of(&mask, x.shape())?;
     let placed = |p: &Vec<i64>| {
         let array = Array::from_slice(x.device(), p, [p.len()].into())?;
         array.set_pinned(!x.is_free());
         Ok(Tensor::from(array))
     };
     positions.iter().map(placed).collect()
+}
+
+/// Returns the coordinates of the true elements of a mask along every axis.
+fn positions_of(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
+    let Some((&width, lead)) = shape.split_last().filter(|_| !mask.is_empty()) else {
+        return Ok(vec![Vec::new(); shape.rank()]);
+    };
+    let count = mask.iter().filter(|hit| **hit).count();
+    let mut positions: Vec<Vec<i64>> = lead.iter().map(|_| host_vec(count)).collect::<Result<_>>()?;
+    // Every coordinate along the last axis is stored, and overwritten by the next one if its element is false: a branch
+    // on the elements could not be predicted.
+    let (mut last, mut stored) = (host_values(count + 1, (0..=count).map(|_| 0))?, 0);
+    let mut row = vec![0; lead.len()];
+    for elements in mask.chunks_exact(width) {
+        let before = stored;
+        for (at, &hit) in elements.iter().enumerate() {
+            last[stored] = at as i64;
+            stored += hit as usize;
+        }
+        for (positions, &at) in positions.iter_mut().zip(&row) {
+            positions.extend(std::iter::repeat_n(at, stored - before));
+        }
+        for (at, &len) in row.iter_mut().zip(lead).rev() {
+            *at += 1;
+            if *at < len as i64 {
+                break;
+            }
+            *at = 0;
+        }
+    }
+    last.truncate(count);
+    positions.push(last);
+    Ok(positions)
 }
 
 /// Converts row-major positions to indices in `shape`: one `i64` tensor per axis, with the shape of the positions.

@@ -1,20 +1,25 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
-//! All use one method: the indexing operation is applied to the row-major positions of the elements, and the values are
-//! written or added at the selected positions.
+//! A part that is a view is overwritten in a copy. Index tensors alone select the elements that a scatter combines with
+//! the values. Any other index is applied to the row-major positions of the elements, and the values are written or
+//! added at the selected positions.
 
+use crate::autograd::on_one_device;
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast;
+use crate::ops::index::in_place;
 use crate::ops::index::index_item::{IndexItem, IntoIndex, slice};
-use crate::ops::index::scatter::{scatter, scatter_add};
+use crate::ops::index::resolved_index::ResolvedIndex;
+use crate::ops::index::scatter::{scatter, scatter_add, scatter_selected};
 use crate::ops::primitive::gather::as_index;
-use crate::ops::primitive::{create, fill, gather, view};
+use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::reduce::scan;
 use crate::ops::shape::diagonal::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::kernel::ScatterReduction;
+use pellucid_ir::{Error, Result, Shape};
 
 /// Writes or adds the values to a copy of x at row-major positions; positions and values have the same shape.
 fn put_at(x: &Tensor, places: &Tensor, values: &Tensor, accumulate: bool) -> Result<Tensor> {
@@ -28,14 +33,25 @@ fn element_positions(x: &Tensor) -> Result<Tensor> {
     view::reshape_to(&create::indices(x.size())?, x.shape())
 }
 
-/// Replaces the elements of x at the positions `part` by the source.
-fn replace_part(op: &'static str, x: &Tensor, part: Tensor, source: &Tensor) -> Result<Tensor> {
+/// Replaces the part of x that a view selects by the source.
+fn replace_part(
+    op: &'static str,
+    x: &Tensor,
+    view: &dyn Fn(&Tensor) -> Result<Tensor>,
+    source: &Tensor,
+) -> Result<Tensor> {
+    if let Some(moved) = on_one_device(op, &[x, source])? {
+        return replace_part(op, &moved[0], view, &moved[1]);
+    }
+    let y = copy::copy(x)?;
+    let part = view(&y)?;
     if part.shape() != source.shape() {
         let help = format!("the source must have the shape of the replaced part, {}", part.shape());
         return Err(Error::shapes(op, [x.shape(), source.shape()], help));
     }
     check::values_dtype(op, x, source)?;
-    put_at(x, &part, source, false)
+    in_place::put_view(op, &part, part.array(), source)?;
+    Ok(y)
 }
 
 /// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position.
@@ -70,11 +86,20 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
 #[track_caller]
 pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate: bool) -> Result<Tensor> {
     check::values_dtype("index_put", x, values)?;
-    let places = element_positions(x)?.indexed(index.into_index(), |part| {
-        let fits = values.shape().broadcasts_to(part);
+    let check_values = |part: &Shape| {
         let help = || format!("the values must broadcast to the indexed shape, {part}");
-        if fits { Ok(()) } else { Err(Error::shapes("index_put", [x.shape(), values.shape()], help())) }
-    })?;
+        match values.shape().broadcasts_to(part) {
+            true => Ok(()),
+            false => Err(Error::shapes("index_put", [x.shape(), values.shape()], help())),
+        }
+    };
+    let resolved = ResolvedIndex::new("index", x, index.into_index(), false)?;
+    if let Some((selection, indices, part)) = resolved.selection("index_put", x)? {
+        check_values(&part)?;
+        let reduction = if accumulate { ScatterReduction::Add } else { ScatterReduction::Set };
+        return scatter_selected(selection, x, &indices, &broadcast::broadcast_to(values, part)?, reduction);
+    }
+    let places = element_positions(x)?.at_resolved(&resolved, check_values)?;
     put_at(x, &places, &broadcast::broadcast_to(values, places.shape())?, accumulate)
 }
 
@@ -110,7 +135,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn select_scatter(x: &Tensor, source: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
-    replace_part("select_scatter", x, view::select(&element_positions(x)?, axis, index)?, source)
+    replace_part("select_scatter", x, &|y| view::select(y, axis, index), source)
 }
 
 /// Replaces the part `start..stop` of an axis of x, in steps of `step`, by the source.
@@ -129,7 +154,7 @@ pub fn slice_scatter(
 ) -> Result<Tensor> {
     let mut index = vec![IndexItem::from(..); x.shape().axis("slice_scatter", axis)?];
     index.push(slice(start, stop, step).into());
-    replace_part("slice_scatter", x, element_positions(x)?.try_i(index)?, source)
+    replace_part("slice_scatter", x, &|y| y.try_i(index.clone()), source)
 }
 
 /// Replaces a diagonal of x by the source, `offset` elements above the main one (see
@@ -140,5 +165,5 @@ pub fn slice_scatter(
 /// axes.
 #[tensor_method]
 pub fn diagonal_scatter(x: &Tensor, source: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
-    replace_part("diagonal_scatter", x, diagonal(&element_positions(x)?, offset, axis0, axis1)?, source)
+    replace_part("diagonal_scatter", x, &|y| diagonal(y, offset, axis0, axis1), source)
 }

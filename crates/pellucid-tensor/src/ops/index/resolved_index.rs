@@ -2,9 +2,11 @@
 
 use crate::autograd::on_device_of;
 use crate::ops::call::check;
+use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::formula::broadcast;
 use crate::ops::index::index_item::IndexItem;
 use crate::ops::index::nonzero;
+use crate::ops::primitive::gather::Selection;
 use crate::ops::primitive::view::AxisSlices;
 use crate::ops::primitive::{copy, view};
 use crate::tensor::Tensor;
@@ -103,11 +105,29 @@ impl ResolvedIndex {
         Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
     }
 
+    /// Returns the number of axes of the result before those of the index tensors.
+    pub(super) fn axes_before_picks(&self) -> usize {
+        self.picks.first().map_or(0, |(axis, _)| if self.adjacent { *axis } else { 0 })
+    }
+
+    /// Returns the selection, the index tensors and the shape of the selected elements if the index consists of index
+    /// tensors for axes of x and of full ranges.
+    pub(super) fn selection(&self, op: &'static str, x: &Tensor) -> Result<Option<(Selection, Vec<Tensor>, Shape)>> {
+        let sliced = view::slice_axes(x, self.slices.clone())?;
+        if self.picks.is_empty() || self.shape != *x.shape() || sliced.array().layout() != x.array().layout() {
+            return Ok(None);
+        }
+        let (axes, indices) = self.broadcast_indices(op)?;
+        let part = self.picked_shape(x.shape(), &axes, indices[0].shape());
+        let (op, index) = (outermost_operation(op), Index::Axes(axes));
+        Ok(Some((Selection { op, from_end: true, index, place: self.axes_before_picks() }, indices, part)))
+    }
+
     /// Returns the permutation that moves the indexed axes from the front to their position in the result, if they
     /// move.
     pub(super) fn result_permutation(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
-        let first = self.picks.first()?.0;
-        (self.adjacent && first > 0).then(|| {
+        let first = self.axes_before_picks();
+        (first > 0).then(|| {
             let front = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
             front.map(|a| a as isize).collect()
         })

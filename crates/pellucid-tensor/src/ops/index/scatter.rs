@@ -1,23 +1,23 @@
 //! Scatter: writing or adding values at an index along an axis.
 
 use crate::autograd::{apply_one, interface::*};
-use crate::engine;
 use crate::ops::call::check;
 use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::primitive::gather::{as_index, check_index_shape, gather_along};
+use crate::ops::formula::broadcast;
+use crate::ops::primitive::gather::{Selection, as_index, check_index_shape};
 use crate::ops::primitive::{create, fill, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::kernel::{Index, ScatterReduction};
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::SmallVec;
 
-/// Computes x with values written or added at an index along an axis. The inputs are x, the values and the index.
-#[derive(Clone, Copy)]
+/// Computes x with values written or added at an index. The inputs are x, the values and the index
+/// tensors.
+#[derive(Clone)]
 struct ScatterInto {
-    op: &'static str,
-    from_end: bool,
-    axis: usize,
+    selection: Selection,
     reduction: ScatterReduction,
 }
 
@@ -26,37 +26,83 @@ impl Operation for ScatterInto {
         if self.reduction == ScatterReduction::Add { "scatter_add" } else { "scatter" }
     }
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
-        saves.input(2);
+        (2..inputs.len()).for_each(|i| saves.input(i));
         let out = inputs[0].copy()?;
-        let &ScatterInto { op, from_end, axis, reduction } = self;
-        let kernel = kernel::Scatter { op, from_end, index: Index::Along(axis), reduction };
-        engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
+        self.selection.scatter(&inputs[1..], &out, self.reduction)?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
-        let (g, index) = (grads.get(0)?, saved.input(2)?);
-        let gather_at_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
-        let mut gradients: InputGradients = smallvec![None, None, None];
+        let (g, indices) = (grads.get(0)?, saved.inputs_from(2)?);
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
         if self.reduction == ScatterReduction::Add {
-            gradients[1] = needs.contains(1).then(|| gather_at_index(&g)).transpose()?;
+            gradients[1] = needs.contains(1).then(|| self.selection.gather(&g, &indices)).transpose()?;
             gradients[0] = Some(g);
             return Ok(gradients);
         }
         if needs.contains(0) {
-            let zeros = fill::zeros(index.shape().clone(), g.dtype())?;
-            gradients[0] = Some(apply_one(*self, &[&g, &zeros, &index])?);
+            let values = self.selection.values_shape(g.shape(), indices[0].shape());
+            let zeros = broadcast::broadcast_to(&fill::zeros((), g.dtype())?, values)?;
+            gradients[0] = Some(scatter_selected(self.selection.clone(), &g, &indices, &zeros, self.reduction)?);
         }
         if needs.contains(1) {
-            // If indices are equal, only the last value is stored. Scattering their positions finds it.
-            let numbers = create::indices(index.size())?;
-            let numbers = view::reshape(&numbers, index.shape())?;
-            let places = fill::zeros(g.shape().clone(), DType::I64)?;
-            let put = apply_one(*self, &[&places, &numbers, &index])?;
-            let stayed = compare::eq(&gather_at_index(&put)?, &numbers)?;
-            gradients[1] = Some(arithmetic::where_(&stayed, &gather_at_index(&g)?, 0)?);
+            let stored = is_last_written(&self.selection, g.shape(), &indices)?;
+            gradients[1] = Some(arithmetic::where_(&stored, &self.selection.gather(&g, &indices)?, 0)?);
         }
         Ok(gradients)
     }
+}
+
+/// Returns true for the values that a scatter to an array of shape `array` stores, in a shape that broadcasts to their
+/// shape.
+///
+/// If indices are equal, only the last value is stored. Scattering the positions of the indices finds it. Along an axis
+/// where all indices are equal, one of them is enough.
+fn is_last_written(selection: &Selection, array: &Shape, indices: &[Tensor]) -> Result<Tensor> {
+    let axes = selection.index.axes();
+    let (index, indices, places): (Index, SmallVec<[Tensor; 4]>, Shape) = match &selection.index {
+        Index::Axes(_) => {
+            (Index::Axes((0..axes.len()).collect()), indices.into(), axes.iter().map(|&a| array[a]).collect())
+        }
+        Index::Along(axis) => {
+            let strides = indices[0].array().layout().strides();
+            let repeated = (0..array.rank()).filter(|a| a != axis && strides[*a] == 0 && indices[0].shape()[*a] > 1);
+            let index = repeated.into_iter().try_fold(indices[0].clone(), |x, a| view::narrow(&x, a as isize, 0, 1))?;
+            let places = index.shape().with_axis(*axis, array[*axis]);
+            (Index::Along(*axis), smallvec![index], places)
+        }
+    };
+    let count = indices[0].size();
+    let dtype = if count <= i32::MAX as usize { DType::I32 } else { DType::I64 };
+    let numbers = view::reshape(&create::arange(0i64, count as i64, 1i64, dtype)?, indices[0].shape())?;
+    let positions = Selection { index, place: 0, ..selection.clone() };
+    let places = fill::zeros(places, dtype)?;
+    let last = scatter_selected(positions.clone(), &places, &indices, &numbers, ScatterReduction::Set)?;
+    let stored = compare::eq(&positions.gather(&last, &indices)?, &numbers)?;
+    if let Index::Along(_) = selection.index {
+        return Ok(stored);
+    }
+    // The axes of the values after those of the index tensors.
+    let following = array.rank() - axes.len() - selection.place;
+    let shape = stored.shape().iter().copied().chain(std::iter::repeat_n(1, following)).collect();
+    view::reshape_to(&stored, &shape)
+}
+
+/// Returns the view of a vector that has `rank` axes, all of length 1 except `axis`.
+pub(in crate::ops) fn along_axis(vector: &Tensor, rank: usize, axis: usize) -> Result<Tensor> {
+    let shape: Shape = (0..rank).map(|a| if a == axis { vector.size() } else { 1 }).collect();
+    view::reshape_to(vector, &shape)
+}
+
+/// Returns x with the values combined at the index tensors. The operands fit.
+pub(in crate::ops) fn scatter_selected(
+    selection: Selection,
+    x: &Tensor,
+    indices: &[Tensor],
+    values: &Tensor,
+    reduction: ScatterReduction,
+) -> Result<Tensor> {
+    let operands: SmallVec<[&Tensor; 4]> = [x, values].into_iter().chain(indices).collect();
+    apply_one(ScatterInto { selection, reduction }, &operands)
 }
 
 fn scatter_into(
@@ -71,8 +117,7 @@ fn scatter_into(
     let index = as_index(op, index)?;
     check_index_shape(op, x.shape(), index.shape(), axis)?;
     let values = narrow_values(op, x, &index, values)?;
-    let op = outermost_operation(op);
-    apply_one(ScatterInto { op, from_end: true, axis, reduction }, &[x, &values, &index])
+    scatter_selected(Selection::along(outermost_operation(op), axis), x, &[index], &values, reduction)
 }
 
 /// Computes [`scatter`] of operands that fit, at indices of which none may be negative. Errors name `op`.
@@ -83,8 +128,8 @@ pub(in crate::ops) fn scatter_from_start(
     values: &Tensor,
     axis: usize,
 ) -> Result<Tensor> {
-    let scatter = ScatterInto { op, from_end: false, axis, reduction: ScatterReduction::Set };
-    apply_one(scatter, &[x, values, &as_index(op, index)?])
+    let selection = Selection { from_end: false, ..Selection::along(op, axis) };
+    scatter_selected(selection, x, &[as_index(op, index)?], values, ScatterReduction::Set)
 }
 
 /// Returns the values, narrowed to the shape of the index.

@@ -1,13 +1,13 @@
 //! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
 use crate::autograd::{apply_one, interface::*};
-use crate::engine;
+use crate::ops::call::check;
 use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::operand::TensorOrScalar;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
-use crate::ops::index::scatter::{narrow_values, scatter, scatter_add};
-use crate::ops::primitive::gather::{as_index, check_index_shape, gather_along};
+use crate::ops::index::scatter::{along_axis, narrow_values, scatter_selected};
+use crate::ops::primitive::gather::{Selection, as_index, check_index_shape};
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::via_definition::via_definition;
 use crate::ops::primitive::{copy, create, fill, view};
@@ -15,7 +15,7 @@ use crate::ops::reduce::reductions;
 use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
+use pellucid_ir::kernel::{Index, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Scalar};
 
 /// The reduction of the values that are scattered to one element.
@@ -35,8 +35,7 @@ pub enum ScatterReduceOp {
 
 /// Computes x with every value combined with the element at its index. The inputs are x, the values and the index.
 struct ScatterReduce {
-    op: &'static str,
-    axis: usize,
+    selection: Selection,
     reduction: ScatterReduction,
 }
 
@@ -48,9 +47,7 @@ impl Operation for ScatterReduce {
         (0..3).for_each(|i| saves.input(i));
         saves.output(0);
         let out = inputs[0].copy()?;
-        let &ScatterReduce { op, axis, reduction } = self;
-        let kernel = kernel::Scatter { op, from_end: true, index: Index::Along(axis), reduction };
-        engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
+        self.selection.scatter(&inputs[1..], &out, self.reduction)?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
@@ -61,12 +58,19 @@ impl Operation for ScatterReduce {
             return Ok(gradients.into_iter().map(Some).chain([None]).collect());
         }
         // All values equal to the extremum share its gradient.
-        let (axis, y) = (self.axis as isize, saved.output(0)?.detach());
-        let gather_at_index = |x: &Tensor| gather_along(self.op, x, &index, self.axis);
+        let y = saved.output(0)?.detach();
+        let gather_at_index = |x: &Tensor| self.selection.gather(x, std::slice::from_ref(&index));
         let number = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
         let here = number(compare::eq(&x, &y)?)?;
         let there = number(compare::eq(&values, &gather_at_index(&y)?)?)?;
-        let tie_fraction = arithmetic::div(&g, &scatter_add(&here, &index, &there, axis)?)?;
+        let ties = scatter_selected(
+            self.selection.clone(),
+            &here,
+            std::slice::from_ref(&index),
+            &there,
+            ScatterReduction::Add,
+        )?;
+        let tie_fraction = arithmetic::div(&g, &ties)?;
         let values_gradient = arithmetic::mul(&there, &gather_at_index(&tie_fraction)?)?;
         // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
         Ok(smallvec![Some(arithmetic::mul(&here, &tie_fraction)?), Some(values_gradient), None])
@@ -78,10 +82,15 @@ impl ScatterReduce {
     /// there and 1 elsewhere. Its gradient is exact where factors are zero.
     fn product(&self, x: &Tensor, values: &Tensor, index: &Tensor) -> Result<Tensor> {
         in_single!("scatter_reduce", [x, values] => self.product(x, values, index));
-        let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
+        let at = self.selection.index.axes()[0];
+        let (axis, len) = (at as isize, x.shape()[at]);
+        let index = &match self.selection.index {
+            Index::Axes(_) => along_axis(index, x.rank(), at)?,
+            Index::Along(_) => index.clone(),
+        };
         let row_positions = arithmetic::where_(&compare::lt(index, 0)?, &arithmetic::add(index, len as i64)?, index)?;
         let mut numbers = vec![1; x.rank() + 1];
-        numbers[self.axis] = len;
+        numbers[at] = len;
         let numbers = view::reshape(&create::indices(len)?, &numbers[..])?;
         let hits = compare::eq(&view::unsqueeze(&row_positions, axis)?, &numbers)?;
         let table = arithmetic::where_(&hits, &view::unsqueeze(values, axis)?, 1)?;
@@ -131,34 +140,46 @@ pub fn scatter_reduce(
     let index = as_index(op, index)?;
     check_index_shape(op, x.shape(), index.shape(), at)?;
     let values = narrow_values(op, x, &index, values)?;
+    reduce_selected(Selection::along(outermost_operation(op), at), x, &index, &values, reduce, include_self)
+}
+
+/// Computes [`scatter_reduce`] of operands that fit, at the selected elements.
+fn reduce_selected(
+    selection: Selection,
+    x: &Tensor,
+    index: &Tensor,
+    values: &Tensor,
+    reduce: ScatterReduceOp,
+    include_self: bool,
+) -> Result<Tensor> {
+    let op = selection.op;
     if reduce == ScatterReduceOp::Mean {
         if x.dtype() == DType::Bool {
             return Err(Error::dtypes(op, [x.dtype()], "booleans have no mean; use to_dtype()"));
         }
         if x.dtype().is_int() && x.dtype() != DType::I64 {
             // Sums and counts may exceed the range of a narrow dtype.
-            let (wide, values) = (copy::to_dtype(x, DType::I64)?, copy::to_dtype(&values, DType::I64)?);
-            let means = scatter_reduce(&wide, &index, &values, axis, reduce, include_self)?;
+            let (wide, values) = (copy::to_dtype(x, DType::I64)?, copy::to_dtype(values, DType::I64)?);
+            let means = reduce_selected(selection, &wide, index, &values, reduce, include_self)?;
             return copy::to_dtype(&means, x.dtype());
         }
-        let values = &values;
-        in_single!(op, [x, values] => scatter_reduce(x, &index, values, axis, reduce, include_self));
+        in_single!(op, [x, values] => reduce_selected(selection, x, index, values, reduce, include_self));
     }
-    let ones = || fill::ones(index.shape(), DType::I64);
+    let each = |value: Scalar, dtype: DType| broadcast::broadcast_to(&fill::full((), value, dtype)?, values.shape());
+    let scatter = |x: &Tensor, values: &Tensor, reduction: ScatterReduction| {
+        scatter_selected(selection.clone(), x, std::slice::from_ref(index), values, reduction)
+    };
     let x = &match include_self {
         true => x.clone(),
-        false => {
-            let fresh = fill::full(index.shape(), reduction_identity(reduce, x.dtype()), x.dtype())?;
-            scatter(x, &index, &fresh, axis)?
-        }
+        false => scatter(x, &each(reduction_identity(reduce, x.dtype()), x.dtype())?, ScatterReduction::Set)?,
     };
     let reduction = match reduce {
-        ScatterReduceOp::Sum => return scatter_add(x, &index, &values, axis),
+        ScatterReduceOp::Sum => return scatter(x, values, ScatterReduction::Add),
         ScatterReduceOp::Mean => {
-            let sum = scatter_add(x, &index, &values, axis)?;
+            let sum = scatter(x, values, ScatterReduction::Add)?;
             let start = fill::full(x.shape(), i64::from(include_self), DType::I64)?;
-            let count = arithmetic::maximum(&scatter_add(&start, &index, &ones()?, axis)?, 1)?;
-            let count = copy::to_dtype(&count, x.dtype())?;
+            let count = scatter(&start, &each(1.into(), DType::I64)?, ScatterReduction::Add)?;
+            let count = copy::to_dtype(&arithmetic::maximum(&count, 1)?, x.dtype())?;
             return if x.dtype().is_float() {
                 arithmetic::div(&sum, &count)
             } else {
@@ -169,12 +190,17 @@ pub fn scatter_reduce(
         ScatterReduceOp::Max => ScatterReduction::Max,
         ScatterReduceOp::Min => ScatterReduction::Min,
     };
-    let op = outermost_operation("scatter_reduce");
-    apply_one(ScatterReduce { op, axis: at, reduction }, &[x, &values, &index])
+    apply_one(ScatterReduce { selection, reduction }, &[x, values, index])
 }
 
-/// Broadcasts a vector of indices of an axis to the shape of the source.
-fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+/// Returns the selection of the slices of x at a vector of indices of an axis, and this vector. The source fits.
+fn selected_slices(
+    op: &'static str,
+    x: &Tensor,
+    axis: isize,
+    index: &Tensor,
+    source: &Tensor,
+) -> Result<(Selection, Tensor)> {
     let at = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     if index.rank() > 1 {
@@ -186,8 +212,8 @@ fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, s
         );
         return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
-    let broadcast_dims: Vec<usize> = (0..x.rank()).map(|k| if k == at { index.size() } else { 1 }).collect();
-    broadcast::broadcast_to(&view::reshape(&index, &broadcast_dims[..])?, source.shape())
+    check::values_dtype(op, x, source)?;
+    Ok((Selection::slices(outermost_operation(op), at), view::ravel(&index)?))
 }
 
 /// Adds α·(slices of the source) to a copy of x at indices of an axis; repeated indices accumulate.
@@ -197,13 +223,16 @@ fn index_for_slices(op: &'static str, x: &Tensor, axis: isize, index: &Tensor, s
 /// [`Error::InvalidArgument`] for an α that is not a value of an integer dtype.
 #[tensor_method]
 pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
-    let index = index_for_slices("index_add", x, axis, index, source)?;
+    let (selection, index) = selected_slices("index_add", x, axis, index, source)?;
     let alpha = alpha.into();
     if !source.dtype().is_float() {
         fill::check_written("index_add", alpha, source.dtype())?;
     }
-    let scaled = copy::to_dtype(&arithmetic::mul(source, alpha)?, source.dtype())?;
-    scatter_add(x, &index, &scaled, axis)
+    let scaled = match alpha.to_f64() {
+        1.0 => source.clone(),
+        _ => copy::to_dtype(&arithmetic::mul(source, alpha)?, source.dtype())?,
+    };
+    scatter_selected(selection, x, &[index], &scaled, ScatterReduction::Add)
 }
 
 /// Writes slices of the source into a copy of x at indices of an axis; of equal indices the last slice is stored.
@@ -212,7 +241,8 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
 #[tensor_method]
 pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-    scatter(x, &index_for_slices("index_copy", x, axis, index, source)?, source, axis)
+    let (selection, index) = selected_slices("index_copy", x, axis, index, source)?;
+    scatter_selected(selection, x, &[index], source, ScatterReduction::Set)
 }
 
 /// Fills the slices of x at indices of an axis with a scalar or a 0-d tensor.
@@ -230,7 +260,8 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
         return Err(Error::shapes(op, [x.shape(), value.shape()], "the value must be a scalar or 0-d"));
     }
     let source = broadcast::broadcast_to(&value, x.shape().with_axis(at, index.size()))?;
-    scatter(x, &index_for_slices(op, x, axis, index, &source)?, &source, axis)
+    let (selection, index) = selected_slices(op, x, axis, index, &source)?;
+    scatter_selected(selection, x, &[index], &source, ScatterReduction::Set)
 }
 
 /// Scatters slices of the source into x along an axis, and combines those with equal indices (see [`scatter_reduce`]).
@@ -246,6 +277,6 @@ pub fn index_reduce(
     reduce: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {
-    let index = index_for_slices("index_reduce", x, axis, index, source)?;
-    scatter_reduce(x, &index, source, axis, reduce, include_self)
+    let (selection, index) = selected_slices("index_reduce", x, axis, index, source)?;
+    reduce_selected(selection, x, &index, source, reduce, include_self)
 }

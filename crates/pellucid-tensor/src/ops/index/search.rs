@@ -4,7 +4,7 @@ use crate::autograd::placed_like;
 use crate::engine;
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::formula::map;
+use crate::ops::formula::{broadcast, map};
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::reduce::{reductions, scan, value_range};
@@ -107,16 +107,20 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Resu
     let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \
                 classes; histc() counts into bins";
     engine::check_readable(op, help)?;
-    let numbers = x.array().to_vec::<i64>(op)?;
-    if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
-        let reason = format!("elements must be at least 0, got {negative}; subtract the minimum, or use histc()");
-        return Err(Error::invalid(op, reason));
+    let mut len = min_length;
+    if x.size() > 0 {
+        let (smallest, largest) = reductions::aminmax(&x.detach(), ..)?;
+        let read = |end: &Tensor| Ok(end.array().to_vec::<i64>(op)?[0]);
+        let (smallest, largest) = (read(&smallest)?, read(&largest)?);
+        if smallest < 0 {
+            let reason = format!("elements must be at least 0, got {smallest}; subtract the minimum, or use histc()");
+            return Err(Error::invalid(op, reason));
+        }
+        len = len.max(largest as usize + 1);
     }
-    let len = numbers.iter().max().map_or(0, |&n| n as usize + 1).max(min_length);
-    match weights {
-        Some(weights) => gather::scatter_add_along(weights, x, 0, [len]),
-        None => gather::scatter_add_along(&fill::ones(x.shape(), DType::I64)?, x, 0, [len]),
-    }
+    let ones = || broadcast::broadcast_to(&fill::ones((), DType::I64)?, x.shape());
+    let counted = weights.map_or_else(ones, |weights| Ok(weights.clone()))?;
+    gather::scatter_add_along(&counted, x, 0, [len])
 }
 
 /// The bins of a [`histogram`].
@@ -234,9 +238,12 @@ fn histogram_of(
         all.push(edges);
     }
     // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
-    let weights = weights.map_or_else(|| fill::ones([count], DType::I64), view::ravel)?;
+    let weights = match weights {
+        Some(weights) => arithmetic::where_(&inside, &view::ravel(weights)?, 0)?,
+        None => copy::to_dtype(&inside, DType::I64)?,
+    };
     let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::size_overflow)?;
-    let sums = gather::scatter_add_along(&arithmetic::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
+    let sums = gather::scatter_add_along(&weights, &place, 0, [boxes])?;
     let mut counts = copy::to_dtype(&view::reshape(&sums, &shape[..])?, points.dtype())?;
     if density {
         counts = arithmetic::div(&counts, &reductions::sum(&counts, Axes::from(..))?)?;

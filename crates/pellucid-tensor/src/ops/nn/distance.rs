@@ -58,25 +58,40 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     check::floats("cdist", &[a, b])?;
     in_single!("cdist", [a, b] => cdist(a, b, p));
     let (a, b) = (precision::cast_operand("cdist", a)?, precision::cast_operand("cdist", b)?);
-    distances(&view::unsqueeze(&a, -2)?, &view::unsqueeze(&b, -3)?, p)
+    distances(&a, &b, p)
 }
 
-/// Computes the p-norms of a − b over the last axis, without the differences. a and b broadcast.
+/// The number of points from which on distances of one point to all others are summed together, one coordinate after
+/// another. A sum over the coordinates of each pair would be shorter than a few vectors.
+const MIN_POINTS: usize = 32;
+
+/// Computes the p-norms of the differences of all pairs of rows, without the differences.
 fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
+    let is_by_coordinate = p != f64::INFINITY && b.shape()[b.rank() - 2] >= MIN_POINTS;
+    let (a, b, axis) = match is_by_coordinate {
+        true => (view::unsqueeze(a, -1)?, copy::contiguous(&view::transpose(b, -2, -1)?)?, -2),
+        false => (view::unsqueeze(a, -2)?, b.clone(), -1),
+    };
+    let (a, b) = (&a, &view::unsqueeze(&b, -3)?);
     let shape = broadcast("cdist", &[a, b])?;
     check_reduction_rank("cdist", &shape)?;
-    let last = shape.rank() - 1;
-    let axis = std::iter::once(last).collect();
-    let kept = match p {
-        f64::INFINITY if shape[last] == 0 => return reductions::norm(&arithmetic::sub(a, b)?, p, -1),
+    let coordinates = shape.axis("cdist", axis)?;
+    let set = std::iter::once(coordinates).collect();
+    let kept = norms(a, b, p, shape[coordinates], set)?;
+    view::squeeze(&kept, axis)
+}
+
+/// Computes the p-norms of a − b over an axis of length `len`, which keeps length 1. a and b broadcast.
+fn norms(a: &Tensor, b: &Tensor, p: f64, len: usize, axis: AxisSet) -> Result<Tensor> {
+    match p {
+        f64::INFINITY if len == 0 => reductions::norm(&arithmetic::sub(a, b)?, p, over(-1).keepdims()),
         f64::INFINITY => {
             let dtype = a.dtype().promote(b.dtype());
-            apply_one(LargestDifference { axis }, &[&copy::to_dtype(a, dtype)?, &copy::to_dtype(b, dtype)?])?
+            apply_one(LargestDifference { axis }, &[&copy::to_dtype(a, dtype)?, &copy::to_dtype(b, dtype)?])
         }
-        0.0 | 1.0 => map_sum(power::difference_power(p), &[a, b], &[], axis, None)?,
-        p => full_range::distance(a, b, p, axis)?,
-    };
-    view::squeeze(&kept, -1)
+        0.0 | 1.0 => map_sum(power::difference_power(p), &[a, b], &[], axis, None),
+        p => full_range::distance(a, b, p, axis),
+    }
 }
 
 /// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape
@@ -144,7 +159,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     let pairs = usize::try_from(pairs).map_err(|_| Error::size_overflow())?;
     let each = (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| i * count as i64 + j));
     let upper = create::from_host(&host_values(pairs, each)?, [pairs])?;
-    let all = distances(&view::unsqueeze(x, 1)?, &view::unsqueeze(x, 0)?, p)?;
+    let all = distances(x, x, p)?;
     gather::index_select(&view::ravel(&all)?, 0, &upper)
 }
 

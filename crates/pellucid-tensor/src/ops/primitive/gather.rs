@@ -13,13 +13,67 @@ use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// Computes y = x[index]. The inputs are x and the index tensors.
-struct GatherOp {
+/// The elements of an array that index tensors select, and the axes of their values.
+#[derive(Clone)]
+pub(in crate::ops) struct Selection {
     /// The operation that the error of an index names.
-    op: &'static str,
-    from_end: bool,
-    index: Index,
+    pub(in crate::ops) op: &'static str,
+    /// Whether negative indices count from the end. Otherwise they are out of bounds.
+    pub(in crate::ops) from_end: bool,
+    /// The selected elements.
+    pub(in crate::ops) index: Index,
+    /// The number of axes of the values before those of the index tensors, for [`Index::Axes`]. The kernels have the
+    /// axes of the index tensors first: they work on a view of the values, whose elements are in their final order.
+    pub(in crate::ops) place: usize,
 }
+
+impl Selection {
+    /// Selects by one index tensor of the rank of the array, along an axis.
+    pub(in crate::ops) fn along(op: &'static str, axis: usize) -> Selection {
+        Selection { op, from_end: true, index: Index::Along(axis), place: 0 }
+    }
+
+    /// Selects slices of one axis. The axes of the index tensor replace the axis in the values.
+    pub(in crate::ops) fn slices(op: &'static str, axis: usize) -> Selection {
+        Selection { op, from_end: true, index: Index::Axes(smallvec![axis]), place: axis }
+    }
+
+    /// Returns the shape of the values.
+    pub(in crate::ops) fn values_shape(&self, array: &Shape, index: &Shape) -> Shape {
+        let first = self.index.shape(array, index);
+        let rank = index.rank();
+        (rank..rank + self.place).chain(0..rank).chain(rank + self.place..first.rank()).map(|a| first[a]).collect()
+    }
+
+    /// Returns the view of the values that has the axes of the index tensors first.
+    fn kernel_values(&self, values: &Array, index: &Shape) -> Array {
+        let (place, end) = (self.place, self.place + index.rank());
+        if place == 0 {
+            return values.clone();
+        }
+        let order: SmallVec<[usize; 8]> = (place..end).chain(0..place).chain(end..values.shape().rank()).collect();
+        values.view(values.layout().permute(&order))
+    }
+
+    /// Combines values with the selected elements of `array`, in place. The inputs are the values and the index
+    /// tensors.
+    pub(in crate::ops) fn scatter(&self, inputs: &[&Array], array: &Array, reduction: ScatterReduction) -> Result<()> {
+        let &Selection { op, from_end, ref index, .. } = self;
+        let kernel = kernel::Scatter { op, from_end, index: index.clone(), reduction };
+        let values = self.kernel_values(inputs[0], inputs[1].shape());
+        let operands: SmallVec<[&Array; 4]> = std::iter::once(&values).chain(inputs[1..].iter().copied()).collect();
+        engine::submit(&Kernel::Scatter(kernel), &operands, &[array])
+    }
+
+    /// Returns the selected elements of x.
+    pub(in crate::ops) fn gather(&self, x: &Tensor, indices: &[Tensor]) -> Result<Tensor> {
+        let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
+        apply_one(GatherOp(self.clone()), &operands)
+    }
+}
+
+/// Computes y = x[index]. The inputs are x and the index tensors.
+struct GatherOp(Selection);
 
 impl Operation for GatherOp {
     fn name(&self) -> &'static str {
@@ -27,15 +81,15 @@ impl Operation for GatherOp {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
-        let x = inputs[0];
-        let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
-        let kernel = kernel::Gather { op: self.op, from_end: self.from_end, index: self.index.clone() };
-        engine::submit(&Kernel::Gather(kernel), inputs, &[&out])?;
+        let &Selection { op, from_end, ref index, .. } = &self.0;
+        let (x, index_shape) = (inputs[0], inputs[1].shape());
+        let out = Array::new(x.device(), x.dtype(), self.0.values_shape(x.shape(), index_shape))?;
+        let kernel = kernel::Gather { op, from_end, index: index.clone() };
+        engine::submit(&Kernel::Gather(kernel), inputs, &[&self.0.kernel_values(&out, index_shape)])?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let &GatherOp { op, from_end, ref index } = self;
-        let scatter = ScatterAdd { op, from_end, index: index.clone(), shape: saved.input_shape(0) };
+        let scatter = ScatterAdd { selection: self.0.clone(), shape: saved.input_shape(0) };
         let indices = saved.inputs_from(1)?;
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
@@ -47,9 +101,7 @@ impl Operation for GatherOp {
 
 /// Creates zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
 struct ScatterAdd {
-    op: &'static str,
-    from_end: bool,
-    index: Index,
+    selection: Selection,
     shape: Shape,
 }
 
@@ -60,18 +112,12 @@ impl Operation for ScatterAdd {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let out = Array::filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
-        let &ScatterAdd { op, from_end, ref index, .. } = self;
-        let kernel = kernel::Scatter { op, from_end, index: index.clone(), reduction: ScatterReduction::Add };
-        engine::submit(&Kernel::Scatter(kernel), inputs, &[&out])?;
+        self.selection.scatter(inputs, &out, ScatterReduction::Add)?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let indices = saved.inputs_from(1)?;
-        let g = grads.get(0)?;
-        let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        let &ScatterAdd { op, from_end, ref index, .. } = self;
-        gradients[0] = Some(apply_one(GatherOp { op, from_end, index: index.clone() }, &operands)?);
+        gradients[0] = Some(self.selection.gather(&grads.get(0)?, &saved.inputs_from(1)?)?);
         Ok(gradients)
     }
 }
@@ -84,35 +130,30 @@ pub(in crate::ops) fn as_index(op: &'static str, index: &Tensor) -> Result<Tenso
     copy::to_dtype(index, DType::I64)
 }
 
-/// Indexes several axes of x, in ascending order, by index tensors. Their common shape comes first in the result.
-/// Negative indices count from the end. The error of an index names `op`.
+/// Indexes several axes of x, in ascending order, by index tensors of a common shape. In the result, their axes follow
+/// the first `place` axes that are not indexed. Negative indices count from the end. The error of an index names `op`.
 pub(crate) fn gather_axes(
     op: &'static str,
     x: &Tensor,
     axes: SmallVec<[usize; 4]>,
     indices: &[Tensor],
+    place: usize,
 ) -> Result<Tensor> {
-    let operands: SmallVec<[&Tensor; 4]> = std::iter::once(x).chain(indices).collect();
     let op = outermost_operation(op);
-    apply_one(GatherOp { op, from_end: true, index: Index::Axes(axes) }, &operands)
+    Selection { op, from_end: true, index: Index::Axes(axes), place }.gather(x, indices)
 }
 
 /// Returns the rows of x at the indices, of which none may be negative. Errors name `op`.
 pub(in crate::ops) fn select_rows(op: &'static str, x: &Tensor, index: &Tensor) -> Result<Tensor> {
-    let rows = GatherOp { op: outermost_operation(op), from_end: false, index: Index::Axes(smallvec![0]) };
-    apply_one(rows, &[x, &as_index(op, index)?])
+    let rows = Selection { from_end: false, ..Selection::slices(outermost_operation(op), 0) };
+    rows.gather(x, &[as_index(op, index)?])
 }
 
 /// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
 /// [`index_select`] by a vector of indices.
 pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usize) -> Result<Tensor> {
-    let front = view::movedim(x, [axis as isize], [0])?;
-    let rest = front.shape()[1..].iter().copied();
-    // The scatter kernel indexes the first axis, so the axis is moved to the front and back.
-    let shape = std::iter::once(len).chain(rest).collect();
-    let op = outermost_operation("scatter_add");
-    let scatter = ScatterAdd { op, from_end: true, index: Index::Axes(smallvec![0]), shape };
-    view::movedim(&apply_one(scatter, &[&front, index])?, [0], [axis as isize])
+    let selection = Selection::slices(outermost_operation("scatter_add"), axis);
+    apply_one(ScatterAdd { selection, shape: x.shape().with_axis(axis, len) }, &[x, index])
 }
 
 /// Returns the slices of x at indices of an axis (PyTorch's `index_select`, for index tensors of any rank).
@@ -127,12 +168,7 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
     let at = x.shape().axis("index_select", axis)?;
     let index = as_index("index_select", index)?;
-    let rank = index.rank();
-    let picked = gather_axes("index_select", x, smallvec![at], &[index])?;
-    // The gather puts the axes of the index first; they are moved to the position of the axis.
-    let order: Vec<isize> =
-        (rank..rank + at).chain(0..rank).chain(rank + at..picked.rank()).map(|a| a as isize).collect();
-    if at == 0 { Ok(picked) } else { view::permute(&picked, &order) }
+    Selection::slices(outermost_operation("index_select"), at).gather(x, &[index])
 }
 
 /// Picks one element along an axis for every index: yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1.
@@ -158,7 +194,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
 
 /// Computes [`take_along_axis`] of operands that fit, on behalf of another operation, which errors name.
 pub(in crate::ops) fn gather_along(op: &'static str, x: &Tensor, index: &Tensor, axis: usize) -> Result<Tensor> {
-    apply_one(GatherOp { op, from_end: true, index: Index::Along(axis) }, &[x, index])
+    Selection::along(op, axis).gather(x, std::slice::from_ref(index))
 }
 
 pub(in crate::ops) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
@@ -181,8 +217,7 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     if x.shape() != index.shape() {
         return Err(Error::shapes(op, [x.shape(), index.shape()], "values and index must have the same shape"));
     }
-    let op = outermost_operation(op);
-    apply_one(ScatterAdd { op, from_end: true, index: Index::Along(axis), shape }, &[x, &index])
+    apply_one(ScatterAdd { selection: Selection::along(outermost_operation(op), axis), shape }, &[x, &index])
 }
 
 /// Returns the elements at positions in row-major order, in the shape of the index. Negative positions count from the
@@ -193,5 +228,5 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
 #[tensor_method]
 pub fn take(x: &Tensor, index: &Tensor) -> Result<Tensor> {
     let op = "take";
-    gather_axes(op, &view::ravel(x)?, smallvec![0], &[as_index(op, index)?])
+    gather_axes(op, &view::ravel(x)?, smallvec![0], &[as_index(op, index)?], 0)
 }
