@@ -123,8 +123,8 @@ impl ClassProbabilities {
         ops::squeeze(&ops::map_rows(sum, &[x, &self.logs], &[], -1)?, -1)
     }
 
-    /// Returns ln p of the class of each row, for an index `[.., 1]` and the shape of rows `[.., K]`. A weight that is not
-    /// chosen has the derivative of the sum alone.
+    /// Returns ln p of the class of each row, for an index `[.., 1]` and the shape of rows `[.., K]`. Only the sum
+    /// depends on weights that are not chosen.
     fn chosen_log(&self, index: &Tensor, rows: Shape) -> Result<Tensor> {
         let choose = |x: &Tensor| {
             let rows = ops::broadcast_to(x, rows.clone())?;

@@ -70,8 +70,8 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Returns the logarithm of the density or of the probability at x: −∞ outside the support, NaN for NaN. At an end of
-    /// the support, it is the limit from inside, which can be ∞.
+    /// Returns the logarithm of the density or of the probability at x: −∞ outside the support, NaN for NaN. At an end
+    /// of the support, it is the limit from inside, which can be ∞.
     ///
     /// # Panics
     /// Panics if [`try_log_prob`](Self::try_log_prob) returns an error.
@@ -96,8 +96,8 @@ pub trait Distribution {
         Err(undefined(self.name(), "cdf"))
     }
 
-    /// Returns the quantile function, the inverse of [`cdf`](Self::cdf), for p in [0, 1]. At 0 and 1 it is the end of the
-    /// support, and it is NaN for another p.
+    /// Returns the quantile function, the inverse of [`cdf`](Self::cdf), for p in [0, 1]. At 0 and 1 it is the end of
+    /// the support, and it is NaN for another p.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the family does not define it; [`Error::ShapeMismatch`].

@@ -218,7 +218,7 @@ impl Distribution for RelaxedOneHotCategorical {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         // The density is not defined where an element is 0.
-        let positive = ops::all(&ops::gt(&x.detach(), 0)?, -1)?;
+        let positive = ops::all(&ops::gt(x.detach(), 0)?, -1)?;
         let inside = ops::logical_and(&self.support().try_contains(x)?, &positive)?;
         let (given, x) = (x, &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.5)?);
         let scores = elementwise!(concrete_log_ratio(x = x, l = &self.classes.logs, t = &self.temperature) => {

@@ -88,6 +88,6 @@ pub(crate) fn deviance_with(x: Expr, m: Expr, log_ratio: Expr) -> Expr {
     let v = (a - b) / (a + b);
     let w = v * v;
     let series = (1..=9).rev().fold(0.0 * w, |sum, k| (sum + 1.0 / f64::from(2 * k + 1)) * w);
-    let far = x.eq(0.0).select(m, x * x.eq(0.0).select(0.0, log_ratio) + (m - x));
-    near.select(v * ((a - b) + 2.0 * a * series), far)
+    let distant = x.eq(0.0).select(m, x * x.eq(0.0).select(0.0, log_ratio) + (m - x));
+    near.select(v * ((a - b) + 2.0 * a * series), distant)
 }

@@ -70,8 +70,8 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Constraint::Real
     }
 
-    /// Returns f(x), and the nearest number inside the codomain where f(x) rounds to an end of it. Samples are values of
-    /// this function.
+    /// Returns f(x), and the nearest number inside the codomain where f(x) rounds to an end of it. Samples are values
+    /// of this function.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
@@ -146,7 +146,7 @@ fn is_equal_parameter(x: &Tensor, y: &Tensor) -> Result<bool> {
         return Ok(true);
     }
     match x.shape().broadcast(y.shape()) {
-        Some(_) => ops::all(&ops::eq(&x.detach(), &y.detach())?, ..)?.try_item::<bool>(),
+        Some(_) => ops::all(&ops::eq(x.detach(), y.detach())?, ..)?.try_item::<bool>(),
         None => Ok(false),
     }
 }

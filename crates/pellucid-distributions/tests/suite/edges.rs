@@ -24,13 +24,13 @@ fn assert_close(what: &str, actual: &[f64], expected: &[f64]) {
 }
 
 /// Compares the values of a function and the gradient of their sum.
-fn check(what: &str, at: &[f64], f: impl Fn(&Tensor) -> Tensor, values: &[f64], gradient: &[f64]) {
+fn assert_gradient(what: &str, at: &[f64], f: impl Fn(&Tensor) -> Tensor, values: &[f64], gradient: &[f64]) {
     let (y, g) = with_gradient(at, f);
     assert_close(what, &y, values);
     assert_close(&format!("the gradient of {what}"), &g, gradient);
 }
 
-/// Returns the derivatives of the sum of a function of independent elements: the first one recorded, and the second one.
+/// Returns the first and second derivatives of the sum of a function of independent elements. The first is recorded.
 fn two_derivatives(at: &[f64], f: impl Fn(&Tensor) -> Tensor) -> (Vec<f64>, Vec<f64>) {
     let leaf = Tensor::from(at.to_vec()).requires_grad_(true);
     let options = GradOptions { create_graph: true, ..Default::default() };
@@ -46,17 +46,29 @@ fn x(values: &[f64]) -> Tensor {
 #[test]
 fn trials_have_gradients_at_probabilities_of_0_and_1() {
     let sure = [0.0, 1.0];
-    check("bernoulli", &sure, |p| Bernoulli::new(p).log_prob(&x(&sure)), &[0.0, 0.0], &[-1.0, 1.0]);
-    check("bernoulli entropy", &sure, |p| Bernoulli::new(p).entropy(), &[0.0, 0.0], &[INF, -INF]);
-    check("binomial", &sure, |p| Binomial::new(4, p).log_prob(&x(&[0.0, 4.0])), &[0.0, 0.0], &[-4.0, 4.0]);
-    check("binomial entropy", &sure, |p| Binomial::new(4, p).entropy(), &[0.0, 0.0], &[INF, -INF]);
-    check("geometric", &[1.0], |p| Geometric::new(p).log_prob(&x(&[0.0])), &[0.0], &[1.0]);
-    check("geometric entropy", &[1.0], |p| Geometric::new(p).entropy(), &[0.0], &[-INF]);
-    check("negative binomial", &[0.0], |p| NegativeBinomial::new(3.0, p).log_prob(&x(&[0.0])), &[0.0], &[-3.0]);
-    check("poisson", &[0.0], |r| Poisson::new(r).log_prob(&x(&[0.0])), &[0.0], &[-1.0]);
+    assert_gradient("bernoulli", &sure, |p| Bernoulli::new(p).log_prob(&x(&sure)), &[0.0, 0.0], &[-1.0, 1.0]);
+    assert_gradient("bernoulli entropy", &sure, |p| Bernoulli::new(p).entropy(), &[0.0, 0.0], &[INF, -INF]);
+    assert_gradient("binomial", &sure, |p| Binomial::new(4, p).log_prob(&x(&[0.0, 4.0])), &[0.0, 0.0], &[-4.0, 4.0]);
+    assert_gradient("binomial entropy", &sure, |p| Binomial::new(4, p).entropy(), &[0.0, 0.0], &[INF, -INF]);
+    assert_gradient("geometric", &[1.0], |p| Geometric::new(p).log_prob(&x(&[0.0])), &[0.0], &[1.0]);
+    assert_gradient("geometric entropy", &[1.0], |p| Geometric::new(p).entropy(), &[0.0], &[-INF]);
+    assert_gradient(
+        "negative binomial",
+        &[0.0],
+        |p| NegativeBinomial::new(3.0, p).log_prob(&x(&[0.0])),
+        &[0.0],
+        &[-3.0],
+    );
+    assert_gradient("poisson", &[0.0], |r| Poisson::new(r).log_prob(&x(&[0.0])), &[0.0], &[-1.0]);
     // Outcomes of probability 0.
-    check("bernoulli, other", &sure, |p| Bernoulli::new(p).log_prob(&x(&[1.0, 0.0])), &[-INF, -INF], &[INF, -INF]);
-    check("poisson, other", &[0.0], |r| Poisson::new(r).log_prob(&x(&[2.0])), &[-INF], &[INF]);
+    assert_gradient(
+        "bernoulli, other",
+        &sure,
+        |p| Bernoulli::new(p).log_prob(&x(&[1.0, 0.0])),
+        &[-INF, -INF],
+        &[INF, -INF],
+    );
+    assert_gradient("poisson, other", &[0.0], |r| Poisson::new(r).log_prob(&x(&[2.0])), &[-INF], &[INF]);
     // Second derivatives: those of ln(1 − p) and ln p.
     type Density = fn(&Tensor) -> Tensor;
     let rows: [(Density, f64); 3] = [
@@ -79,32 +91,38 @@ fn divergences_of_trials_have_gradients_at_0_and_1() {
     let kl = |p: &Tensor, q: &Tensor| kl_divergence(&Bernoulli::new(p), &Bernoulli::new(q)).unwrap();
     let (sure, half) = ([0.0, 1.0], x(&[0.5, 0.5]));
     let ln2 = 2f64.ln();
-    check("p of bernoulli", &sure, |p| kl(p, &half), &[ln2, ln2], &[-INF, INF]);
-    check("q of bernoulli", &[0.5, 0.5], |q| kl(&x(&sure), q), &[ln2, ln2], &[2.0, -2.0]);
-    check("q equal to p", &sure, |q| kl(&x(&sure), q), &[0.0, 0.0], &[1.0, -1.0]);
-    check("p equal to q", &sure, |p| kl(p, &x(&sure)), &[0.0, 0.0], &[0.0, 0.0]);
-    check("q without an outcome", &sure, |q| kl(&half, q), &[INF, INF], &[-INF, INF]);
+    assert_gradient("p of bernoulli", &sure, |p| kl(p, &half), &[ln2, ln2], &[-INF, INF]);
+    assert_gradient("q of bernoulli", &[0.5, 0.5], |q| kl(&x(&sure), q), &[ln2, ln2], &[2.0, -2.0]);
+    assert_gradient("q equal to p", &sure, |q| kl(&x(&sure), q), &[0.0, 0.0], &[1.0, -1.0]);
+    assert_gradient("p equal to q", &sure, |p| kl(p, &x(&sure)), &[0.0, 0.0], &[0.0, 0.0]);
+    assert_gradient("q without an outcome", &sure, |q| kl(&half, q), &[INF, INF], &[-INF, INF]);
     let logits = |p: &Tensor| kl_divergence(&Bernoulli::new(p), &Bernoulli::from_logits(x(&[0.0, 0.0]))).unwrap();
-    check("q from logits", &sure, logits, &[ln2, ln2], &[-INF, INF]);
+    assert_gradient("q from logits", &sure, logits, &[ln2, ln2], &[-INF, INF]);
     let binomial = |q: &Tensor| kl_divergence(&Binomial::new(3, x(&sure)), &Binomial::new(3, q)).unwrap();
-    check("binomial", &[0.5, 0.5], binomial, &[3.0 * ln2, 3.0 * ln2], &[6.0, -6.0]);
+    assert_gradient("binomial", &[0.5, 0.5], binomial, &[3.0 * ln2, 3.0 * ln2], &[6.0, -6.0]);
     let poisson = |a: &Tensor, b: &Tensor| kl_divergence(&Poisson::new(a), &Poisson::new(b)).unwrap();
-    check("p of poisson", &[0.0, 0.0, 1.0], |a| poisson(a, &x(&[2.0, 0.0, 1.0])), &[2.0, 0.0, 0.0], &[-INF, 0.0, 0.0]);
-    check("q of poisson", &[2.0, 0.0], |b| poisson(&x(&[0.0, 0.0]), b), &[2.0, 0.0], &[1.0, 1.0]);
+    assert_gradient(
+        "p of poisson",
+        &[0.0, 0.0, 1.0],
+        |a| poisson(a, &x(&[2.0, 0.0, 1.0])),
+        &[2.0, 0.0, 0.0],
+        &[-INF, 0.0, 0.0],
+    );
+    assert_gradient("q of poisson", &[2.0, 0.0], |b| poisson(&x(&[0.0, 0.0]), b), &[2.0, 0.0], &[1.0, 1.0]);
     let mixed = |p: &Tensor| kl_divergence(&Bernoulli::new(p), &Poisson::new(1.0)).unwrap();
-    check("bernoulli and poisson", &[0.0], mixed, &[1.0], &[-INF]);
+    assert_gradient("bernoulli and poisson", &[0.0], mixed, &[1.0], &[-INF]);
 }
 
 #[test]
 fn classes_of_probability_0_keep_the_gradients_of_the_others() {
     let (weights, h, ln2) = ([0.5, 0.0, 0.5], 0.5f64.ln(), 2f64.ln());
     let class = |w: &Tensor| Categorical::new(w).log_prob(&Tensor::from(0i64));
-    check("categorical", &weights, class, &[h], &[1.0, -1.0, -1.0]);
+    assert_gradient("categorical", &weights, class, &[h], &[1.0, -1.0, -1.0]);
     let one_hot = |w: &Tensor| OneHotCategorical::new(w).log_prob(&x(&[1.0, 0.0, 0.0]));
-    check("one-hot", &weights, one_hot, &[h], &[1.0, -1.0, -1.0]);
+    assert_gradient("one-hot", &weights, one_hot, &[h], &[1.0, -1.0, -1.0]);
     let counts = |w: &Tensor| Multinomial::new(3, w).log_prob(&x(&[1.0, 0.0, 2.0]));
-    check("multinomial", &weights, counts, &[3.0 * h + 3f64.ln()], &[-1.0, -3.0, 1.0]);
-    check("entropy", &weights, |w| Categorical::new(w).entropy(), &[ln2], &[0.0, INF, 0.0]);
+    assert_gradient("multinomial", &weights, counts, &[3.0 * h + 3f64.ln()], &[-1.0, -3.0, 1.0]);
+    assert_gradient("entropy", &weights, |w| Categorical::new(w).entropy(), &[ln2], &[0.0, INF, 0.0]);
     let entropy = |w: &Tensor| Multinomial::new(2, w).entropy();
     let (value, gradient) = with_gradient(&weights, entropy);
     assert_close("the entropy of multinomial", &value, &[1.5 * ln2]);
@@ -112,12 +130,12 @@ fn classes_of_probability_0_keep_the_gradients_of_the_others() {
     let kl = |p: &Tensor, q: &Tensor| kl_divergence(&Categorical::new(p), &Categorical::new(q)).unwrap();
     let (p, q) = (x(&weights), x(&[0.25, 0.25, 0.5]));
     let value = 0.5 * ln2;
-    check("p of kl", &weights, |p| kl(p, &q), &[value], &[value, -INF, -value]);
-    check("q of kl", &[0.25, 0.25, 0.5], |q| kl(&p, q), &[value], &[-1.0, 1.0, 0.0]);
-    check("both of kl", &weights, |p| kl(p, &x(&weights)), &[0.0], &[0.0, 0.0, 0.0]);
-    check("q equal to p", &weights, |q| kl(&p, q), &[0.0], &[0.0, 1.0, 0.0]);
+    assert_gradient("p of kl", &weights, |p| kl(p, &q), &[value], &[value, -INF, -value]);
+    assert_gradient("q of kl", &[0.25, 0.25, 0.5], |q| kl(&p, q), &[value], &[-1.0, 1.0, 0.0]);
+    assert_gradient("both of kl", &weights, |p| kl(p, &x(&weights)), &[0.0], &[0.0, 0.0, 0.0]);
+    assert_gradient("q equal to p", &weights, |q| kl(&p, q), &[0.0], &[0.0, 1.0, 0.0]);
     let logits = |p: &Tensor| kl_divergence(&Categorical::new(p), &Categorical::from_logits(x(&[0.0; 3]))).unwrap();
-    check("q from logits", &weights, logits, &[1.5f64.ln()], &[0.0, -INF, 0.0]);
+    assert_gradient("q from logits", &weights, logits, &[1.5f64.ln()], &[0.0, -INF, 0.0]);
     // Batches: the row without a class of probability 0 is not changed.
     let rows = Tensor::from([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]]).requires_grad_(true);
     Categorical::new(&rows).log_prob(&Tensor::from(0i64)).sum(..).backward();
@@ -130,16 +148,22 @@ fn classes_of_probability_0_keep_the_gradients_of_the_others() {
 
 #[test]
 fn gradients_by_the_concentration_exist_at_1() {
-    check(
+    assert_gradient(
         "gamma",
         &[1.0],
         |a| Gamma::new(a, 1.0).log_prob(&x(&[2.0])),
         &[-2.0],
         &[2f64.ln() + 0.577_215_664_901_532_9],
     );
-    check("beta", &[1.0], |a| Beta::new(a, 1.0).log_prob(&x(&[0.5])), &[0.0], &[0.5f64.ln() + 1.0]);
-    check("weibull", &[1.0], |k| Weibull::new(1.0, k).log_prob(&x(&[2.0])), &[-2.0], &[1.0 - 2f64.ln()]);
-    check("dirichlet", &[1.0, 1.0], |a| Dirichlet::new(a).log_prob(&x(&[0.5, 0.5])), &[0.0], &[1.0 + 0.5f64.ln(); 2]);
+    assert_gradient("beta", &[1.0], |a| Beta::new(a, 1.0).log_prob(&x(&[0.5])), &[0.0], &[0.5f64.ln() + 1.0]);
+    assert_gradient("weibull", &[1.0], |k| Weibull::new(1.0, k).log_prob(&x(&[2.0])), &[-2.0], &[1.0 - 2f64.ln()]);
+    assert_gradient(
+        "dirichlet",
+        &[1.0, 1.0],
+        |a| Dirichlet::new(a).log_prob(&x(&[0.5, 0.5])),
+        &[0.0],
+        &[1.0 + 0.5f64.ln(); 2],
+    );
 }
 
 #[test]
@@ -157,7 +181,13 @@ fn densities_at_the_ends_of_the_support_are_limits() {
     for d in [&Beta::new(1.0, three()) as &dyn Distribution, &Kumaraswamy::new(1.0, three())] {
         assert_close(d.name(), &at(d, 1.0), &[INF, 0.0, -INF]);
     }
-    check("kumaraswamy by a", &[1.0], |a| Kumaraswamy::new(a, 1.0).log_prob(&x(&[0.5])), &[0.0], &[1.0 + 0.5f64.ln()]);
+    assert_gradient(
+        "kumaraswamy by a",
+        &[1.0],
+        |a| Kumaraswamy::new(a, 1.0).log_prob(&x(&[0.5])),
+        &[0.0],
+        &[1.0 + 0.5f64.ln()],
+    );
     let gradient = with_gradient(&[2.0], |b| Kumaraswamy::new(1.0, b).log_prob(&x(&[0.0]))).1;
     assert_close("kumaraswamy by b at 0", &gradient, &[0.5]);
     assert_close("gumbel", &at(&Gumbel::new(Tensor::from(1.0), 2.0), -INF), &[-INF]);
@@ -202,8 +232,11 @@ fn quantiles_exist_on_the_closed_unit_interval() {
     assert!(!gradient[0].is_nan());
 }
 
+/// A family and its parameters.
+type Row = (&'static str, &'static [(&'static str, &'static [f64])]);
+
 /// Every family with parameters of its range.
-const FAMILIES: &[(&str, &[(&str, &[f64])])] = &[
+const FAMILIES: &[Row] = &[
     ("normal", &[("loc", &[0.5]), ("scale", &[2.0])]),
     ("log_normal", &[("loc", &[0.5]), ("scale", &[2.0])]),
     ("half_normal", &[("scale", &[2.0])]),
@@ -250,9 +283,9 @@ fn nan_has_no_density_and_no_probability() {
             assert!(p.to_vec::<f64>().iter().all(|p| p.is_nan()), "cdf of {family}");
         }
         // Values far outside have a density without NaN, and do not disturb gradients.
-        for far in [-INF, INF] {
-            let far = if d.event_shape().rank() == 1 { x(&[far, 1.0]) } else { Tensor::from(far) };
-            assert!(d.log_prob(&far).to_vec::<f64>().iter().all(|&l| l == -INF) || *family == "von_mises", "{family}");
+        for end in [-INF, INF] {
+            let x = if d.event_shape().rank() == 1 { self::x(&[end, 1.0]) } else { Tensor::from(end) };
+            assert!(d.log_prob(&x).to_vec::<f64>().iter().all(|&l| l == -INF) || *family == "von_mises", "{family}");
         }
     }
     let relaxed = RelaxedOneHotCategorical::new(0.5, x(&[0.2, 0.8]));

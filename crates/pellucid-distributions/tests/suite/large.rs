@@ -4,7 +4,7 @@ use pellucid::distributions::*;
 use pellucid::{DType, Tensor};
 
 /// Compares a result in `f64` and `f32` with a value, to a relative error of 1e-12 and 1e-5.
-fn check(what: &str, expected: f64, f: impl Fn(DType) -> Tensor) {
+fn assert_value(what: &str, expected: f64, f: impl Fn(DType) -> Tensor) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
         let value = f(dtype).to_dtype(DType::F64).item::<f64>();
         assert!(
@@ -15,7 +15,7 @@ fn check(what: &str, expected: f64, f: impl Fn(DType) -> Tensor) {
 }
 
 /// Compares the derivative by one number in `f64`.
-fn check_slope(what: &str, at: f64, expected: f64, f: impl Fn(&Tensor) -> Tensor) {
+fn assert_slope(what: &str, at: f64, expected: f64, f: impl Fn(&Tensor) -> Tensor) {
     let leaf = Tensor::from(at).requires_grad_(true);
     f(&leaf).backward();
     let slope = leaf.grad().unwrap().item::<f64>();
@@ -36,10 +36,10 @@ fn student_t_approaches_the_normal_distribution() {
         (1e15, -2.0439385332046727, 1.4189385332046738, 1.0937500000000126e-31, -1.0000000000000004e-30),
     ];
     for (df, log_prob, entropy, slope, entropy_slope) in rows {
-        check("log_prob", log_prob, |d| StudentT::new(t(df, d), 0.0, 1.0).log_prob(&t(1.5, d)));
-        check("entropy", entropy, |d| StudentT::new(t(df, d), 0.0, 1.0).entropy());
-        check_slope("log_prob", df, slope, |df| StudentT::new(df, 0.0, 1.0).log_prob(&Tensor::from(1.5)));
-        check_slope("entropy", df, entropy_slope, |df| StudentT::new(df, 0.0, 1.0).entropy());
+        assert_value("log_prob", log_prob, |d| StudentT::new(t(df, d), 0.0, 1.0).log_prob(&t(1.5, d)));
+        assert_value("entropy", entropy, |d| StudentT::new(t(df, d), 0.0, 1.0).entropy());
+        assert_slope("log_prob", df, slope, |df| StudentT::new(df, 0.0, 1.0).log_prob(&Tensor::from(1.5)));
+        assert_slope("entropy", df, entropy_slope, |df| StudentT::new(df, 0.0, 1.0).entropy());
     }
     let tail = StudentT::new(1.0f32, 0.0, 1.0).log_prob(&Tensor::from(1e20f32)).item::<f32>();
     assert!((tail + 93.25).abs() < 0.01, "{tail}");
@@ -54,8 +54,8 @@ fn counts_near_the_mode() {
         (1000.0, 20.0, -2936.3959049341724, 49.0),
         (16777216.0, 1.6e7, -18587.81636162605, 0.048576),
     ] {
-        check("poisson", expected, |d| Poisson::new(t(rate, d)).log_prob(&t(x, d)));
-        check_slope("poisson", rate, slope, |rate| Poisson::new(rate).log_prob(&Tensor::from(x)));
+        assert_value("poisson", expected, |d| Poisson::new(t(rate, d)).log_prob(&t(x, d)));
+        assert_slope("poisson", rate, slope, |rate| Poisson::new(rate).log_prob(&Tensor::from(x)));
     }
     for (x, n, p, expected, slope) in [
         (500_000.0, 1_000_000, 0.5, -7.133546881626865, 0.0),
@@ -64,11 +64,11 @@ fn counts_near_the_mode() {
         (250.0, 1000, 0.25, -3.536189066839433, 0.0),
     ] {
         let logit = f64::ln(p / (1.0 - p));
-        check("binomial", expected, |d| Binomial::new(n, t(p, d)).log_prob(&t(x, d)));
-        check("binomial from logits", expected, |d| Binomial::from_logits(n, t(logit, d)).log_prob(&t(x, d)));
-        check_slope("binomial", p, slope, |p| Binomial::new(n, p).log_prob(&Tensor::from(x)));
+        assert_value("binomial", expected, |d| Binomial::new(n, t(p, d)).log_prob(&t(x, d)));
+        assert_value("binomial from logits", expected, |d| Binomial::from_logits(n, t(logit, d)).log_prob(&t(x, d)));
+        assert_slope("binomial", p, slope, |p| Binomial::new(n, p).log_prob(&Tensor::from(x)));
         let by_logit = slope * p * (1.0 - p);
-        check_slope("binomial", logit, by_logit, |l| Binomial::from_logits(n, l).log_prob(&Tensor::from(x)));
+        assert_slope("binomial", logit, by_logit, |l| Binomial::from_logits(n, l).log_prob(&Tensor::from(x)));
     }
     for (x, r, p, expected, slope) in [
         (1e6, 1e6, 0.5, -8.173267527466782, 0.0),
@@ -76,15 +76,15 @@ fn counts_near_the_mode() {
         (7.0, 0.5, 0.25, -11.411063631296507, 27.333333333333332),
         (0.0, 1e6, 9.313225746154785e-10, -0.0009313225750491594, -1000000.0009313226),
     ] {
-        check("negative binomial", expected, |d| NegativeBinomial::new(t(r, d), t(p, d)).log_prob(&t(x, d)));
-        check_slope("negative binomial", p, slope, |p| NegativeBinomial::new(r, p).log_prob(&Tensor::from(x)));
+        assert_value("negative binomial", expected, |d| NegativeBinomial::new(t(r, d), t(p, d)).log_prob(&t(x, d)));
+        assert_slope("negative binomial", p, slope, |p| NegativeBinomial::new(r, p).log_prob(&Tensor::from(x)));
     }
     let votes = |d| Multinomial::new(1_000_000, Tensor::from([0.25, 0.25, 0.5]).to_dtype(d));
     let counts = Tensor::from([250_000.0, 250_000.0, 500_000.0]);
-    check("multinomial", -13.920520422973757, |d| votes(d).log_prob(&counts.to_dtype(d)));
+    assert_value("multinomial", -13.920520422973757, |d| votes(d).log_prob(&counts.to_dtype(d)));
     let logits = Tensor::from([0.25f64, 0.25, 0.5]).log();
     let from_logits = |d| Multinomial::from_logits(1_000_000, logits.to_dtype(d));
-    check("multinomial from logits", -13.920520422973757, |d| from_logits(d).log_prob(&counts.to_dtype(d)));
+    assert_value("multinomial from logits", -13.920520422973757, |d| from_logits(d).log_prob(&counts.to_dtype(d)));
     // Log odds whose probability underflows.
     let rare = Binomial::from_logits(2, -200f32).log_prob(&Tensor::from([0f32, 1.0])).to_vec::<f32>();
     assert!(rare[0] == 0.0 && (rare[1] + 199.306_85).abs() < 1e-3, "{rare:?}");
@@ -98,20 +98,20 @@ fn gamma_and_beta_approach_the_normal_distribution() {
         (12.0, 11.0, 1.0, -2.2553460751955123, 2.5868866824083043, 0.1331540607212792, -0.16666666666666666),
         (1e3, 20.0, 0.5, -421.9554774977378, 3.5930755151586076, 3.2440841061800425, -0.481),
     ] {
-        check("gamma", expected, |d| Gamma::new(t(a, d), b).log_prob(&t(x, d)));
-        check("gamma entropy", entropy, |d| Gamma::new(t(a, d), b).entropy());
-        check_slope("gamma by a", a, by_a, |a| Gamma::new(a, b).log_prob(&Tensor::from(x)));
-        check_slope("gamma by x", x, by_x, |x| Gamma::new(Tensor::from(a), b).log_prob(x));
+        assert_value("gamma", expected, |d| Gamma::new(t(a, d), b).log_prob(&t(x, d)));
+        assert_value("gamma entropy", entropy, |d| Gamma::new(t(a, d), b).entropy());
+        assert_slope("gamma by a", a, by_a, |a| Gamma::new(a, b).log_prob(&Tensor::from(x)));
+        assert_slope("gamma by x", x, by_x, |x| Gamma::new(Tensor::from(a), b).log_prob(x));
     }
     for (x, a, b, expected, entropy) in [
         (0.5, 1e6, 1e6, 7.028537391617382, -6.528537766617507),
         (0.25, 1e6, 3e6, 7.518952052845467, -7.018952379234439),
         (0.3125, 12.0, 25.0, 1.6453556037006514, -1.1647324700795871),
     ] {
-        check("beta", expected, |d| Beta::new(t(a, d), t(b, d)).log_prob(&t(x, d)));
-        check("beta entropy", entropy, |d| Beta::new(t(a, d), t(b, d)).entropy());
+        assert_value("beta", expected, |d| Beta::new(t(a, d), t(b, d)).log_prob(&t(x, d)));
+        assert_value("beta entropy", entropy, |d| Beta::new(t(a, d), t(b, d)).entropy());
         let dirichlet = |d| Dirichlet::new(Tensor::from([a, b]).to_dtype(d));
-        check("dirichlet", expected, |d| dirichlet(d).log_prob(&Tensor::from([x, 1.0 - x]).to_dtype(d)));
-        check("dirichlet entropy", entropy, |d| dirichlet(d).entropy());
+        assert_value("dirichlet", expected, |d| dirichlet(d).log_prob(&Tensor::from([x, 1.0 - x]).to_dtype(d)));
+        assert_value("dirichlet entropy", entropy, |d| dirichlet(d).entropy());
     }
 }
