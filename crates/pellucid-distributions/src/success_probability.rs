@@ -9,8 +9,8 @@ use pellucid_tensor::{Result, Tensor, ops};
 
 /// A success probability p with ln p and ln(1 − p), each computed from the given parameter without cancellation.
 ///
-/// p can be 0 or 1 if it is the given parameter. The logarithms have an infinite derivative there. A gradient of 0 stays
-/// 0.
+/// p can be 0 or 1 if it is the given parameter. The logarithms have an infinite derivative there, and a gradient of 0
+/// stays 0.
 #[derive(Clone, Debug)]
 pub(crate) struct SuccessProbability {
     pub(crate) probs: Tensor,
