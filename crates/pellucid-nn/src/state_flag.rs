@@ -1,11 +1,12 @@
 //! [`StateFlag`]: a host flag that describes the values of parameters, and its place in state dicts.
 
 use crate::cloning::clone_state_flag;
-use crate::module::DynModule;
-use crate::state::{StateDict, StateLoad};
-use crate::visit::ModulePart;
 use pellucid_tensor::{DType, Error, HostFlag, Result, Tensor};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A state dict.
+type FlagTensors = BTreeMap<String, Tensor>;
 
 /// A host flag that describes the values of parameters, for example whether a weight includes the update of a
 /// [`Lora`](crate::Lora) layer.
@@ -40,7 +41,8 @@ impl StateFlag {
         Arc::ptr_eq(&self.flag, &other.flag)
     }
 
-    fn handle(&self) -> StateFlag {
+    /// Returns another handle of this flag, inside `deep_copy` too.
+    pub(crate) fn handle(&self) -> StateFlag {
         StateFlag { flag: self.flag.clone(), described: self.described }
     }
 }
@@ -58,16 +60,15 @@ pub(crate) struct NamedFlag {
 }
 
 impl NamedFlag {
-    /// Returns the flags of a model; a shared flag once.
-    pub(crate) fn all(model: &(dyn DynModule + '_)) -> Vec<NamedFlag> {
+    /// Returns the flags of a model; a shared flag once, with all its names.
+    pub(crate) fn grouped(flags: Vec<(String, StateFlag)>) -> Vec<NamedFlag> {
         let mut found: Vec<NamedFlag> = Vec::new();
-        model.walk(&mut |name, part| {
-            let ModulePart::StateFlag(flag) = part else { return };
-            match found.iter_mut().find(|known| known.flag.is_same(flag)) {
-                Some(known) => known.names.push(name.to_string()),
-                None => found.push(NamedFlag { names: vec![name.to_string()], flag: flag.handle() }),
+        for (name, flag) in flags {
+            match found.iter_mut().find(|known| known.flag.is_same(&flag)) {
+                Some(known) => known.names.push(name),
+                None => found.push(NamedFlag { names: vec![name], flag }),
             }
-        });
+        }
         found
     }
 
@@ -77,7 +78,7 @@ impl NamedFlag {
     }
 
     /// Returns the value that a load of this state dict sets, if it changes the described weight.
-    fn loaded(&self, op: &'static str, state: &StateDict) -> Result<Option<bool>> {
+    fn loaded(&self, op: &'static str, state: &FlagTensors) -> Result<Option<bool>> {
         let given = self.names.iter().find_map(|name| Some((name, state.get(name)?)));
         let given = given.map(|(name, value)| read_flag(op, name, value)).transpose()?;
         let mut loaded = self.flag.described.iter().filter(|described| self.is_given(described, state));
@@ -98,7 +99,7 @@ impl NamedFlag {
     }
 
     /// Returns true if a state dict has a described parameter.
-    fn is_given(&self, described: &str, state: &StateDict) -> bool {
+    fn is_given(&self, described: &str, state: &FlagTensors) -> bool {
         self.names.iter().any(|name| state.contains_key(&beside(name, described)))
     }
 }
@@ -117,39 +118,29 @@ fn read_flag(op: &'static str, name: &str, value: &Tensor) -> Result<bool> {
 
 /// The changes of the flags by a load, and the state dict without their names.
 pub(crate) struct FlagLoad {
-    pub(crate) state: StateDict,
+    pub(crate) state: FlagTensors,
     changes: Vec<(StateFlag, bool)>,
 }
 
 impl FlagLoad {
-    /// Checks a state dict.
+    /// Checks a state dict for the flags of a model.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a value that is not a flag, or that contradicts a weight that is not loaded.
-    pub(crate) fn prepare(
-        op: &'static str,
-        model: &(dyn DynModule + '_),
-        state: &StateDict,
-    ) -> Result<Option<FlagLoad>> {
-        let flags = NamedFlag::all(model);
-        if flags.is_empty() {
-            return Ok(None);
-        }
+    pub(crate) fn prepare(op: &'static str, flags: &[NamedFlag], state: &FlagTensors) -> Result<FlagLoad> {
         let mut load = FlagLoad { state: state.clone(), changes: Vec::new() };
-        for flag in &flags {
+        for flag in flags {
             if let Some(value) = flag.loaded(op, state)? {
                 load.changes.push((flag.flag.handle(), value));
             }
             flag.names.iter().for_each(|name| drop(load.state.remove(name)));
         }
-        Ok(Some(load))
+        Ok(load)
     }
 
-    /// Adds the changes to a load of the other values.
-    pub(crate) fn add_to<'a>(self, load: StateLoad<'a>) -> StateLoad<'a> {
-        load.then(move || {
-            self.changes.iter().for_each(|(flag, value)| flag.set(*value));
-            Ok(())
-        })
+    /// Sets the flags.
+    pub(crate) fn commit(self) -> Result<()> {
+        self.changes.iter().for_each(|(flag, value)| flag.set(*value));
+        Ok(())
     }
 }

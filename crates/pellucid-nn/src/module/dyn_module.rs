@@ -122,7 +122,18 @@ impl dyn DynModule + '_ {
 
     /// Returns the entries of a state dict for the flags that are set.
     fn flag_entries(&self) -> Vec<(String, Tensor)> {
-        NamedFlag::all(self).iter().filter_map(NamedFlag::entry).collect()
+        self.flags().iter().filter_map(NamedFlag::entry).collect()
+    }
+
+    /// Returns the flags; a shared flag once.
+    fn flags(&self) -> Vec<NamedFlag> {
+        let mut found = Vec::new();
+        self.walk(&mut |name, part| {
+            if let ModulePart::StateFlag(flag) = part {
+                found.push((name.to_string(), flag.handle()));
+            }
+        });
+        NamedFlag::grouped(found)
     }
 
     pub(super) fn zero_grad(&self) {
@@ -238,13 +249,13 @@ impl dyn DynModule + '_ {
 
     pub(super) fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
         self.check_built("load_matching")?;
-        match FlagLoad::prepare("load_matching", self, state)? {
-            None => state::load_matching(&self.persistent_values(), state, |load| load),
-            Some(flags) => {
-                let state = flags.state.clone();
-                state::load_matching(&self.persistent_values(), &state, |load| flags.add_to(load))
-            }
+        let flags = self.flags();
+        if flags.is_empty() {
+            return state::load_matching(&self.persistent_values(), state, |load| load);
         }
+        let mut flags = FlagLoad::prepare("load_matching", &flags, state)?;
+        let state = std::mem::take(&mut flags.state);
+        state::load_matching(&self.persistent_values(), &state, |load| load.then(|| flags.commit()))
     }
 
     /// Returns an error if the module has a layer that is not built.
@@ -276,13 +287,13 @@ impl Stateful for dyn DynModule + '_ {
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         self.check_built("load_state_dict")?;
-        match FlagLoad::prepare("load_state_dict", self, state)? {
-            None => StateLoad::new(&self.persistent_values(), state),
-            Some(flags) => {
-                let load = StateLoad::new(&self.persistent_values(), &flags.state)?;
-                Ok(flags.add_to(load))
-            }
+        let flags = self.flags();
+        if flags.is_empty() {
+            return StateLoad::new(&self.persistent_values(), state);
         }
+        let flags = FlagLoad::prepare("load_state_dict", &flags, state)?;
+        let load = StateLoad::new(&self.persistent_values(), &flags.state)?;
+        Ok(load.then(|| flags.commit()))
     }
 }
 

@@ -173,9 +173,9 @@ fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
     (rate as f32).to_string().parse().unwrap_or(rate)
 }
 
-/// Replaces the learning rates, which the program sets in `f64`, by the numbers that a checkpoint restores: a callback or
-/// a schedule that multiplies them then has the same results in a resumed run. Unless `waits` is set, rates on a device
-/// other than the CPU are not read.
+/// Replaces the learning rates, which the program sets in `f64`, by the numbers that a checkpoint restores: a callback
+/// or a schedule that multiplies them then has the same results in a resumed run. Unless `waits` is set, rates on a
+/// device other than the CPU are not read.
 pub(super) fn store_rates(parts: &dyn RunParts, waits: bool) -> Result<()> {
     for (_, optimizer) in parts.optimizers() {
         for group in 0..optimizer.group_count() {
