@@ -452,7 +452,8 @@ impl SplitLength for usize {
     }
 }
 
-/// Each part has ⌊fraction · N⌋ samples. The samples that remain are added to the first parts, one to each.
+/// Each part has ⌊fraction · N⌋ samples. The samples that remain are added to the first parts, one to each. Fractions
+/// whose sum differs from 1 by at most 10⁻⁶ are divided by it, so that every sample is in one part.
 impl SplitLength for f64 {
     fn counts(parts: &[f64], samples: usize) -> Result<Vec<usize>> {
         let sum: f64 = parts.iter().sum();
@@ -460,10 +461,20 @@ impl SplitLength for f64 {
             let reason = format!("the fractions {parts:?} must be in [0, 1] and sum to 1");
             return Err(Error::invalid("random_split", reason));
         }
-        let mut counts: Vec<usize> = parts.iter().map(|part| (part * samples as f64).floor() as usize).collect();
-        let missing = samples.saturating_sub(counts.iter().sum());
-        let with_samples = parts.iter().zip(&mut counts).filter(|(part, _)| **part > 0.0);
-        with_samples.take(missing).for_each(|(_, count)| *count += 1);
+        // Rounding alone, as of 0.7 + 0.2 + 0.1, does not change the fractions.
+        let is_rounded = (sum - 1.0).abs() <= parts.len() as f64 * f64::EPSILON;
+        let share = |part: &f64| if is_rounded { *part } else { part / sum };
+        let mut counts: Vec<usize> = parts.iter().map(|part| (share(part) * samples as f64).floor() as usize).collect();
+        let indices: Vec<usize> = (0..parts.len()).filter(|&index| parts[index] > 0.0).collect();
+        let total: usize = counts.iter().sum();
+        for index in indices.iter().cycle().take(samples.saturating_sub(total)) {
+            counts[*index] += 1;
+        }
+        // Products that were rounded up can exceed the number of samples.
+        for _ in samples..total {
+            let largest = (0..counts.len()).rev().max_by_key(|&index| counts[index]);
+            largest.into_iter().for_each(|index| counts[index] -= 1);
+        }
         Ok(counts)
     }
 }
@@ -491,10 +502,51 @@ pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
     Ok(parts.try_into().unwrap_or_else(|_| unreachable!("N sizes give N parts")))
 }
 
+/// Splits a data set at random into `folds` parts of nearly equal size, and returns for each part the other samples,
+/// for training, and the part itself, for validation. The split depends only on the seed and the number of samples.
+///
+/// ```
+/// use pellucid::data::{Dataset, from_fn, k_fold};
+/// for [train, validation] in k_fold(from_fn(103, Ok), 5, 0)? {
+///     assert_eq!(train.len() + validation.len(), 103);
+///     assert!(validation.len() == 20 || validation.len() == 21);
+/// }
+/// # Ok::<(), pellucid::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for fewer than 2 folds or more folds than samples; [`Error::OutOfMemory`].
+#[doc(alias = "KFold")]
+pub fn k_fold<D: Dataset>(dataset: D, folds: usize, seed: u64) -> Result<Vec<[Subset<Arc<D>>; 2]>> {
+    let samples = dataset.len();
+    if folds < 2 || folds > samples {
+        let reason = format!("`folds` must be from 2 to the number of samples, {samples}, got {folds}");
+        return Err(Error::invalid("k_fold", reason));
+    }
+    let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
+    let dataset = Arc::new(dataset);
+    // The first parts have one sample more.
+    let start = |fold: usize| fold * (samples / folds) + fold.min(samples % folds);
+    let part = |indices: &[&[usize]]| {
+        let mut list = vec_with_capacity(indices.iter().map(|part| part.len()).sum())?;
+        indices.iter().for_each(|part| list.extend_from_slice(part));
+        Ok(Subset { dataset: dataset.clone(), indices: list })
+    };
+    let fold = |fold: usize| {
+        let (start, end) = (start(fold), start(fold + 1));
+        Ok([part(&[&order[..start], &order[end..]])?, part(&[&order[start..end]])?])
+    };
+    (0..folds).map(fold).collect()
+}
+
 /// Returns the indices of the parts of a random split.
 pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u64) -> Result<Vec<Vec<usize>>> {
     let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
     let counts = S::counts(sizes, samples)?;
+    if counts.len() != sizes.len() || counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(samples) {
+        let reason = format!("SplitLength::counts() returned {counts:?}, which must sum to the {samples} samples");
+        return Err(Error::invalid("random_split", reason));
+    }
     let mut rest = order.as_slice();
     let parts = counts.iter().map(|&count| {
         let (part, others) = rest.split_at(count);

@@ -80,7 +80,7 @@ pub use cifar::{Cifar10, Cifar100, CifarImages};
 pub use collate::{BatchToDevice, Collate, PaddedSequences, pad_sequences};
 pub use dataset::{
     CachedDataset, ConcatDataset, Dataset, FnDataset, MapDataset, SplitLength, Subset, TensorDataset, VecDataset,
-    from_fn, from_vec, random_split,
+    from_fn, from_vec, k_fold, random_split,
 };
 #[cfg(any(feature = "bundled", feature = "mnist"))]
 pub use digits::Digits;
@@ -91,7 +91,7 @@ pub use mix::{CutMix, MixUp};
 #[cfg(feature = "mnist")]
 pub use mnist::Mnist;
 pub use pellucid_derive::Collate;
-pub use preprocessing::{MinMaxScaler, OneHotEncoder, StandardScaler, UnknownCategory};
+pub use preprocessing::{Imputer, LabelEncoder, MinMaxScaler, OneHotEncoder, StandardScaler, UnknownCategory};
 pub use progress::BatchPosition;
 pub use random::{EpochSeed, SplitMix64, for_sample, with_rng};
 pub use sampler::{

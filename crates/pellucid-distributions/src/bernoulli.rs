@@ -2,10 +2,10 @@
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
-use crate::gamma::zero_times;
 use crate::noise::open_uniform;
 use crate::parameters::elementwise;
 use crate::success_probability::{SuccessProbability, trial_properties, trials};
+use crate::support::{log_density, probability, within};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 
@@ -30,6 +30,11 @@ impl Bernoulli {
     }
 }
 
+/// Returns a mask of the numbers 0 and 1.
+fn is_outcome(x: Expr) -> Expr {
+    x.eq(0.0) | x.eq(1.0)
+}
+
 impl Distribution for Bernoulli {
     trial_properties!("bernoulli", rsample: false);
 
@@ -40,10 +45,14 @@ impl Distribution for Bernoulli {
         ops::bernoulli(&ops::broadcast_to(&self.success.probs.detach(), shape.clone())?)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(bernoulli_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
-            let value = zero_times(x, log_success) + zero_times(1.0 - x, log_failure);
-            (x.eq(0.0) | x.eq(1.0)).select(value, f64::NEG_INFINITY)
+        let p = &self.success.probs;
+        let successes = elementwise!(bernoulli_successes(x = x, p = p) => is_outcome(x).select(x, 0.0 * p))?;
+        let value = self.success.log_likelihood(&successes, &ops::sub(1.0, &successes)?)?;
+        elementwise!(bernoulli_log_prob(x = x, value = &value) => log_density(x, is_outcome(x), value))
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(bernoulli_cdf(x = x, failure = &self.success.failure()?) => {
+            within(x, x.ge(0.0), x.ge(1.0).select(1.0, failure), 0.0)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -126,8 +135,10 @@ impl Distribution for ContinuousBernoulli {
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
         elementwise!(continuous_bernoulli_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
-            let value = x * log_success + (1.0 - x) * log_failure + log_normalizer(log_success - log_failure);
-            (x.ge(0.0) & x.le(1.0)).select(value, f64::NEG_INFINITY)
+            let inside = x.ge(0.0) & x.le(1.0);
+            let share = inside.select(x, 0.5);
+            let value = share * log_success + (1.0 - share) * log_failure + log_normalizer(log_success - log_failure);
+            log_density(x, inside, value)
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
@@ -146,6 +157,7 @@ impl Distribution for ContinuousBernoulli {
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(continuous_bernoulli_icdf(p = p, l = &self.try_logits()?) => {
+            let p = probability(p);
             let is_small = l.abs().lt(1e-4);
             let safe_l = is_small.select(1.0, l);
             let m = -safe_l.abs();

@@ -2,17 +2,19 @@
 
 use crate::constraint::Constraint;
 use crate::distribution::{Distribution, joined};
-use crate::gamma::zero_times;
+use crate::gamma::standard_gamma_entropy;
 use crate::gamma_quantile::sample_log_gamma;
 use crate::noise::properties;
 use crate::parameters::{elementwise, family, float_tensors};
+use crate::stirling::{HALF_LN_2PI, SERIES_BEGIN, deviance, log_factorial_excess, remainder};
+use crate::support::{clamp_inside, log_density, masked_log_density, xlog1py, xlogy};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
 
 family! {
-    /// The beta distribution with density x^(a−1)(1 − x)^(b−1) / B(a, b) for 0 < x < 1.
+    /// The beta distribution with density x^(a−1)(1 − x)^(b−1) / B(a, b) for 0 ≤ x ≤ 1.
     ///
     /// A sample is X/(X + Y) for gamma samples X and Y, computed from their logarithms. Gradients are
     /// computed as for [`Gamma`](crate::Gamma).
@@ -37,6 +39,26 @@ pub(crate) fn log_beta(a: Expr, b: Expr) -> Expr {
     a.lgamma() + b.lgamma() - (a + b).lgamma()
 }
 
+/// Returns the logarithm of the density at x in [0, 1]. For large a and b, all terms are small near the mode.
+fn log_beta_density(a: Expr, b: Expr, x: Expr) -> Expr {
+    let is_large = a.ge(SERIES_BEGIN) & b.ge(SERIES_BEGIN) & x.gt(0.0) & x.lt(1.0);
+    let (c, d, at) = (is_large.select(a, SERIES_BEGIN), is_large.select(b, SERIES_BEGIN), is_large.select(x, 0.5));
+    let n = c + d;
+    let series = 0.5 * (c / n * d).ln() - HALF_LN_2PI - remainder(c) - remainder(d) + remainder(n)
+        - deviance(c, n * at)
+        - deviance(d, n * (1.0 - at))
+        - at.ln()
+        - (-at).ln_1p();
+    let (c, d, at) = (is_large.select(1.0, a), is_large.select(1.0, b), is_large.select(0.5, x));
+    is_large.select(series, xlogy(c - 1.0, at) + xlog1py(d - 1.0, -at) - log_beta(c, d))
+}
+
+/// Returns the entropy of Beta(a, b), from those of gamma distributions, which do not cancel for large a and b.
+pub(crate) fn beta_entropy(a: Expr, b: Expr) -> Expr {
+    let n = a + b;
+    standard_gamma_entropy(a) + standard_gamma_entropy(b) - standard_gamma_entropy(n) - n.digamma()
+}
+
 impl Distribution for Beta {
     properties!("beta", batch: concentration1, rsample: true);
 
@@ -47,19 +69,17 @@ impl Distribution for Beta {
         let x = sample_log_gamma(&self.concentration1, shape)?;
         let y = sample_log_gamma(&self.concentration0, shape)?;
         let share = elementwise!(beta_sample(x = &x, y = &y) => (x - y).sigmoid())?;
-        ops::to_dtype(&share, self.concentration1.dtype())
+        clamp_inside(&ops::to_dtype(&share, self.concentration1.dtype())?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(beta_log_prob(x = x, a = &self.concentration1, b = &self.concentration0) => {
             let inside = x.ge(0.0) & x.le(1.0);
-            let x = inside.select(x, 0.5);
-            let value = zero_times(a - 1.0, x.ln()) + zero_times(b - 1.0, (-x).ln_1p()) - log_beta(a, b);
-            inside.select(value, f64::NEG_INFINITY)
+            log_density(x, inside, log_beta_density(a, b, inside.select(x, 0.5)))
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(beta_entropy(a = &self.concentration1, b = &self.concentration0) => {
-            log_beta(a, b) - (a - 1.0) * a.digamma() - (b - 1.0) * b.digamma() + (a + b - 2.0) * (a + b).digamma()
+            beta_entropy(a, b)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {
@@ -138,24 +158,31 @@ impl Distribution for Dirichlet {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let logs = sample_log_gamma(&self.concentration, &joined(shape, &self.event_shape()))?;
-        ops::to_dtype(&ops::softmax(&logs, -1)?, self.concentration.dtype())
+        clamp_inside(&ops::to_dtype(&ops::softmax(&logs, -1)?, self.concentration.dtype())?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let density = formula! {
             static dirichlet_log_prob(x, a) = {
-                let inside = x.ge(0.0);
-                let term = zero_times(a - 1.0, inside.select(x, 1.0).ln()) - a.lgamma();
-                inside.select(term, f64::NEG_INFINITY).row_sum() + a.row_sum().lgamma()
+                // n·ln n − n, a part of ln Γ(n) for n = Σ aₖ, is distributed over the terms.
+                let n = a.row_sum();
+                let is_large = a.ge(SERIES_BEGIN) & x.gt(0.0);
+                let (c, at) = (is_large.select(a, SERIES_BEGIN), is_large.select(x, 1.0));
+                let large = (c / at).ln() - deviance(c, n * at) - log_factorial_excess(c);
+                let (c, at) = (is_large.select(1.0, a), is_large.select(1.0, x));
+                let small = xlogy(c - 1.0, at) - c.lgamma() + c * n.ln() - n * at;
+                is_large.select(large, small).row_sum() + log_factorial_excess(n) - n.ln()
             };
         };
-        ops::squeeze(&ops::map_rows(density, &[x, &self.concentration], &[], -1)?, -1)
+        let inside = self.support().try_contains(x)?;
+        let safe = ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.5)?;
+        let value = ops::squeeze(&ops::map_rows(density, &[&safe, &self.concentration], &[], -1)?, -1)?;
+        masked_log_density(x, 1, &inside, &value)
     }
     fn try_entropy(&self) -> Result<Tensor> {
         let entropy = formula! {
             static dirichlet_entropy(a) = {
-                let (sum, count) = (a.row_sum(), (0.0 * a + 1.0).row_sum());
-                let terms = (a.lgamma() - (a - 1.0) * a.digamma()).row_sum();
-                terms - sum.lgamma() + (sum - count) * sum.digamma()
+                let (n, count) = (a.row_sum(), (0.0 * a + 1.0).row_sum());
+                standard_gamma_entropy(a).row_sum() - standard_gamma_entropy(n) - (count - 1.0) * n.digamma()
             };
         };
         ops::squeeze(&ops::map_rows(entropy, &[&self.concentration], &[], -1)?, -1)

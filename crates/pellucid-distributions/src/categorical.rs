@@ -4,8 +4,9 @@ use crate::beta::batch_and_event;
 use crate::constraint::Constraint;
 use crate::count::Binomial;
 use crate::distribution::{Distribution, joined};
-use crate::gamma::zero_times;
 use crate::parameters::{elementwise, float_tensors};
+use crate::stirling::{deviance, deviance_with, log_factorial_excess};
+use crate::support::{log_ratio, masked_log_density, quotient, xlogy, zero_times};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
@@ -16,6 +17,8 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap}
 pub(crate) struct ClassProbabilities {
     pub(crate) probs: Tensor,
     pub(crate) logs: Tensor,
+    /// The given weights, unless logarithms are given.
+    weights: Option<Tensor>,
 }
 
 /// Returns x, and 0 for a class whose logarithm of the probability is −∞.
@@ -45,7 +48,12 @@ impl ClassProbabilities {
         }
         let normalized = formula! { static class_probs(p) = p / p.row_sum(); };
         let probs = ops::map_rows(normalized, &[&weights], &[], -1)?;
-        Ok(ClassProbabilities { logs: ops::ln(&probs)?, probs })
+        let logs = formula! {
+            static class_logs(p) = (p / p.row_sum()).ln();
+            d p = quotient(g, p) - g.row_sum() / p.row_sum();
+        };
+        let logs = ops::map_rows(logs, &[&weights], &[], -1)?;
+        Ok(ClassProbabilities { logs, probs, weights: Some(weights) })
     }
 
     /// Computes the softmax of log weights.
@@ -54,7 +62,8 @@ impl ClassProbabilities {
         ClassProbabilities::check_classes(op, "logits", &logits)?;
         // −∞ masks a class. The maximum is finite if another class has a finite logit, and none is ∞ or NaN.
         Constraint::Real.check(op, "logits", &ops::max(&logits, -1)?)?;
-        Ok(ClassProbabilities { probs: ops::softmax(&logits, -1)?, logs: ops::log_softmax(&logits, -1)? })
+        let (probs, logs) = (ops::softmax(&logits, -1)?, ops::log_softmax(&logits, -1)?);
+        Ok(ClassProbabilities { probs, logs, weights: None })
     }
 
     pub(crate) fn batch_shape(&self) -> Shape {
@@ -69,14 +78,35 @@ impl ClassProbabilities {
         self.event_shape()[0]
     }
 
-    /// Returns −Σ p·ln p, a function of the logarithms alone: the derivative by a probability of 0 is infinite.
+    /// Returns −Σ p·ln p. Its derivative by a weight of 0 is infinite. It is 0 by a logarithm of −∞.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
+        if let Some(weights) = &self.weights {
+            let entropy = formula! {
+                static entropy_of_weights(p) = (-zero_times(p / p.row_sum(), (p / p.row_sum()).ln())).row_sum();
+                d p = g * (p.row_sum().ln() - p.ln() - y) / p.row_sum();
+            };
+            return ops::squeeze(&ops::map_rows(entropy, &[weights], &[], -1)?, -1);
+        }
         let entropy = formula! { static categorical_entropy(l) = (-(l.exp() * unmasked(l, l))).row_sum(); };
         ops::squeeze(&ops::map_rows(entropy, &[&self.logs], &[], -1)?, -1)
     }
 
     /// Returns Σ p·(ln p − ln q).
     pub(crate) fn divergence(&self, q: &ClassProbabilities) -> Result<Tensor> {
+        if let (Some(p), Some(q)) = (&self.weights, &q.weights) {
+            let sum = formula! {
+                static kl_of_weights(p, q) = {
+                    let (a, b) = (p / p.row_sum(), q / q.row_sum());
+                    zero_times(a, log_ratio(a, b)).row_sum()
+                };
+                d p = g * (log_ratio(p / p.row_sum(), q / q.row_sum()) - y) / p.row_sum();
+                d q = g * (1.0 - quotient(p / p.row_sum(), q / q.row_sum())) / q.row_sum();
+            };
+            return ops::squeeze(&ops::map_rows(sum, &[p, q], &[], -1)?, -1);
+        }
+        if self.weights.is_some() || q.weights.is_some() {
+            return ops::neg(&ops::add(&self.entropy()?, &q.weighted_logs(&self.probs)?)?);
+        }
         let sum = formula! {
             static kl_categorical(a, b) = (a.exp() * (unmasked(a, a) - unmasked(a, b))).row_sum();
         };
@@ -85,8 +115,52 @@ impl ClassProbabilities {
 
     /// Returns Σ x·ln p over the classes; 0·(−∞) is 0.
     fn weighted_logs(&self, x: &Tensor) -> Result<Tensor> {
+        if let Some(weights) = &self.weights {
+            let sum = formula! { static weighted_logs_of_weights(x, p) = xlogy(x, p / p.row_sum()).row_sum(); };
+            return ops::squeeze(&ops::map_rows(sum, &[x, weights], &[], -1)?, -1);
+        }
         let sum = formula! { static weighted_class_logs(x, l) = zero_times(x, l).row_sum(); };
         ops::squeeze(&ops::map_rows(sum, &[x, &self.logs], &[], -1)?, -1)
+    }
+
+    /// Returns ln p of the class of each row, for an index `[.., 1]` and the shape of rows `[.., K]`. Only the sum
+    /// depends on weights that are not chosen.
+    fn chosen_log(&self, index: &Tensor, rows: Shape) -> Result<Tensor> {
+        let choose = |x: &Tensor| {
+            let rows = ops::broadcast_to(x, rows.clone())?;
+            ops::squeeze(&ops::take_along_axis(&rows, index, -1)?, -1)
+        };
+        match &self.weights {
+            Some(weights) => {
+                let (chosen, total) = (choose(weights)?, ops::sum(weights, -1)?);
+                elementwise!(chosen_class_log(w = &chosen, total = &total) => (w / total).ln())
+            }
+            None => choose(&self.logs),
+        }
+    }
+
+    /// Returns Σ ln xₖ! − xₖ·ln pₖ over the classes for counts x, less n·ln n − n.
+    fn deviance_and_excess(&self, x: &Tensor) -> Result<Tensor> {
+        let sum = match &self.weights {
+            Some(weights) => {
+                let sum = formula! {
+                    static multinomial_deviance_of_weights(x, p) =
+                        (deviance(x, x.row_sum() * (p / p.row_sum())) + log_factorial_excess(x)).row_sum();
+                };
+                ops::map_rows(sum, &[x, weights], &[], -1)?
+            }
+            None => {
+                let sum = formula! {
+                    static multinomial_deviance(x, p, l) = {
+                        let n = x.row_sum();
+                        let share = x.eq(0.0).select(1.0, x) / n.eq(0.0).select(1.0, n);
+                        (deviance_with(x, n * p, share.ln() - l) + log_factorial_excess(x)).row_sum()
+                    };
+                };
+                ops::map_rows(sum, &[x, &self.probs, &self.logs], &[], -1)?
+            }
+        };
+        ops::squeeze(&sum, -1)
     }
 
     /// Draws `count` classes (`i64`) for each element of `shape`, along a last axis.
@@ -190,9 +264,8 @@ impl Distribution for Categorical {
         let inside = self.support().try_contains(x)?;
         let index = ops::where_(&inside, &ops::to_dtype(&x.detach(), DType::I64)?, 0)?;
         let index = ops::unsqueeze(&ops::broadcast_to(&index, shape.clone())?, -1)?;
-        let logs = ops::broadcast_to(&self.classes.logs, joined(&shape, &[self.classes.classes()]))?;
-        let chosen = ops::squeeze(&ops::take_along_axis(&logs, &index, -1)?, -1)?;
-        ops::where_(&inside, &chosen, f64::NEG_INFINITY)
+        let rows = joined(&shape, &[self.classes.classes()]);
+        masked_log_density(x, 0, &inside, &self.classes.chosen_log(&index, rows)?)
     }
     fn try_entropy(&self) -> Result<Tensor> {
         self.classes.entropy()
@@ -238,7 +311,8 @@ impl Distribution for OneHotCategorical {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let inside = self.support().try_contains(x)?;
-        ops::where_(&inside, &self.classes.weighted_logs(x)?, f64::NEG_INFINITY)
+        let safe = ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.0)?;
+        masked_log_density(x, 1, &inside, &self.classes.weighted_logs(&safe)?)
     }
     fn try_entropy(&self) -> Result<Tensor> {
         self.classes.entropy()
@@ -298,10 +372,11 @@ impl Distribution for Multinomial {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let inside = self.support().try_contains(x)?;
-        let ways = ops::sum(&ops::lgamma(&ops::add(&ops::maximum(x, 0.0)?, 1.0)?)?, -1)?;
-        let n = ops::lgamma(&ops::full(Shape::scalar(), self.total_count as f64 + 1.0, self.classes.probs.dtype())?)?;
-        let log = ops::add(&ops::sub(&n, &ways)?, &self.classes.weighted_logs(x)?)?;
-        ops::where_(&inside, &log, f64::NEG_INFINITY)
+        let safe = &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.0)?;
+        // ln n! − Σ ln xₖ! + Σ xₖ·ln pₖ, in terms that do not cancel for large n.
+        let n = ops::full(Shape::scalar(), self.total_count as f64, self.classes.probs.dtype())?;
+        let excess = elementwise!(log_factorial_excess_of_total(n = &n) => log_factorial_excess(n))?;
+        masked_log_density(x, 1, &inside, &ops::sub(&excess, &self.classes.deviance_and_excess(safe)?)?)
     }
     /// Returns n·H − ln n! + Σₖ E[ln xₖ!], where H is the entropy of one draw.
     fn try_entropy(&self) -> Result<Tensor> {

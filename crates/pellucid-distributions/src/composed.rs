@@ -2,7 +2,8 @@
 
 use crate::categorical::Categorical;
 use crate::constraint::Constraint;
-use crate::distribution::{Distribution, joined};
+use crate::distribution::{Distribution, joined, undefined};
+use crate::support::masked_log_density;
 use crate::transform::Transform;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
@@ -12,6 +13,15 @@ fn sum_last(x: &Tensor, axes: usize) -> Result<Tensor> {
     let axes: Vec<isize> = (1..=axes as isize).map(|k| -k).collect();
     if axes.is_empty() { Ok(x.clone()) } else { ops::sum(x, &axes[..]) }
 }
+
+/// Returns a mask that is true where all elements along the last axes are true.
+fn all_last(mask: &Tensor, axes: usize) -> Result<Tensor> {
+    let axes: Vec<isize> = (1..=axes as isize).map(|k| -k).collect();
+    if axes.is_empty() { Ok(mask.clone()) } else { ops::all(mask, &axes[..]) }
+}
+
+/// The argument of the density of a base that replaces arguments outside its support.
+const REPLACEMENT: f64 = 0.4;
 
 /// A distribution whose last batch axes are axes of the event: `log_prob` and `entropy` are summed over them.
 ///
@@ -208,6 +218,8 @@ impl<D: Distribution> Distribution for MixtureSameFamily<D> {
 /// The distribution of y = f(x) for an invertible, differentiable f and x of a base distribution, with the density
 /// p(f⁻¹(y)) / |f'(f⁻¹(y))|.
 ///
+/// The batch of the base is expanded to the shape of the parameters of f: the samples of its elements are independent.
+///
 /// ```
 /// use pellucid::Tensor;
 /// use pellucid::distributions::{Distribution, Normal, TanhTransform, TransformedDistribution};
@@ -244,8 +256,12 @@ impl<D: Distribution, T: Transform> Distribution for TransformedDistribution<D, 
     fn name(&self) -> &'static str {
         "transformed_distribution"
     }
+    /// Returns the batch shape of the base, expanded to that of the parameters of f.
     fn batch_shape(&self) -> Shape {
-        self.base.batch_shape()
+        let (batch, event) = (self.base.batch_shape(), self.base.event_shape());
+        let parameters = self.transform.parameter_shape();
+        let expanded = joined(&batch, &event).broadcast(&parameters);
+        expanded.map_or(batch, |shape| shape[..shape.rank() - event.rank()].iter().copied().collect())
     }
     fn event_shape(&self) -> Shape {
         self.base.event_shape()
@@ -257,16 +273,22 @@ impl<D: Distribution, T: Transform> Distribution for TransformedDistribution<D, 
         self.transform.codomain()
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.transform.try_forward(&self.base.try_draw(shape)?)
+        self.transform.try_inner_forward(&self.base.try_draw(shape)?)
     }
     fn try_log_prob(&self, y: &Tensor) -> Result<Tensor> {
-        let x = self.transform.try_inverse(y)?;
-        let volume = self.transform.try_log_abs_det_jacobian(&x, y)?;
-        let volume = sum_last(&volume, self.base.event_shape().rank())?;
-        ops::sub(&self.base.try_log_prob(&x)?, &volume)
+        let x = self.transform.try_extended_inverse(y)?;
+        // x is infinite where y is outside the support. Its replacement is inside the common supports of bases, which
+        // keeps their derivatives finite.
+        let is_inside = ops::isfinite(&x.detach())?;
+        let safe_x = ops::where_(&is_inside, &x, REPLACEMENT)?;
+        let safe_y = ops::where_(&is_inside, y, &self.transform.try_forward(&safe_x.detach())?)?;
+        let axes = self.base.event_shape().rank();
+        let volume = sum_last(&self.transform.try_log_abs_det_jacobian(&safe_x, &safe_y)?, axes)?;
+        let value = ops::sub(&self.base.try_log_prob(&safe_x)?, &volume)?;
+        masked_log_density(&x, axes, &all_last(&is_inside, axes)?, &value)
     }
     fn try_cdf(&self, y: &Tensor) -> Result<Tensor> {
-        let p = self.base.try_cdf(&self.transform.try_inverse(y)?)?;
+        let p = self.base.try_cdf(&self.transform.try_extended_inverse(y)?)?;
         let rises = self.transform.try_is_increasing()?;
         ops::where_(&ops::to_dtype(&rises, DType::Bool)?, &p, &ops::sub(1.0, &p)?)
     }
@@ -274,5 +296,22 @@ impl<D: Distribution, T: Transform> Distribution for TransformedDistribution<D, 
         let rises = self.transform.try_is_increasing()?;
         let p = ops::where_(&ops::to_dtype(&rises, DType::Bool)?, p, &ops::sub(1.0, p)?)?;
         self.transform.try_forward(&self.base.try_icdf(&p)?)
+    }
+    /// Returns the mean of an affine transform.
+    fn try_mean(&self) -> Result<Tensor> {
+        match self.transform.try_affine_coefficients()? {
+            Some((loc, scale)) => ops::add(&loc, &ops::mul(&scale, &self.base.try_mean()?)?),
+            None => Err(undefined(self.name(), "mean")),
+        }
+    }
+    /// Returns the variance of an affine transform.
+    fn try_variance(&self) -> Result<Tensor> {
+        match self.transform.try_affine_coefficients()? {
+            Some((loc, scale)) => {
+                let variance = ops::mul(&ops::square(&scale)?, &self.base.try_variance()?)?;
+                ops::add(&variance, &ops::zeros_like(&loc)?)
+            }
+            None => Err(undefined(self.name(), "variance")),
+        }
     }
 }

@@ -29,9 +29,11 @@ pub enum Constraint {
     IntegerUpTo(Tensor),
     /// The interval [low, high].
     Interval(Tensor, Tensor),
+    /// The interval (low, high).
+    OpenInterval(Tensor, Tensor),
     /// Numbers of at least the bound.
     AtLeast(Tensor),
-    /// Vectors along the last axis with nonnegative elements whose sum is 1.
+    /// Vectors along the last axis with nonnegative elements whose sum is 1, up to 1e-5 or 16 rounding errors.
     Simplex,
     /// Vectors along the last axis with one element 1 and all others 0.
     OneHot,
@@ -41,6 +43,8 @@ pub enum Constraint {
     RealVector,
     /// Lower triangular matrices with a positive diagonal.
     LowerCholesky,
+    /// Square matrices that are symmetric, up to 1e-5 or 16 rounding errors of the largest element.
+    Symmetric,
 }
 
 impl fmt::Display for Constraint {
@@ -57,12 +61,14 @@ impl fmt::Display for Constraint {
             Constraint::NonNegativeInteger => "an integer of at least 0",
             Constraint::IntegerUpTo(_) => "an integer from 0 to the bound",
             Constraint::Interval(..) => "in the interval",
+            Constraint::OpenInterval(..) => "in the open interval",
             Constraint::AtLeast(_) => "at least the bound",
             Constraint::Simplex => "nonnegative, with the sum 1 along the last axis",
             Constraint::OneHot => "one-hot along the last axis",
             Constraint::Counts(_) => "nonnegative integers with the given sum along the last axis",
             Constraint::RealVector => "finite",
             Constraint::LowerCholesky => "lower triangular with a positive diagonal",
+            Constraint::Symmetric => "symmetric",
         })
     }
 }
@@ -72,7 +78,7 @@ impl Constraint {
     pub fn event_rank(&self) -> usize {
         match self {
             Constraint::Simplex | Constraint::OneHot | Constraint::Counts(_) | Constraint::RealVector => 1,
-            Constraint::LowerCholesky => 2,
+            Constraint::LowerCholesky | Constraint::Symmetric => 2,
             _ => 0,
         }
     }
@@ -86,7 +92,8 @@ impl Constraint {
         let x = &x.detach();
         let both = |a: Result<Tensor>, b: Result<Tensor>| ops::logical_and(&a?, &b?);
         let is_integer = || ops::eq(x, &ops::floor(x)?);
-        let has_sum = |sum: f64| ops::le(&ops::abs(&ops::sub(&ops::sum(x, -1)?, sum)?)?, 1e-6);
+        let tolerance = 1e-5f64.max(16.0 * x.dtype().epsilon().unwrap_or(0.0));
+        let has_sum = |sum: f64| ops::le(&ops::abs(&ops::sub(&ops::sum(x, -1)?, sum)?)?, tolerance);
         match self {
             Constraint::Real => ops::isfinite(x),
             Constraint::Positive => both(ops::gt(x, 0), ops::isfinite(x)),
@@ -99,6 +106,7 @@ impl Constraint {
             Constraint::NonNegativeInteger => both(ops::ge(x, 0), is_integer()),
             Constraint::IntegerUpTo(high) => both(both(ops::ge(x, 0), ops::le(x, high.detach())), is_integer()),
             Constraint::Interval(low, high) => both(ops::ge(x, low.detach()), ops::le(x, high.detach())),
+            Constraint::OpenInterval(low, high) => both(ops::gt(x, low.detach()), ops::lt(x, high.detach())),
             Constraint::AtLeast(low) => both(ops::ge(x, low.detach()), ops::isfinite(x)),
             Constraint::Simplex => both(ops::all(&ops::ge(x, 0)?, -1), has_sum(1.0)),
             Constraint::OneHot => both(ops::all(&Constraint::Boolean.try_contains(x)?, -1), has_sum(1.0)),
@@ -109,6 +117,11 @@ impl Constraint {
             Constraint::LowerCholesky => {
                 let lower = ops::all(&ops::eq(x, &ops::tril(x, 0)?)?, [-2, -1]);
                 both(lower, ops::all(&ops::gt(&ops::diagonal(x, 0, -2, -1)?, 0)?, -1))
+            }
+            Constraint::Symmetric => {
+                let difference = ops::abs(&ops::sub(x, &ops::transpose(x, -1, -2)?)?)?;
+                let largest = ops::max(&ops::abs(x)?, ops::over([-2, -1]).keepdims())?;
+                ops::all(&ops::le(&difference, &ops::mul(&largest, tolerance)?)?, [-2, -1])
             }
         }
     }

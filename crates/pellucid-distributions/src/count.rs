@@ -2,11 +2,12 @@
 
 use crate::constraint::Constraint;
 use crate::distribution::{Distribution, joined};
-use crate::gamma::zero_times;
 use crate::gamma_quantile::sample_log_gamma;
 use crate::noise::{open_uniform_f64, properties};
 use crate::parameters::{broadcast_parameters, elementwise, family};
+use crate::stirling::{deviance, log_factorial_excess};
 use crate::success_probability::{LOGITS, SuccessProbability, trial_properties, trials};
+use crate::support::{log_density, within, zero_times};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
@@ -14,7 +15,7 @@ use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
 
 /// Returns a mask of the integers of at least 0.
 fn is_count(x: Expr) -> Expr {
-    x.ge(0.0) & x.eq(x.floor())
+    x.ge(0.0) & x.lt(f64::INFINITY) & x.eq(x.floor())
 }
 
 trials! {
@@ -54,27 +55,23 @@ impl Distribution for Binomial {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.probs.dtype())?;
-        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(binomial_log_prob(x = x, n = n, log_success = log_success, log_failure = log_failure) => {
-            let inside = is_count(x) & x.le(n);
-            let x = inside.select(x, 0.0);
-            let choices = (n + 1.0).lgamma() - (x + 1.0).lgamma() - (n - x + 1.0).lgamma();
-            inside.select(choices + zero_times(x, log_success) + zero_times(n - x, log_failure), f64::NEG_INFINITY)
+        let successes = elementwise!(binomial_successes(x = x, n = n) => (is_count(x) & x.le(n)).select(x, 0.0))?;
+        let deviance = self.success.deviance(&successes, &ops::sub(n, &successes)?)?;
+        elementwise!(binomial_log_prob(x = x, k = &successes, n = n, deviance = &deviance) => {
+            let choices = log_factorial_excess(n) - log_factorial_excess(k) - log_factorial_excess(n - k);
+            log_density(x, is_count(x) & x.le(n), choices - deviance)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         let dtype = self.success.probs.dtype();
         let counts = ops::arange(0, self.total_count as i64 + 1, 1, dtype)?;
-        let column = Binomial {
-            total_count: self.total_count,
-            success: SuccessProbability {
-                probs: ops::unsqueeze(&self.success.probs, -1)?,
-                log_success: ops::unsqueeze(&self.success.log_success, -1)?,
-                log_failure: ops::unsqueeze(&self.success.log_failure, -1)?,
-            },
-        };
+        let is_certain = self.success.is_certain()?;
+        let column = Binomial { total_count: self.total_count, success: self.success.column(&is_certain)? };
         let log_prob = column.try_log_prob(&counts)?;
-        ops::sum(&elementwise!(binomial_entropy(l = &log_prob) => -zero_times(l.exp(), l))?, -1)
+        let sum = ops::sum(&elementwise!(binomial_entropy(l = &log_prob) => -zero_times(l.exp(), l))?, -1)?;
+        // At a probability of 0 or 1, the entropy is 0 and its derivative is infinite, as of one trial.
+        let trials = ops::mul(&self.success.entropy()?, self.total_count as f64)?;
+        ops::where_(&is_certain, &trials, &sum)
     }
     fn try_mean(&self) -> Result<Tensor> {
         ops::mul(&self.success.probs, self.total_count as f64)
@@ -117,9 +114,15 @@ impl Distribution for Geometric {
         ops::to_dtype(&x, log_failure.dtype())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(geometric_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
-            is_count(x).select(log_success + zero_times(x, log_failure), f64::NEG_INFINITY)
+        let p = &self.success.probs;
+        let failures = elementwise!(geometric_failures(x = x, p = p) => is_count(x).select(x, 0.0 * p))?;
+        let value = self.success.log_likelihood(&ops::ones_like(p)?, &failures)?;
+        elementwise!(geometric_log_prob(x = x, value = &value) => log_density(x, is_count(x), value))
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(geometric_cdf(x = x, log_failure = &self.success.log_failure) => {
+            let inside = x.ge(0.0);
+            within(x, inside, -((inside.select(x, 0.0).floor() + 1.0) * log_failure).exp_m1(), 0.0)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -209,12 +212,13 @@ impl Distribution for NegativeBinomial {
         ops::to_dtype(&draw_poisson(&rate, shape)?, odds.dtype())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (r, log_success, log_failure) = (&self.total_count, &self.success.log_success, &self.success.log_failure);
-        elementwise!(negative_binomial_log_prob(x = x, r = r, log_success = log_success, log_failure = log_failure) => {
-            let inside = is_count(x);
-            let x = inside.select(x, 0.0);
-            let choices = (r + x).lgamma() - (x + 1.0).lgamma() - r.lgamma();
-            inside.select(choices + r * log_failure + zero_times(x, log_success), f64::NEG_INFINITY)
+        let r = &self.total_count;
+        let successes = elementwise!(negative_binomial_successes(x = x, r = r) => is_count(x).select(x, 0.0 * r))?;
+        let deviance = self.success.deviance(&successes, r)?;
+        elementwise!(negative_binomial_log_prob(x = x, k = &successes, r = r, deviance = &deviance) => {
+            let n = k + r;
+            let choices = log_factorial_excess(n) - log_factorial_excess(k) - log_factorial_excess(r);
+            log_density(x, is_count(x), (r / n).ln() + choices - deviance)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {
@@ -281,13 +285,14 @@ impl Distribution for Poisson {
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(poisson_log_prob(x = x, rate = &self.rate) => {
             let inside = is_count(x);
-            let x = inside.select(x, 0.0);
-            inside.select(zero_times(x, rate.ln()) - rate - (x + 1.0).lgamma(), f64::NEG_INFINITY)
+            let k = inside.select(x, 0.0);
+            log_density(x, inside, -deviance(k, rate) - log_factorial_excess(k))
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(poisson_cdf(x = x, rate = &self.rate) => {
-            x.ge(0.0).select(rate.igamma(x.max(0.0).floor() + 1.0).1, 0.0)
+            let inside = x.ge(0.0);
+            within(x, inside, rate.igamma(inside.select(x, 0.0).floor() + 1.0).1, 0.0)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {

@@ -33,7 +33,7 @@ pub trait Distribution {
     /// Returns true if samples are differentiable with respect to the parameters.
     fn has_rsample(&self) -> bool;
 
-    /// Draws samples of the shape `[shape.., event..]`, where `shape` ends with the batch shape. If
+    /// Draws samples of the shape `[shape.., event..]`, to whose end the batch shape broadcasts. If
     /// [`has_rsample`](Self::has_rsample) is true, the samples are differentiable. [`sample`](Self::sample) and
     /// [`rsample`](Self::rsample) call it.
     ///
@@ -70,7 +70,8 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Returns the logarithm of the density or of the probability at x, −∞ outside the support.
+    /// Returns the logarithm of the density or of the probability at x: −∞ outside the support, NaN for NaN. At an end
+    /// of the support, it is the limit from inside, which can be ∞.
     ///
     /// # Panics
     /// Panics if [`try_log_prob`](Self::try_log_prob) returns an error.
@@ -85,7 +86,7 @@ pub trait Distribution {
     /// [`Error::ShapeMismatch`] if x does not broadcast with the batch and event shapes.
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// Returns the distribution function: the probability of values of at most x.
+    /// Returns the distribution function: the probability of values of at most x, and NaN for NaN.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the family does not define it; [`Error::ShapeMismatch`].
@@ -95,7 +96,8 @@ pub trait Distribution {
         Err(undefined(self.name(), "cdf"))
     }
 
-    /// Returns the quantile function, the inverse of [`cdf`](Self::cdf), for p in (0, 1).
+    /// Returns the quantile function, the inverse of [`cdf`](Self::cdf), for p in [0, 1]. At 0 and 1 it is the end of
+    /// the support, and it is NaN for another p.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the family does not define it; [`Error::ShapeMismatch`].
@@ -144,7 +146,7 @@ pub trait Distribution {
 }
 
 /// Returns the error for a property that a family does not define.
-fn undefined(op: &'static str, property: &str) -> Error {
+pub(crate) fn undefined(op: &'static str, property: &str) -> Error {
     Error::invalid(op, format!("{property} is not defined for this distribution; estimate it from sample()"))
 }
 

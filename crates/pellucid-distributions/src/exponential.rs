@@ -5,6 +5,7 @@ use crate::distribution::Distribution;
 use crate::location_scale::EULER_GAMMA;
 use crate::noise::{open_uniform, properties};
 use crate::parameters::{elementwise, family};
+use crate::support::{clamp_inside, log_density, probability, within, xlogy};
 use pellucid_tensor::{Result, Shape, Tensor, unwrap};
 
 family! {
@@ -35,14 +36,18 @@ impl Distribution for Exponential {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(exponential_log_prob(x = x, rate = &self.rate) => {
-            x.ge(0.0).select(rate.ln() - rate * x, f64::NEG_INFINITY)
+            let inside = x.ge(0.0);
+            log_density(x, inside, rate.ln() - rate * inside.select(x, 0.0))
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
-        elementwise!(exponential_cdf(x = x, rate = &self.rate) => x.ge(0.0).select(-(-rate * x).exp_m1(), 0.0))
+        elementwise!(exponential_cdf(x = x, rate = &self.rate) => {
+            let inside = x.ge(0.0);
+            within(x, inside, -(-rate * inside.select(x, 0.0)).exp_m1(), 0.0)
+        })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(exponential_icdf(p = p, rate = &self.rate) => -(-p).ln_1p() / rate)
+        elementwise!(exponential_icdf(p = p, rate = &self.rate) => -(-probability(p)).ln_1p() / rate)
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(exponential_entropy(rate = &self.rate) => 1.0 - rate.ln())
@@ -56,7 +61,7 @@ impl Distribution for Exponential {
 }
 
 family! {
-    /// The Weibull distribution with density k/λ·z^(k−1)·e^(−z^k), where z = x/λ > 0.
+    /// The Weibull distribution with density k/λ·z^(k−1)·e^(−z^k), where z = x/λ ≥ 0.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -77,29 +82,32 @@ impl Distribution for Weibull {
     properties!("weibull", batch: scale, rsample: true);
 
     fn support(&self) -> Constraint {
-        Constraint::Positive
+        Constraint::NonNegative
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let u = open_uniform(&self.scale, shape)?;
-        elementwise!(weibull_sample(u = &u, scale = &self.scale, k = &self.concentration) => {
+        let x = elementwise!(weibull_sample(u = &u, scale = &self.scale, k = &self.concentration) => {
             scale * ((-u.ln()).ln() / k).exp()
-        })
+        })?;
+        clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(weibull_log_prob(x = x, scale = &self.scale, k = &self.concentration) => {
-            let y = (x.gt(0.0).select(x, 1.0) / scale).ln();
-            x.gt(0.0).select((k / scale).ln() + (k - 1.0) * y - (k * y).exp(), f64::NEG_INFINITY)
+            let inside = x.ge(0.0) & x.lt(f64::INFINITY);
+            let z = inside.select(x, scale) / scale;
+            log_density(x, inside, (k / scale).ln() + xlogy(k - 1.0, z) - z.pow(k))
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(weibull_cdf(x = x, scale = &self.scale, k = &self.concentration) => {
-            let y = (x.gt(0.0).select(x, 1.0) / scale).ln();
-            x.gt(0.0).select(-(-(k * y).exp()).exp_m1(), 0.0)
+            let inside = x.gt(0.0);
+            let y = (inside.select(x, 1.0) / scale).ln();
+            within(x, inside, -(-(k * y).exp()).exp_m1(), 0.0)
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(weibull_icdf(p = p, scale = &self.scale, k = &self.concentration) => {
-            scale * ((-(-p).ln_1p()).ln() / k).exp()
+            scale * ((-(-probability(p)).ln_1p()).ln() / k).exp()
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -148,25 +156,28 @@ impl Distribution for Pareto {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let u = open_uniform(&self.scale, shape)?;
-        elementwise!(pareto_sample(u = &u, scale = &self.scale, alpha = &self.alpha) => scale * (-u.ln() / alpha).exp())
+        let x = elementwise!(pareto_sample(u = &u, scale = &self.scale, alpha = &self.alpha) => {
+            scale * (-u.ln() / alpha).exp()
+        })?;
+        clamp_inside(&x, &Constraint::Positive)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(pareto_log_prob(x = x, scale = &self.scale, alpha = &self.alpha) => {
-            let inside = x.ge(scale);
+            let (given, inside) = (x, x.ge(scale));
             let x = inside.select(x, scale);
-            inside.select(alpha.ln() - alpha * (x / scale).ln() - x.ln(), f64::NEG_INFINITY)
+            log_density(given, inside, alpha.ln() - alpha * (x / scale).ln() - x.ln())
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(pareto_cdf(x = x, scale = &self.scale, alpha = &self.alpha) => {
-            let inside = x.ge(scale);
+            let (given, inside) = (x, x.ge(scale));
             let x = inside.select(x, scale);
-            inside.select(-(-alpha * (x / scale).ln()).exp_m1(), 0.0)
+            within(given, inside, -(-alpha * (x / scale).ln()).exp_m1(), 0.0)
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(pareto_icdf(p = p, scale = &self.scale, alpha = &self.alpha) => {
-            scale * (-(-p).ln_1p() / alpha).exp()
+            scale * (-(-probability(p)).ln_1p() / alpha).exp()
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {

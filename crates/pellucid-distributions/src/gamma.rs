@@ -3,13 +3,17 @@
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
 use crate::gamma_quantile::{log_gamma_quantile, sample_log_gamma};
+use crate::location_scale::log_1p_square;
 use crate::noise::{properties, standard_normal};
 use crate::parameters::{elementwise, family};
+use crate::stirling::{
+    HALF_LN_2PI, SERIES_BEGIN, deviance, half_step, log_factorial_excess, remainder, remainder_slope,
+};
+use crate::support::{clamp_inside, log_density, probability, xlogy};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
-use std::f64::consts::PI;
 
 family! {
     /// The gamma distribution with density bᵃx^(a−1)e^(−bx) / Γ(a) for x > 0.
@@ -33,16 +37,36 @@ family! {
     }
 }
 
-/// Returns a·b, and 0 where a is 0, even for an infinite b.
-pub(crate) fn zero_times(a: Expr, b: Expr) -> Expr {
-    a.eq(0.0).select(0.0, a * b)
-}
-
-/// Converts ln x to x/rate in the dtype of the rate, at least the smallest normal number.
+/// Converts ln x to x/rate in the dtype of the rate.
 fn gamma_of_log(log: &Tensor, rate: &Tensor) -> Result<Tensor> {
     let x = elementwise!(gamma_of_log(y = log, rate = rate) => y.exp() / rate)?;
-    let min_positive = rate.dtype().min_positive().unwrap_or(f64::MIN_POSITIVE);
-    ops::maximum(&ops::to_dtype(&x, rate.dtype())?, min_positive)
+    ops::to_dtype(&x, rate.dtype())
+}
+
+/// Returns ln of the density of Gamma(a, 1) at y times y. For large a, all terms are small near the mode.
+fn log_gamma_density(a: Expr, y: Expr) -> Expr {
+    let is_large = a.ge(SERIES_BEGIN) & y.gt(0.0);
+    let (large, at) = (is_large.select(a, 1.0), is_large.select(y, 1.0));
+    let small = is_large.select(1.0, a);
+    let below = is_large.select(1.0, y);
+    let direct = xlogy(small - 1.0, below) - below - small.lgamma();
+    is_large.select((large / at).ln() - deviance(large, at) - log_factorial_excess(large), direct)
+}
+
+/// Returns a + ln Γ(a) + (1 − a)·ψ(a), the entropy of Gamma(a, 1).
+pub(crate) fn standard_gamma_entropy(a: Expr) -> Expr {
+    let is_large = a.ge(SERIES_BEGIN);
+    let (large, small) = (is_large.select(a, SERIES_BEGIN), is_large.select(1.0, a));
+    // ψ(a) is ln a − 1/(2a) plus the slope of the remainder.
+    let series = 0.5 * large.ln() + (HALF_LN_2PI + 0.5) - 0.5 * large.recip()
+        + remainder(large)
+        + (1.0 - large) * remainder_slope(large);
+    is_large.select(series, small + small.lgamma() + (1.0 - small) * small.digamma())
+}
+
+/// Returns the entropy of Gamma(a, b).
+pub(crate) fn gamma_entropy(a: Expr, b: Expr) -> Expr {
+    standard_gamma_entropy(a) - b.ln()
 }
 
 impl Distribution for Gamma {
@@ -52,13 +76,14 @@ impl Distribution for Gamma {
         Constraint::NonNegative
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        gamma_of_log(&sample_log_gamma(&self.concentration, shape)?, &self.rate)
+        clamp_inside(&gamma_of_log(&sample_log_gamma(&self.concentration, shape)?, &self.rate)?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(gamma_log_prob(x = x, a = &self.concentration, b = &self.rate) => {
-            let inside = x.ge(0.0);
-            let x = inside.select(x, 1.0);
-            inside.select(a * b.ln() + zero_times(a - 1.0, x.ln()) - b * x - a.lgamma(), f64::NEG_INFINITY)
+            let inside = x.ge(0.0) & x.lt(f64::INFINITY);
+            let y = b * inside.select(x, 1.0);
+            let is_finite = y.lt(f64::INFINITY);
+            log_density(x, inside & is_finite, b.ln() + log_gamma_density(a, is_finite.select(y, 1.0)))
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
@@ -66,11 +91,19 @@ impl Distribution for Gamma {
         ops::igamma(&self.concentration, &z)
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        gamma_of_log(&log_gamma_quantile(&self.concentration, p)?, &self.rate)
+        // The quantiles at 0 and 1 are 0 and ∞ for all parameters.
+        let is_inside = ops::logical_and(&ops::gt(p, 0)?, &ops::lt(p, 1)?)?;
+        let log = log_gamma_quantile(&self.concentration, &ops::where_(&is_inside, p, 0.5)?)?;
+        let ends = elementwise!(gamma_ends(p = p) => {
+            let p = probability(p);
+            p.is_nan().select(p, p.eq(1.0).select(f64::INFINITY, 0.0))
+        })?;
+        let inner = clamp_inside(&gamma_of_log(&log, &self.rate)?, &self.support())?;
+        ops::where_(&is_inside, &inner, &ops::to_dtype(&ends, self.rate.dtype())?)
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(gamma_entropy(a = &self.concentration, b = &self.rate) => {
-            a - b.ln() + a.lgamma() + (1.0 - a) * a.digamma()
+            gamma_entropy(a, b)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {
@@ -196,15 +229,16 @@ impl Distribution for StudentT {
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(student_t_log_prob(x = x, df = &self.df, loc = &self.loc, scale = &self.scale) => {
             let z = (x - loc) / scale;
-            let norm = 0.5 * (df * PI).ln() + (0.5 * df).lgamma() - (0.5 * (df + 1.0)).lgamma();
-            -0.5 * (df + 1.0) * (z * z / df).ln_1p() - norm - scale.ln()
+            let (log_ratio, _) = half_step(0.5 * df);
+            log_ratio - 0.5 * (df + 1.0) * log_1p_square(z / df.sqrt()) - scale.ln() - HALF_LN_2PI
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(student_t_entropy(df = &self.df, scale = &self.scale) => {
-            let (half, next) = (0.5 * df, 0.5 * (df + 1.0));
-            let log_beta = 0.5 * PI.ln() + half.lgamma() - next.lgamma();
-            scale.ln() + next * (next.digamma() - half.digamma()) + 0.5 * df.ln() + log_beta
+            // ψ(h + ½) − ψ(h) is 1/(2h) plus the slope.
+            let half = 0.5 * df;
+            let (log_ratio, slope) = half_step(half);
+            scale.ln() + (half + 0.5) * slope + 0.25 * half.recip() - log_ratio + (HALF_LN_2PI + 0.5)
         })
     }
     fn try_mean(&self) -> Result<Tensor> {

@@ -5,6 +5,7 @@ use crate::distribution::Distribution;
 use crate::location_scale::EULER_GAMMA;
 use crate::noise::{open_uniform, properties};
 use crate::parameters::{broadcast_parameters, elementwise, family};
+use crate::support::{clamp_inside, log_density, probability, xlogy, zero_times};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
@@ -67,7 +68,7 @@ impl Distribution for Uniform {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(uniform_log_prob(x = x, low = &self.low, high = &self.high) => {
-            (x.ge(low) & x.le(high)).select(-(high - low).ln(), f64::NEG_INFINITY)
+            log_density(x, x.ge(low) & x.le(high), -(high - low).ln())
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
@@ -76,7 +77,9 @@ impl Distribution for Uniform {
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(uniform_icdf(p = p, low = &self.low, high = &self.high) => low + p * (high - low))
+        elementwise!(uniform_icdf(p = p, low = &self.low, high = &self.high) => {
+            low + probability(p) * (high - low)
+        })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(uniform_entropy(low = &self.low, high = &self.high) => (high - low).ln())
@@ -90,7 +93,7 @@ impl Distribution for Uniform {
 }
 
 family! {
-    /// The Kumaraswamy distribution with density abx^(a−1)(1 − xᵃ)^(b−1) for 0 < x < 1.
+    /// The Kumaraswamy distribution with density abx^(a−1)(1 − xᵃ)^(b−1) for 0 ≤ x ≤ 1.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -107,9 +110,11 @@ family! {
     }
 }
 
-/// Returns ln(1 − xᵃ) for 0 < x < 1.
+/// Returns ln(1 − xᵃ) for 0 ≤ x ≤ 1.
 fn log_1m_power(x: Expr, a: Expr) -> Expr {
-    (-(a * x.ln()).exp_m1()).ln()
+    let is_inner = x.gt(0.0) & x.lt(1.0);
+    let inner = is_inner.select(x, 0.5);
+    is_inner.select((-(a * inner.ln()).exp_m1()).ln(), x.le(0.0).select(0.0, f64::NEG_INFINITY))
 }
 
 /// Returns E[xⁿ] = b·B(1 + n/a, b).
@@ -122,29 +127,29 @@ impl Distribution for Kumaraswamy {
     properties!("kumaraswamy", batch: concentration1, rsample: true);
 
     fn support(&self) -> Constraint {
-        Constraint::OpenUnitInterval
+        Constraint::UnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.concentration1, shape)?)
+        clamp_inside(&self.try_icdf(&open_uniform(&self.concentration1, shape)?)?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(kumaraswamy_log_prob(x = x, a = &self.concentration1, b = &self.concentration0) => {
-            let inside = x.gt(0.0) & x.lt(1.0);
-            let x = inside.select(x, 0.5);
-            let value = a.ln() + b.ln() + (a - 1.0) * x.ln() + (b - 1.0) * log_1m_power(x, a);
-            inside.select(value, f64::NEG_INFINITY)
+            let inside = x.ge(0.0) & x.le(1.0);
+            let share = inside.select(x, 0.5);
+            let ends = xlogy(a - 1.0, share) + zero_times(b - 1.0, log_1m_power(share, a));
+            log_density(x, inside, a.ln() + b.ln() + ends)
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(kumaraswamy_cdf(x = x, a = &self.concentration1, b = &self.concentration0) => {
             let inside = x.gt(0.0) & x.lt(1.0);
             let value = -(b * log_1m_power(inside.select(x, 0.5), a)).exp_m1();
-            inside.select(value, x.ge(1.0).select(1.0, 0.0))
+            inside.select(value, x.is_nan().select(x, x.ge(1.0).select(1.0, 0.0)))
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(kumaraswamy_icdf(p = p, a = &self.concentration1, b = &self.concentration0) => {
-            ((-((-p).ln_1p() / b).exp_m1()).ln() / a).exp()
+            ((-((-probability(p)).ln_1p() / b).exp_m1()).ln() / a).exp()
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {

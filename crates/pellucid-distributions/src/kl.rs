@@ -1,12 +1,14 @@
 //! The Kullback-Leibler divergence KL(p ‖ q) = E[ln p(x) − ln q(x)] over x of p, in closed form for pairs of families.
 
 use crate::bernoulli::{centred_mean, log_normalizer, variance};
-use crate::beta::log_beta;
+use crate::beta::{beta_entropy, log_beta};
 use crate::composed::{Independent, TransformedDistribution};
 use crate::distribution::Distribution;
-use crate::gamma::zero_times;
+use crate::gamma::gamma_entropy;
 use crate::location_scale::EULER_GAMMA;
 use crate::parameters::elementwise;
+use crate::stirling::{HALF_LN_2PI, deviance};
+use crate::support::{quotient, xlogy};
 use crate::{
     Bernoulli, Beta, Binomial, Categorical, Cauchy, Chi2, ContinuousBernoulli, Dirichlet, Exponential, Gamma,
     Geometric, Gumbel, HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal, OneHotCategorical, Pareto, Poisson,
@@ -97,18 +99,10 @@ infinite! {
     Poisson => Bernoulli, Binomial;
 }
 
-/// ½·ln 2π.
-const HALF_LN_2PI: f64 = 0.918_938_533_204_672_7;
-
 /// Returns −E[ln q(x)] for a normal q, from the mean and the variance of x.
 fn cross_entropy_with_normal(mean: Expr, variance: Expr, loc: Expr, scale: Expr) -> Expr {
     let z = (mean - loc) / scale;
     scale.ln() + HALF_LN_2PI + 0.5 * (variance / (scale * scale) + z * z)
-}
-
-/// Returns a·ln(a/b), which is 0 for a = 0 and ∞ for a > 0 and b = 0.
-fn relative(a: Expr, log_a: Expr, log_b: Expr) -> Expr {
-    a.eq(0.0).select(0.0, a * (a.eq(0.0).select(0.0, log_a) - log_b))
 }
 
 divergences! {
@@ -194,8 +188,7 @@ divergences! {
         (a - 1.0) * a.digamma() - a.lgamma() - a + s.ln() + a / s - n / t + (n / t - a * s.recip().ln_1p()).exp()
     };
     kl_gamma_normal: Gamma => Normal, |a = p.concentration, b = p.rate, n = q.loc, t = q.scale| {
-        let entropy = a - b.ln() + a.lgamma() + (1.0 - a) * a.digamma();
-        cross_entropy_with_normal(a / b, a / (b * b), n, t) - entropy
+        cross_entropy_with_normal(a / b, a / (b * b), n, t) - gamma_entropy(a, b)
     };
     kl_pareto_pareto: Pareto => Pareto, |s = p.scale, a = p.alpha, t = q.scale, c = q.alpha| {
         let value = c * (s / t).ln() - (c / a).ln() + c / a - 1.0;
@@ -235,11 +228,6 @@ divergences! {
     kl_beta_uniform: Beta => Uniform, |a = p.concentration1, b = p.concentration0, c = q.low, d = q.high| {
         (c.le(0.0) & d.ge(1.0)).select((d - c).ln() - beta_entropy(a, b), f64::INFINITY)
     };
-    kl_poisson_poisson: Poisson => Poisson, |a = p.rate, b = q.rate| relative(a, a.ln(), b.ln()) - (a - b);
-}
-
-fn beta_entropy(a: Expr, b: Expr) -> Expr {
-    log_beta(a, b) - (a - 1.0) * a.digamma() - (b - 1.0) * b.digamma() + (a + b - 2.0) * (a + b).digamma()
 }
 
 impl KlDivergence<Chi2> for Chi2 {
@@ -250,18 +238,22 @@ impl KlDivergence<Chi2> for Chi2 {
 
 impl KlDivergence<Bernoulli> for Bernoulli {
     fn try_kl_divergence(&self, q: &Bernoulli) -> Result<Tensor> {
-        let (p, q) = (self.success(), q.success());
-        elementwise!(kl_bernoulli_bernoulli(
-            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
-            other = &q.log_success, rest = &q.log_failure,
-        ) => relative(p, log_success, other) + relative(1.0 - p, log_failure, rest))
+        self.success().divergence(q.success())
+    }
+}
+
+impl KlDivergence<Poisson> for Poisson {
+    fn try_kl_divergence(&self, q: &Poisson) -> Result<Tensor> {
+        elementwise!(kl_poisson_poisson(a = self.rate(), b = q.rate()) => deviance(a, b);
+            d a = g * (a.eq(0.0) & b.eq(0.0)).select(0.0, a.ln() - b.ln());
+            d b = g * (1.0 - quotient(a, b));)
     }
 }
 
 impl KlDivergence<Poisson> for Bernoulli {
     fn try_kl_divergence(&self, q: &Poisson) -> Result<Tensor> {
         let (entropy, p) = (self.try_entropy()?, self.probs());
-        elementwise!(kl_bernoulli_poisson(h = &entropy, p = p, r = q.rate()) => r - h - zero_times(p, r.ln()))
+        elementwise!(kl_bernoulli_poisson(h = &entropy, p = p, r = q.rate()) => r - h - xlogy(p, r))
     }
 }
 
@@ -279,22 +271,14 @@ impl KlDivergence<Binomial> for Binomial {
             );
             return Err(Error::invalid("binomial", reason));
         }
-        let (p, q) = (self.success(), q.success());
-        let one = elementwise!(kl_binomial_binomial(
-            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
-            other = &q.log_success, rest = &q.log_failure,
-        ) => relative(p, log_success, other) + relative(1.0 - p, log_failure, rest))?;
+        let one = self.success().divergence(q.success())?;
         ops::mul(&one, self.total_count() as f64)
     }
 }
 
 impl KlDivergence<Geometric> for Geometric {
     fn try_kl_divergence(&self, q: &Geometric) -> Result<Tensor> {
-        let (p, q) = (self.success(), q.success());
-        elementwise!(kl_geometric_geometric(
-            p = &p.probs, log_success = &p.log_success, log_failure = &p.log_failure,
-            other = &q.log_success, rest = &q.log_failure,
-        ) => (relative(p, log_success, other) + relative(1.0 - p, log_failure, rest)) / p)
+        ops::div(&self.success().divergence(q.success())?, &self.success().probs)
     }
 }
 
@@ -386,12 +370,16 @@ impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independen
     }
 }
 
-/// The divergence of the bases: an invertible function of both variables does not change it. The functions must be
-/// equal, which is not checked.
+/// The divergence of the bases: an invertible function of both variables does not change it.
 impl<Q: Distribution, P: Distribution + KlDivergence<Q>, T: Transform> KlDivergence<TransformedDistribution<Q, T>>
     for TransformedDistribution<P, T>
 {
+    /// Returns an error unless the functions are equal, see [`Transform::try_is_equal`].
     fn try_kl_divergence(&self, q: &TransformedDistribution<Q, T>) -> Result<Tensor> {
+        if !self.transform().try_is_equal(q.transform())? {
+            let reason = "the transforms must have a signature and be equal; estimate the divergence from sample()";
+            return Err(Error::invalid("kl_divergence", reason));
+        }
         self.base().try_kl_divergence(q.base())
     }
 }

@@ -4,6 +4,7 @@ use crate::constraint::Constraint;
 use crate::distribution::Distribution;
 use crate::noise::{open_uniform, properties};
 use crate::parameters::{elementwise, family};
+use crate::support::{log_density, probability, within};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 use std::f64::consts::{LN_2, PI};
@@ -52,6 +53,7 @@ impl Distribution for Laplace {
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(laplace_icdf(p = p, loc = &self.loc, scale = &self.scale) => {
+            let p = probability(p);
             let is_left = p.lt(0.5);
             let tail = is_left.select(p, 1.0 - p);
             let y = (2.0 * tail).ln();
@@ -112,7 +114,7 @@ impl Distribution for Logistic {
         elementwise!(logistic_cdf(x = x, loc = &self.loc, scale = &self.scale) => ((x - loc) / scale).sigmoid())
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        let z = ops::logit(p)?;
+        let z = ops::logit(&elementwise!(logistic_probability(p = p) => probability(p))?)?;
         elementwise!(logistic_icdf(z = &z, loc = &self.loc, scale = &self.scale) => loc + scale * z)
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -155,15 +157,18 @@ impl Distribution for Gumbel {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(gumbel_log_prob(x = x, loc = &self.loc, scale = &self.scale) => {
-            let z = (x - loc) / scale;
-            -z - (-z).exp() - scale.ln()
+            let inside = x.gt(f64::NEG_INFINITY);
+            let z = (inside.select(x, loc) - loc) / scale;
+            log_density(x, inside, -z - (-z).exp() - scale.ln())
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(gumbel_cdf(x = x, loc = &self.loc, scale = &self.scale) => (-(-((x - loc) / scale)).exp()).exp())
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(gumbel_icdf(p = p, loc = &self.loc, scale = &self.scale) => loc - scale * (-p.ln()).ln())
+        elementwise!(gumbel_icdf(p = p, loc = &self.loc, scale = &self.scale) => {
+            loc - scale * (-probability(p).ln()).ln()
+        })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(gumbel_entropy(scale = &self.scale) => scale.ln() + (1.0 + EULER_GAMMA))
@@ -177,7 +182,7 @@ impl Distribution for Gumbel {
 }
 
 /// Returns ln(1 + z²) without overflow of the square.
-fn log_1p_square(z: Expr) -> Expr {
+pub(crate) fn log_1p_square(z: Expr) -> Expr {
     let is_far = z.abs().gt(1e9);
     let near = is_far.select(0.0, z);
     is_far.select(2.0 * is_far.select(z.abs(), 1.0).ln(), (near * near).ln_1p())
@@ -222,7 +227,13 @@ impl Distribution for Cauchy {
         elementwise!(cauchy_cdf(x = x, loc = &self.loc, scale = &self.scale) => scale.atan2(loc - x) * PI.recip())
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(cauchy_icdf(p = p, loc = &self.loc, scale = &self.scale) => loc - scale * p.cos_pi() / p.sin_pi())
+        elementwise!(cauchy_icdf(p = p, loc = &self.loc, scale = &self.scale) => {
+            let p = probability(p);
+            let is_left = p.lt(0.5);
+            let tail = is_left.select(p, 1.0 - p);
+            let distance = scale * tail.cos_pi() / tail.sin_pi();
+            loc + is_left.select(-distance, distance)
+        })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(cauchy_entropy(scale = &self.scale) => scale.ln() + (4.0 * PI).ln())
@@ -263,18 +274,23 @@ impl Distribution for HalfCauchy {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(half_cauchy_log_prob(x = x, scale = &self.scale) => {
-            x.ge(0.0).select(-log_1p_square(x / scale) - scale.ln() + (2.0 / PI).ln(), f64::NEG_INFINITY)
+            let inside = x.ge(0.0);
+            log_density(x, inside, -log_1p_square(inside.select(x, 0.0) / scale) - scale.ln() + (2.0 / PI).ln())
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(half_cauchy_cdf(x = x, scale = &self.scale) => {
-            x.ge(0.0).select((x / scale).atan() * (2.0 / PI), 0.0)
+            let inside = x.ge(0.0);
+            within(x, inside, (inside.select(x, 0.0) / scale).atan() * (2.0 / PI), 0.0)
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
         elementwise!(half_cauchy_icdf(p = p, scale = &self.scale) => {
-            let half = 0.5 * p;
-            scale * half.sin_pi() / half.cos_pi()
+            let p = probability(p);
+            let is_left = p.lt(0.5);
+            let half = 0.5 * is_left.select(p, 1.0 - p);
+            let (sin, cos) = (half.sin_pi(), half.cos_pi());
+            scale * is_left.select(sin, cos) / is_left.select(cos, sin)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {

@@ -57,8 +57,8 @@ impl MultivariateNormal {
     /// Creates the distribution from the mean `[batch.., d]` and the covariance matrix Σ `[batch.., d, d]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]; [`Error::Singular`] unless Σ is positive definite; [`Error::DTypeMismatch`] for
-    /// integers.
+    /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] unless Σ is symmetric, if values can be read;
+    /// [`Error::Singular`] unless Σ is positive definite; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_new<'a>(
         loc: impl Into<TensorOrScalar<'a>>,
@@ -67,6 +67,10 @@ impl MultivariateNormal {
         let parameters = [("loc", loc.into()), ("covariance_matrix", covariance_matrix.into())];
         let [loc, covariance] = float_tensors(Self::OP, parameters)?;
         Constraint::Real.check(Self::OP, "loc", &loc)?;
+        let shape = covariance.shape();
+        if shape.rank() >= 2 && shape[shape.rank() - 1] == shape[shape.rank() - 2] {
+            Constraint::Symmetric.check(Self::OP, "covariance_matrix", &covariance)?;
+        }
         MultivariateNormal::from_factor(loc, ops::cholesky(&covariance, false)?, "covariance_matrix")
     }
 

@@ -4,11 +4,10 @@ use crate::constraint::Constraint;
 use crate::distribution::Distribution;
 use crate::noise::{properties, standard_normal};
 use crate::parameters::{elementwise, family};
+use crate::stirling::HALF_LN_2PI;
+use crate::support::{clamp_inside, log_density, probability, within};
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 use std::f64::consts::{FRAC_2_PI, LN_2, PI, SQRT_2};
-
-/// ½·ln 2π.
-const HALF_LN_2PI: f64 = 0.918_938_533_204_672_7;
 
 family! {
     /// The normal distribution with density e^(−z²/2) / (σ√(2π)), where z = (x − μ)/σ.
@@ -50,7 +49,9 @@ impl Distribution for Normal {
         elementwise!(normal_cdf(x = x, loc = &self.loc, scale = &self.scale) => ((x - loc) / scale).ndtr())
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(normal_icdf(p = p, loc = &self.loc, scale = &self.scale) => loc + scale * p.ndtri())
+        elementwise!(normal_icdf(p = p, loc = &self.loc, scale = &self.scale) => {
+            loc + scale * probability(p).ndtri()
+        })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(normal_entropy(scale = &self.scale) => scale.ln() + (0.5 + HALF_LN_2PI))
@@ -93,23 +94,28 @@ impl Distribution for LogNormal {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let z = standard_normal(&self.loc, shape)?;
-        elementwise!(log_normal_sample(z = &z, loc = &self.loc, scale = &self.scale) => (loc + scale * z).exp())
+        let x =
+            elementwise!(log_normal_sample(z = &z, loc = &self.loc, scale = &self.scale) => (loc + scale * z).exp())?;
+        clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(log_normal_log_prob(x = x, loc = &self.loc, scale = &self.scale) => {
-            let y = x.gt(0.0).select(x, 1.0).ln();
+            let inside = x.gt(0.0) & x.lt(f64::INFINITY);
+            let y = inside.select(x, 1.0).ln();
             let z = (y - loc) / scale;
-            x.gt(0.0).select(-0.5 * z * z - scale.ln() - y - HALF_LN_2PI, f64::NEG_INFINITY)
+            log_density(x, inside, -0.5 * z * z - scale.ln() - y - HALF_LN_2PI)
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(log_normal_cdf(x = x, loc = &self.loc, scale = &self.scale) => {
-            let y = x.gt(0.0).select(x, 1.0).ln();
-            x.gt(0.0).select(((y - loc) / scale).ndtr(), 0.0)
+            let inside = x.gt(0.0);
+            within(x, inside, ((inside.select(x, 1.0).ln() - loc) / scale).ndtr(), 0.0)
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(log_normal_icdf(p = p, loc = &self.loc, scale = &self.scale) => (loc + scale * p.ndtri()).exp())
+        elementwise!(log_normal_icdf(p = p, loc = &self.loc, scale = &self.scale) => {
+            (loc + scale * probability(p).ndtri()).exp()
+        })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(log_normal_entropy(loc = &self.loc, scale = &self.scale) => {
@@ -156,17 +162,21 @@ impl Distribution for HalfNormal {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(half_normal_log_prob(x = x, scale = &self.scale) => {
-            let z = x / scale;
-            x.ge(0.0).select(-0.5 * z * z - scale.ln() + (LN_2 - HALF_LN_2PI), f64::NEG_INFINITY)
+            let inside = x.ge(0.0);
+            let z = inside.select(x, 0.0) / scale;
+            log_density(x, inside, -0.5 * z * z - scale.ln() + (LN_2 - HALF_LN_2PI))
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(half_normal_cdf(x = x, scale = &self.scale) => {
-            x.ge(0.0).select((x / (scale * SQRT_2)).erf(), 0.0)
+            let inside = x.ge(0.0);
+            within(x, inside, (inside.select(x, 0.0) / (scale * SQRT_2)).erf(), 0.0)
         })
     }
     fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
-        elementwise!(half_normal_icdf(p = p, scale = &self.scale) => scale * SQRT_2 * p.erfinv())
+        elementwise!(half_normal_icdf(p = p, scale = &self.scale) => {
+            scale * SQRT_2 * probability(p).erfinv()
+        })
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(half_normal_entropy(scale = &self.scale) => scale.ln() + (0.5 * (0.5 * PI).ln() + 0.5))

@@ -96,10 +96,14 @@ macro_rules! family {
     };
 }
 
-/// Applies an elementwise formula to tensors that broadcast.
+/// Applies an elementwise formula to tensors that broadcast. `d` lines declare derivatives, as in `formula!`.
 macro_rules! elementwise {
-    ($name:ident($($x:ident = $tensor:expr),+ $(,)?) => $body:expr) => {
-        pellucid_tensor::ops::map(pellucid_tensor::formula! { static $name($($x),+) = $body; }, &[$($tensor),+], &[])
+    ($name:ident($($x:ident = $tensor:expr),+ $(,)?) => $body:expr $(; $(d $wrt:ident = $derivative:expr;)+)?) => {
+        pellucid_tensor::ops::map(
+            pellucid_tensor::formula! { static $name($($x),+) = $body; $($(d $wrt = $derivative;)+)? },
+            &[$($tensor),+],
+            &[],
+        )
     };
 }
 

@@ -7,6 +7,7 @@ use crate::location_scale::log_logistic_density;
 use crate::noise::open_uniform;
 use crate::parameters::{elementwise, float_tensors};
 use crate::success_probability::{LOGITS, SuccessProbability};
+use crate::support::{clamp_inside, masked_log_density};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
@@ -99,24 +100,25 @@ impl Distribution for RelaxedBernoulli {
         true
     }
     fn support(&self) -> Constraint {
-        Constraint::UnitInterval
+        Constraint::OpenUnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let noise = ops::logit(&open_uniform(&self.logits, shape)?)?;
-        elementwise!(relaxed_bernoulli_sample(noise = &noise, t = &self.temperature, l = &self.logits) => {
+        let x = elementwise!(relaxed_bernoulli_sample(noise = &noise, t = &self.temperature, l = &self.logits) => {
             ((l + noise) / t).sigmoid()
-        })
+        })?;
+        clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         // y = logit x has the density of (l + L)/τ, and dx/dy is x(1 − x).
         let inside = Constraint::OpenUnitInterval.try_contains(x)?;
-        let x = &ops::where_(&inside, x, 0.5)?;
-        let y = &ops::logit(x)?;
+        let safe = &ops::where_(&inside, x, 0.5)?;
+        let y = &ops::logit(safe)?;
         let (t, l) = (&self.temperature, &self.logits);
-        let density = elementwise!(relaxed_bernoulli_log_prob(x = x, y = y, t = t, l = l) => {
+        let density = elementwise!(relaxed_bernoulli_log_prob(x = safe, y = y, t = t, l = l) => {
             log_logistic_density(l - y * t) + t.ln() - x.ln() - (-x).ln_1p()
         })?;
-        ops::where_(&inside, &density, f64::NEG_INFINITY)
+        masked_log_density(x, 0, &inside, &density)
     }
 }
 
@@ -212,9 +214,13 @@ impl Distribution for RelaxedOneHotCategorical {
         let u = open_uniform(&self.classes.logs, &joined(shape, &self.event_shape()))?;
         let (l, t) = (&self.classes.logs, &self.temperature);
         let scores = elementwise!(concrete_scores(u = &u, l = l, t = t) => (l - (-u.ln()).ln()) / t)?;
-        ops::softmax(&scores, -1)
+        clamp_inside(&ops::softmax(&scores, -1)?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
+        // The density is not defined where an element is 0.
+        let positive = ops::all(&ops::gt(x.detach(), 0)?, -1)?;
+        let inside = ops::logical_and(&self.support().try_contains(x)?, &positive)?;
+        let (given, x) = (x, &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.5)?);
         let scores = elementwise!(concrete_log_ratio(x = x, l = &self.classes.logs, t = &self.temperature) => {
             l - t * x.ln()
         })?;
@@ -223,6 +229,6 @@ impl Distribution for RelaxedOneHotCategorical {
         let sum = ops::squeeze(&ops::map_rows(sum, &[x, &scores, &total], &[], -1)?, -1)?;
         let log_orders = (1..self.classes.classes()).map(|k| (k as f64).ln()).sum::<f64>();
         let scale = ops::mul(&ops::ln(&self.temperature)?, self.classes.classes() as f64 - 1.0)?;
-        ops::add(&sum, &ops::add(&scale, log_orders)?)
+        masked_log_density(given, 1, &inside, &ops::add(&sum, &ops::add(&scale, log_orders)?)?)
     }
 }

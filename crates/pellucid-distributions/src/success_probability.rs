@@ -1,30 +1,37 @@
 //! The probability of success of one trial, given as a probability or as log odds.
 
 use crate::constraint::Constraint;
-use crate::gamma::zero_times;
 use crate::parameters::elementwise;
+use crate::stirling::{deviance, deviance_with};
+use crate::support::{log_ratio, quotient, xlog1py, xlogy, zero_times};
+use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Result, Tensor, ops};
 
 /// A success probability p with ln p and ln(1 − p), each computed from the given parameter without cancellation.
+///
+/// p can be 0 or 1 if it is the given parameter. The logarithms have an infinite derivative there, and a gradient of 0
+/// stays 0.
 #[derive(Clone, Debug)]
 pub(crate) struct SuccessProbability {
     pub(crate) probs: Tensor,
     pub(crate) log_success: Tensor,
     pub(crate) log_failure: Tensor,
+    /// True if the parameter is p, false if it is the log odds.
+    is_from_probs: bool,
 }
 
 impl SuccessProbability {
     pub(crate) fn from_probs(probs: Tensor) -> Result<SuccessProbability> {
-        let log_success = elementwise!(log_success_of_probs(p = &probs) => p.ln())?;
-        let log_failure = elementwise!(log_failure_of_probs(p = &probs) => (-p).ln_1p())?;
-        Ok(SuccessProbability { probs, log_success, log_failure })
+        let log_success = elementwise!(log_success_of_probs(p = &probs) => p.ln(); d p = quotient(g, p);)?;
+        let log_failure = elementwise!(log_failure_of_probs(p = &probs) => (-p).ln_1p(); d p = -quotient(g, 1.0 - p);)?;
+        Ok(SuccessProbability { probs, log_success, log_failure, is_from_probs: true })
     }
 
     pub(crate) fn from_logits(logits: &Tensor) -> Result<SuccessProbability> {
         let log_failure = ops::neg(&ops::softplus(logits)?)?;
         let log_success = ops::logsigmoid(logits)?;
         let probs = ops::sigmoid(logits)?;
-        Ok(SuccessProbability { probs, log_success, log_failure })
+        Ok(SuccessProbability { probs, log_success, log_failure, is_from_probs: false })
     }
 
     /// Returns ln(p / (1 − p)).
@@ -32,13 +39,95 @@ impl SuccessProbability {
         ops::sub(&self.log_success, &self.log_failure)
     }
 
-    /// Returns the entropy of one trial.
+    /// Returns a mask of the probabilities 0 and 1 that are given, which have derivatives of their own.
+    pub(crate) fn is_certain(&self) -> Result<Tensor> {
+        let p = self.probs.detach();
+        let is_end = ops::logical_or(&ops::eq(&p, 0)?, &ops::eq(&p, 1)?)?;
+        if self.is_from_probs { Ok(is_end) } else { ops::zeros_like(&is_end) }
+    }
+
+    /// Returns the probability with a last axis of length 1, and ½ for those of a mask.
+    pub(crate) fn column(&self, replaced: &Tensor) -> Result<SuccessProbability> {
+        let column = |x: &Tensor| ops::unsqueeze(x, -1);
+        if self.is_from_probs {
+            return SuccessProbability::from_probs(column(&ops::where_(replaced, 0.5, &self.probs)?)?);
+        }
+        Ok(SuccessProbability {
+            probs: column(&self.probs)?,
+            log_success: column(&self.log_success)?,
+            log_failure: column(&self.log_failure)?,
+            is_from_probs: false,
+        })
+    }
+
+    /// Returns the probability of failure.
+    pub(crate) fn failure(&self) -> Result<Tensor> {
+        if self.is_from_probs { ops::sub(1.0, &self.probs) } else { ops::exp(&self.log_failure) }
+    }
+
+    /// Returns k·ln p + l·ln(1 − p) for k successes and l failures; 0·ln 0 is 0.
+    pub(crate) fn log_likelihood(&self, k: &Tensor, l: &Tensor) -> Result<Tensor> {
+        if self.is_from_probs {
+            return elementwise!(log_likelihood_of_probs(k = k, l = l, p = &self.probs) => xlogy(k, p) + xlog1py(l, -p));
+        }
+        let (log_success, log_failure) = (&self.log_success, &self.log_failure);
+        elementwise!(log_likelihood(k = k, l = l, log_success = log_success, log_failure = log_failure) => {
+            k * log_success + l * log_failure
+        })
+    }
+
+    /// Returns the entropy of one trial. Its derivative by a probability of 0 or 1 is infinite.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
         let (p, log_success, log_failure) = (&self.probs, &self.log_success, &self.log_failure);
+        if self.is_from_probs {
+            return elementwise!(bernoulli_entropy_of_probs(p = p) => {
+                -zero_times(p, p.ln()) - zero_times(1.0 - p, (-p).ln_1p())
+            };
+                d p = g * ((-p).ln_1p() - p.ln()););
+        }
         elementwise!(bernoulli_entropy(p = p, log_success = log_success, log_failure = log_failure) => {
             -zero_times(p, log_success) - zero_times(1.0 - p, log_failure)
         })
     }
+
+    /// Returns p·ln(p/q) + (1 − p)·ln((1 − p)/(1 − q)), the divergence of one trial.
+    pub(crate) fn divergence(&self, q: &SuccessProbability) -> Result<Tensor> {
+        if self.is_from_probs && q.is_from_probs {
+            return elementwise!(kl_of_probs(p = &self.probs, q = &q.probs) => {
+                zero_times(p, log_ratio(p, q)) + zero_times(1.0 - p, log_ratio_of_failures(p, q))
+            };
+                d p = g * (log_ratio(p, q) - log_ratio_of_failures(p, q));
+                d q = g * (quotient(1.0 - p, 1.0 - q) - quotient(p, q)););
+        }
+        let (entropy, other, rest) = (self.entropy()?, &q.log_success, &q.log_failure);
+        elementwise!(kl_of_trials(h = &entropy, p = &self.probs, other = other, rest = rest) => {
+            -h - zero_times(p, other) - zero_times(1.0 - p, rest)
+        })
+    }
+
+    /// Returns ln(xˣ·yʸ/nⁿ) − ln(pˣ(1 − p)ʸ) for x successes, y failures and n = x + y, without cancellation.
+    pub(crate) fn deviance(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        if self.is_from_probs {
+            return elementwise!(trial_deviance_of_probs(k = x, rest = y, p = &self.probs) => {
+                let n = k + rest;
+                deviance(k, n * p) + deviance(rest, n * (1.0 - p))
+            };
+                d p = quotient(g * rest, 1.0 - p) - quotient(g * k, p););
+        }
+        let (p, log_success, log_failure) = (&self.probs, &self.log_success, &self.log_failure);
+        elementwise!(trial_deviance(x = x, y = y, p = p, log_success = log_success, log_failure = log_failure) => {
+            let n = x + y;
+            let share = |k: Expr| (k.eq(0.0).select(1.0, k) / n.eq(0.0).select(1.0, n)).ln();
+            deviance_with(x, n * p, share(x) - log_success)
+                + deviance_with(y, n * log_failure.exp(), share(y) - log_failure)
+        })
+    }
+}
+
+/// Returns ln((1 − p)/(1 − q)), and 0 for two probabilities of 1.
+fn log_ratio_of_failures(p: Expr, q: Expr) -> Expr {
+    let skips = p.eq(1.0) & q.eq(1.0);
+    (-skips.select(0.0, p)).ln_1p() - (-skips.select(0.0, q)).ln_1p()
 }
 
 /// The constraint of log odds: infinite odds have no finite derivative.

@@ -2,9 +2,10 @@
 
 use crate::constraint::Constraint;
 use crate::parameters::{elementwise, float_tensors};
+use crate::support::{beyond, clamp_inside, xlogy};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,6 +69,86 @@ pub trait Transform: fmt::Debug + Send + Sync {
     fn codomain(&self) -> Constraint {
         Constraint::Real
     }
+
+    /// Returns f(x), and the nearest number inside the codomain where f(x) rounds to an end of it. Samples are values
+    /// of this function.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
+    #[panicking_form]
+    fn try_inner_forward(&self, x: &Tensor) -> Result<Tensor> {
+        clamp_inside(&self.try_forward(x)?, &self.codomain())
+    }
+
+    /// Returns f⁻¹(y); for a y outside the codomain, −∞ or ∞: the end at which f is closest to y.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if y does not broadcast with the parameters.
+    #[panicking_form]
+    fn try_extended_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        let (below, above) = beyond(y, &self.codomain())?;
+        let is_outside = ops::logical_or(&below, &above)?;
+        let inner = clamp_inside(&y.detach(), &self.codomain())?;
+        let x = self.try_inverse(&ops::where_(&is_outside, &inner, y)?)?;
+        let is_lower_end = ops::eq(&below, &ops::to_dtype(&self.try_is_increasing()?, DType::Bool)?)?;
+        let end = ops::where_(&is_lower_end, &ops::full_like(&x.detach(), f64::NEG_INFINITY)?, f64::INFINITY)?;
+        ops::where_(&is_outside, &end, &x)
+    }
+
+    /// Returns a and b if f(x) is a + b·x, with which the mean and the variance are transformed.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    fn try_affine_coefficients(&self) -> Result<Option<(Tensor, Tensor)>> {
+        Ok(None)
+    }
+
+    /// Returns the shape of the parameters, with which x broadcasts.
+    fn parameter_shape(&self) -> Shape {
+        Shape::scalar()
+    }
+
+    /// Returns the functions that f applies, each as a name and its parameters, by which f is compared with another
+    /// function; `None` if f cannot be compared.
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        None
+    }
+
+    /// Returns true if f and g apply the same functions with equal parameters. Parameters that cannot be read without
+    /// waiting are taken to be equal.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    fn try_is_equal(&self, g: &dyn Transform) -> Result<bool> {
+        let (Some(a), Some(b)) = (self.signature(), g.signature()) else { return Ok(false) };
+        if a.len() != b.len() {
+            return Ok(false);
+        }
+        for ((name, parameters), (other, others)) in a.iter().zip(&b) {
+            if name != other || parameters.len() != others.len() {
+                return Ok(false);
+            }
+            for (x, y) in parameters.iter().zip(others) {
+                if !is_equal_parameter(x, y)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Returns true if two tensors have equal elements after broadcasting, or cannot be read without waiting.
+fn is_equal_parameter(x: &Tensor, y: &Tensor) -> Result<bool> {
+    if !x.is_readable() || !y.is_readable() {
+        return Ok(true);
+    }
+    match x.shape().broadcast(y.shape()) {
+        Some(_) => ops::all(&ops::eq(x.detach(), y.detach())?, ..)?.try_item::<bool>(),
+        None => Ok(false),
+    }
 }
 
 /// y = a + b·x.
@@ -86,9 +167,10 @@ pub struct AffineTransform {
 }
 
 impl AffineTransform {
-    /// Creates the function from a and b, tensors or numbers, which broadcast with x.
+    /// Creates the function from a and b, tensors or numbers, which broadcast with each other and with x.
     ///
     /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch);
     /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
     #[panicking_form]
     pub fn try_new<'a>(
@@ -96,6 +178,10 @@ impl AffineTransform {
         scale: impl Into<TensorOrScalar<'a>>,
     ) -> Result<AffineTransform> {
         let [loc, scale] = float_tensors("affine_transform", [("loc", loc.into()), ("scale", scale.into())])?;
+        if loc.shape().broadcast(scale.shape()).is_none() {
+            let help = "`loc` and `scale` must broadcast";
+            return Err(Error::shapes("affine_transform", [loc.shape(), scale.shape()], help));
+        }
         Ok(AffineTransform { loc, scale })
     }
 }
@@ -109,6 +195,15 @@ impl Transform for AffineTransform {
     }
     fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
         elementwise!(affine_jacobian(x = x, scale = &self.scale) => 0.0 * x + scale.abs().ln())
+    }
+    fn parameter_shape(&self) -> Shape {
+        self.loc.shape().broadcast(self.scale.shape()).unwrap_or_else(Shape::scalar)
+    }
+    fn try_affine_coefficients(&self) -> Result<Option<(Tensor, Tensor)>> {
+        Ok(Some((self.loc.clone(), self.scale.clone())))
+    }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        Some(vec![("affine", vec![self.loc.clone(), self.scale.clone()])])
     }
     fn try_is_increasing(&self) -> Result<Tensor> {
         ops::gt(self.scale.detach(), 0)
@@ -129,6 +224,9 @@ impl Transform for ExpTransform {
     fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
         Ok(x.clone())
     }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        Some(vec![("exp", Vec::new())])
+    }
     fn codomain(&self) -> Constraint {
         Constraint::Positive
     }
@@ -147,6 +245,9 @@ impl Transform for SigmoidTransform {
     }
     fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
         elementwise!(sigmoid_jacobian(x = x) => crate::location_scale::log_logistic_density(x))
+    }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        Some(vec![("sigmoid", Vec::new())])
     }
     fn codomain(&self) -> Constraint {
         Constraint::OpenUnitInterval
@@ -168,8 +269,11 @@ impl Transform for TanhTransform {
         // tanh'(x) is 4·σ'(2x).
         elementwise!(tanh_jacobian(x = x) => crate::location_scale::log_logistic_density(2.0 * x) + 4f64.ln())
     }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        Some(vec![("tanh", Vec::new())])
+    }
     fn codomain(&self) -> Constraint {
-        Constraint::Interval(Tensor::from(-1f32), Tensor::from(1f32))
+        Constraint::OpenInterval(Tensor::from(-1f32), Tensor::from(1f32))
     }
 }
 
@@ -186,6 +290,9 @@ impl Transform for SoftplusTransform {
     }
     fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
         ops::logsigmoid(x)
+    }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        Some(vec![("softplus", Vec::new())])
     }
     fn codomain(&self) -> Constraint {
         Constraint::Positive
@@ -218,7 +325,13 @@ impl Transform for PowerTransform {
         ops::pow(y, &ops::div(1.0, &self.exponent)?)
     }
     fn try_log_abs_det_jacobian(&self, x: &Tensor, _: &Tensor) -> Result<Tensor> {
-        elementwise!(power_jacobian(x = x, p = &self.exponent) => p.abs().ln() + (p - 1.0) * x.ln())
+        elementwise!(power_jacobian(x = x, p = &self.exponent) => p.abs().ln() + xlogy(p - 1.0, x))
+    }
+    fn parameter_shape(&self) -> Shape {
+        self.exponent.shape().clone()
+    }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        Some(vec![("power", vec![self.exponent.clone()])])
     }
     fn try_is_increasing(&self) -> Result<Tensor> {
         ops::gt(self.exponent.detach(), 0)
@@ -278,5 +391,30 @@ impl Transform for ComposeTransform {
     }
     fn codomain(&self) -> Constraint {
         self.parts.last().map_or(Constraint::Real, |part| part.codomain())
+    }
+    fn try_inner_forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.parts.iter().try_fold(x.clone(), |x, part| part.try_inner_forward(&x))
+    }
+    fn try_extended_inverse(&self, y: &Tensor) -> Result<Tensor> {
+        self.parts.iter().rev().try_fold(y.clone(), |y, part| part.try_extended_inverse(&y))
+    }
+    fn parameter_shape(&self) -> Shape {
+        let shapes = self.parts.iter().map(|part| part.parameter_shape());
+        shapes.fold(Shape::scalar(), |all, shape| all.broadcast(&shape).unwrap_or(all))
+    }
+    fn try_affine_coefficients(&self) -> Result<Option<(Tensor, Tensor)>> {
+        let mut sum: Option<(Tensor, Tensor)> = None;
+        for part in &self.parts {
+            let Some((a, b)) = part.try_affine_coefficients()? else { return Ok(None) };
+            sum = Some(match sum {
+                Some((c, d)) => (ops::add(&a, &ops::mul(&b, &c)?)?, ops::mul(&b, &d)?),
+                None => (a, b),
+            });
+        }
+        Ok(sum)
+    }
+    fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
+        let parts: Option<Vec<_>> = self.parts.iter().map(|part| part.signature()).collect();
+        Some(parts?.into_iter().flatten().collect())
     }
 }

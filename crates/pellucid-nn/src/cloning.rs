@@ -7,6 +7,7 @@
 use pellucid_tensor::{Error, HostFlag, Layout, Result, StorageId, Tensor, TensorId, is_capturing, no_grad, ops};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The tensors of the clones.
 enum CloneTensors {
@@ -21,6 +22,8 @@ struct TensorCopies {
     by_tensor: HashMap<TensorId, Tensor>,
     /// The layout in the original, and a copy. Originals of one storage share the storage of the copy.
     by_storage: HashMap<StorageId, (Layout, Tensor)>,
+    /// A flag of the original, and its copy.
+    flags: Vec<[Arc<HostFlag>; 2]>,
     /// The first error, since `clone()` cannot return it.
     error: Option<Error>,
 }
@@ -87,6 +90,22 @@ pub(crate) fn clone_tensor(original: &Tensor) -> Tensor {
 pub(crate) fn clone_flag(original: &HostFlag) -> HostFlag {
     let is_shared = CURRENT.with_borrow(|current| matches!(current, Some(CloneTensors::Given(_))));
     if is_shared { original.handle() } else { original.clone() }
+}
+
+/// Returns the flag of a clone that shares parameters with the original: the same flag, except in an independent copy.
+pub(crate) fn clone_state_flag(original: &Arc<HostFlag>) -> Arc<HostFlag> {
+    CURRENT.with_borrow_mut(|current| match current {
+        Some(CloneTensors::Copies(copies)) => {
+            let known = copies.flags.iter().find(|[known, _]| Arc::ptr_eq(known, original));
+            if let Some([_, copy]) = known {
+                return copy.clone();
+            }
+            let copy = Arc::new(HostFlag::clone(original));
+            copies.flags.push([original.clone(), copy.clone()]);
+            copy
+        }
+        _ => original.clone(),
+    })
 }
 
 #[cold]

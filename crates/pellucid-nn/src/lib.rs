@@ -34,6 +34,7 @@
 //! | `module` | the trait [`Module`] |
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
 //! | `option_range` | checks of numeric options, whose errors name an example value |
+//! | `state_flag` | [`StateFlag`]: a host flag that describes the values of parameters |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | [`prune`] | masks of weights, by magnitude or at random |
@@ -96,6 +97,7 @@ mod recurrent;
 mod sequential;
 mod standard_types;
 mod state;
+mod state_flag;
 mod summary;
 mod temporary;
 mod transformer;
@@ -115,6 +117,7 @@ pub use pellucid_derive::Module;
 pub use pellucid_tensor::ops::RnnNonlinearity;
 pub use sequential::{BoxedLayer, DynLayer, ModuleDict, ModuleList, Sequential};
 pub use state::{IncompatibleKeys, StateDict, StateLoad, Stateful, concatenate_entries, rename_keys};
+pub use state_flag::StateFlag;
 pub use summary::{Summary, SummaryRow};
 pub use tree::ModelTree;
 pub use vector::{parameters_to_vector, vector_to_parameters};

@@ -7,6 +7,7 @@ pub(crate) use dyn_module::{DynModule, as_dyn, identity, in_value, parameters_so
 use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state::{IncompatibleKeys, StateDict};
+use crate::state_flag::StateFlag;
 use crate::tree::ModelTree;
 use crate::visit::{ModuleInfo, ModulePart, Visitor, short_type_name};
 use pellucid_derive::panicking_form;
@@ -389,6 +390,12 @@ impl Module for TrainingMode {
 impl Module for PathChoice {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::PathChoice(self));
+    }
+}
+
+impl Module for StateFlag {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.part(ModulePart::StateFlag(self));
     }
 }
 

@@ -227,9 +227,14 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], joined_part: &str)
 
 /// Loads the values whose names are in `own` and in `state`, and returns the other names. `own` has one entry for each
 /// name of a shared value. On error nothing is written.
-pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<IncompatibleKeys> {
+/// `complete` adds further changes.
+pub(crate) fn load_matching<'a>(
+    own: &[(String, Tensor)],
+    state: &StateDict,
+    complete: impl FnOnce(StateLoad<'a>) -> StateLoad<'a>,
+) -> Result<IncompatibleKeys> {
     let (load, other_names) = prepare_entries(own, state, false)?;
-    load.commit().map(|()| other_names)
+    complete(load).commit().map(|()| other_names)
 }
 
 /// A value of a module or an optimizer with its names; a shared value has several.

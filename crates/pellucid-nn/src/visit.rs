@@ -2,6 +2,7 @@
 
 use crate::module::{DynModule, Module};
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
+use crate::state_flag::StateFlag;
 use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Debug, Display, Write};
@@ -24,19 +25,22 @@ pub enum ModulePart<'a> {
     TrainingMode(&'a TrainingMode),
     /// The path that the host selects in a layer with several paths.
     PathChoice(&'a PathChoice),
+    /// A flag that describes the values of parameters.
+    StateFlag(&'a StateFlag),
     /// A plain value, such as a probability or a stride, which [`tree`](Module::tree) shows.
     Setting(&'a dyn Debug),
 }
 
 impl ModulePart<'_> {
-    /// Returns the address of a parameter, buffer, mode or choice. While the module is borrowed, no other part has this
-    /// address.
+    /// Returns the address of a parameter, buffer, mode, choice or flag. While the module is borrowed, no other part
+    /// has this address.
     pub(crate) fn address(&self) -> Option<usize> {
         match *self {
             ModulePart::Parameter(part) => Some(std::ptr::from_ref(part).addr()),
             ModulePart::Buffer(part) => Some(std::ptr::from_ref(part).addr()),
             ModulePart::TrainingMode(part) => Some(std::ptr::from_ref(part).addr()),
             ModulePart::PathChoice(part) => Some(std::ptr::from_ref(part).addr()),
+            ModulePart::StateFlag(part) => Some(std::ptr::from_ref(part).addr()),
             ModulePart::Module(_) | ModulePart::Setting(_) => None,
         }
     }

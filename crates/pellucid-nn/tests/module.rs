@@ -292,6 +292,7 @@ fn a_visitor_sees_names_and_kinds() {
             ModulePart::Buffer(_) => "buffer",
             ModulePart::TrainingMode(_) => "training",
             ModulePart::PathChoice(_) => "choice",
+            ModulePart::StateFlag(_) => "flag",
             ModulePart::Setting(_) => "setting",
         };
         seen.push(format!("{name}: {kind}"));

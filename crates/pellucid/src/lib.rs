@@ -68,7 +68,7 @@ pub mod prelude {
     pub use crate::data::{Batches, DataLoader, Dataset, LoaderOptions};
     pub use crate::io;
     pub use crate::nn;
-    pub use crate::nn::loss::{CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse};
+    pub use crate::nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse};
     pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
         AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,

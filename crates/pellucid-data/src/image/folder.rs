@@ -11,8 +11,9 @@ const OP: &str = "image_folder";
 /// The images of a directory with one subdirectory per class, whose name is the class: `root/cat/1.png`,
 /// `root/dog/2.jpg`. A sample is an RGB image and the number of its class, in the sorted order of the names.
 ///
-/// Folders of a class are searched too. Files whose names do not end with `.png`, `.jpg` or `.jpeg`, and hidden ones,
-/// are ignored.
+/// Folders of a class are searched too. Hidden files are ignored, and so are files that are not images by the ends of
+/// their names. Images that are not read, such as `.webp` and `.gif`, are an error: without them, the data set would be
+/// smaller than the directory.
 ///
 /// ```no_run
 /// use pellucid::data::transforms::{ImageTransform, Normalize, RandomHorizontalFlip, RandomResizedCrop};
@@ -41,7 +42,8 @@ impl ImageFolder {
     /// Lists the images of a directory. They are read when they are needed.
     ///
     /// # Errors
-    /// [`Error::File`] if the directory cannot be read or has no subdirectories, or a subdirectory contains no image.
+    /// [`Error::File`] if the directory cannot be read or has no subdirectories, a subdirectory contains no image, or
+    /// an image is neither a PNG nor a JPEG.
     pub fn new(root: impl AsRef<Path>) -> Result<ImageFolder> {
         let root = root.as_ref();
         let folders: Vec<PathBuf> = entries(root)?.into_iter().filter(|path| path.is_dir()).collect();
@@ -49,17 +51,25 @@ impl ImageFolder {
             let reason = "the directory contains no subdirectories; create one per class";
             return Err(Error::file(OP, root, reason));
         }
-        let (mut classes, mut samples) = (Vec::new(), Vec::new());
+        let (mut classes, mut samples, mut unread) = (Vec::new(), Vec::new(), Vec::new());
         for folder in folders {
             let before = samples.len();
             let class = classes.len() as i64;
-            list_images(&folder, &mut |path| samples.push((path, class)))?;
-            if samples.len() == before {
+            list_images(&folder, &mut |path| samples.push((path, class)), &mut unread)?;
+            if samples.len() == before && unread.is_empty() {
                 let reason = "the directory of a class contains no image (.png, .jpg or .jpeg); remove it, or add \
                               images";
                 return Err(Error::file(OP, &folder, reason));
             }
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+        if let Some(first) = unread.first() {
+            let reason = format!(
+                "the directory has {} images that are neither PNG nor JPEG, such as this one; convert them, or move them \
+                 to another directory",
+                unread.len()
+            );
+            return Err(Error::file(OP, first, reason));
         }
         Ok(ImageFolder { classes, samples, is_grayscale: false })
     }
@@ -138,17 +148,24 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Calls `add` with the paths of all images in a directory and its subdirectories.
-fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf)) -> Result<()> {
+/// The ends of the names of images that are read.
+const READ: [&str; 3] = ["png", "jpg", "jpeg"];
+
+/// The ends of the names of images that are not read.
+const UNREAD: [&str; 11] = ["avif", "bmp", "gif", "heic", "jfif", "jxl", "pgm", "ppm", "tif", "tiff", "webp"];
+
+/// Calls `add` with the paths of all images in a directory and its subdirectories. Adds images of other formats to
+/// `unread`.
+fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf), unread: &mut Vec<PathBuf>) -> Result<()> {
     for path in entries(folder)? {
-        let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
-        let is_image =
-            extension.is_some_and(|extension| extension == "png" || extension == "jpg" || extension == "jpeg");
+        let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+        let has_one_of = |known: &[&str]| extension.as_deref().is_some_and(|extension| known.contains(&extension));
         // A link to a directory is not followed, because links can form a cycle.
         match path.is_dir() {
             true if path.is_symlink() => {}
-            true => list_images(&path, add)?,
-            false if is_image => add(path),
+            true => list_images(&path, add, unread)?,
+            false if has_one_of(&READ) => add(path),
+            false if has_one_of(&UNREAD) => unread.push(path),
             false => {}
         }
     }

@@ -176,19 +176,44 @@ impl<B: Send + 'static> DataLoader<B> {
         DataLoader::from_pipeline(pipeline, self.progress)
     }
 
-    /// Reads the samples in the order of a sampler, in place of [`shuffle`](LoaderOptions::shuffle).
-    #[must_use]
-    pub fn sampler(self, sampler: impl Sampler + 'static) -> Self {
+    /// Reads the samples in the order of a sampler.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the option [`shuffle`](LoaderOptions::shuffle) is set, because the sampler is the
+    /// order.
+    #[panicking_form]
+    pub fn try_sampler(self, sampler: impl Sampler + 'static) -> Result<Self> {
+        self.check_unshuffled("a sampler")?;
         let order = BatchOrder::samples(Box::new(sampler), &self.pipeline.options);
-        self.in_order(order)
+        Ok(self.in_order(order))
     }
 
-    /// Reads the batches of a batch sampler, in place of the options
-    /// [`batch_size`](LoaderOptions::batch_size), [`shuffle`](LoaderOptions::shuffle) and
-    /// [`drop_last`](LoaderOptions::drop_last).
-    #[must_use]
-    pub fn batch_sampler(self, sampler: impl BatchSampler + 'static) -> Self {
-        self.in_order(BatchOrder::Batches(Box::new(sampler)))
+    /// Reads the batches of a batch sampler.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if one of the options [`batch_size`](LoaderOptions::batch_size),
+    /// [`shuffle`](LoaderOptions::shuffle) and [`drop_last`](LoaderOptions::drop_last) is set, because the sampler
+    /// determines the batches.
+    #[panicking_form]
+    pub fn try_batch_sampler(self, sampler: impl BatchSampler + 'static) -> Result<Self> {
+        self.check_unshuffled("a batch sampler")?;
+        let LoaderOptions { batch_size, drop_last, .. } = self.pipeline.options;
+        if batch_size != 1 || drop_last {
+            let reason = "the options `batch_size` and `drop_last` have no effect with a batch sampler; remove them, and \
+                          set them in the sampler";
+            return Err(Error::invalid(OP, reason));
+        }
+        Ok(self.in_order(BatchOrder::Batches(Box::new(sampler))))
+    }
+
+    fn check_unshuffled(&self, sampler: &str) -> Result<()> {
+        match self.pipeline.options.shuffle {
+            true => Err(Error::invalid(
+                OP,
+                format!("the option `shuffle` has no effect with {sampler}, which is the order; remove one of them"),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Copies every batch to a device. Workers do so ahead of the loop, while the device computes.

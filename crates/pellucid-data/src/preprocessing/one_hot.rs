@@ -1,5 +1,6 @@
 //! One-hot codes of categories.
 
+use super::strings::{strings_from_state, strings_to_state};
 use crate::random::vec_with_capacity;
 use crate::table::{Categories, Column, Table};
 use pellucid_nn::{StateDict, StateLoad, Stateful};
@@ -160,33 +161,6 @@ impl OneHotEncoder {
     }
 }
 
-/// Returns strings as two tensors: their bytes `u8`, and the number of bytes of each `i64`.
-fn strings_to_tensors(strings: &[String]) -> Result<[Tensor; 2]> {
-    let bytes = strings.concat().into_bytes();
-    let lengths: Vec<i64> = strings.iter().map(|text| text.len() as i64).collect();
-    let len = bytes.len();
-    Ok([Tensor::try_new(bytes, [len])?, Tensor::try_new(lengths, [strings.len()])?])
-}
-
-/// Returns the strings of [`strings_to_tensors`].
-fn strings_from_tensors(state: &StateDict, name: &str) -> Result<Vec<String>> {
-    let entry = |part: &str| {
-        let key = format!("{name}.{part}");
-        let missing = vec![key.clone()];
-        state.get(&key).ok_or(Error::StateDict { op: OP, missing, unexpected: vec![], wrong_shapes: vec![] })
-    };
-    let damaged = || Error::invalid(OP, format!("the strings of {name} are damaged"));
-    let (bytes, lengths): (Vec<u8>, Vec<i64>) = (entry("bytes")?.try_to_vec()?, entry("lengths")?.try_to_vec()?);
-    let mut rest = bytes.as_slice();
-    let text = |length: i64| {
-        let (text, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-        rest = after;
-        String::from_utf8(text.to_vec()).ok()
-    };
-    let strings = lengths.into_iter().map(text).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
-    if rest.is_empty() { Ok(strings) } else { Err(damaged()) }
-}
-
 /// The names of the columns and categories, as bytes of UTF-8.
 impl Stateful for OneHotEncoder {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
@@ -196,8 +170,7 @@ impl Stateful for OneHotEncoder {
         let lists = columns.iter().enumerate().map(|(i, column)| (format!("categories.{i}"), &column.categories));
         let mut state = Vec::new();
         for (name, strings) in std::iter::once(("columns".to_string(), &names)).chain(lists) {
-            let [bytes, lengths] = strings_to_tensors(strings)?;
-            state.extend([(format!("{name}.bytes"), bytes), (format!("{name}.lengths"), lengths)]);
+            state.extend(strings_to_state(&name, strings)?);
         }
         Ok(state)
     }
@@ -206,9 +179,9 @@ impl Stateful for OneHotEncoder {
         if state.is_empty() && lock(&self.columns).is_none() {
             return Ok(StateLoad::default());
         }
-        let names = strings_from_tensors(state, "columns")?;
+        let names = strings_from_state(OP, state, "columns")?;
         let columns = names.into_iter().enumerate().map(|(i, name)| {
-            Ok(EncodedColumn { name, categories: strings_from_tensors(state, &format!("categories.{i}"))? })
+            Ok(EncodedColumn { name, categories: strings_from_state(OP, state, &format!("categories.{i}"))? })
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         if let Some(key) = state.keys().find(|key| {

@@ -181,30 +181,34 @@ pub(super) struct WrongValue<'a> {
 
 #[cfg(any(feature = "csv", feature = "json"))]
 impl<'a> TextColumn<'a> {
-    /// Returns a column of the narrowest type that contains all values exactly. Integers beyond 64 bits are categories,
-    /// because floats would round them.
+    /// Returns a column of the narrowest type that contains all values exactly. Integers that floats would round,
+    /// beyond 64 bits or beyond 2⁵³ in a column of floats, make the column one of categories.
     pub(super) fn infer(&self) -> Column {
         let numbers = [ColumnType::Integer, ColumnType::Float];
         let found = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
         match found {
             // A column without any value has no type; floats can represent it.
-            Some(column) if !self.strings.iter().flatten().any(|text| is_large_integer(text)) => column,
-            _ => Column::Category(Categories::new(&self.strings)),
+            Some(Column::Float(_)) if self.strings.iter().flatten().any(|text| is_inexact_integer(text)) => {
+                Column::Category(Categories::new(&self.strings))
+            }
+            Some(column) => column,
+            None => Column::Category(Categories::new(&self.strings)),
         }
     }
 
     /// Returns a column of a type, or the earliest value of another type. A column of integers with missing values
-    /// has floats.
+    /// has floats, which must represent all of them.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {
             ColumnType::Category => Ok(Column::Category(Categories::new(&self.strings))),
-            ColumnType::Float => self.floats(|text| text.parse().ok(), "a number").map(Column::Float),
+            ColumnType::Float => self.floats(|text| text.trim().parse().ok(), "a number").map(Column::Float),
             ColumnType::Integer if self.strings.iter().all(Option::is_some) => {
-                self.numbers(|text| text.parse().ok(), 0, "an integer").map(Column::Integer)
+                self.numbers(|text| text.trim().parse().ok(), 0, "an integer").map(Column::Integer)
             }
             ColumnType::Integer => {
-                let exact = |text: &str| text.parse::<i64>().ok().map(|value| value as f64);
-                self.floats(exact, "an integer").map(Column::Float)
+                let exact = |text: &str| text.trim().parse::<i64>().ok().filter(|&value| is_exact(value));
+                let needed = "an integer of at most 2^53, which a float represents; the column has missing values";
+                self.floats(|text| exact(text).map(|value| value as f64), needed).map(Column::Float)
             }
         }
     }
@@ -231,11 +235,19 @@ impl<'a> TextColumn<'a> {
     }
 }
 
-/// Returns true for the string of an integer that is not an `i64`.
+/// Returns true for the string of an integer that a float rounds, or that is not an `i64`.
 #[cfg(any(feature = "csv", feature = "json"))]
-fn is_large_integer(text: &str) -> bool {
+fn is_inexact_integer(text: &str) -> bool {
+    let text = text.trim();
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() && text.parse::<i64>().is_err()
+    let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty();
+    is_integer && !text.parse::<i64>().is_ok_and(is_exact)
+}
+
+/// Returns true if a float represents the integer.
+#[cfg(any(feature = "csv", feature = "json"))]
+pub(super) fn is_exact(value: i64) -> bool {
+    value as f64 as i128 == i128::from(value)
 }
 
 impl From<Vec<f64>> for Column {

@@ -76,8 +76,8 @@ impl Default for CsvOptions<'_> {
 }
 
 impl Table {
-    /// Reads a file of comma-separated values. Fields may be quoted by `"`. White space around a field is dropped, and
-    /// so are empty lines.
+    /// Reads a file of comma-separated values. Fields may be quoted by `"`. White space around a field is dropped, but
+    /// not inside quotes. Empty lines are dropped.
     ///
     /// ```no_run
     /// use pellucid::data::{CsvOptions, Table};
@@ -178,14 +178,16 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
             .filter(u8::is_ascii)
             .ok_or_else(|| format!("the {what} must be a character of ASCII, got {character:?}"))
     };
+    check_special_characters(options)?;
     let mut builder = ReaderBuilder::new();
     builder.has_headers(false).flexible(true).trim(Trim::All).delimiter(ascii("delimiter", options.delimiter)?);
     let comment = options.comment.map(|character| ascii("comment", character)).transpose()?;
-    check_quotes(bytes, options.delimiter as u8, comment)?;
+    let spaced = check_quotes(bytes, options.delimiter as u8, comment)?;
     let records = builder.comment(comment).from_reader(bytes).into_records();
     let mut records: Vec<StringRecord> = records
         .collect::<std::result::Result<_, _>>()
         .map_err(|error| describe(&error, |position| line_of(position, bytes, comment)))?;
+    spaced.into_iter().for_each(|field| field.restore_in(&mut records));
     let header = if options.header && !records.is_empty() { Some(records.remove(0)) } else { None };
     let names: Vec<String> = match (options.names, &header) {
         ([], Some(header)) => header.iter().map(String::from).collect(),
@@ -218,10 +220,48 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
     Ok(lines)
 }
 
+/// Returns an error for a delimiter or a comment character that has another meaning.
+fn check_special_characters(options: CsvOptions<'_>) -> std::result::Result<(), String> {
+    let reserved = |character: char| matches!(character, '"' | '\n' | '\r');
+    if reserved(options.delimiter) {
+        return Err(format!("the delimiter must not be a quote or a line end, got {:?}", options.delimiter));
+    }
+    match options.comment {
+        Some(comment) if reserved(comment) || comment == options.delimiter => {
+            Err(format!("the comment character must not be a quote, a line end or the delimiter, got {comment:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A quoted field that begins or ends with white space, which the parser drops.
+struct SpacedField {
+    /// The offset of the quote in the file.
+    at: usize,
+    /// The index of the field in its record.
+    index: usize,
+    text: String,
+}
+
+impl SpacedField {
+    /// Puts the text back into its record.
+    fn restore_in(self, records: &mut [StringRecord]) {
+        let starts_before = |record: &StringRecord| record.position().is_some_and(|p| p.byte() <= self.at as u64);
+        let Some(row) = records.partition_point(starts_before).checked_sub(1) else { return };
+        let mut restored = StringRecord::new();
+        for (index, field) in records[row].iter().enumerate() {
+            restored.push_field(if index == self.index { &self.text } else { field });
+        }
+        restored.set_position(records[row].position().cloned());
+        records[row] = restored;
+    }
+}
+
 /// Returns an error for a quote that is never closed, which would turn all later lines into one field, and for text
-/// after a closing quote. The parser accepts both.
-fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result::Result<(), String> {
-    let (mut line, mut at) = (1, 0);
+/// after a closing quote. The parser accepts both. Returns the quoted fields that begin or end with white space.
+fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result::Result<Vec<SpacedField>, String> {
+    let (mut spaced, mut index) = (Vec::new(), 0);
+    let (mut line, mut at) = (1, bytes.strip_prefix("\u{feff}".as_bytes()).map_or(0, |_| 3));
     let (mut is_line_start, mut is_field_start) = (true, true);
     while let Some(&byte) = bytes.get(at) {
         at += 1;
@@ -230,7 +270,7 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
             continue;
         }
         if is_field_start && byte == b'"' {
-            let opened = line;
+            let (opened, start) = (line, at);
             loop {
                 let Some(end) = bytes[at..].iter().position(|byte| *byte == b'"') else {
                     return Err(format!("line {opened}: a field begins with a quote that is never closed"));
@@ -242,6 +282,10 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
                     break;
                 }
                 at += 1;
+            }
+            let content = String::from_utf8_lossy(&bytes[start..at - 1]);
+            if content.trim().len() != content.len() {
+                spaced.push(SpacedField { at: start - 1, index, text: content.replace("\"\"", "\"") });
             }
             let rest = bytes[at..].iter().find(|byte| !matches!(byte, b' ' | b'\t'));
             if rest.is_some_and(|byte| *byte != delimiter && !matches!(byte, b'\r' | b'\n')) {
@@ -256,8 +300,9 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
         line += usize::from(byte == b'\n');
         is_line_start = matches!(byte, b'\r' | b'\n');
         is_field_start = is_line_start || byte == delimiter;
+        index = if is_line_start { 0 } else { index + usize::from(byte == delimiter) };
     }
-    Ok(())
+    Ok(spaced)
 }
 
 /// Describes an error of the parser, with its line.

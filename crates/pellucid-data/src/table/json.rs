@@ -1,5 +1,6 @@
 //! Files with a value of JSON on each line.
 
+use super::column::is_exact;
 use super::{Categories, Column, Table};
 use crate::random::vec_with_capacity;
 use pellucid_tensor::{Error, Result};
@@ -13,10 +14,13 @@ pub use serde_json::Value as JsonValue;
 
 const OP: &str = "read_json_lines";
 
+/// The UTF-8 byte order mark, with which some programs begin a file.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// The maximum number of bytes of a line. All values of a line are in memory together.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Reads the values of a file with one on each line. Empty lines are skipped.
+/// Reads the values of a file with one on each line. Empty lines and a byte order mark are skipped.
 ///
 /// ```no_run
 /// use pellucid::data::read_json_lines;
@@ -45,6 +49,9 @@ fn numbered_values(path: &Path) -> Result<Vec<(usize, Value)>> {
         if len as u64 > MAX_LINE {
             return Err(Error::file(OP, path, format!("line {line} has more than {MAX_LINE} bytes")));
         }
+        if line == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
+            bytes.drain(..BYTE_ORDER_MARK.len());
+        }
         if bytes.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
@@ -66,7 +73,8 @@ fn text_of(error: &serde_json::Error) -> String {
 impl Table {
     /// Reads a file with an object of JSON on each line. A name of the objects is a column: of integers if all its
     /// values are, otherwise of floats if all are numbers, otherwise of strings, as are booleans. `null` and a name
-    /// that an object does not have are missing values.
+    /// that an object does not have are missing values. A column of numbers in which a float would round an integer
+    /// beyond 2⁵³ has strings.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read, or with the line that is not an object, or in which a value is an
@@ -125,6 +133,13 @@ fn column_of(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
     }
     let number = |value: &Value| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
     if let Some(floats) = values().map(number).collect::<Option<Vec<f64>>>() {
+        let is_integer = |value: &Value| value.is_i64() || value.is_u64();
+        let is_inexact = |value: &Value| is_integer(value) && !value.as_i64().is_some_and(is_exact);
+        if values().any(is_inexact) {
+            let strings: Vec<Option<String>> =
+                values().map(|value| (!value.is_null()).then(|| value.to_string())).collect();
+            return Ok(Column::Category(Categories::new(&strings)));
+        }
         return Ok(Column::Float(floats));
     }
     let text = |(line, value): &(usize, &Value)| match value {

@@ -1,7 +1,8 @@
 //! Missing values of a table.
 
-use super::{Column, Table, invalid};
-use pellucid_tensor::Result;
+use super::column::floats_of;
+use super::{Column, OP, Table, invalid};
+use pellucid_tensor::{Error, Result};
 
 /// The value in place of missing ones; see [`Table::fill_missing`].
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +23,7 @@ impl Table {
     /// Returns the number of missing values of a column.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if there is no such column.
+    /// [`Error::InvalidArgument`] if there is no such column.
     #[doc(alias = "isna")]
     pub fn missing(&self, name: &str) -> Result<usize> {
         let column = self.column(name)?;
@@ -32,15 +33,15 @@ impl Table {
     /// Returns the rows without missing values.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    /// [`Error::OutOfMemory`].
     #[doc(alias = "dropna")]
     pub fn drop_missing(&self) -> Result<Table> {
         let is_complete = |row: &usize| self.columns.iter().all(|(_, column)| !column.is_missing(*row));
         self.rows(&(0..self.rows).filter(is_complete).collect::<Vec<_>>())
     }
 
-    /// Returns the table with another value in place of the missing values of these columns. A statistic of the
-    /// training rows fills other rows by [`FillValue::Number`].
+    /// Returns the table with another value in place of the missing values of these columns. Statistics are computed
+    /// from this table; [`Imputer`](crate::Imputer) fills other tables by the statistics of the training rows.
     ///
     /// ```
     /// use pellucid::data::{Column, FillValue, Table};
@@ -52,7 +53,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if there is no column of a name, all values
+    /// [`Error::InvalidArgument`] if there is no column of a name, all values
     /// of a column are missing, or the value cannot fill the column: strings cannot fill a column of numbers, and
     /// numbers and the mean cannot fill a column of strings.
     #[doc(alias = "fillna")]
@@ -68,36 +69,62 @@ impl Table {
 
 /// Returns a column with `value` in place of missing values.
 fn fill_missing_in(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
-    let mismatch = |kind: &str| invalid(format!("{value:?} cannot fill the column {name:?}, which contains {kind}"));
+    match (column, value) {
+        // Integers are never missing.
+        (Column::Integer(_), FillValue::Text(_)) => Err(mismatch(name, column, value)),
+        (Column::Integer(_), _) => Ok(column.clone()),
+        _ => filled_with(name, column, &statistic(name, column, value)?),
+    }
+}
+
+/// Returns the number or the text that `value` is for a column.
+pub(crate) fn statistic(name: &str, column: &Column, value: &FillValue) -> Result<FillValue> {
     let all_missing = || invalid(format!("all values of column {name:?} are missing, so its {value:?} is undefined"));
-    match column {
-        Column::Integer(_) if matches!(value, FillValue::Text(_)) => Err(mismatch("numbers")),
-        Column::Integer(_) => Ok(column.clone()),
-        Column::Float(values) => {
-            let mut existing: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
-            existing.sort_by(f64::total_cmp);
-            let n = existing.len();
-            let fill = match value {
-                FillValue::Text(_) => return Err(mismatch("numbers")),
-                FillValue::Number(number) => *number,
-                _ if n == 0 => return Err(all_missing()),
-                FillValue::Mean => existing.iter().sum::<f64>() / n as f64,
-                FillValue::Median => (existing[(n - 1) / 2] + existing[n / 2]) / 2.0,
-                FillValue::Mode => most_frequent(&existing).ok_or_else(all_missing)?,
-            };
-            Ok(Column::Float(values.iter().map(|value| if value.is_nan() { fill } else { *value }).collect()))
-        }
-        Column::Category(categories) => match value {
-            FillValue::Text(text) => Ok(categories.with_missing_as(text).into()),
+    if let Column::Category(categories) = column {
+        return match value {
+            FillValue::Text(_) => Ok(value.clone()),
             FillValue::Mode => {
                 let mut codes: Vec<i64> = categories.codes().iter().copied().filter(|code| *code >= 0).collect();
                 codes.sort_unstable();
                 let code = most_frequent(&codes).ok_or_else(all_missing)?;
-                Ok(categories.with_missing_as(&categories.names()[code as usize]).into())
+                Ok(FillValue::Text(categories.names()[code as usize].clone()))
             }
-            _ => Err(mismatch("strings")),
-        },
+            _ => Err(mismatch(name, column, value)),
+        };
     }
+    let mut existing: Vec<f64> = floats_of(OP, name, column)?.into_iter().filter(|value| !value.is_nan()).collect();
+    existing.sort_by(f64::total_cmp);
+    let n = existing.len();
+    Ok(FillValue::Number(match value {
+        FillValue::Text(_) => return Err(mismatch(name, column, value)),
+        FillValue::Number(number) => *number,
+        _ if n == 0 => return Err(all_missing()),
+        FillValue::Mean => existing.iter().sum::<f64>() / n as f64,
+        FillValue::Median => (existing[(n - 1) / 2] + existing[n / 2]) / 2.0,
+        FillValue::Mode => most_frequent(&existing).ok_or_else(all_missing)?,
+    }))
+}
+
+/// Returns a column with a number or a text in place of missing values.
+pub(crate) fn filled_with(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
+    match (column, value) {
+        (Column::Integer(_), FillValue::Number(_)) => Ok(column.clone()),
+        (Column::Float(values), FillValue::Number(fill)) => {
+            Ok(Column::Float(values.iter().map(|value| if value.is_nan() { *fill } else { *value }).collect()))
+        }
+        // A column without any value has no type.
+        (Column::Float(values), FillValue::Text(text)) if values.iter().all(|value| value.is_nan()) => {
+            Ok(Column::from(vec![text.clone(); values.len()]))
+        }
+        (Column::Category(categories), FillValue::Text(text)) => Ok(categories.with_missing_as(text).into()),
+        _ => Err(mismatch(name, column, value)),
+    }
+}
+
+/// Returns the error of a value that cannot fill a column.
+fn mismatch(name: &str, column: &Column, value: &FillValue) -> Error {
+    let kind = if matches!(column, Column::Category(_)) { "strings" } else { "numbers" };
+    invalid(format!("{value:?} cannot fill the column {name:?}, which contains {kind}"))
 }
 
 /// Returns the most frequent value of a sorted list, the first of several.

@@ -13,11 +13,13 @@ pub use column::{Categories, Column, ColumnType};
 #[cfg(feature = "json")]
 pub use json::{JsonValue, read_json_lines};
 pub use missing::FillValue;
+pub(crate) use missing::{filled_with, statistic};
 
 use crate::dataset::{SplitLength, split_indices};
 use crate::random::vec_with_capacity;
 use column::{floats_of, text_error};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use std::collections::HashMap;
 use std::fmt;
 
 const OP: &str = "table";
@@ -68,6 +70,14 @@ impl Default for TableTensorOptions {
 
 fn invalid(reason: String) -> Error {
     Error::invalid(OP, reason)
+}
+
+/// Returns an error for floats in place of classes.
+fn float_labels(name: &str) -> Error {
+    invalid(format!(
+        "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes each distinct \
+         number a category"
+    ))
 }
 
 /// Returns a list of names as text, without the end of a long list.
@@ -287,8 +297,10 @@ impl Table {
         ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype)
     }
 
-    /// Returns a column as class numbers, an `i64` tensor `[rows]`: the codes of its
-    /// [categories](Table::categories), or its integers.
+    /// Returns a column as class numbers, an `i64` tensor `[rows]`: the codes of its [categories](Table::categories),
+    /// or its integers. The codes of strings depend on the strings of the table: another file with other strings has
+    /// other codes. [`labels_with`](Table::labels_with) and [`LabelEncoder`](crate::LabelEncoder) number them by the
+    /// classes of the training rows.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such column, it has floats, or a value is missing.
@@ -298,15 +310,54 @@ impl Table {
         let codes = match column {
             Column::Category(categories) => categories.codes(),
             Column::Integer(values) => values,
-            Column::Float(_) => {
-                return Err(invalid(format!(
-                    "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes \
-                     each distinct number a category"
-                )));
-            }
+            Column::Float(_) => return Err(float_labels(name)),
         };
         self.check_complete(name, column)?;
         Tensor::try_new(codes, [self.rows])
+    }
+
+    /// Returns a column as class numbers, an `i64` tensor `[rows]`: the index of each string in a list of classes, such
+    /// as the [categories](Table::categories) of the training rows. Integers are compared as strings.
+    ///
+    /// ```
+    /// use pellucid::data::{Column, Table};
+    /// let train = Table::from_columns([("pet", Column::from(vec!["cat", "dog", "emu"]))])?;
+    /// let test = Table::from_columns([("pet", Column::from(vec!["emu", "dog"]))])?;
+    /// assert_eq!(test.labels_with("pet", train.categories("pet")?)?.to_vec::<i64>(), [2, 1]);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such column, it has floats, a value is missing or is not in the list,
+    /// or the list has a class twice.
+    pub fn labels_with(&self, name: &str, classes: &[impl AsRef<str>]) -> Result<Tensor> {
+        let column = self.column(name)?;
+        if matches!(column, Column::Float(_)) {
+            return Err(float_labels(name));
+        }
+        self.check_complete(name, column)?;
+        let mut known = HashMap::with_capacity(classes.len());
+        for (code, class) in classes.iter().enumerate() {
+            if known.insert(class.as_ref(), code as i64).is_some() {
+                return Err(invalid(format!("the list of classes has {:?} twice", class.as_ref())));
+            }
+        }
+        let values = column.to_categories();
+        // The class of each distinct string, if it has one.
+        let codes: Vec<Option<i64>> = values.names().iter().map(|text| known.get(text.as_str()).copied()).collect();
+        let mut labels = vec_with_capacity(self.rows)?;
+        for (row, &code) in values.codes().iter().enumerate() {
+            let Some(class) = codes.get(code as usize).copied().flatten() else {
+                let list = list_names(classes.iter().map(AsRef::as_ref));
+                let text = values.text(row).unwrap_or_default();
+                let reason = format!(
+                    "row {row} of the column {name:?} has {text:?}, which is not a class; the classes are {list}"
+                );
+                return Err(invalid(reason));
+            };
+            labels.push(class);
+        }
+        Tensor::try_new(labels, [self.rows])
     }
 
     /// Returns an error for the first missing value of a column.

@@ -113,6 +113,45 @@ fn files_are_read_and_errors_name_them() {
     }
 }
 
+/// White space around a field is dropped, inside quotes it is kept.
+#[test]
+fn white_space_in_quotes_is_kept() {
+    let text =
+        "\u{feff}\" a \", b\r\n# \" x\"\r\n\r\n\"  say \"\"hi\"\" \" , x \r\n\"\n\",\" 7 \"\r\n y ,8\r\nz,\" NA\"\n";
+    let table = Table::from_csv(text, CsvOptions { comment: Some('#'), ..Default::default() }).unwrap();
+    assert_eq!(table.column_names(), [" a ", "b"]);
+    let column = |name: &str| (0..table.len()).map(|row| table.column(name).unwrap().text(row)).collect::<Vec<_>>();
+    assert_eq!(column(" a "), ["  say \"hi\" ", "\n", "y", "z"]);
+    assert_eq!(column("b"), ["x", " 7 ", "8", " NA"]);
+    // Numbers in quotes are numbers.
+    assert_eq!(parse("n\n\" 7 \"\n8\n").unwrap().labels("n").unwrap().to_vec::<i64>(), [7, 8]);
+}
+
+#[test]
+fn integers_that_floats_round_are_strings() {
+    let table = parse("a,b,c\n9007199254740993,9007199254740993,9007199254740992\n,0.5,\n").unwrap();
+    assert_eq!(table.categories("a").unwrap(), ["9007199254740993"]);
+    assert_eq!(table.categories("b").unwrap(), ["0.5", "9007199254740993"]);
+    assert_eq!(table.floats("c").unwrap()[0], 9_007_199_254_740_992.0);
+    let options = CsvOptions { types: &[("a", ColumnType::Integer)], ..Default::default() };
+    let error = refused("a,b\n9007199254740993,1\n,2\n", options);
+    assert!(error.contains("at most 2^53"), "{error}");
+    let options = CsvOptions { types: &[("a", ColumnType::Float)], ..Default::default() };
+    assert!(Table::from_csv("a\n9007199254740993\n", options).is_ok());
+}
+
+#[test]
+fn characters_with_another_meaning_are_refused() {
+    for delimiter in ['"', '\n', '\r'] {
+        let error = refused("a,b\n1,2\n", CsvOptions { delimiter, ..Default::default() });
+        assert!(error.contains("delimiter"), "{error}");
+    }
+    for comment in ['"', '\n', ','] {
+        let error = refused("a,b\n1,2\n", CsvOptions { comment: Some(comment), ..Default::default() });
+        assert!(error.contains("comment"), "{error}");
+    }
+}
+
 #[test]
 fn quotes_that_are_not_closed_are_errors() {
     let error = |text: &str| Table::from_csv(text, CsvOptions::default()).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 //! Data sets that are made of others.
 
-use pellucid::data::{Dataset, TensorDataset, from_fn, from_vec, random_split};
+use pellucid::data::{Dataset, SplitLength, TensorDataset, from_fn, from_vec, k_fold, random_split};
 use pellucid::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,6 +66,25 @@ fn a_cache_computes_each_sample_once() {
 }
 
 #[test]
+fn folds_have_each_sample_in_one_validation() {
+    for (samples, folds) in [(10, 5), (11, 3), (4, 4), (7, 2)] {
+        let parts = k_fold(from_fn(samples, Ok), folds, 1).unwrap();
+        let mut validated: Vec<usize> = parts.iter().flat_map(|[_, part]| part.indices().to_vec()).collect();
+        validated.sort_unstable();
+        assert!(validated.into_iter().eq(0..samples));
+        for [train, validation] in &parts {
+            let mut all = [train.indices(), validation.indices()].concat();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..samples));
+            assert!(validation.len().abs_diff(samples / folds) <= 1);
+        }
+    }
+    for folds in [0, 1, 5] {
+        assert!(k_fold(from_fn(4, Ok), folds, 0).is_err());
+    }
+}
+
+#[test]
 fn random_splits_have_all_samples_once() {
     let data = || from_fn(103, Ok);
     for sizes in [[0.8, 0.1, 0.1], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0 / 3.0; 3]] {
@@ -76,6 +95,24 @@ fn random_splits_have_all_samples_once() {
         let exact = parts.iter().zip(sizes).all(|(part, size)| (part.len() as f64 - 103.0 * size).abs() <= 1.0);
         assert!(exact, "{sizes:?}");
     }
+    // Fractions whose sum is not quite 1 lose no sample, and do not panic.
+    for (samples, sizes) in [
+        (10_000_000, [0.333_333_4; 3]),
+        (10_000_000, [0.333_333, 0.333_333, 0.333_333_5]),
+        (10_000_000, [0.0, 0.5, 0.499_999_5]),
+        (10, [0.7, 0.2, 0.1]),
+        (1, [0.0, 0.0, 0.999_999_5]),
+        (3, [1.0 / 3.0; 3]),
+    ] {
+        let counts = f64::counts(&sizes, samples).unwrap();
+        assert_eq!(counts.iter().sum::<usize>(), samples, "{sizes:?}");
+        let exact = counts.iter().zip(sizes).all(|(&n, size)| (n as f64 - samples as f64 * size).abs() <= 6.0);
+        assert!(exact, "{sizes:?}: {counts:?}");
+        assert!(counts.iter().zip(sizes).all(|(&n, size)| size > 0.0 || n == 0));
+    }
+    assert_eq!(f64::counts(&[0.7, 0.2, 0.1], 10).unwrap(), [7, 2, 1]);
+    let parts = random_split(from_fn(3_000_000, Ok), [0.333_333_4; 3], 1).unwrap();
+    assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 3_000_000);
     let [a, b] = random_split(data(), [100, 3], 1).unwrap();
     assert_eq!((a.len(), b.len()), (100, 3));
     assert_eq!(all(&a), a.indices());

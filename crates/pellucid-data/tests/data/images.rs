@@ -148,6 +148,13 @@ fn errors_of_folders_name_the_path() {
     assert!(matches!(error, Error::File { .. }));
     assert!(error.to_string().contains("c.png") && error.to_string().contains("neither PNG nor JPEG"), "{error}");
     assert!(matches!(data.get(99), Err(Error::IndexOutOfBounds { .. })));
+    // Images of other formats are not left out silently.
+    fs::write(root.join("cat/d.WebP"), "webp").unwrap();
+    fs::write(root.join("dog/e.gif"), "gif").unwrap();
+    let error = ImageFolder::new(&root).unwrap_err().to_string();
+    assert!(error.contains("d.WebP") && error.contains("2 images that are neither PNG nor JPEG"), "{error}");
+    fs::remove_file(root.join("cat/d.WebP")).unwrap();
+    fs::remove_file(root.join("dog/e.gif")).unwrap();
     fs::create_dir(root.join("bird")).unwrap();
     let error = ImageFolder::new(&root).unwrap_err().to_string();
     assert!(error.contains("bird") && error.contains("contains no image"), "{error}");

@@ -20,6 +20,17 @@ fn lines_of_json_are_values_and_tables() {
 }
 
 #[test]
+fn byte_order_marks_and_large_integers_are_read() {
+    let scratch = Scratch::new("json-mark");
+    let text = "\u{feff}{\"id\": 9007199254740993, \"n\": 1}\n{\"id\": null, \"n\": 0.5}\n";
+    let path = scratch.file("rows.jsonl", text.as_bytes());
+    assert_eq!(read_json_lines(&path).unwrap().len(), 2);
+    let table = Table::read_json_lines(&path).unwrap();
+    assert_eq!(table.categories("id").unwrap(), ["9007199254740993"]);
+    assert_eq!((table.missing("id").unwrap(), table.floats("n").unwrap()), (1, vec![1.0, 0.5]));
+}
+
+#[test]
 fn errors_name_the_line() {
     let scratch = Scratch::new("json-errors");
     for (text, expected) in [

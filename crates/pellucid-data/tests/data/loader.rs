@@ -198,7 +198,8 @@ fn batches_have_the_requested_sizes_and_devices() {
     let batches = BucketBatchSampler::new(&[1, 5, 2, 9, 3, 1, 1, 2, 4, 8], 3);
     let mut loader = DataLoader::new(data.clone(), LoaderOptions::default()).batch_sampler(batches);
     assert_eq!(loader.epoch().map(|batch| batch.unwrap()[0].size()).sum::<usize>(), 10);
-    let mut loader = DataLoader::new(data, options(2)).sampler(RandomSampler { samples: 7 });
+    let unshuffled = LoaderOptions { shuffle: false, ..options(2) };
+    let mut loader = DataLoader::new(data, unshuffled).sampler(RandomSampler { samples: 7 });
     assert_eq!(loader.epoch().map(|batch| batch.unwrap()[0].size()).collect::<Vec<_>>(), [4, 3]);
 }
 
@@ -213,6 +214,19 @@ fn invalid_options_and_orders_are_errors() {
     ] {
         let error = DataLoader::try_new(data(), options).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
+    }
+    // A sampler is the order, so `shuffle` would be ignored.
+    let shuffled = DataLoader::new(data(), LoaderOptions { shuffle: true, ..Default::default() });
+    let error = shuffled.try_sampler(RandomSampler { samples: 4 }).unwrap_err().to_string();
+    assert!(error.contains("`shuffle` has no effect"), "{error}");
+    for options in [
+        LoaderOptions { shuffle: true, ..Default::default() },
+        LoaderOptions { batch_size: 2, ..Default::default() },
+        LoaderOptions { drop_last: true, ..Default::default() },
+    ] {
+        let batches = BucketBatchSampler::new(&[1, 5, 2, 9], 3);
+        let error = DataLoader::new(data(), options).try_batch_sampler(batches).unwrap_err().to_string();
+        assert!(error.contains("no effect"), "{error}");
     }
     let mut beyond = DataLoader::new(data(), LoaderOptions::default()).sampler(RandomSampler { samples: 5 });
     let error = beyond.try_epoch().map(drop).unwrap_err().to_string();

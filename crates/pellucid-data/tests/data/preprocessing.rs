@@ -1,7 +1,10 @@
 //! Scalers and encoders, compared with scikit-learn.
 
-use pellucid::data::{Column, MinMaxScaler, OneHotEncoder, StandardScaler, Table, UnknownCategory};
-use pellucid::nn::{Checkpoint, StateDict};
+use pellucid::data::{
+    Categories, Column, FillValue, Imputer, LabelEncoder, MinMaxScaler, OneHotEncoder, StandardScaler, Table,
+    UnknownCategory,
+};
+use pellucid::nn::{Checkpoint, StateDict, Stateful};
 use pellucid::{DType, Error, Result, Tensor};
 use std::collections::HashMap;
 
@@ -117,4 +120,64 @@ fn one_hot_codes_follow_the_fitted_categories() {
     let floats = Table::from_columns([("city", Column::from(vec![0.5]))]).unwrap();
     assert!(encoder.fit(&floats, &["city"]).unwrap_err().to_string().contains("to_categories"));
     assert!(OneHotEncoder::new().transform(&unknown).unwrap_err().to_string().contains("fit("));
+}
+
+/// Classes of the training rows number the classes of other tables, also after a load.
+#[test]
+fn labels_are_numbered_by_the_classes_of_the_training_rows() {
+    let table = |pets: Vec<&str>| Table::from_columns([("pet", Column::from(pets))]).unwrap();
+    let (train, test) = (table(vec!["emu", "cat", "dog"]), table(vec!["dog", "emu"]));
+    let encoder = LabelEncoder::new();
+    assert!(encoder.transform(&test, "pet").unwrap_err().to_string().contains("fit("));
+    assert_eq!(encoder.fit_transform(&train, "pet").unwrap().to_vec::<i64>(), [2, 0, 1]);
+    let saved = Checkpoint::new().part("labels", &encoder).state().unwrap();
+    let other = LabelEncoder::new();
+    Checkpoint::new().part("labels", &other).load_state_dict(&saved).unwrap();
+    assert_eq!(other.transform(&test, "pet").unwrap().to_vec::<i64>(), [1, 2]);
+    assert_eq!(test.labels_with("pet", &["dog", "emu"]).unwrap().to_vec::<i64>(), [0, 1]);
+    let error = other.transform(&table(vec!["cat", "fox"]), "pet").unwrap_err().to_string();
+    assert!(error.contains("row 1") && error.contains("fox") && error.contains("cat, dog, emu"), "{error}");
+    assert!(test.labels_with("pet", &["dog", "dog", "emu"]).unwrap_err().to_string().contains("twice"));
+    let numbers = Table::from_columns([("n", Column::from(vec![10, 9]))]).unwrap();
+    assert_eq!(encoder.fit_transform(&numbers, "n").unwrap().to_vec::<i64>(), [1, 0]);
+    assert_eq!(encoder.classes().unwrap(), ["9", "10"]);
+    let floats = Table::from_columns([("x", Column::from(vec![1.5]))]).unwrap();
+    assert!(encoder.fit(&floats, "x").is_err() && floats.labels_with("x", &["1.5"]).is_err());
+    let wrong = StateDict::from([("labels".to_string(), Tensor::from(1.0f32))]);
+    assert!(Stateful::prepare_load(&encoder, &wrong).is_err());
+}
+
+#[test]
+fn an_imputer_keeps_the_statistics_of_the_training_rows() {
+    let table = |ages: Vec<f64>, cities: &[Option<&str>]| {
+        let cities = Column::from(Categories::new(cities));
+        Table::from_columns([("age", Column::from(ages)), ("city", cities), ("n", Column::from(vec![1, 2, 6]))])
+            .unwrap()
+    };
+    let train = table(vec![1.0, f64::NAN, 4.0], &[Some("Rome"), Some("Bern"), Some("Rome")]);
+    let test = table(vec![f64::NAN; 3], &[None, Some("Oslo"), None]);
+    let mode = Imputer::new(FillValue::Mode);
+    assert!(mode.transform(&test).unwrap_err().to_string().contains("fit("));
+    mode.fit(&train, &["age", "city"]).unwrap();
+    let saved = Checkpoint::new().part("imputer", &mode).state().unwrap();
+    let other = Imputer::new(FillValue::Mode);
+    Checkpoint::new().part("imputer", &other).load_state_dict(&saved).unwrap();
+    for imputer in [&mode, &other] {
+        let filled = imputer.transform(&test).unwrap();
+        assert_eq!(filled.floats("age").unwrap(), [1.0; 3]);
+        let cities = filled.column("city").unwrap();
+        assert_eq!([0, 1, 2].map(|row| cities.text(row)), ["Rome", "Oslo", "Rome"]);
+    }
+    let mean = Imputer::new(FillValue::Mean);
+    assert_eq!(mean.fit_transform(&train, &["age"]).unwrap().floats("age").unwrap(), [1.0, 2.5, 4.0]);
+    // A column of integers has statistics for tables in which values are missing.
+    mean.fit(&train, &["n"]).unwrap();
+    assert_eq!(mean.values().unwrap(), [("n".to_string(), FillValue::Number(3.0))]);
+    let gaps = Table::from_columns([("n", Column::from(vec![f64::NAN, 2.0]))]).unwrap();
+    assert_eq!(mean.transform(&gaps).unwrap().floats("n").unwrap(), [3.0, 2.0]);
+    assert!(mean.fit(&train, &["city"]).is_err());
+    assert!(Imputer::new(FillValue::Median).fit(&test, &["age"]).unwrap_err().to_string().contains("all values"));
+    let text = Imputer::new(FillValue::Text("none".to_string()));
+    text.fit(&train, &["city"]).unwrap();
+    assert_eq!(text.transform(&test).unwrap().column("city").unwrap().text(0), "none");
 }

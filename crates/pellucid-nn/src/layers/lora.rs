@@ -7,8 +7,9 @@ use crate::init::{self, uniform_bound};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree, walk};
 use crate::option_range::OptionRange;
-use crate::parameter::{Parameter, PathChoice, TrainingMode};
+use crate::parameter::{Parameter, TrainingMode};
 use crate::state::{StateDict, snapshot};
+use crate::state_flag::StateFlag;
 use crate::visit::{ModulePart, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, is_capturing, no_grad, ops, unwrap};
@@ -116,7 +117,8 @@ impl LoraTarget for Embedding {
 /// Initially B·A = 0, so the outputs equal the outputs of the layer. The wrapper freezes the layer;
 /// [`only_lora_trainable`] also freezes the rest of a model. Names follow the authors' library: `weight` and `bias` of
 /// the layer keep their names, so files of the original model load with [`load_matching`](Module::load_matching). The
-/// update has the parameters `lora_A` and `lora_B`.
+/// update has the parameters `lora_A` and `lora_B`. In a state dict, `lora_merged` says that `weight` includes the
+/// update; a state dict without this name has the original weight.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Linear, Lora, Module, Relu, lora_parameters, only_lora_trainable, sequential};
@@ -149,7 +151,8 @@ pub struct Lora<L> {
     dropout: f64,
     training: TrainingMode,
     /// Whether W includes the update. It selects the path, so a captured step has one recording for each of the two.
-    merged: PathChoice,
+    /// Clones share it, since they share W.
+    merged: StateFlag,
 }
 
 impl<L: LoraTarget> Lora<L> {
@@ -176,7 +179,7 @@ impl<L: LoraTarget> Lora<L> {
             alpha: rank as f64,
             dropout: 0.0,
             training: TrainingMode::new(),
-            merged: PathChoice::new(0),
+            merged: StateFlag::new(&MERGED_NAMES),
         })
     }
 
@@ -215,7 +218,7 @@ impl<L: LoraTarget> Lora<L> {
 
     /// Returns true if W includes the update.
     pub fn is_merged(&self) -> bool {
-        self.merged.get() == 1
+        self.merged.get()
     }
 
     /// Returns the update of the weight, (α / r)·B·A.
@@ -228,7 +231,9 @@ impl<L: LoraTarget> Lora<L> {
     }
 
     /// Adds the update to W in place, so that a call costs no more than a call of the layer alone. Does nothing if W
-    /// includes it. While it is merged, A and B get no gradient, and state dicts have the merged W.
+    /// includes it. Clones of the layer share W, so it is merged for them as well. While it is merged, A and B get no
+    /// gradient. State dicts have the merged W, and the value 1 under the name `lora_merged`; loading one sets the
+    /// layer to its state.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] inside a captured step; [`Error::OutOfMemory`].
@@ -268,7 +273,7 @@ impl<L: LoraTarget> Lora<L> {
         let (weight, delta) = (self.layer.adapted_weight(), self.try_delta_weight()?);
         let changed = if merged { ops::add(weight, &delta)? } else { ops::sub(weight, &delta)? };
         ops::copy_(weight, &changed)?;
-        self.merged.set(usize::from(merged));
+        self.merged.set(merged);
         Ok(())
     }
 
@@ -284,6 +289,7 @@ impl<L: LoraTarget> Module for Lora<L> {
         visit_others(&self.layer, "weight", visitor);
         visitor.field(LORA_NAMES[0], &self.lora_a);
         visitor.field(LORA_NAMES[1], &self.lora_b);
+        visitor.field("lora_merged", &self.merged);
         visitor.setting("alpha", &self.alpha);
         if self.dropout > 0.0 {
             visitor.setting("dropout", &self.dropout);
@@ -317,6 +323,9 @@ display_as_tree! {
 
 /// The names of A and B.
 const LORA_NAMES: [&str; 2] = ["lora_A", "lora_B"];
+
+/// The name of W, and those of the parameters that a merged W includes.
+const MERGED_NAMES: [&str; 3] = ["weight", LORA_NAMES[0], LORA_NAMES[1]];
 
 /// Returns A and B of all [`Lora`] layers of a model by name.
 fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {

@@ -7,7 +7,8 @@ use crate::parameter::Parameter;
 use crate::visit::{ModulePart, Visitor};
 use pellucid_tensor::{Result, Tensor};
 
-/// A layer whose weight can be replaced in a call, so that [`Parametrized`](crate::Parametrized) and similar layers can wrap it.
+/// A layer whose weight can be replaced in a call, so that [`Parametrized`](crate::Parametrized) and similar layers can
+/// wrap it.
 pub trait Weighted: Layer {
     /// The axis of the weight that counts outputs.
     const OUTPUTS: usize;
@@ -49,6 +50,7 @@ pub(super) fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visi
         ModulePart::Buffer(own) => visitor.field(name, own),
         ModulePart::TrainingMode(own) => visitor.field(name, own),
         ModulePart::PathChoice(own) => visitor.field(name, own),
+        ModulePart::StateFlag(own) => visitor.field(name, own),
         ModulePart::Setting(own) => visitor.setting(name, own),
     }));
 }

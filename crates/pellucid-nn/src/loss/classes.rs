@@ -1,6 +1,6 @@
 //! Losses of class scores and of binary predictions.
 
-use super::{Loss, Reduction, Targets, declared, losses, same_shape};
+use super::{BatchWeight, Loss, Reduction, Targets, declared, losses, same_shape};
 use pellucid_tensor::ops::{CrossEntropyOptions, MultiMarginLossOptions};
 use pellucid_tensor::{Result, Tensor, ops};
 
@@ -16,7 +16,11 @@ losses! {
         label_smoothing: f64 = 0.0,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
         ignore_index: Option<i64> = None,
-    } |loss, logits, y| where ["cross_entropy", Targets::Classes { ignored: loss.ignore_index }] {
+    } |loss, logits, y| where [
+        "cross_entropy",
+        Targets::Classes { ignored: loss.ignore_index },
+        weighs BatchWeight::of_classes(loss.reduction, y, loss.weight.as_ref(), loss.ignore_index)
+    ] {
         let CrossEntropyLoss { weight, label_smoothing, ignore_index, reduction } = loss;
         let options = CrossEntropyOptions {
             weight: weight.as_ref(),
@@ -34,7 +38,11 @@ losses! {
         weight: Option<Tensor> = None,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
         ignore_index: Option<i64> = None,
-    } |loss, x, y| where ["nll_loss", Targets::Classes { ignored: loss.ignore_index }] {
+    } |loss, x, y| where [
+        "nll_loss",
+        Targets::Classes { ignored: loss.ignore_index },
+        weighs BatchWeight::of_classes(loss.reduction, y, loss.weight.as_ref(), loss.ignore_index)
+    ] {
         let (weight, ignore_index, reduction) = (loss.weight.as_ref(), loss.ignore_index, loss.reduction);
         ops::nll_loss(x, y, ops::NllLossOptions { weight, ignore_index, reduction })
     };

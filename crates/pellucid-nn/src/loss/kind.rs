@@ -1,6 +1,6 @@
 //! The kinds of losses, by the targets that they accept.
 
-use super::{Loss, loss_pointer};
+use super::{BatchWeight, Loss, loss_pointer};
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
 
@@ -76,6 +76,10 @@ impl<L: Loss> Loss for WithTargets<L> {
 
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
         self.loss.check_targets(logits, y)
+    }
+
+    fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {
+        self.loss.batch_weight(y)
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

@@ -21,6 +21,7 @@
 //! `Arc<L>`); losses of more inputs have methods of the same names.
 
 mod adaptive;
+mod batch_weight;
 mod classes;
 mod compare;
 mod ctc;
@@ -50,6 +51,7 @@ crate::exports::exports! {
         gaussian_nll, huber, kl_div, l1, mse, poisson_nll, smooth_l1,
     };
 }
+pub use batch_weight::BatchWeight;
 pub use kind::{LossKind, WithTargets};
 pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
 pub use scale::{GradKind, infer_grad_scale};
@@ -92,6 +94,15 @@ pub trait Loss: Send + Sync {
     /// that the loss does not define.
     fn check_targets(&self, _logits: &Shape, _y: &Tensor) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the weight of the loss of a batch with targets `y` in the mean over several batches. By default the loss
+    /// is a mean over samples. The losses of this module count sums, ignored classes and weights of classes.
+    ///
+    /// # Errors
+    /// The errors of the operations.
+    fn batch_weight(&self, _y: &Tensor) -> Result<BatchWeight> {
+        Ok(BatchWeight::Samples)
     }
 
     /// Returns the loss's own parameters by name, none by default. A [recorded](crate::graph) step requires that the
@@ -206,7 +217,8 @@ macro_rules! declared {
 /// Defines losses of two inputs. `where` names the operation of errors and the values that targets may have.
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? { $($fields:tt)* }
-        |$loss:ident, $x:ident, $y:ident| $(where [$op:literal, $targets:expr])? $body:expr;)*) => {$(
+        |$loss:ident, $x:ident, $y:ident| $(where [$op:literal, $targets:expr $(, weighs $weight:expr)?])? $body:expr;
+    )*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
 
         impl Loss for $name {
@@ -216,6 +228,12 @@ macro_rules! losses {
                     $($targets.check_if_readable($op, $x.shape(), $y)?;)?
                     $body
                 })
+            }
+            #[allow(unreachable_code, unused_variables, reason = "only some losses weight their targets")]
+            fn batch_weight(&self, $y: &Tensor) -> Result<crate::loss::BatchWeight> {
+                let $loss = self;
+                $($(return $weight;)?)?
+                Ok(crate::loss::BatchWeight::of_reduction(self.reduction))
             }
             $(fn kind(&self) -> Option<$crate::loss::LossKind> {
                 Some($crate::loss::LossKind::$kind)
@@ -240,6 +258,7 @@ macro_rules! loss_pointer {
                 fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
                 fn kind(self: &Self) -> Option<crate::loss::LossKind>;
                 fn check_targets(self: &Self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()>;
+                fn batch_weight(self: &Self, y: &Tensor) -> Result<crate::loss::BatchWeight>;
                 fn trainable(self: &Self) -> Vec<(String, crate::Parameter)>;
             }
         }

@@ -1,6 +1,6 @@
 //! The cross-entropy of a linear layer's scores, which the loss computes itself.
 
-use super::{CrossEntropyLoss, Loss, loss_pointer};
+use super::{BatchWeight, CrossEntropyLoss, Loss, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -63,6 +63,10 @@ impl Loss for LinearCrossEntropyLoss {
             let shape: Shape = x.shape()[..x.rank() - 1].iter().chain(self.scores.iter()).copied().collect();
             self.loss.try_forward(&ops::reshape(&scores, shape.dims())?, y)
         })
+    }
+
+    fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {
+        self.loss.batch_weight(y)
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

@@ -3,6 +3,7 @@
 use super::Module;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
+use crate::state_flag::{FlagLoad, NamedFlag};
 use crate::tree::ModelTree;
 use crate::visit::{ModuleInfo, ModulePart, Visitor, is_inside};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
@@ -119,6 +120,22 @@ impl dyn DynModule + '_ {
         self.values(Buffer::is_persistent)
     }
 
+    /// Returns the entries of a state dict for the flags that are set.
+    fn flag_entries(&self) -> Vec<(String, Tensor)> {
+        self.flags().iter().filter_map(NamedFlag::entry).collect()
+    }
+
+    /// Returns the flags; a shared flag once.
+    fn flags(&self) -> Vec<NamedFlag> {
+        let mut found = Vec::new();
+        self.walk(&mut |name, part| {
+            if let ModulePart::StateFlag(flag) = part {
+                found.push((name.to_string(), flag.handle()));
+            }
+        });
+        NamedFlag::grouped(found)
+    }
+
     pub(super) fn zero_grad(&self) {
         self.walk(&mut |_, part| {
             if let ModulePart::Parameter(parameter) = part {
@@ -206,7 +223,7 @@ impl dyn DynModule + '_ {
             }
             ModulePart::Buffer(buffer) => tree.add_tensor(name, describe(buffer)),
             ModulePart::Setting(value) => tree.add_setting(name, format!("{value:?}")),
-            ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) => {}
+            ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) | ModulePart::StateFlag(_) => {}
         });
         tree
     }
@@ -221,7 +238,9 @@ impl dyn DynModule + '_ {
 
     pub(super) fn state_dict(&self) -> Result<StateDict> {
         self.check_built("state_dict")?;
-        state::snapshot(&first_names(self.persistent_values()))
+        let mut state = state::snapshot(&first_names(self.persistent_values()))?;
+        state.extend(self.flag_entries());
+        Ok(state)
     }
 
     pub(super) fn load_state_dict(&self, state: &StateDict) -> Result<()> {
@@ -230,7 +249,13 @@ impl dyn DynModule + '_ {
 
     pub(super) fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
         self.check_built("load_matching")?;
-        state::load_matching(&self.persistent_values(), state)
+        let flags = self.flags();
+        if flags.is_empty() {
+            return state::load_matching(&self.persistent_values(), state, |load| load);
+        }
+        let mut flags = FlagLoad::prepare("load_matching", &flags, state)?;
+        let state = std::mem::take(&mut flags.state);
+        state::load_matching(&self.persistent_values(), &state, |load| load.then(|| flags.commit()))
     }
 
     /// Returns an error if the module has a layer that is not built.
@@ -250,16 +275,25 @@ impl dyn DynModule + '_ {
     }
 }
 
-/// The state consists of the parameters and persistent buffers, a shared one under its first name.
+/// The state consists of the parameters and persistent buffers, a shared one under its first name, and of the flags
+/// that are set.
 impl Stateful for dyn DynModule + '_ {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         self.check_built("state")?;
-        Ok(first_names(self.persistent_values()))
+        let mut state = first_names(self.persistent_values());
+        state.extend(self.flag_entries());
+        Ok(state)
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         self.check_built("load_state_dict")?;
-        StateLoad::new(&self.persistent_values(), state)
+        let flags = self.flags();
+        if flags.is_empty() {
+            return StateLoad::new(&self.persistent_values(), state);
+        }
+        let flags = FlagLoad::prepare("load_state_dict", &flags, state)?;
+        let load = StateLoad::new(&self.persistent_values(), &flags.state)?;
+        Ok(load.then(|| flags.commit()))
     }
 }
 

@@ -161,7 +161,10 @@ impl OptimizerCore {
         }
         if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;
-            let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
+            let reason = format!(
+                "parameter `{name}` was frozen when the optimizer was created, so it has no state; create the optimizer \
+                 before freezing, or call ensure_initialized() of the optimizer before it moves into a trainer"
+            );
             return Err(Error::invalid(self.name(), reason));
         }
         contents.check_dtypes()?;

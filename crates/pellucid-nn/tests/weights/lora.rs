@@ -170,6 +170,74 @@ fn an_inference_model_follows_a_merge() {
     assert_eq!(inference.run(&x).unwrap().to_bytes(), eager(&layer));
 }
 
+/// Clones share W, so they share whether it includes the update; a copy has both of its own.
+#[test]
+fn clones_share_a_merge() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = randomize(Lora::new(Linear::new(4, 3), 2));
+    let model = sequential![layer.clone(), Tanh];
+    let x = Tensor::randn([2, 4], DType::F32);
+    let before = model.forward(&x);
+    let copy = model.deep_copy().unwrap();
+    layer.merge();
+    assert_near(&model.forward(&x), &before, 1e-6);
+    assert_eq!(copy.forward(&x).to_bytes(), before.to_bytes());
+    let tied = sequential![layer.clone(), layer.clone().alpha(2.0)].deep_copy().unwrap();
+    assert!(!copy.state_dict().contains_key("0.lora_merged"));
+    assert_eq!(tied.state_dict().keys().filter(|name| name.ends_with("lora_merged")).count(), 1);
+    drop(layer.clone().into_merged());
+    assert!(layer.is_merged());
+}
+
+/// A state dict records whether W includes the update, in all four combinations of the saved and the loading layer.
+#[test]
+fn a_state_dict_records_a_merge() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let new = |merged: bool| {
+        let layer = randomize(Lora::new(Linear::new(4, 3), 2).alpha(3.0));
+        if merged {
+            layer.merge();
+        }
+        sequential![layer, Tanh]
+    };
+    let x = Tensor::randn([5, 4], DType::F32);
+    for [saved_merged, loading_merged] in [[false, false], [false, true], [true, false], [true, true]] {
+        let (saved, loading, other) = (new(saved_merged), new(loading_merged), new(loading_merged));
+        let state = saved.state_dict();
+        assert_eq!(state.contains_key("0.lora_merged"), saved_merged);
+        loading.load_state_dict(&state).unwrap();
+        assert_eq!(loading.forward(&x).to_bytes(), saved.forward(&x).to_bytes());
+        let checkpoint = Checkpoint::new().model(&saved).state().unwrap();
+        Checkpoint::new().model(&other).load_state_dict(&checkpoint).unwrap();
+        assert_eq!(other.forward(&x).to_bytes(), saved.forward(&x).to_bytes());
+    }
+}
+
+/// Weights of the original model clear a merge; an update alone cannot be loaded into a merged layer.
+#[test]
+fn partial_states_follow_a_merge() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = randomize(Lora::new(Linear::new(4, 3), 2));
+    let update = lora_state_dict(&layer).unwrap();
+    let x = Tensor::randn([5, 4], DType::F32);
+    layer.merge();
+    let error = layer.load_matching(&update).unwrap_err();
+    assert!(error.to_string().contains("unmerge()"), "{error}");
+    assert!(layer.is_merged());
+    let bias = StateDict::from([("bias".to_string(), Tensor::zeros([3], DType::F32))]);
+    layer.load_matching(&bias).unwrap();
+    assert!(layer.is_merged());
+    let original = Linear::new(4, 3);
+    layer.load_matching(&original.state_dict()).unwrap();
+    assert!(!layer.is_merged());
+    let unmerged = original.forward(&x) + x.matmul(&layer.delta_weight().t());
+    assert_near(&layer.forward(&x), &unmerged, 1e-5);
+    let two = Tensor::ones([2], DType::F32);
+    let mut wrong = layer.state_dict();
+    wrong.insert("lora_merged".to_string(), two);
+    assert!(layer.load_state_dict(&wrong).is_err());
+}
+
 #[test]
 fn refused_options_are_errors() {
     let invalid = |result: Result<(), Error>| matches!(result, Err(Error::InvalidArgument { .. }));

@@ -10,17 +10,22 @@ use pellucid_tensor::{Error, Result, Tensor, unwrap};
 struct CorrectCount {
     correct: u64,
     samples: u64,
+    /// Whether a sample has a score of NaN.
+    has_nan: bool,
 }
 
 impl CorrectCount {
-    /// Returns the part of correct samples: NaN if there are none.
+    /// Returns the part of correct samples: NaN if there are none, or if a score is NaN.
     fn ratio(self) -> f64 {
+        if self.has_nan {
+            return f64::NAN;
+        }
         self.correct as f64 / self.samples as f64
     }
 }
 
 /// The part of samples whose predicted class is the label, for all
-/// [forms of outputs](super#outputs-and-targets-of-classification).
+/// [forms of outputs](super#outputs-and-targets-of-classification). It is NaN if a score of a sample is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -62,6 +67,7 @@ impl Metric for Accuracy {
         let batch = ClassBatch::read("accuracy", output, target, self.options)?;
         self.count.correct += batch.pairs.iter().filter(|(class, label)| class == label).count() as u64;
         self.count.samples += batch.pairs.len() as u64;
+        self.count.has_nan |= batch.nan_sample.is_some();
         Ok(())
     }
 
@@ -77,7 +83,7 @@ impl Metric for Accuracy {
 /// The part of samples whose label is one of the `k` classes with the largest scores.
 ///
 /// Outputs are scores `[N, C]` or `[N, C, d..]`. Of equal scores, the class with the larger index is the first, as in
-/// scikit-learn. The value is 1 if `k` is at least the number of classes.
+/// scikit-learn. The value is 1 if `k` is at least the number of classes, and NaN if a score is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -136,9 +142,9 @@ impl Metric for TopKAccuracy {
             let Some(label) = label else { continue };
             let is_above = |(class, &score): (usize, &f64)| match score.partial_cmp(&scores[label]) {
                 Some(order) => order.is_gt() || order.is_eq() && class > label,
-                // A NaN is above the label, and a label with a score of NaN is never among the largest.
-                None => class != label,
+                None => false,
             };
+            self.count.has_nan |= scores.iter().any(|score| score.is_nan());
             let above = scores.iter().enumerate().filter(|&score| is_above(score)).count();
             self.count.correct += u64::from(above < self.k);
             self.count.samples += 1;

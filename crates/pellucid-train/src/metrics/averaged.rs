@@ -5,6 +5,11 @@ use super::input::{ClassBatch, ClassOptions};
 use super::{Goal, Metric};
 use pellucid_tensor::{Result, Tensor};
 
+/// Returns 2·TP and 2·TP + FP + FN, the numerator and the denominator of F1.
+pub(super) fn f1_of(count: ClassCount) -> (u64, u64) {
+    (2 * count.true_positives, count.predicted + count.actual)
+}
+
 /// Defines metrics: the name in logs and errors, and the ratio of the counts of a class as (numerator, denominator).
 macro_rules! averaged {
     ($($(#[$doc:meta])* $metric:ident($op:literal) = |$count:ident| $ratio:expr;)*) => {$(
@@ -105,7 +110,7 @@ averaged! {
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     #[doc(alias = "f1_score")]
-    F1Score("f1") = |count| (2 * count.true_positives, count.predicted + count.actual);
+    F1Score("f1") = |count| f1_of(count);
 
     /// The Jaccard index of the samples with a label and the samples with this prediction: TP/(TP + FP + FN). In
     /// semantic segmentation, samples are pixels. It accepts all

@@ -45,7 +45,11 @@ pub(super) type ClassRatio = fn(ClassCount) -> (u64, u64);
 
 /// The counts of all classes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ClassCounts(Vec<ClassCount>);
+pub(super) struct ClassCounts {
+    counts: Vec<ClassCount>,
+    /// Whether a sample has a score of NaN: all values are NaN then.
+    has_nan: bool,
+}
 
 impl ClassCounts {
     /// Adds a batch.
@@ -67,41 +71,43 @@ impl ClassCounts {
             );
             return Err(Error::invalid(op, reason));
         }
-        if batch.classes > self.0.len() {
-            self.0.resize(batch.classes, ClassCount::default());
+        if batch.classes > self.counts.len() {
+            self.counts.resize(batch.classes, ClassCount::default());
         }
+        self.has_nan |= batch.nan_sample.is_some();
         for &(class, label) in &batch.pairs {
-            self.0[class].predicted += 1;
-            self.0[label].actual += 1;
-            self.0[label].true_positives += u64::from(class == label);
+            self.counts[class].predicted += 1;
+            self.counts[label].actual += 1;
+            self.counts[label].true_positives += u64::from(class == label);
         }
         Ok(())
     }
 
     /// Returns the ratio of each class. A denominator of 0 gives 0 for a class that occurs, and NaN for one that does
-    /// not.
+    /// not. All are NaN if a score is NaN.
     pub(super) fn per_class(&self, ratio: ClassRatio) -> Vec<f64> {
         let value = |&count: &ClassCount| match count.actual + count.predicted {
             0 => f64::NAN,
+            _ if self.has_nan => f64::NAN,
             _ => quotient(ratio(count)),
         };
-        self.0.iter().map(value).collect()
+        self.counts.iter().map(value).collect()
     }
 
-    /// Returns the average of the ratio over classes; NaN if there are no samples.
+    /// Returns the average of the ratio over classes; NaN if there are no samples, or if a score is NaN.
     pub(super) fn average(&self, ratio: ClassRatio, average: ClassAverage) -> f64 {
-        let samples: u64 = self.0.iter().map(|count| count.actual).sum();
-        if samples == 0 {
+        let samples: u64 = self.counts.iter().map(|count| count.actual).sum();
+        if samples == 0 || self.has_nan {
             return f64::NAN;
         }
         match average {
-            ClassAverage::Binary => self.0.get(1).map_or(0.0, |&count| quotient(ratio(count))),
+            ClassAverage::Binary => self.counts.get(1).map_or(0.0, |&count| quotient(ratio(count))),
             ClassAverage::Micro => {
                 let sum = |(n, d), &count| {
                     let (numerator, denominator) = ratio(count);
                     (n + numerator, d + denominator)
                 };
-                quotient(self.0.iter().fold((0, 0), sum))
+                quotient(self.counts.iter().fold((0, 0), sum))
             }
             ClassAverage::Macro => {
                 let values: Vec<f64> = self.per_class(ratio).into_iter().filter(|value| !value.is_nan()).collect();
@@ -109,17 +115,17 @@ impl ClassCounts {
             }
             ClassAverage::Weighted => {
                 let weighted = |&count: &ClassCount| count.actual as f64 * quotient(ratio(count));
-                self.0.iter().map(weighted).collect::<CompensatedSum>().value() / samples as f64
+                self.counts.iter().map(weighted).collect::<CompensatedSum>().value() / samples as f64
             }
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = ClassCounts::default();
     }
 }
 
 /// Returns a quotient, 0 if the denominator is 0.
-fn quotient((numerator, denominator): (u64, u64)) -> f64 {
+pub(super) fn quotient((numerator, denominator): (u64, u64)) -> f64 {
     if denominator == 0 { 0.0 } else { numerator as f64 / denominator as f64 }
 }

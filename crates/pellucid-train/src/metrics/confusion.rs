@@ -75,12 +75,17 @@ impl ConfusionMatrix {
     /// Adds the samples of a batch.
     ///
     /// # Errors
-    /// The errors of [`Metric::update`](super::Metric::update). The matrix is then unchanged.
+    /// The errors of [`Metric::update`](super::Metric::update); [`Error::InvalidArgument`] for a score of NaN. The
+    /// matrix is then unchanged.
     pub fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
         let batch = ClassBatch::read("confusion_matrix", output, target, self.options)?;
         if batch.classes > self.counts.len() {
             let (own, shape) = (self.counts.len(), output.shape());
             let reason = format!("the matrix has {own} classes, but an output of shape {shape} has {}", batch.classes);
+            return Err(Error::invalid("confusion_matrix", reason));
+        }
+        if let Some(sample) = batch.nan_sample {
+            let reason = format!("sample {sample} has a score of NaN, which predicts no class; check the model");
             return Err(Error::invalid("confusion_matrix", reason));
         }
         for (class, label) in batch.pairs {

@@ -74,7 +74,7 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
     }
     if scores == labels {
         return "a target with the shape of scores looks like one-hot rows: use argmax(1) of the target; for \
-                independent labels, flatten both with reshape([-1])"
+                independent labels, use MultiLabelAccuracy or MultiLabelF1Score"
             .to_string();
     }
     if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
@@ -91,6 +91,8 @@ pub(super) struct ClassBatch {
     pub(super) classes: usize,
     /// (predicted class, label), both below `classes`.
     pub(super) pairs: Vec<(usize, usize)>,
+    /// The first sample with a score of NaN, which predicts no class and is not in `pairs`.
+    pub(super) nan_sample: Option<usize>,
 }
 
 /// The maximal number of classes if the output does not state it: metrics allocate memory for each class.
@@ -114,10 +116,20 @@ impl ClassBatch {
             OutputForm::ClassScores(_) => read(op, ops::argmax(output, 1))?,
             OutputForm::Classes => read::<i64>(op, Ok(output.clone()))?,
         };
+        let nans = match form {
+            OutputForm::BinaryScores => read::<i64>(op, ops::isnan(output))?,
+            OutputForm::ClassScores(_) => read(op, ops::max(output, 1).and_then(|scores| ops::isnan(&scores)))?,
+            OutputForm::Classes => Vec::new(),
+        };
         let labels = read_labels(op, form, output, target, options.ignore_index)?;
+        let mut nan_sample = None;
         let mut pairs = Vec::with_capacity(labels.len());
         for (sample, (&class, &label)) in predicted.iter().zip(&labels).enumerate() {
             let Some(label) = label else { continue };
+            if nans.get(sample).is_some_and(|is_nan| *is_nan != 0) {
+                nan_sample.get_or_insert(sample);
+                continue;
+            }
             if !(0..MAX_CLASSES).contains(&class) {
                 let reason = format!(
                     "element {sample} of the output is {class}, but classes are 0..{MAX_CLASSES}; pass classes or \
@@ -132,7 +144,7 @@ impl ClassBatch {
             OutputForm::ClassScores(classes) => classes,
             OutputForm::Classes => pairs.iter().map(|&(class, label)| class.max(label) + 1).max().unwrap_or(0),
         };
-        Ok(ClassBatch { classes, pairs })
+        Ok(ClassBatch { classes, pairs, nan_sample })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
-use pellucid_nn::loss::Loss;
+use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_tensor::{Error, Result, Tensor, no_grad};
 
 /// The weighted mean of values: Σ w·x/Σ w. It is NaN without values.
@@ -35,6 +35,12 @@ impl Mean {
         }
     }
 
+    /// Adds a sum of weighted values and the sum of their weights.
+    fn push_sum(&mut self, sum: f64, weight: f64) {
+        self.sum.add(sum);
+        self.weight.add(weight);
+    }
+
     /// Returns the mean.
     pub fn value(&self) -> f64 {
         self.sum.value() / self.weight.value()
@@ -48,9 +54,11 @@ impl Mean {
 
 /// The mean of a loss over samples.
 ///
-/// The loss of a batch is the mean over its samples, or has one value for each of them (`Reduction::None`). A mean is
-/// weighted by the number of samples, the length of axis 0. It is computed in the dtype of the loss, so its last bits
-/// depend on the split into batches.
+/// The loss of a batch is the mean or the sum over its samples, or has one value for each of them (`Reduction::None`).
+/// [`Loss::batch_weight`] weights the batches, so the value does not depend on the split into batches: a mean counts by
+/// the number of samples (the length of axis 0) or by the sum of the weights of classes that are not ignored, and sums
+/// are divided by the number of samples. The loss of a batch is computed in the dtype of the loss, so the last bits
+/// depend on the split.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -92,13 +100,23 @@ impl<L: Loss> Metric for MeanLoss<L> {
         let _guard = no_grad();
         let loss = self.loss.try_forward(output, target)?;
         let values = loss.try_to_vec::<f64>()?;
+        let weight = self.loss.batch_weight(target)?;
+        let (factor, sum_of_weights) = weight.factor_and_weight(samples)?;
         match values[..] {
-            [mean] => self.mean.push(mean, samples as f64),
+            // The mean of a batch without targets that count is 0/0.
+            _ if weight.is_zero() => {}
+            [loss_of_batch] if loss.rank() == 0 || samples != 1 => {
+                self.mean.push_sum(factor * loss_of_batch, sum_of_weights)
+            }
             _ if loss.shape().first() == Some(&samples) => {
-                values.iter().for_each(|&value| self.mean.push(value, 1.0));
+                self.mean.sum.extend(values.iter().copied());
+                self.mean.weight.add(match weight {
+                    BatchWeight::Sum(_) => sum_of_weights,
+                    _ => values.len() as f64,
+                });
             }
             _ => {
-                let help = "the loss must be the mean of the batch, or have one value for each sample";
+                let help = "the loss must be the mean or the sum of the batch, or have one value for each sample";
                 return Err(Error::shapes("mean_loss", [output.shape(), loss.shape()], help));
             }
         }

@@ -27,6 +27,7 @@
 //! | metric | output | target | goal |
 //! | --- | --- | --- | --- |
 //! | [`Accuracy`], [`Precision`], [`Recall`], [`F1Score`], [`IntersectionOverUnion`], [`ConfusionMatrix`] | scores or classes | labels | maximize |
+//! | [`MultiLabelAccuracy`], [`MultiLabelF1Score`] | scores of labels `[N, L]` | labels 0 and 1 `[N, L]` | maximize |
 //! | [`TopKAccuracy`] | scores of classes | labels | maximize |
 //! | [`RocAuc`], [`AveragePrecision`] | scores | labels | maximize |
 //! | [`LogLoss`], [`Perplexity`] | logits or probabilities | labels | minimize |
@@ -45,7 +46,8 @@
 //!
 //! # Special cases
 //!
-//! Without samples, or if all samples are ignored, every value is NaN. A batch without samples changes nothing. In the
+//! Without samples, or if all samples are ignored, every value is NaN. A score of NaN makes every value NaN, and is an
+//! error of [`ConfusionMatrix`]. A batch without samples changes nothing. In the
 //! other degenerate cases the metrics have scikit-learn's values, which the documentation of each metric states.
 
 mod accuracy;
@@ -55,6 +57,7 @@ mod confusion;
 mod input;
 mod likelihood;
 mod mean;
+mod multi_label;
 mod ranking;
 mod regression;
 mod sum;
@@ -66,6 +69,7 @@ pub use confusion::ConfusionMatrix;
 pub use input::{ClassOptions, ScoreKind};
 pub use likelihood::{LikelihoodOptions, LogLoss, Perplexity};
 pub use mean::{Mean, MeanLoss};
+pub use multi_label::{LabelAverage, MultiLabelAccuracy, MultiLabelF1Score};
 pub use ranking::{AveragePrecision, RocAuc};
 pub use regression::{MeanAbsoluteError, MeanSquaredError, R2Score, RootMeanSquaredError};
 

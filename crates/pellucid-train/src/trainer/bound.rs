@@ -3,6 +3,7 @@
 use super::loader::{EpochBatchIter, EpochLoader};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_data::BatchPosition;
+use pellucid_nn::loss::BatchWeight;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict, Stateful};
 use pellucid_tensor::{Error, Result};
@@ -33,6 +34,9 @@ pub(super) trait RunParts {
     fn pause_batches(&mut self) -> Result<()>;
 
     fn train_step(&mut self) -> Result<NamedScalars>;
+
+    /// Returns the weight of the current batch in means of its losses.
+    fn batch_weight(&self) -> Result<BatchWeight>;
     fn first_non_finite(&mut self) -> Option<String>;
 
     fn is_validated(&self) -> bool;
@@ -173,6 +177,10 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn train_step(&mut self) -> Result<NamedScalars> {
         self.task.train_step(self.batch.as_ref().ok_or_else(no_batch)?)
+    }
+
+    fn batch_weight(&self) -> Result<BatchWeight> {
+        self.task.batch_weight(self.batch.as_ref().ok_or_else(no_batch)?)
     }
 
     fn first_non_finite(&mut self) -> Option<String> {

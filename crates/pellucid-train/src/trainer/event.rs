@@ -5,6 +5,11 @@ use pellucid_tensor::Result;
 use std::path::Path;
 
 /// An event of a run, in the order of their occurrence.
+///
+/// A change that a callback makes in `EpochBegan`, `StepEnded` or `EpochEnded`, for example of a learning rate, is part
+/// of the state that the run saves after the event, so a resumed run is bit-identical. `FitBegan`, `Saved` and
+/// `FitEnded` occur in each call of `fit`, or after a file was written: the files do not contain changes that are made
+/// there.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TrainingEvent<'a> {
@@ -13,7 +18,7 @@ pub enum TrainingEvent<'a> {
         /// The number of steps before the first one of this run.
         step: u64,
     },
-    /// An epoch begins.
+    /// An epoch begins. The rest of an epoch in which a run was stopped does not begin again.
     EpochBegan {
         /// The number of the epoch, from 1.
         epoch: u64,
@@ -25,7 +30,9 @@ pub enum TrainingEvent<'a> {
         /// The losses of the step by name. Empty on a device whose values are read only at the steps that are logged.
         scalars: &'a [(&'static str, f64)],
     },
-    /// An epoch has ended, and its model was validated.
+    /// An epoch has ended, and its model was validated. The weights of a best epoch are already saved, the state of the
+    /// run is not. In a run that [`steps`](super::Trainer::steps) ends within an epoch, the state is saved before this
+    /// event, because a run of more steps continues the epoch.
     EpochEnded {
         /// The number of the epoch, from 1.
         epoch: u64,
@@ -98,7 +105,7 @@ pub trait Callback: Send {
     /// Observes an event.
     ///
     /// # Errors
-    /// An error ends the run, which returns it.
+    /// An error ends the run, which returns it. The files then have the state before the event.
     fn on_event(&mut self, event: &TrainingEvent<'_>, control: &mut FitControl) -> Result<()>;
 }
 

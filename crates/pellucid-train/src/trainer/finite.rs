@@ -1,7 +1,7 @@
 //! Losses that are not finite: a check before the update, and the search for their origin.
 
 use pellucid_nn::hook::HookGuard;
-use pellucid_nn::loss::{Loss, LossKind};
+use pellucid_nn::loss::{BatchWeight, Loss, LossKind};
 use pellucid_nn::{ModuleInfo, Parameter};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock, no_grad, ops};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +64,10 @@ impl<L: Loss> Loss for FiniteCheckedLoss<L> {
 
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
         self.loss.check_targets(logits, y)
+    }
+
+    fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {
+        self.loss.batch_weight(y)
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

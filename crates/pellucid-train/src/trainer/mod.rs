@@ -52,7 +52,7 @@ use core::RunCore;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
-use pellucid_nn::optim::schedule::Schedule;
+use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule};
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
@@ -112,8 +112,10 @@ impl Default for EarlyStopping {
 /// # Values
 /// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `step`, `train_loss`, and with
 /// validation `validation_loss` and the metrics, `validation_accuracy` for example; `lr`, and `seconds`. Losses are
-/// means over samples, so they do not depend on the sizes of batches. The training loss of an epoch is the mean over
-/// its steps, each before its update.
+/// means over samples, so they do not depend on the sizes of batches: batches are weighted by
+/// [`Loss::batch_weight`], for example by the class weights of the labels that count. A sum
+/// ([`Reduction::Sum`](pellucid_nn::loss::Reduction::Sum)) is divided by the number of samples. The training loss of an
+/// epoch is the mean over its steps, each before its update.
 ///
 /// # Resuming
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
@@ -288,7 +290,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the maximum number of steps. The last epoch may end after a part of its batches.
+    /// Sets the maximum number of steps. The last epoch may end after a part of its batches. With
+    /// [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps, so that
+    /// a run of more steps equals an uninterrupted one.
     pub fn steps(mut self, steps: u64) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -372,7 +376,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.with_schedule(RunSchedule::new(None, ScheduleUnit::Epoch, schedule))
     }
 
-    /// Sets the learning rate of each step by a schedule, whose epochs are the steps.
+    /// Sets the learning rate of each step by a schedule, whose epochs are the steps. A step is a batch: with
+    /// [`accumulate(k)`](Trainer::accumulate), an update has k steps.
     pub fn schedule_steps(self, schedule: impl Schedule + 'f) -> Self {
         self.with_schedule(RunSchedule::new(None, ScheduleUnit::Step, schedule))
     }
@@ -385,6 +390,47 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Sets the learning rate of each step of one of several [optimizers](TrainingTask::optimizers).
     pub fn schedule_steps_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
         self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Step, schedule))
+    }
+
+    /// Multiplies the learning rate by a factor after epochs in which the [monitored](Trainer::monitor) value has not
+    /// improved ([`ReduceLrOnPlateau`]). The direction of the value replaces `mode` of the options. The state of the
+    /// run contains the state of the schedule.
+    ///
+    /// ```
+    /// use pellucid::nn::optim::schedule::ReduceLrOnPlateauOptions;
+    /// use pellucid::prelude::*;
+    ///
+    /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::randn([32, 1], DType::F32));
+    /// let model = Linear::new(3, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.5, ..Default::default() });
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(40).quiet();
+    /// trainer = trainer.reduce_lr_on_plateau(ReduceLrOnPlateauOptions { patience: 2, ..Default::default() });
+    /// let history = trainer.fit(&mut Batches::new(&[&x, &y], 8), None)?;
+    /// assert!(history.last("lr").unwrap() < 0.5);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for invalid options.
+    #[panicking_form]
+    pub fn try_reduce_lr_on_plateau(self, options: ReduceLrOnPlateauOptions) -> Result<Self> {
+        self.with_plateau(None, options)
+    }
+
+    /// Reduces the learning rate of one of several [optimizers](TrainingTask::optimizers), as
+    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau) does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for invalid options.
+    #[panicking_form]
+    pub fn try_reduce_lr_on_plateau_of(self, optimizer: &str, options: ReduceLrOnPlateauOptions) -> Result<Self> {
+        self.with_plateau(Some(optimizer), options)
+    }
+
+    fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
+        // The schedule is created when the direction of the value is known.
+        ReduceLrOnPlateau::try_new(options.clone())?;
+        Ok(self.with_schedule(RunSchedule::of_plateau(optimizer, options)))
     }
 
     fn with_schedule(mut self, schedule: RunSchedule<'f>) -> Self {

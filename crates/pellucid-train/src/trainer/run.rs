@@ -10,7 +10,7 @@ use super::report::RunReport;
 use super::schedules::{ScheduleUnit, check_schedules};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
-use super::validation::{Improvement, push_rates, with_averages};
+use super::validation::{Improvement, push_rates, store_rates, with_averages};
 use crate::log::{History, Logger};
 use pellucid_data::BatchPosition;
 use pellucid_nn::optim::Optimizer;
@@ -71,7 +71,8 @@ impl RunCore<'_> {
     /// Sets the first learning rates and loads a state.
     fn begin(&mut self, parts: &mut dyn RunParts, report: &RunReport) -> Result<()> {
         let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(&optimizers))?;
+        let (_, goal) = self.monitored(parts.is_validated());
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(goal, &optimizers))?;
         if let Some(directory) = self.files.replaced_directory() {
             report.line(format_args!("replaces the files of an earlier run in {}", directory.display()));
         }
@@ -89,6 +90,7 @@ impl RunCore<'_> {
             self.history.remove_last();
             self.has_partial_row = false;
         }
+        store_rates(parts, true)?;
         let step = self.step();
         for open in self.opened_loggers.drain(..) {
             self.loggers.push(open(step)?);
@@ -119,7 +121,11 @@ impl RunCore<'_> {
         let start = Instant::now();
         let epoch = self.epoch() + 1;
         let _span = tracing::info_span!("epoch", epoch).entered();
-        self.emit(TrainingEvent::EpochBegan { epoch })?;
+        // The rest of an epoch does not begin again: a callback that changes the run would change it twice.
+        if parts.position().batch == 0 {
+            self.emit(TrainingEvent::EpochBegan { epoch })?;
+            store_rates(parts, true)?;
+        }
         parts.begin_batches()?;
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
         let mut at_end = None;
@@ -216,14 +222,12 @@ impl RunCore<'_> {
                     return Ok(StepsEnd::Stopped(reason));
                 }
             }
-            if self.max_steps.is_some_and(|steps| step >= steps) {
+            // With gradients that accumulate, the run ends at an update: an earlier one, of fewer steps, would make a
+            // run of more steps differ from an uninterrupted one.
+            if self.max_steps.is_some_and(|steps| step >= steps) && parts.is_between_updates() {
                 let is_last_batch = parts.batch_count() == Some(position.batch);
                 self.check_sums(&mut meter, position, parts)?;
-                // Gradients of steps without an update are used by the update that ends the epoch.
-                return Ok(match is_last_batch || !parts.is_between_updates() {
-                    true => StepsEnd::Exhausted(None),
-                    false => StepsEnd::Limit,
-                });
+                return Ok(if is_last_batch { StepsEnd::Exhausted(None) } else { StepsEnd::Limit });
             }
         }
         self.check_sums(&mut meter, position, parts)?;
@@ -250,7 +254,8 @@ impl RunCore<'_> {
             progress.step
         };
         let is_logged = step.is_multiple_of(self.log_every);
-        let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, samples as f64, is_logged)?;
+        let weight = parts.batch_weight()?;
+        let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
         if let Some((_, loss)) = values.first() {
             let skipped = {
                 let progress = &mut *self.state.0.borrow_mut();
@@ -268,7 +273,11 @@ impl RunCore<'_> {
         if is_logged && !self.loggers.is_empty() {
             self.log_step(step, &values, parts)?;
         }
-        self.emit(TrainingEvent::StepEnded { step, scalars: &values })
+        let stops = self.emit(TrainingEvent::StepEnded { step, scalars: &values })?;
+        if !self.callbacks.is_empty() {
+            store_rates(parts, false)?;
+        }
+        Ok(stops)
     }
 
     /// Logs the losses of a step and the learning rates.
@@ -307,13 +316,16 @@ impl RunCore<'_> {
         self.log_epoch(scores)?;
         let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value, &optimizers))?;
         let (epoch, step) = (self.epoch(), self.step());
         tracing::info!(epoch, step, %scores, "completed an epoch");
         if improvement.is_best {
             self.save_best(parts)?;
         }
-        self.save_last(parts)?;
+        // The state of the run contains what callbacks change.
         let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
+        store_rates(parts, true)?;
+        self.save_last(parts)?;
         Ok(match (requested, self.is_stuck()) {
             (true, _) => Some(StopReason::Requested),
             (false, true) => Some(StopReason::NotImproving),
@@ -376,8 +388,8 @@ impl RunCore<'_> {
             checkpoint = checkpoint.part(name, &**part);
         }
         for (name, schedule) in schedule_names.iter().zip(&self.schedules) {
-            if let Some(scheduler) = &schedule.scheduler {
-                checkpoint = checkpoint.part(name, scheduler);
+            if let Some(part) = schedule.as_stateful() {
+                checkpoint = checkpoint.part(name, part);
             }
         }
         checkpoint.step(self.step())
@@ -422,6 +434,11 @@ impl RunCore<'_> {
 
     /// Returns the error of a loss that is not finite.
     fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
+        if parts.batch_weight().is_ok_and(|weight| weight.is_zero()) {
+            let reason = "the loss ignores all targets of the batch (`ignore_index`, or classes of weight 0), so that its \
+                          mean is 0/0; remove samples without a target that counts, or use larger batches";
+            return self.of_step(position, samples, Error::invalid("fit", reason));
+        }
         let origin = match parts.first_non_finite() {
             Some(name) => format!("the first tensor that is not finite is {name}"),
             None => "its origin is unknown".to_string(),

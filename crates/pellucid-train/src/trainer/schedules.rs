@@ -1,7 +1,9 @@
 //! The schedules of a run.
 
+use crate::metrics::Goal;
+use pellucid_nn::Stateful;
 use pellucid_nn::optim::Optimizer;
-use pellucid_nn::optim::schedule::{Schedule, Scheduler};
+use pellucid_nn::optim::schedule::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler};
 use pellucid_tensor::{Error, Result};
 
 /// The unit in which a schedule advances.
@@ -11,36 +13,80 @@ pub(super) enum ScheduleUnit {
     Epoch,
 }
 
+/// The rule that sets the rates of an optimizer.
+enum RateRule<'f> {
+    /// A schedule that has not begun.
+    New(ScheduleUnit, Option<Box<dyn Schedule + 'f>>),
+    /// A schedule by steps or epochs.
+    Timed(ScheduleUnit, Scheduler<Box<dyn Schedule + 'f>>),
+    /// The options of a schedule by the monitored value that has not begun.
+    NewPlateau(ReduceLrOnPlateauOptions),
+    /// A schedule by the monitored value.
+    Plateau(ReduceLrOnPlateau),
+}
+
 /// A schedule of an optimizer of the task.
 pub(super) struct RunSchedule<'f> {
     /// The name of the optimizer; `None` for the first one.
-    pub(super) optimizer: Option<String>,
-    unit: ScheduleUnit,
-    /// The schedule, until the run begins.
-    schedule: Option<Box<dyn Schedule + 'f>>,
-    pub(super) scheduler: Option<Scheduler<Box<dyn Schedule + 'f>>>,
+    optimizer: Option<String>,
+    rule: RateRule<'f>,
 }
 
 impl<'f> RunSchedule<'f> {
     pub(super) fn new(optimizer: Option<&str>, unit: ScheduleUnit, schedule: impl Schedule + 'f) -> RunSchedule<'f> {
-        let optimizer = optimizer.map(str::to_string);
-        RunSchedule { optimizer, unit, schedule: Some(Box::new(schedule)), scheduler: None }
+        RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::New(unit, Some(Box::new(schedule))) }
     }
 
-    /// Sets the rates of the beginning, once.
-    pub(super) fn begin(&mut self, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
+    pub(super) fn of_plateau(optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> RunSchedule<'f> {
+        RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::NewPlateau(options) }
+    }
+
+    /// Sets the rates of the beginning, once. `goal` is the direction of the monitored value.
+    pub(super) fn begin(&mut self, goal: Goal, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
         let optimizer = find(optimizers, self.optimizer.as_deref())?;
-        if let Some(schedule) = self.schedule.take() {
-            self.scheduler = Some(Scheduler::try_new(schedule, optimizer)?);
+        match &mut self.rule {
+            RateRule::New(unit, schedule) => {
+                if let Some(schedule) = schedule.take() {
+                    self.rule = RateRule::Timed(*unit, Scheduler::try_new(schedule, optimizer)?);
+                }
+            }
+            RateRule::NewPlateau(options) => {
+                let mode = match goal {
+                    Goal::Minimize => PlateauMode::Min,
+                    Goal::Maximize => PlateauMode::Max,
+                };
+                let options = ReduceLrOnPlateauOptions { mode, ..options.clone() };
+                self.rule = RateRule::Plateau(ReduceLrOnPlateau::try_new(options)?);
+            }
+            RateRule::Timed(..) | RateRule::Plateau(_) => {}
         }
         Ok(())
     }
 
     /// Advances the schedule after a step or an epoch.
     pub(super) fn advance(&mut self, unit: ScheduleUnit, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
-        match &mut self.scheduler {
-            Some(scheduler) if self.unit == unit => scheduler.try_step(find(optimizers, self.optimizer.as_deref())?),
+        match &mut self.rule {
+            RateRule::Timed(own, scheduler) if *own == unit => {
+                scheduler.try_step(find(optimizers, self.optimizer.as_deref())?)
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Adds the monitored value of an epoch.
+    pub(super) fn measure(&mut self, value: f64, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
+        match &mut self.rule {
+            RateRule::Plateau(plateau) => plateau.try_step(value, find(optimizers, self.optimizer.as_deref())?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the state of a schedule that has begun.
+    pub(super) fn as_stateful(&self) -> Option<&dyn Stateful> {
+        match &self.rule {
+            RateRule::Timed(_, scheduler) => Some(scheduler),
+            RateRule::Plateau(plateau) => Some(plateau),
+            RateRule::New(..) | RateRule::NewPlateau(_) => None,
         }
     }
 }

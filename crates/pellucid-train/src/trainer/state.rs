@@ -13,7 +13,7 @@ pub(super) struct RunProgress {
     pub(super) step: u64,
     /// The sums of the losses of the current epoch, weighted by the samples of the batches.
     pub(super) sums: Vec<(String, f64)>,
-    /// The number of samples in the sums.
+    /// The sum of the weights of the batches: the number of samples, unless the loss weights them.
     pub(super) weight: f64,
     /// The best monitored value; NaN before the first.
     pub(super) best: f64,

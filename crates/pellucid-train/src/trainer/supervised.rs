@@ -3,7 +3,7 @@
 use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
-use pellucid_nn::loss::Loss;
+use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
     AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
@@ -450,6 +450,10 @@ where
 
     fn batch_size(&self, (_, y): &(X, Tensor)) -> usize {
         y.shape().first().copied().unwrap_or(1)
+    }
+
+    fn batch_weight(&self, (_, y): &(X, Tensor)) -> Result<BatchWeight> {
+        self.loss.batch_weight(y)
     }
 
     fn checkpoint(&self) -> Checkpoint<'_> {

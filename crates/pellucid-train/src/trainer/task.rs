@@ -1,5 +1,6 @@
 //! [`TrainingTask`]: what a trainer does with a batch.
 
+use pellucid_nn::loss::BatchWeight;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict};
 use pellucid_tensor::{Result, Tensor};
@@ -94,11 +95,20 @@ pub trait TrainingTask {
         Err(pellucid_tensor::Error::invalid("evaluate", reason))
     }
 
-    /// Returns the number of samples of a batch, by which means over an epoch are weighted. By default all batches
-    /// count equally.
+    /// Returns the number of samples of a batch, by which means over an epoch are weighted unless
+    /// [`batch_weight`](TrainingTask::batch_weight) returns something else. By default all batches count equally.
     fn batch_size(&self, batch: &Self::Batch) -> usize {
         let _ = batch;
         1
+    }
+
+    /// Returns the weight of a batch in the means of its losses over an epoch, by default its number of samples.
+    ///
+    /// # Errors
+    /// The errors of the computation.
+    fn batch_weight(&self, batch: &Self::Batch) -> Result<BatchWeight> {
+        let _ = batch;
+        Ok(BatchWeight::Samples)
     }
 
     /// Returns the models, optimizers and other parts that a resumed run needs. The trainer adds its own parts.

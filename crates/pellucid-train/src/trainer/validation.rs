@@ -8,14 +8,14 @@ use super::signals::TerminationSignals;
 use super::state::RunProgress;
 use crate::metrics::Goal;
 use pellucid_nn::optim::Optimizer;
-use pellucid_tensor::{Error, Result};
+use pellucid_tensor::{DType, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 /// How the monitored value of an epoch compares with those of the earlier epochs.
 #[derive(Clone, Copy)]
 pub(super) struct Improvement {
-    value: f64,
+    pub(super) value: f64,
     pub(super) is_best: bool,
     /// Whether the value is better than the reference by more than `min_delta`.
     exceeds_min_delta: bool,
@@ -71,7 +71,8 @@ impl RunCore<'_> {
                 |samples: usize| move |error: Error| Error::Evaluation { batch, samples, source: Box::new(error) };
             let samples = samples.map_err(of_batch(0))?;
             let scores = parts.evaluate_step().map_err(of_batch(samples))?;
-            meter.add(&mut sums, &scores.losses, samples as f64, false)?;
+            let weight = parts.batch_weight().map_err(of_batch(samples))?;
+            meter.add(&mut sums, &scores.losses, (&weight, samples), false)?;
             if let Some((output, target)) = &scores.predictions {
                 let updated = self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target));
                 updated.map_err(of_batch(samples))?;
@@ -114,7 +115,7 @@ impl RunCore<'_> {
     }
 
     /// Returns the name of the monitored value, and its direction.
-    fn monitored(&self, is_validated: bool) -> (&str, Goal) {
+    pub(super) fn monitored(&self, is_validated: bool) -> (&str, Goal) {
         match &self.monitor {
             Some((name, goal)) => (name, *goal),
             None if is_validated => ("validation_loss", Goal::Minimize),
@@ -159,7 +160,7 @@ impl RunCore<'_> {
     }
 }
 
-/// Returns the means of the losses.
+/// Returns the means of the losses. They are NaN if the loss ignores all targets.
 fn means(progress: &RunProgress, prefix: &str) -> Scores {
     let mean = |(name, sum): &(String, f64)| (format!("{prefix}{name}"), sum / progress.weight);
     Scores(progress.sums.iter().map(mean).collect())
@@ -170,6 +171,25 @@ fn means(progress: &RunProgress, prefix: &str) -> Scores {
 fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
     let rate = optimizer.group_lr(group);
     (rate as f32).to_string().parse().unwrap_or(rate)
+}
+
+/// Replaces the learning rates, which the program sets in `f64`, by the numbers that a checkpoint restores: a callback
+/// or a schedule that multiplies them then has the same results in a resumed run. Unless `waits` is set, rates on a
+/// device other than the CPU are not read.
+pub(super) fn store_rates(parts: &dyn RunParts, waits: bool) -> Result<()> {
+    for (_, optimizer) in parts.optimizers() {
+        for group in 0..optimizer.group_count() {
+            let tensor = optimizer.group_lr_tensor(group);
+            if tensor.dtype() != DType::F32 || !waits && !tensor.device().is_cpu() {
+                continue;
+            }
+            let stored = rate(optimizer, group);
+            if stored != optimizer.group_lr(group) {
+                optimizer.try_set_group_lr(group, stored)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Adds the learning rates: `lr` is the one of the first group, `lr_1` that of the second; the rates of one of several

@@ -134,6 +134,15 @@ fn written(write: impl FnOnce(&mut TensorBoard)) -> Message {
 }
 
 #[test]
+fn a_log_in_a_file_is_an_error_with_a_remedy() {
+    let scratch = Scratch::new();
+    let file = scratch.join("log");
+    fs::write(&file, "text").unwrap();
+    let error = TensorBoard::new(&file).unwrap_err().to_string();
+    assert!(error.contains("the path is a file") && error.contains("choose another path"), "{error}");
+}
+
+#[test]
 fn the_checksum_uses_the_castagnoli_polynomial() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
 }

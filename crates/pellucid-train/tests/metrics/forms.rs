@@ -1,6 +1,6 @@
 //! Forms of outputs and targets: dtypes, shapes, thresholds, tables, means and names.
 
-use pellucid::nn::loss::{CrossEntropyLoss, MseLoss, Reduction};
+use pellucid::nn::loss::{CrossEntropyLoss, Loss, MseLoss, Reduction};
 use pellucid::train::metrics::*;
 use pellucid::{DType, Tensor, is_grad_enabled};
 
@@ -122,12 +122,22 @@ fn means_of_losses_are_weighted_by_samples() {
 }
 
 #[test]
-fn nan_scores_make_the_value_nan_or_the_sample_wrong() {
+fn nan_scores_make_the_value_nan() {
     let scores = Tensor::from([0.5, f64::NAN]);
     let labels = Tensor::from([1i64, 1]);
-    assert_eq!(value(Accuracy::new(), &scores, &labels), 0.5);
-    let class_scores = Tensor::from([[0.0, f64::NAN, 1.0], [f64::NAN, 1.0, 0.0]]);
-    assert_eq!(value(TopKAccuracy::new(2), &class_scores, &Tensor::from([1i64, 1])), 0.5);
+    assert!(value(Accuracy::new(), &scores, &labels).is_nan());
+    assert!(value(F1Score::new(ClassAverage::Binary), &scores, &labels).is_nan());
+    let class_scores = Tensor::from([[0.0, f64::NAN, 1.0], [0.0, 1.0, 0.0]]);
+    let class_labels = Tensor::from([0i64, 1]);
+    assert!(value(TopKAccuracy::new(2), &class_scores, &class_labels).is_nan());
+    assert!(value(Accuracy::new(), &class_scores, &class_labels).is_nan());
+    for average in [ClassAverage::Micro, ClassAverage::Macro, ClassAverage::Weighted] {
+        assert!(value(Recall::new(average), &class_scores, &class_labels).is_nan(), "{average:?}");
+    }
+    assert!(ConfusionMatrix::new(3).update(&class_scores, &class_labels).is_err());
+    // The NaN of an ignored sample does not count.
+    let ignored = ClassOptions { ignore_index: Some(0), ..Default::default() };
+    assert_eq!(value(Accuracy::with(ignored), &class_scores, &class_labels), 1.0);
     let labels = Tensor::from([1i64, 0]);
     let metrics: [Box<dyn Metric>; 5] = [
         Box::new(RocAuc::new()),
@@ -140,6 +150,61 @@ fn nan_scores_make_the_value_nan_or_the_sample_wrong() {
         let name = metric.name();
         assert!(value(metric, &scores, &labels).is_nan(), "{name}");
     }
+}
+
+/// Means of losses over ignored and weighted labels equal the loss of all samples, for every split into batches.
+#[test]
+fn mean_losses_do_not_depend_on_the_split() {
+    let weight = Some(Tensor::from([1.0, 4.0, 0.25]));
+    let (x, labels) = (logits(), Tensor::from([0i64, 1, 2, -1]));
+    for (weight, ignore_index, reduction) in [
+        (None, Some(-1), Reduction::Mean),
+        (weight.clone(), Some(-1), Reduction::Mean),
+        (weight.clone(), Some(1), Reduction::None),
+        (weight, None, Reduction::Mean),
+        (None, None, Reduction::Sum),
+    ] {
+        let labels = if ignore_index == Some(-1) { labels.clone() } else { labels.abs() };
+        let loss = CrossEntropyLoss { weight, ignore_index, reduction, ..Default::default() };
+        let mean = CrossEntropyLoss { reduction: Reduction::Mean, ..loss.clone() };
+        let expected = mean.forward(&x, &labels).item::<f64>();
+        for split in [&[(0, 4)][..], &[(0, 1), (1, 3)], &[(3, 1), (0, 2), (2, 1)]] {
+            let mut metric = MeanLoss::new(&loss);
+            for &(start, size) in split {
+                metric.update(&x.narrow(0, start, size), &labels.narrow(0, start, size)).unwrap();
+            }
+            let found = metric.compute().unwrap();
+            assert!((found - expected).abs() < 1e-12, "{loss:?}: {found}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn independent_labels_have_metrics() {
+    let scores = Tensor::from([[1.0, -1.0, 2.0], [-0.5, 0.5, -1.0], [3.0, 1.0, -2.0]]);
+    let labels = Tensor::from([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]);
+    assert_eq!(value(MultiLabelAccuracy::new(), &scores, &labels), 7.0 / 9.0);
+    assert_eq!(value(MultiLabelAccuracy::new().exact(), &scores, &labels), 1.0 / 3.0);
+    // TP, FP, FN: (2, 0, 0), (1, 1, 0), (0, 1, 0).
+    let mut f1 = MultiLabelF1Score::new(LabelAverage::Macro);
+    for row in 0..3 {
+        f1.update(&scores.narrow(0, row, 1), &labels.narrow(0, row, 1)).unwrap();
+    }
+    assert_eq!(f1.per_label(), [1.0, 2.0 / 3.0, 0.0]);
+    assert!((f1.compute().unwrap() - 5.0 / 9.0).abs() < 1e-15);
+    assert_eq!(value(MultiLabelF1Score::new(LabelAverage::Micro), &scores, &labels), 0.75);
+    let integers = labels.to_dtype(DType::I64);
+    assert_eq!(value(MultiLabelF1Score::new(LabelAverage::Micro), &scores, &integers), 0.75);
+    let ignored = ClassOptions { ignore_index: Some(-1), ..Default::default() };
+    let (scores, labels) = (Tensor::from([[1.0, f64::NAN]]), Tensor::from([[1i64, -1]]));
+    assert_eq!(value(MultiLabelAccuracy::with(ignored), &scores, &labels), 1.0);
+    let labels = Tensor::from([[1i64, 1]]);
+    assert!(value(MultiLabelAccuracy::new(), &scores, &labels).is_nan());
+    assert!(value(MultiLabelF1Score::new(LabelAverage::Macro), &scores, &labels).is_nan());
+    assert!(MultiLabelAccuracy::new().update(&scores, &Tensor::from([1i64])).is_err());
+    assert!(MultiLabelAccuracy::new().update(&scores, &Tensor::from([[1i64, 2]])).is_err());
+    f1.reset();
+    assert!(f1.compute().unwrap().is_nan());
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn shapes_must_fit() {
     let error = accuracy_error(&scores(), &Tensor::from([0i64, 1, 2]));
     assert_eq!(error, "accuracy: incompatible shapes [2, 3] and [3]: the output has 2 samples, but the target has 3");
     let one_hot = accuracy_error(&scores(), &Tensor::from([[1i64, 0, 0], [0, 1, 0]]));
-    assert!(one_hot.contains("argmax(1)") && one_hot.contains("reshape([-1])"), "{one_hot}");
+    assert!(one_hot.contains("argmax(1)") && one_hot.contains("MultiLabelAccuracy"), "{one_hot}");
     let last = accuracy_error(&Tensor::zeros([2, 5, 3], DType::F32), &Tensor::zeros([2, 5], DType::I64));
     assert!(last.contains("movedim(-1, 1)"), "{last}");
     for (output, target) in [(vec![2, 3], vec![2, 2]), (vec![], vec![]), (vec![2, 0], vec![2, 4]), (vec![2], vec![])] {

@@ -76,6 +76,31 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     assert_eq!(bits(resumed.model()), bits(expected.model()));
 }
 
+/// With gradients that accumulate, a run of a number of steps ends at an update, so that a run of more steps has the
+/// bits of an uninterrupted one.
+#[test]
+fn a_run_of_steps_ends_at_an_update() {
+    let _alone = alone();
+    let run = || trainer().accumulate(3);
+    let (mut train, mut validation) = points();
+    let mut expected = run().epochs(3);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    for (steps, ends_at) in [(4, 6), (6, 6), (7, 8), (8, 8), (9, 11), (15, 16)] {
+        let scratch = Scratch::new(&format!("trainer-accumulated-steps-{steps}"));
+        let (mut train, mut validation) = points();
+        let mut first = run().steps(steps).checkpoints(&scratch.0);
+        first.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!((first.stop_reason(), first.step()), (Some(StopReason::Completed), ends_at));
+        let mut first = first.steps(24);
+        first.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(bits(first.model()), bits(expected.model()), "continued after {steps}");
+        let (mut train, mut validation) = points();
+        let mut resumed = run().steps(24).resume(&scratch.0);
+        resumed.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(resumed.step(), 24);
+    }
+}
+
 #[test]
 fn an_evaluation_in_the_middle_of_an_epoch_reads_all_samples_and_changes_no_run() {
     let _alone = alone();

@@ -12,3 +12,4 @@ mod killed;
 mod logged;
 mod resumed;
 mod runs;
+mod weights;

@@ -1,12 +1,14 @@
 //! Runs that are stopped and resumed are bit-identical to uninterrupted runs.
 
-use crate::runs::{SmallTrainer, alone, bits, points, trainer};
+use crate::runs::{SmallTrainer, alone, bits, model, points, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{IterableDataset, StreamLoader, from_records};
-use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr};
+use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr, ReduceLrOnPlateauOptions, ThresholdMode};
 use pellucid::prelude::*;
-use pellucid::train::{EarlyStopping, FitControl, StopReason, TrainingEvent};
+use pellucid::train::metrics::{Accuracy, Goal};
+use pellucid::train::{EarlyStopping, FitControl, History, StopReason, TrainingEvent};
 use pellucid::{Error, io};
+use std::sync::Arc;
 
 /// A run with every part that a checkpoint contains.
 fn trainer_with_all_parts() -> SmallTrainer {
@@ -171,4 +173,97 @@ fn a_run_that_a_callback_has_stopped_continues_within_its_epoch() {
     }
     assert_eq!(bits(run.model()), bits(expected.model()));
     assert_eq!(values(&run), values(&expected));
+}
+
+/// What a callback changes is part of the state of a run: it is resumed after the event in which it stopped.
+#[test]
+fn changes_of_callbacks_are_resumed() {
+    let _alone = alone();
+    let run = |stopped_at: Option<(u64, u64)>| {
+        let model = model();
+        let adamw = Arc::new(AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }));
+        let changed = adamw.clone();
+        let callback = move |event: &TrainingEvent<'_>, control: &mut FitControl| {
+            let halves = match event {
+                TrainingEvent::EpochBegan { .. } | TrainingEvent::EpochEnded { .. } => true,
+                TrainingEvent::StepEnded { step, .. } => step % 5 == 0,
+                _ => false,
+            };
+            if halves {
+                changed.set_lr(changed.lr() * 0.875);
+            }
+            let now = match event {
+                TrainingEvent::StepEnded { step, .. } => (*step, 0),
+                TrainingEvent::EpochEnded { epoch, .. } => (0, *epoch),
+                _ => return Ok(()),
+            };
+            if Some(now) == stopped_at {
+                control.stop();
+            }
+            Ok(())
+        };
+        Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet().epochs(4).callback(callback)
+    };
+    let (mut train, mut validation) = points();
+    let mut expected = run(None);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    for stopped_at in [(0, 1), (0, 3), (3, 0), (5, 0), (16, 0), (20, 0)] {
+        let scratch = Scratch::new(&format!("trainer-callback-{}-{}", stopped_at.0, stopped_at.1));
+        let (mut train, mut validation) = points();
+        run(Some(stopped_at)).checkpoints(&scratch.0).fit(&mut train, Some(&mut validation)).unwrap();
+        let (mut train, mut validation) = points();
+        let mut resumed = run(None).resume(&scratch.0);
+        resumed.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(bits(resumed.model()), bits(expected.model()), "stopped at {stopped_at:?}");
+        let rates = |run: &History| run.column("lr").unwrap();
+        assert_eq!(rates(resumed.history()), rates(expected.history()), "stopped at {stopped_at:?}");
+    }
+}
+
+/// A schedule by the monitored value continues in a resumed run, with the direction of the value.
+#[test]
+fn a_plateau_reduces_the_rate_and_is_resumed() {
+    let _alone = alone();
+    let options = ReduceLrOnPlateauOptions {
+        factor: 0.5,
+        patience: 1,
+        threshold: ThresholdMode::Absolute(0.5),
+        ..Default::default()
+    };
+    // After the first epoch no value is better by 0.5.
+    let run = || trainer().epochs(8).reduce_lr_on_plateau(options.clone());
+    let (mut train, mut validation) = points();
+    let mut expected = run();
+    let history = expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let rates = history.column("lr").unwrap();
+    assert_eq!(rates, [0.02, 0.02, 0.02, 0.01, 0.01, 0.005, 0.005, 0.0025]);
+    for epochs in [2, 3, 4] {
+        let scratch = Scratch::new(&format!("trainer-plateau-{epochs}"));
+        let (mut train, mut validation) = points();
+        run().epochs(epochs).checkpoints(&scratch.0).fit(&mut train, Some(&mut validation)).unwrap();
+        let (mut train, mut validation) = points();
+        let mut resumed = run().resume(&scratch.0);
+        let history = resumed.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(history.column("lr").unwrap(), rates);
+        assert_eq!(bits(resumed.model()), bits(expected.model()));
+    }
+    // A growing accuracy is an improvement.
+    let options = ReduceLrOnPlateauOptions { threshold: ThresholdMode::Absolute(0.0), ..options.clone() };
+    let (mut train, mut validation) = points();
+    let mut maximizing = trainer().epochs(3).metric(Accuracy::new()).monitor("validation_accuracy", Goal::Maximize);
+    maximizing = maximizing.reduce_lr_on_plateau(ReduceLrOnPlateauOptions { patience: 0, ..options });
+    let history = maximizing.fit(&mut train, Some(&mut validation)).unwrap();
+    let (accuracy, rates) = (history.column("validation_accuracy").unwrap(), history.column("lr").unwrap());
+    let mut best = f64::NEG_INFINITY;
+    let mut expected_rate = 0.02;
+    for (accuracy, rate) in accuracy.into_iter().zip(rates) {
+        assert_eq!(rate, expected_rate);
+        if accuracy > best { best = accuracy } else { expected_rate *= 0.5 }
+    }
+    let wrong = trainer().try_reduce_lr_on_plateau(ReduceLrOnPlateauOptions { factor: 2.0, ..Default::default() });
+    assert!(wrong.map(drop).unwrap_err().to_string().contains("factor"));
+    let twice = trainer().schedule_epochs(ExponentialLr { gamma: 0.5 }).reduce_lr_on_plateau(Default::default());
+    let (mut train, _) = points();
+    let mut twice = twice;
+    assert!(twice.fit(&mut train, None).unwrap_err().to_string().contains("two schedules"));
 }

@@ -7,14 +7,15 @@ use pellucid::data::{
     StreamIter, StreamLoader, Subset, TensorDataset, TextLines, VecDataset, WeightedRandomSampler,
 };
 use pellucid::data::{
-    Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MinMaxScaler,
-    MixUp, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory,
+    Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, Imputer,
+    LabelEncoder, MinMaxScaler, MixUp, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows,
+    UnknownCategory,
 };
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
 use pellucid::nn::init::{Fan, Nonlinearity};
-use pellucid::nn::loss::{CrossEntropyLoss, GradKind, Loss, LossKind, WithTargets};
+use pellucid::nn::loss::{BatchWeight, CrossEntropyLoss, GradKind, Loss, LossKind, WithTargets};
 use pellucid::nn::optim::{schedule::*, *};
 use pellucid::nn::*;
 use pellucid::ops::*;
@@ -85,7 +86,7 @@ fn public_types_are_send_and_sync() {
         Stream,
         Timer
     ];
-    both![StepCheck, Rebound, LossKind, AveragedModel];
+    both![StepCheck, Rebound, BatchWeight, LossKind, AveragedModel];
     // Models and their state.
     both![
         Sequential,
@@ -95,6 +96,7 @@ fn public_types_are_send_and_sync() {
         Parameter,
         Buffer,
         PathChoice,
+        StateFlag,
         TrainingMode,
         StateDict,
         IncompatibleKeys,
@@ -168,7 +170,17 @@ fn public_types_are_send_and_sync() {
     is_send::<EpochIter<Tensor>>();
     is_send::<StreamIter<Tensor>>();
     both![Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MixUp];
-    both![MinMaxScaler, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows, UnknownCategory];
+    both![
+        Imputer,
+        LabelEncoder,
+        MinMaxScaler,
+        OneHotEncoder,
+        StandardScaler,
+        Table,
+        TableTensorOptions,
+        TokenWindows,
+        UnknownCategory
+    ];
 }
 
 #[cfg(feature = "csv")]
@@ -203,6 +215,7 @@ fn distributions_are_send_and_sync() {
 fn metrics_and_logs_are_send_and_sync() {
     use pellucid::train::metrics::*;
     use pellucid::train::*;
+    both![MultiLabelAccuracy, MultiLabelF1Score, LabelAverage];
     both![Accuracy, TopKAccuracy, Precision, Recall, F1Score, IntersectionOverUnion, ConfusionMatrix, RocAuc];
     both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
     both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ClassOptions, LikelihoodOptions, ScoreKind, Goal];

@@ -53,6 +53,10 @@ impl TensorBoard {
     /// [`Error::File`] if the directory or the file cannot be written.
     pub fn new(directory: impl AsRef<Path>) -> Result<TensorBoard> {
         let directory = directory.as_ref();
+        if directory.exists() && !directory.is_dir() {
+            let reason = "the path is a file; a TensorBoard log is a directory of event files: choose another path";
+            return Err(Error::file(OP, directory, reason));
+        }
         fs::create_dir_all(directory).map_err(|error| Error::unwritable_file(OP, directory, &error))?;
         // TensorBoard reads the files of a directory in the order of their names.
         let start = format!("events.out.tfevents.{:010}.{}", time().as_secs(), std::process::id());

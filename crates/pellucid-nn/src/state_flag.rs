@@ -1,0 +1,146 @@
+//! [`StateFlag`]: a host flag that describes the values of parameters, and its place in state dicts.
+
+use crate::cloning::clone_state_flag;
+use pellucid_tensor::{DType, Error, HostFlag, Result, Tensor};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A state dict.
+type FlagTensors = BTreeMap<String, Tensor>;
+
+/// A host flag that describes the values of parameters, for example whether a weight includes the update of a
+/// [`Lora`](crate::Lora) layer.
+///
+/// Clones share the flag, as they share the parameters, except in [`deep_copy`](crate::Module::deep_copy). A state dict
+/// contains the name of the flag with the value 1 while the flag is set, and no such name otherwise. Loading the first
+/// of the described parameters sets the flag to the value of the state dict, which is false if it has none. The others
+/// cannot be loaded without the first one while the flag is set, because it depends on their old values.
+#[derive(Debug)]
+pub struct StateFlag {
+    flag: Arc<HostFlag>,
+    described: &'static [&'static str],
+}
+
+impl StateFlag {
+    /// Creates a flag that is not set. It describes the parameters of these names in its module.
+    pub fn new(described: &'static [&'static str]) -> StateFlag {
+        StateFlag { flag: Arc::new(HostFlag::new(0)), described }
+    }
+
+    /// Returns true if the flag is set.
+    pub fn get(&self) -> bool {
+        self.flag.get() == 1
+    }
+
+    /// Sets the flag of all clones.
+    pub fn set(&self, value: bool) {
+        self.flag.set(usize::from(value));
+    }
+
+    fn is_same(&self, other: &StateFlag) -> bool {
+        Arc::ptr_eq(&self.flag, &other.flag)
+    }
+
+    /// Returns another handle of this flag, inside `deep_copy` too.
+    pub(crate) fn handle(&self) -> StateFlag {
+        StateFlag { flag: self.flag.clone(), described: self.described }
+    }
+}
+
+impl Clone for StateFlag {
+    fn clone(&self) -> StateFlag {
+        StateFlag { flag: clone_state_flag(&self.flag), described: self.described }
+    }
+}
+
+/// A flag of a model with all its names.
+pub(crate) struct NamedFlag {
+    names: Vec<String>,
+    flag: StateFlag,
+}
+
+impl NamedFlag {
+    /// Returns the flags of a model; a shared flag once, with all its names.
+    pub(crate) fn grouped(flags: Vec<(String, StateFlag)>) -> Vec<NamedFlag> {
+        let mut found: Vec<NamedFlag> = Vec::new();
+        for (name, flag) in flags {
+            match found.iter_mut().find(|known| known.flag.is_same(&flag)) {
+                Some(known) => known.names.push(name),
+                None => found.push(NamedFlag { names: vec![name], flag }),
+            }
+        }
+        found
+    }
+
+    /// Returns the value in a state dict, if the flag is set.
+    pub(crate) fn entry(&self) -> Option<(String, Tensor)> {
+        self.flag.get().then(|| (self.names[0].clone(), Tensor::scalar(1i64, DType::I64)))
+    }
+
+    /// Returns the value that a load of this state dict sets, if it changes the described weight.
+    fn loaded(&self, op: &'static str, state: &FlagTensors) -> Result<Option<bool>> {
+        let given = self.names.iter().find_map(|name| Some((name, state.get(name)?)));
+        let given = given.map(|(name, value)| read_flag(op, name, value)).transpose()?;
+        let mut loaded = self.flag.described.iter().filter(|described| self.is_given(described, state));
+        let Some(first) = loaded.next() else { return Ok(None) };
+        if *first == self.flag.described[0] {
+            return Ok(Some(given.unwrap_or(false)));
+        }
+        if !self.flag.get() && given != Some(true) {
+            return Ok(None);
+        }
+        let [described, flag] = [first, &self.flag.described[0]].map(|name| beside(&self.names[0], name));
+        let reason = format!(
+            "`{described}` cannot be loaded without `{flag}`, whose values include it according to `{}`; load both, or \
+             call unmerge() of the layer first",
+            self.names[0]
+        );
+        Err(Error::invalid(op, reason))
+    }
+
+    /// Returns true if a state dict has a described parameter.
+    fn is_given(&self, described: &str, state: &FlagTensors) -> bool {
+        self.names.iter().any(|name| state.contains_key(&beside(name, described)))
+    }
+}
+
+/// Returns the name of another part of the module of a flag.
+fn beside(flag: &str, name: &str) -> String {
+    flag.rsplit_once('.').map_or_else(|| name.to_string(), |(module, _)| format!("{module}.{name}"))
+}
+
+fn read_flag(op: &'static str, name: &str, value: &Tensor) -> Result<bool> {
+    match value.size() {
+        1 => Ok(value.try_to_vec::<f64>()?[0] != 0.0),
+        _ => Err(Error::invalid(op, format!("`{name}` must be one value, 0 or 1, got shape {}", value.shape()))),
+    }
+}
+
+/// The changes of the flags by a load, and the state dict without their names.
+pub(crate) struct FlagLoad {
+    pub(crate) state: FlagTensors,
+    changes: Vec<(StateFlag, bool)>,
+}
+
+impl FlagLoad {
+    /// Checks a state dict for the flags of a model.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a value that is not a flag, or that contradicts a weight that is not loaded.
+    pub(crate) fn prepare(op: &'static str, flags: &[NamedFlag], state: &FlagTensors) -> Result<FlagLoad> {
+        let mut load = FlagLoad { state: state.clone(), changes: Vec::new() };
+        for flag in flags {
+            if let Some(value) = flag.loaded(op, state)? {
+                load.changes.push((flag.flag.handle(), value));
+            }
+            flag.names.iter().for_each(|name| drop(load.state.remove(name)));
+        }
+        Ok(load)
+    }
+
+    /// Sets the flags.
+    pub(crate) fn commit(self) -> Result<()> {
+        self.changes.iter().for_each(|(flag, value)| flag.set(*value));
+        Ok(())
+    }
+}
