@@ -4,7 +4,7 @@
 //! the values. Any other index is applied to the row-major positions of the elements, and the values are written or
 //! added at the selected positions.
 
-use crate::autograd::on_one_device;
+use crate::autograd::{on_one_device, placed_like};
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast;
@@ -43,7 +43,8 @@ fn replace_part(
     if let Some(moved) = on_one_device(op, &[x, source])? {
         return replace_part(op, &moved[0], view, &moved[1]);
     }
-    let y = copy::copy(x)?;
+    // A write in place does not pin its target.
+    let y = copy::copy(&if source.is_free() { x.clone() } else { placed_like(op, source, x)? })?;
     let part = view(&y)?;
     if part.shape() != source.shape() {
         let help = format!("the source must have the shape of the replaced part, {}", part.shape());
