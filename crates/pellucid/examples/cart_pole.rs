@@ -9,7 +9,8 @@
 //! learns the return of each action from stored steps. An *actor–critic* (Williams 1992, Mnih et al. 2016) follows the
 //! gradient of the expected return with respect to the policy.
 //!
-//! Result, on 2 cores of an AMD EPYC (Zen 5): both policies balance the pole in all of 100 episodes for 500 steps, after 4 s.
+//! Result, on 2 cores of an AMD EPYC (Zen 5): both policies balance the pole in all of 100 episodes for 500 steps,
+//! after 4 s.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::SplitMix64;

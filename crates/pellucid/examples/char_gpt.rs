@@ -8,7 +8,8 @@
 //! The text is `tinyshakespeare` (1,115,394 characters), plain or compressed by gzip. The last tenth is for validation.
 //! Without a path, the program reads the bundled excerpt of 200,000 characters.
 //!
-//! Result, on 2 cores of an AMD EPYC (Zen 5): a validation loss of 1.595 nats per character, after 78 s (144 CPU seconds).
+//! Result, on 2 cores of an AMD EPYC (Zen 5): a validation loss of 1.595 nats per character, after 78 s (144 CPU
+//! seconds).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use flate2::read::GzDecoder;

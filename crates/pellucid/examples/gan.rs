@@ -9,8 +9,8 @@
 //! generator G minimizes it. The penalty (‖∇D‖₂ − 1)² at points between real and generated ones keeps the slope near 1,
 //! so the loss of the critic contains a gradient, and its own gradient contains second derivatives.
 //!
-//! Result, on 2 cores of an AMD EPYC (Zen 5): all of 8 modes, and 93.8 % of the samples within four standard deviations of a
-//! mode, after 4 s.
+//! Result, on 2 cores of an AMD EPYC (Zen 5): all of 8 modes, and 93.8 % of the samples within four standard deviations
+//! of a mode, after 4 s.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::Checkpoint;

@@ -9,8 +9,8 @@
 //! the loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
 //! network to compare with minimizes Σ L(θ).
 //!
-//! Result, on 2 cores of an AMD EPYC (Zen 5): the loss 2.95 of new tasks falls to 0.53 after one step and 0.21 after five;
-//! the loss of the other network falls from 2.96 to 2.36 and 1.84. The run takes 5 s.
+//! Result, on 2 cores of an AMD EPYC (Zen 5): the loss 2.95 of new tasks falls to 0.53 after one step and 0.21 after
+//! five; the loss of the other network falls from 2.96 to 2.36 and 1.84. The run takes 5 s.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::functional_call;

@@ -8,8 +8,8 @@
 //! The images are generated: each class is a grating of its own angle in a random colour, under noise. The first
 //! convolution has stride 1 and no pooling follows it, as is usual for images of this size.
 //!
-//! Result, on 2 cores of an AMD EPYC (Zen 5): 96.2 % of new images are classified correctly after 60 steps of 32 images,
-//! which take 19 s (3.12 steps per second).
+//! Result, on 2 cores of an AMD EPYC (Zen 5): 96.2 % of new images are classified correctly after 60 steps of 32
+//! images, which take 19 s (3.12 steps per second).
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::prelude::*;

@@ -28,7 +28,7 @@ pub(crate) unsafe fn gather(
         // part that is a matrix.
         unsafe {
             match part.matrix {
-                Some(Matrix { at, rows, cols, stride }) => {
+                Some(OperandMatrix { at, rows, cols, stride }) => {
                     transpose_matrix(size, at, stride, tile, (cols * size) as isize, rows, cols)
                 }
                 None => {
@@ -62,7 +62,7 @@ pub(crate) unsafe fn scatter(
         // SAFETY: as in `gather`, with the operand as the target.
         unsafe {
             match part.matrix {
-                Some(Matrix { at, rows, cols, stride }) => {
+                Some(OperandMatrix { at, rows, cols, stride }) => {
                     transpose_matrix(size, tile, (cols * size) as isize, at, stride, cols, rows)
                 }
                 None => {
@@ -84,11 +84,11 @@ struct TilePart {
     /// The number of elements.
     len: usize,
     /// The elements in the operand, if they are the transpose of the part.
-    matrix: Option<Matrix>,
+    matrix: Option<OperandMatrix>,
 }
 
 /// The part of an operand whose transpose is a tile of `rows` rows and `cols` columns: its columns are contiguous.
-struct Matrix {
+struct OperandMatrix {
     /// The address of the first element.
     at: *mut u8,
     rows: usize,
@@ -126,7 +126,7 @@ fn for_each_part(
             group /= axis.len;
         }
         let rows = (across.len - within).min((n - done) / cols);
-        let matrix = (rows >= MIN_TRANSPOSE).then_some(Matrix { at, rows, cols, stride });
+        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { at, rows, cols, stride });
         copy(TilePart { first: done, len: rows * cols, matrix });
         done += rows * cols;
     }

@@ -104,7 +104,7 @@ macro_rules! transposable {
                 to: *mut Self,
                 to_row: usize,
             ) {
-                // SAFETY: the contract of `transpose_square` is that of `Vector::transpose`.
+                // SAFETY: `transpose_square` has the contract of `Vector::transpose`.
                 unsafe { S::Vector::<$float>::transpose(from, from_row, to, to_row) };
             }
         })*

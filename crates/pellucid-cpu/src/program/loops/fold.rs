@@ -669,7 +669,7 @@ impl ColumnGroup {
     /// The group has more than `l` rows, and they are valid for reads.
     #[inline(always)]
     unsafe fn lane<T: LoopElement, M: Monoid<T>>(self, l: usize) -> [T; LANES] {
-        // SAFETY: the number of rows of the lane is that of the match, so row l + 16·j exists for all j below it.
+        // SAFETY: the match has the number of rows of the lane, so row l + 16·j exists for all j below it.
         unsafe {
             let first = self.row::<T, M>(l);
             let value = match (self.rows - l).div_ceil(LANES) {
