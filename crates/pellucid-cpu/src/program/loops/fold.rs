@@ -386,8 +386,8 @@ fn accumulate_block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: imp
 
 /// Combines a last block of `n` < 128 values into the lanes, of which `readable` ≥ n can be read.
 ///
-/// The block is padded with the identity, up to 1, 2, 4 or 8 values for each lane. More padding would change no bit: only
-/// −0 + 0 differs from −0, and the lanes of a sum are never −0.
+/// The block is padded with the identity, up to 1, 2, 4 or 8 values for each lane. More padding would change no bit:
+/// only −0 + 0 differs from −0, and the lanes of a sum are never −0.
 ///
 /// # Safety
 /// `x` has `n` values, and `readable` values can be read.
@@ -505,8 +505,8 @@ unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     first: bool,
 ) {
     let lanes = lanes.cast::<[T; LANES]>();
-    // SAFETY: by this function's contract, `x` has `n` values (*Source*), and `lanes` is valid for writes of 16 elements
-    // and, unless `first`, initialized (*Lanes*).
+    // SAFETY: by this function's contract, `x` has `n` values (*Source*), and `lanes` is valid for writes of 16
+    // elements and, unless `first`, initialized (*Lanes*).
     unsafe {
         let mut running = if first { [M::IDENTITY; LANES] } else { lanes.read_unaligned() };
         accumulate_blocks::<T, M>(&mut running, x, n, n);
