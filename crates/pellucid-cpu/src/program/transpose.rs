@@ -72,8 +72,8 @@ trait TransposeElement: Copy {
     /// Transposes a square: `to[j·to_row + i] = from[i·from_row + j]`.
     ///
     /// # Safety
-    /// `from` is valid for reads, and `to` for writes, of a square; the two do not overlap. The calling function has the
-    /// instruction set `S` enabled.
+    /// `from` is valid for reads, and `to` for writes, of a square; the two do not overlap. The calling function has
+    /// the instruction set `S` enabled.
     unsafe fn transpose_square<S: InstructionSet>(from: *const Self, from_row: isize, to: *mut Self, to_row: usize);
 }
 

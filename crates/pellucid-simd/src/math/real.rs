@@ -77,7 +77,7 @@ pub trait Real:
     fn floor_div(self, b: Self) -> Self;
     /// Returns a − b·⌊a / b⌋ with the sign of b, a = self.
     fn rem(self, b: Self) -> Self;
-    /// Returns true if the fast divisions are wrong for a = self: a / b is large, b is 0 or infinite, or an operand NaN.
+    /// Returns true if the fast divisions are wrong for a = self: a / b is large, b is 0 or infinite, or one is NaN.
     fn is_rare_quotient(self, b: Self) -> bool;
     /// Returns [`floor_div`](Real::floor_div) without branches, unless the quotient is rare.
     fn floor_div_fast(self, b: Self) -> Self;

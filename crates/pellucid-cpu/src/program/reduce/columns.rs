@@ -158,7 +158,8 @@ impl ColumnStrip<'_> {
         let lanes_bytes = if at_once { 0 } else { padded(LANES * cols * fold.size) };
         self.with_scratch(lanes_bytes + lanes_bytes / 2, |frame, block, lanes| {
             if at_once {
-                // SAFETY: the sequences are one block. Its rows hold `cols` values each, and `partial` has as many results.
+                // SAFETY: the sequences are one block. Its rows hold `cols` values each, and `partial` has as many
+                // results.
                 unsafe {
                     self.for_each_block(frame, block, 0..length, |from, stride, _, rows| {
                         (fold.loops.reduce_columns)(partial, from, stride, cols, rows);

@@ -66,8 +66,8 @@ pub(crate) fn reduce_contiguous(
         let (into, work) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
         // SAFETY: `x` is contiguous with shape [outer, length, inner], `y` is contiguous with shape [outer, inner], and
         // the dtype of `x` is the compute type of the loops. `y` has the dtype of the result, or of the output of the
-        // finishing program. The scratch memory holds `count` results and then `work_bytes`: for columns that are not reduced at once, the
-        // lanes and half as many combined lanes per column.
+        // finishing program. The scratch memory holds `count` results and then `work_bytes`: for columns that are not
+        // reduced at once, the lanes and half as many combined lanes per column.
         unsafe {
             if inner == 1 {
                 fold.reduce_rows(into, FoldValues::plain(from), outer, length);

@@ -1,7 +1,7 @@
 //! Reductions of transposed inputs: contiguous along a reduced axis that is not the last one.
 //!
-//! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride. Panels
-//! of it are therefore transposed first, as for maps.
+//! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride.
+//! Therefore its panels are transposed first, as for maps.
 
 use super::{RESULTS, ReduceAction, SequenceReduction};
 use crate::program::evaluate::Evaluator;

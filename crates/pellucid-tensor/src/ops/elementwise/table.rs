@@ -26,8 +26,8 @@ macro_rules! unary {
     };
 }
 
-/// Defines operations of two operands, each a tensor or a scalar. `where b` lists simpler formulas of a tensor of floats
-/// for some values of a scalar on the right.
+/// Defines operations of two operands, each a tensor or a scalar. `where b` lists simpler formulas of a tensor of
+/// floats for some values of a scalar on the right.
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
