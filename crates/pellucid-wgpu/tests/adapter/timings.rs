@@ -51,8 +51,8 @@ fn the_time_of_the_device_is_within_the_time_of_the_host() {
         measured.unwrap().map(|time| (time, start.elapsed()))
     };
     // Without timestamps there is nothing to compare.
-    let (Some((short, _)), Some((long, host))) = (run(1), run(40)) else { return };
-    assert!(short > Duration::ZERO && long > short && long <= host, "{short:?}, {long:?} of {host:?}");
+    let Some((time, host)) = run(40) else { return };
+    assert!(time > Duration::ZERO && time <= host, "{time:?} of {host:?}");
     let error = gpu.device_time(|| gpu.run(&kernel, &[], &[]));
     assert!(error.is_err(), "the error of the work must be returned");
 }
