@@ -12,17 +12,12 @@ mod columns;
 mod monoid;
 
 use self::columns::reduce_columns;
-use self::monoid::{And, Max, Min, Monoid, Or, Ordered, Prod, Ring, Sum};
+use self::monoid::{And, Max, Min, Monoid, Or, Ordered, Prod, Ring, Sum, combine_vectors};
+pub(crate) use self::monoid::{LANES, ROWS};
 use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::{per_isa, up_to};
-
-/// The number of lanes (running values) of one reduction.
-pub(crate) const LANES: usize = 16;
-
-/// The number of elements of one block, and of rows of one block of rows.
-pub(crate) const ROWS: usize = 8 * LANES;
 
 /// The number of columns per pass over a partial block of rows.
 const STRIP: usize = 512;
@@ -260,16 +255,6 @@ fn vector<T: LoopElement, M: Monoid<T>, const J: usize>(x: impl Fn(usize) -> T) 
         values[l] = x(J * LANES + l);
     }
     values
-}
-
-/// Combines sixteen pairs of values.
-#[inline(always)]
-fn combine_vectors<T: LoopElement, M: Monoid<T>>(a: [T; LANES], b: [T; LANES]) -> [T; LANES] {
-    let mut c = [M::IDENTITY; LANES];
-    for l in 0..LANES {
-        c[l] = M::combine(a[l], b[l]);
-    }
-    c
 }
 
 /// Combines `n` values, of which `readable` ≥ n can be read, into the lanes.

@@ -1,7 +1,6 @@
 //! Reductions of the columns of a few rows, in registers.
 
-use super::monoid::Monoid;
-use super::{LANES, ROWS, combine_vectors};
+use super::monoid::{LANES, Monoid, ROWS, combine_vectors};
 use crate::program::loops::loop_element::LoopElement;
 use pellucid_simd::per_isa;
 
@@ -48,7 +47,7 @@ impl ColumnGroup {
     }
 
     /// Returns lane `l` of each column: the combination of rows l, l + 16, .. Absent rows are left out, as in
-    /// [`accumulate_last_block`](super::accumulate_last_block).
+    /// a last block of contiguous values.
     ///
     /// # Safety
     /// The group has more than `l` rows, and they are valid for reads.
@@ -114,7 +113,7 @@ impl ColumnGroup {
 }
 
 per_isa! {
-    /// Returns the [`ReduceColumnsLoop`](super::ReduceColumnsLoop) of M for an instruction set.
+    /// Returns the `ReduceColumnsLoop` of M for an instruction set.
     pub(super) fn reduce_columns[T: LoopElement, M: Monoid<T>][T, M]
     (dst: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize) {
         let size = size_of::<T>();

@@ -1,9 +1,14 @@
 //! The operations of reductions: their identities, and how they combine values by fixed trees.
 
-use super::LANES;
-use crate::program::loops::loop_element::MaskByte;
+use crate::program::loops::loop_element::{LoopElement, MaskByte};
 use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
+
+/// The number of lanes (running values) of one reduction.
+pub(crate) const LANES: usize = 16;
+
+/// The number of elements of one block, and of rows of one block of rows.
+pub(crate) const ROWS: usize = 8 * LANES;
 
 /// An operation and its identity.
 pub(super) trait Monoid<T: Copy> {
@@ -205,4 +210,14 @@ impl Monoid<MaskByte> for Or {
     fn combine(a: MaskByte, b: MaskByte) -> MaskByte {
         MaskByte(a.0 | b.0)
     }
+}
+
+/// Combines sixteen pairs of values.
+#[inline(always)]
+pub(super) fn combine_vectors<T: LoopElement, M: Monoid<T>>(a: [T; LANES], b: [T; LANES]) -> [T; LANES] {
+    let mut c = [M::IDENTITY; LANES];
+    for l in 0..LANES {
+        c[l] = M::combine(a[l], b[l]);
+    }
+    c
 }
