@@ -1,7 +1,7 @@
 //! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
 
 use crate::layer::Layer;
-use crate::loss::{Loss, LossKind};
+use crate::loss::Loss;
 use crate::module::{DynModule, Module};
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
@@ -283,7 +283,7 @@ pub(super) fn placed(op: &'static str, device: Device, tensor: &Tensor) -> Resul
 /// A pointer to a loss, without its type.
 pub(super) trait StepLoss: Send + Sync {
     fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
-    fn target_kind(&self) -> Option<LossKind>;
+    fn expected_targets(&self, logits: &Tensor) -> Result<Option<(Shape, DType)>>;
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()>;
     fn parameters(&self) -> Vec<(String, Parameter)>;
 }
@@ -293,8 +293,8 @@ impl<P: Deref<Target: Loss> + Send + Sync> StepLoss for P {
         (**self).try_forward(logits, y)
     }
 
-    fn target_kind(&self) -> Option<LossKind> {
-        (**self).kind()
+    fn expected_targets(&self, logits: &Tensor) -> Result<Option<(Shape, DType)>> {
+        (**self).expected_targets(logits.shape(), logits.dtype())
     }
 
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {

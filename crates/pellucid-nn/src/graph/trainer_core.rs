@@ -238,8 +238,8 @@ impl<'f> TrainerCore<'f> {
 
     /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
     fn targets(&self, logits: &Tensor, of_input: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
-        let expected = match (self.loss.target_kind(), y) {
-            (Some(kind), _) => kind.target(logits.shape(), logits.dtype())?,
+        let expected = match (self.loss.expected_targets(logits)?, y) {
+            (Some(expected), _) => expected,
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
             (None, None) => {
                 let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
@@ -299,10 +299,7 @@ fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLos
         let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
         let logits = model.output(x)?;
         // Targets may be narrower integers, or floats of another precision.
-        let dtype = match loss.target_kind() {
-            Some(kind) => kind.target(logits.shape(), logits.dtype())?.1,
-            None => y.dtype(),
-        };
+        let dtype = loss.expected_targets(&logits)?.map_or(y.dtype(), |(_, dtype)| dtype);
         let y = if y.dtype() == dtype { y.clone() } else { ops::to_dtype(y, dtype)? };
         Ok(vec![loss.value(&logits, &y)?, logits])
     })

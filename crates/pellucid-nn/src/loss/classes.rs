@@ -9,7 +9,7 @@ losses! {
     /// (of integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike in PyTorch, no class is ignored by default.
-    CrossEntropyLoss, cross_entropy as SoftmaxCrossEntropy {
+    CrossEntropyLoss, cross_entropy for class_indices {
         /// The weight of each class, `[C]`. The mean over class indices divides by the sum of their weights.
         weight: Option<Tensor> = None,
         /// The fraction of the target that is spread evenly over all classes (Szegedy et al. 2016); default 0.
@@ -33,7 +33,7 @@ losses! {
 
     /// The negative log-likelihood −x_y of log-probabilities x `[N, C]`, `[C]` or `[N, C, d..]` and class indices y.
     #[doc(alias = "NLLLoss")]
-    NllLoss, nll {
+    NllLoss, nll for class_indices {
         /// The weight of each class, `[C]`. The mean divides by the sum of the weights of the samples.
         weight: Option<Tensor> = None,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
@@ -50,7 +50,7 @@ losses! {
     /// The binary cross-entropy −(y·ln x + (1 − y)·ln(1 − x)) of probabilities x; logarithms are clamped to at least
     /// −100.
     #[doc(alias = "BCELoss")]
-    BceLoss, binary_cross_entropy as Bce {
+    BceLoss, binary_cross_entropy for values {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,
     } |loss, x, y| where ["binary_cross_entropy", Targets::Shares] {
@@ -60,7 +60,7 @@ losses! {
 
     /// [`BceLoss`] of the probabilities sigmoid(x), numerically stable for every x. Targets y are in [0, 1].
     #[doc(alias = "BCEWithLogitsLoss")]
-    BceWithLogitsLoss, binary_cross_entropy_with_logits as Bce {
+    BceWithLogitsLoss, binary_cross_entropy_with_logits for values {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,
         /// The weight of positive targets; it broadcasts.
@@ -83,7 +83,7 @@ losses! {
     };
 
     /// The soft margin loss ln(1 + e^(−y·x)) of a score x and a label y of 1 or −1.
-    SoftMarginLoss, soft_margin {} |loss, x, y| where ["soft_margin", Targets::Signs] {
+    SoftMarginLoss, soft_margin for values {} |loss, x, y| where ["soft_margin", Targets::Signs] {
         same_shape("soft_margin", x, y)?;
         let y = &Targets::Signs.nan_unless_valid(y, None)?;
         ops::soft_margin_loss(x, y, loss.reduction)
@@ -91,7 +91,7 @@ losses! {
 
     /// The multi-class margin loss Σ_{i ≠ y} w_y·max(0, margin − x_y + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` and class
     /// numbers y (Crammer & Singer 2001).
-    MultiMarginLoss, multi_margin {
+    MultiMarginLoss, multi_margin for class_indices {
         /// The power of each violation of the margin; default 1.
         p: f64 = 1.0,
         /// The required difference between the class's score and the others; default 1.
@@ -106,10 +106,10 @@ losses! {
 
     /// The multi-label margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j of a sample and the other
     /// classes i. y has the shape of x and lists class indices up to the first −1.
-    MultiLabelMarginLoss, multilabel_margin {} |loss, x, y| ops::multilabel_margin_loss(x, y, loss.reduction);
+    MultiLabelMarginLoss, multilabel_margin for class_lists {} |loss, x, y| ops::multilabel_margin_loss(x, y, loss.reduction);
 
     /// The mean of [`BceWithLogitsLoss`] over the classes, the last axis.
-    MultiLabelSoftMarginLoss, multilabel_soft_margin {
+    MultiLabelSoftMarginLoss, multilabel_soft_margin for values {
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,
     } |loss, x, y| where ["multilabel_soft_margin", Targets::Shares] {

@@ -25,11 +25,11 @@ mod batch_weight;
 mod classes;
 mod compare;
 mod ctc;
-mod kind;
 mod projected;
 mod regression;
 mod scale;
 mod targets;
+mod with_targets;
 
 crate::exports::exports! {
     /// The names of all losses; `tests/reference/losses.rs` has a row for each.
@@ -52,10 +52,11 @@ crate::exports::exports! {
     };
 }
 pub use batch_weight::BatchWeight;
-pub use kind::{LossKind, WithTargets};
 pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
 pub use scale::{GradKind, infer_grad_scale};
+pub(crate) use targets::{class_indices, values};
 use targets::Targets;
+pub use with_targets::WithTargets;
 
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
@@ -80,9 +81,13 @@ pub trait Loss: Send + Sync {
     /// The errors of the operations if shapes or dtypes do not match.
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
 
-    /// Returns the kind of targets; `None` if the loss does not define it, see [`with_targets`](Loss::with_targets).
-    fn kind(&self) -> Option<LossKind> {
-        None
+    /// Returns shape and dtype of the targets for logits of this shape and dtype; `None` if the loss does not define
+    /// them, see [`with_targets`](Loss::with_targets).
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for logits that no targets fit.
+    fn expected_targets(&self, _logits: &Shape, _dtype: DType) -> Result<Option<(Shape, DType)>> {
+        Ok(None)
     }
 
     /// Checks the values of the targets of a batch, for logits of this shape, if the host can read them
@@ -111,7 +116,7 @@ pub trait Loss: Send + Sync {
         Vec::new()
     }
 
-    /// Returns this loss with targets of this shape and dtype as its [`kind`](Loss::kind).
+    /// Returns this loss with targets of this shape and dtype; see [`expected_targets`](Loss::expected_targets).
     fn with_targets(self, shape: impl Into<Shape>, dtype: DType) -> WithTargets<Self>
     where
         Self: Sized,
@@ -214,9 +219,10 @@ macro_rules! declared {
     };
 }
 
-/// Defines losses of two inputs. `where` names the operation of errors and the values that targets may have.
+/// Defines losses of two inputs. `for` names the function in `targets` that returns shape and dtype of the targets.
+/// `where` names the operation of errors and the values that targets may have.
 macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident, $function:ident $(as $kind:ident)? { $($fields:tt)* }
+    ($($(#[$doc:meta])* $name:ident, $function:ident $(for $targets_of:ident)? { $($fields:tt)* }
         |$loss:ident, $x:ident, $y:ident| $(where [$op:literal, $targets:expr $(, weighs $weight:expr)?])? $body:expr;
     )*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
@@ -235,8 +241,12 @@ macro_rules! losses {
                 $($(return $weight;)?)?
                 Ok(crate::loss::BatchWeight::of_reduction(self.reduction))
             }
-            $(fn kind(&self) -> Option<$crate::loss::LossKind> {
-                Some($crate::loss::LossKind::$kind)
+            $(fn expected_targets(
+                &self,
+                logits: &pellucid_tensor::Shape,
+                dtype: pellucid_tensor::DType,
+            ) -> Result<Option<(pellucid_tensor::Shape, pellucid_tensor::DType)>> {
+                crate::loss::targets::$targets_of(logits, dtype).map(Some)
             })?
             $(#[allow(unused_variables, reason = "only some losses have options for targets")]
             fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
@@ -256,7 +266,11 @@ macro_rules! loss_pointer {
             crate::delegate::delegate! {
                 [**self]
                 fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
-                fn kind(self: &Self) -> Option<crate::loss::LossKind>;
+                fn expected_targets(
+                    self: &Self,
+                    logits: &pellucid_tensor::Shape,
+                    dtype: pellucid_tensor::DType
+                ) -> Result<Option<(pellucid_tensor::Shape, pellucid_tensor::DType)>>;
                 fn check_targets(self: &Self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()>;
                 fn batch_weight(self: &Self, y: &Tensor) -> Result<crate::loss::BatchWeight>;
                 fn trainable(self: &Self) -> Vec<(String, crate::Parameter)>;

@@ -7,7 +7,7 @@ use crate::layers::Linear;
 use crate::module::parameters_so_far;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
-use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops};
 
 /// [`CrossEntropyLoss`] of the scores `W·x` of features x `[N, in]` (or `[in]`). Targets y are class indices
 /// `[N, d..]`, or probabilities `[N, C, d..]`.
@@ -50,6 +50,12 @@ impl LinearCrossEntropyLoss {
         let inputs = self.linear.weight.shape()[1];
         LinearCrossEntropyLoss { linear: Linear::new(inputs, self.scores.size()), ..self }
     }
+
+    /// Returns the shape of the scores of features of this shape.
+    fn score_shape(&self, features: &Shape) -> Shape {
+        let samples = features.split_last().map_or(&[][..], |(_, samples)| samples);
+        samples.iter().chain(self.scores.iter()).copied().collect()
+    }
 }
 
 impl Loss for LinearCrossEntropyLoss {
@@ -60,9 +66,16 @@ impl Loss for LinearCrossEntropyLoss {
                 return Err(Error::shapes("linear_cross_entropy", [x.shape()], help));
             }
             let scores = self.linear.try_forward(x)?;
-            let shape: Shape = x.shape()[..x.rank() - 1].iter().chain(self.scores.iter()).copied().collect();
-            self.loss.try_forward(&ops::reshape(&scores, shape.dims())?, y)
+            self.loss.try_forward(&ops::reshape(&scores, self.score_shape(x.shape()).dims())?, y)
         })
+    }
+
+    fn expected_targets(&self, x: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>> {
+        self.loss.expected_targets(&self.score_shape(x), dtype)
+    }
+
+    fn check_targets(&self, x: &Shape, y: &Tensor) -> Result<()> {
+        self.loss.check_targets(&self.score_shape(x), y)
     }
 
     fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {

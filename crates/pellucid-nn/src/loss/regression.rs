@@ -8,20 +8,20 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 losses! {
     /// The absolute error |x − y|.
-    L1Loss, l1 {} |loss, x, y| {
+    L1Loss, l1 for values {} |loss, x, y| {
         same_shape("l1_loss", x, y)?;
         ops::l1_loss(x, y, loss.reduction)
     };
 
     /// The squared error (x − y)².
     #[doc(alias = "MSELoss")]
-    MseLoss, mse as Mse {} |loss, x, y| {
+    MseLoss, mse for values {} |loss, x, y| {
         same_shape("mse_loss", x, y)?;
         ops::mse_loss(x, y, loss.reduction)
     };
 
     /// The smooth L1 loss ½(x − y)²/β where |x − y| < β, else |x − y| − ½β (Girshick 2015).
-    SmoothL1Loss, smooth_l1 {
+    SmoothL1Loss, smooth_l1 for values {
         /// The error β above which the loss is linear; default 1.
         beta: f64 = 1.0,
     } |loss, x, y| {
@@ -30,7 +30,7 @@ losses! {
     };
 
     /// The Huber loss ½(x − y)² where |x − y| < δ, else δ·(|x − y| − ½δ) (Huber 1964).
-    HuberLoss, huber {
+    HuberLoss, huber for values {
         /// The error δ above which the loss is linear; default 1.
         delta: f64 = 1.0,
     } |loss, x, y| {
@@ -40,7 +40,7 @@ losses! {
 
     /// The Kullback-Leibler divergence y·(ln y − x) of a distribution y from the distribution with log-probabilities x.
     #[doc(alias = "KLDivLoss")]
-    KlDivLoss, kl_div {
+    KlDivLoss, kl_div for values {
         /// Whether y holds logarithms as well; default false.
         log_target: bool = false,
         /// Whether to divide the sum by the number of samples (PyTorch's `batchmean`); `reduction` is then ignored.
@@ -58,7 +58,7 @@ losses! {
     /// The negative log-likelihood of a count y under a Poisson distribution: eˣ − y·x for a log-rate x, or x − y·ln(x
     /// + ε) for a rate x. The term ln y! is omitted by default.
     #[doc(alias = "PoissonNLLLoss")]
-    PoissonNllLoss, poisson_nll {
+    PoissonNllLoss, poisson_nll for values {
         /// Whether x is the logarithm of the rate; default true.
         log_input: bool = true,
         /// Whether to add Stirling's approximation of ln y!; default false.

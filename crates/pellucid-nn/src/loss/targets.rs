@@ -1,6 +1,29 @@
-//! The values that targets may have.
+//! Shapes, dtypes and values of targets.
 
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
+
+/// Returns shape and dtype of class indices: the logits' shape without the class axis, `[B]` for logits `[B, C]`, `[]`
+/// for `[C]`, `[B, d..]` for `[B, C, d..]`.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] for logits without a class axis.
+pub(crate) fn class_indices(logits: &Shape, _dtype: DType) -> Result<(Shape, DType)> {
+    if logits.rank() == 0 {
+        return Err(Error::shapes("cross_entropy", [logits], "the logits must have a class axis: [B, C]"));
+    }
+    let others = logits.iter().enumerate().filter(|(axis, _)| *axis != class_axis(logits));
+    Ok((others.map(|(_, len)| *len).collect(), DType::I64))
+}
+
+/// Returns shape and dtype of one class list for each row of the logits, padded to the number of classes.
+pub(super) fn class_lists(logits: &Shape, _dtype: DType) -> Result<(Shape, DType)> {
+    Ok((logits.clone(), DType::I64))
+}
+
+/// Returns shape and dtype of one value for each logit.
+pub(crate) fn values(logits: &Shape, dtype: DType) -> Result<(Shape, DType)> {
+    Ok((logits.clone(), dtype))
+}
 
 /// The values that the targets of a loss may have.
 pub(super) enum Targets {
@@ -19,8 +42,7 @@ impl Targets {
     fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
         match self {
             Targets::Classes { .. } => {
-                let others = || logits.iter().enumerate().filter(|(at, _)| *at != class_axis(logits));
-                logits.rank() > 0 && targets.iter().eq(others().map(|(_, len)| len))
+                class_indices(logits, DType::F32).is_ok_and(|(shape, _)| shape == *targets)
             }
             Targets::RowClasses => {
                 targets.rank() <= 1

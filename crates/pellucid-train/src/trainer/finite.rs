@@ -1,7 +1,7 @@
 //! Losses that are not finite: a check before the update, and the search for their origin.
 
 use pellucid_nn::hook::HookGuard;
-use pellucid_nn::loss::{BatchWeight, Loss, LossKind};
+use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::{ModuleInfo, Parameter};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock, no_grad, ops};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,8 +58,8 @@ impl<L: Loss> Loss for FiniteCheckedLoss<L> {
         if self.is_checked.load(Ordering::Relaxed) { checked(loss) } else { Ok(loss) }
     }
 
-    fn kind(&self) -> Option<LossKind> {
-        self.loss.kind()
+    fn expected_targets(&self, logits: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>> {
+        self.loss.expected_targets(logits, dtype)
     }
 
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {

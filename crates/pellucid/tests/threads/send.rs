@@ -15,7 +15,7 @@ use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
 use pellucid::nn::init::{Fan, Nonlinearity};
-use pellucid::nn::loss::{BatchWeight, CrossEntropyLoss, GradKind, Loss, LossKind, WithTargets};
+use pellucid::nn::loss::{BatchWeight, CrossEntropyLoss, GradKind, Loss, WithTargets};
 use pellucid::nn::optim::{schedule::*, *};
 use pellucid::nn::*;
 use pellucid::ops::*;
@@ -86,7 +86,7 @@ fn public_types_are_send_and_sync() {
         Stream,
         Timer
     ];
-    both![StepCheck, Rebound, BatchWeight, LossKind, AveragedModel];
+    both![StepCheck, Rebound, BatchWeight, AveragedModel];
     // Models and their state.
     both![
         Sequential,

@@ -29,7 +29,7 @@ pub use plan::{ArenaSlot, Buf, CapturePlan, DEFAULT_MAX_SCRATCH, LossBufs, PerLa
 pub use update::ParameterUpdate;
 
 pub use super::launcher::EagerStep as GraphExecLike;
-pub use crate::loss::LossKind;
+pub use plan::LossKind;
 
 use super::batch::{Batch, BoundModel, Model};
 use super::coverage::{FrozenParameters, fill_optimizer, trained_parameters};
@@ -63,7 +63,8 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 ) -> Result<CapturePlan> {
     let loss = loss.into().unwrap_or(LossKind::SoftmaxCrossEntropy);
     let lt_bytes = lt_bytes.into().unwrap_or(DEFAULT_MAX_SCRATCH);
-    CapturePlan::new(&bound(model, inputs)?, &named_tensors(inputs), &loss, lt_bytes)
+    let targets = |logits: &Tensor| loss.target(logits.shape(), logits.dtype());
+    CapturePlan::new(&bound(model, inputs)?, &named_tensors(inputs), &targets, lt_bytes)
 }
 
 /// Returns the plan of a step with this layer, usually a [`Sequential`], for inputs of this shape and of the layer's
@@ -301,13 +302,13 @@ impl Sequential {
         let op = "compile";
         let inputs = ops::zeros(input_shape, self.input_dtype())?;
         let pair = model_and_loss(self, loss, &inputs)?;
-        let Some(kind) = pair.1.target_kind() else {
+        let targets = |logits: &Tensor| {
             let reason = "the targets of this loss are unknown; use loss.with_targets(shape, dtype)";
-            return Err(Error::invalid(op, reason));
+            pair.1.expected_targets(logits)?.ok_or_else(|| Error::invalid(op, reason))
         };
         let model: &dyn DynModule = &*pair.0;
         model.supports_capture()?;
-        let plan = CapturePlan::new(&*pair.0, &named_tensors(&inputs), &kind, lt_bytes)?;
+        let plan = CapturePlan::new(&*pair.0, &named_tensors(&inputs), &targets, lt_bytes)?;
         let parameters = model.parameters();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|(_, p)| p.grad()).collect();
         let optimizer: Arc<dyn Optimizer + 'f> = Arc::new(optimizer);

@@ -3,7 +3,7 @@
 use crate::call::{TracedCall, trace_calls};
 use crate::graph::batch::{ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name};
 use crate::graph::trainer_core::{check_target_shape, of_loss};
-use crate::loss::LossKind;
+use crate::loss::{class_indices, values};
 use crate::module::{DynModule, identity};
 use crate::parameter::Parameter;
 use crate::visit::is_inside;
@@ -208,6 +208,39 @@ impl PerLayerBufs {
     }
 }
 
+/// The kind of a loss, by its targets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LossKind {
+    /// Class indices, `i64`, in the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
+    /// `[B, d..]` for `[B, C, d..]`.
+    SoftmaxCrossEntropy,
+    /// Values of the logits' shape and dtype.
+    Mse,
+    /// Binary labels 0 and 1, of the logits' shape and dtype.
+    Bce,
+    /// The targets of a user's loss.
+    Custom {
+        /// The shape of the targets.
+        target: Shape,
+        /// The dtype of the targets.
+        dtype: DType,
+    },
+}
+
+impl LossKind {
+    /// Returns shape and dtype of the targets for logits of this shape and dtype.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
+    pub fn target(&self, logits: &Shape, dtype: DType) -> Result<(Shape, DType)> {
+        match self {
+            LossKind::SoftmaxCrossEntropy => class_indices(logits, dtype),
+            LossKind::Mse | LossKind::Bce => values(logits, dtype),
+            LossKind::Custom { target, dtype } => Ok((target.clone(), *dtype)),
+        }
+    }
+}
+
 /// The buffers of the loss.
 #[derive(Clone, Debug)]
 pub struct LossBufs {
@@ -303,7 +336,7 @@ impl CapturePlan {
     pub(super) fn new(
         model: &dyn ModelOfInputs,
         named: &NamedTensors,
-        loss: &LossKind,
+        targets: &dyn Fn(&Tensor) -> Result<(Shape, DType)>,
         lt_bytes: usize,
     ) -> Result<CapturePlan> {
         let inputs: Vec<Tensor> = named.iter().map(|(_, x)| x.detach()).collect();
@@ -315,16 +348,16 @@ impl CapturePlan {
         // The first run builds lazy layers, which have neither parameters nor names before it.
         trace_calls(module, &mut run)?;
         let (logits, calls) = trace_calls(module, &mut run)?;
-        let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
+        let target = targets(&logits)?;
         let trained = module.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
         let type_name = module.modules().first().map_or("model", |(_, info)| info.class());
         let inputs: Vec<_> = named.iter().map(|(name, x)| (name.clone(), x.shape().clone(), x.dtype())).collect();
-        let d_y = Buf::new(logits, dtype, device);
+        let d_y = Buf::new(logits.shape(), logits.dtype(), logits.device());
         Ok(CapturePlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
             per_layer: layer_buffers(type_name, &calls, trained, &d_y),
-            loss: LossBufs { d_y, target: loss.target(logits, dtype)? },
+            loss: LossBufs { d_y, target },
             lt_bytes,
         })
     }
