@@ -13,8 +13,7 @@ use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::in_evaluation_mode;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, ops,
-    placeholder,
+    CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
 };
 use std::sync::Arc;
 
@@ -223,21 +222,21 @@ impl<'f> TrainerCore<'f> {
             let _on = enable_grad();
             self.model.output(&inputs)
         };
-        let of_input = inputs.first().map(Tensor::dtype);
+        let input_dtype = inputs.first().map(Tensor::dtype);
         if self.step.options.stream.as_ref().is_some_and(Stream::is_eager) {
             // Hooks of an eager step may read values.
             let unhooked =
-                trace_calls(model, &mut { output }).and_then(|(logits, _)| self.targets(&logits, of_input, y));
+                trace_calls(model, &mut { output }).and_then(|(logits, _)| self.targets(&logits, input_dtype, y));
             if unhooked.is_ok() {
                 return unhooked;
             }
         }
         let (logits, _) = trace_hooked_calls(model, &mut { output })?;
-        self.targets(&logits, of_input, y)
+        self.targets(&logits, input_dtype, y)
     }
 
     /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
-    fn targets(&self, logits: &Tensor, of_input: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
+    fn targets(&self, logits: &Tensor, input_dtype: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
         let expected = match (self.loss.expected_targets(logits)?, y) {
             (Some(expected), _) => expected,
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
@@ -251,10 +250,10 @@ impl<'f> TrainerCore<'f> {
             check_target_shape(SET_BATCH, y, &expected, logits.shape()).map_err(of_loss)?;
             check_targets(&*self.loss, logits.shape(), y)?;
         }
-        // Under autocast, targets usually have the dtype of the input, not that of the logits.
         let (shape, dtype) = expected;
-        let of_input = of_input.filter(|x| x.is_float() && dtype == logits.dtype());
-        placeholder(logits.device(), shape, of_input.unwrap_or(dtype))
+        // Under autocast, targets usually have the dtype of the input, not of the logits.
+        let assumed = input_dtype.filter(|x| x.is_float() && dtype == logits.dtype());
+        placeholder(logits.device(), shape, y.map(Tensor::dtype).or(assumed).unwrap_or(dtype))
     }
 
     /// Records the step by `record`, after the optimizer was filled, if it was empty, and checked. If nothing was
@@ -298,10 +297,7 @@ fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLos
     Arc::new(move |inputs| {
         let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
         let logits = model.output(x)?;
-        // Targets may be narrower integers, or floats of another precision.
-        let dtype = loss.expected_targets(&logits)?.map_or(y.dtype(), |(_, dtype)| dtype);
-        let y = if y.dtype() == dtype { y.clone() } else { ops::to_dtype(y, dtype)? };
-        Ok(vec![loss.value(&logits, &y)?, logits])
+        Ok(vec![loss.value(&logits, y)?, logits])
     })
 }
 

@@ -1,13 +1,13 @@
 //! The adaptive softmax, a loss for very many classes, few of them frequent.
 
-use super::{Loss, loss_pointer};
+use super::{Loss, Targets, class_indices, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
 use crate::module::parameters_so_far;
 use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
 /// The adaptive softmax (Grave et al. 2017) and its loss, the mean of −ln p of class indices y `[N]` for features x
 /// `[N, in]`.
@@ -94,6 +94,14 @@ impl AdaptiveLogSoftmaxWithLoss {
         ops::concatenate(&parts, -1)
     }
 
+    /// Returns the shape of the scores of all classes for features of this shape.
+    fn score_shape(&self, features: &Shape) -> Shape {
+        let outputs = |layer: &Linear| layer.weight.shape()[0];
+        let in_tail: usize = self.tail.iter().map(|(_, scores)| outputs(scores)).sum();
+        let classes = outputs(&self.head) - self.tail.len() + in_tail;
+        features.split_last().map_or(&[][..], |(_, samples)| samples).iter().copied().chain([classes]).collect()
+    }
+
     /// Returns the class of the highest probability, `[..]`.
     ///
     /// # Errors
@@ -107,6 +115,14 @@ impl AdaptiveLogSoftmaxWithLoss {
 impl Loss for AdaptiveLogSoftmaxWithLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         call::call(self, &[x, y], || ops::nll_loss(&self.try_log_prob(x)?, y, ops::NllLossOptions::default()))
+    }
+
+    fn expected_targets(&self, x: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>> {
+        class_indices(&self.score_shape(x), dtype).map(Some)
+    }
+
+    fn check_targets(&self, x: &Shape, y: &Tensor) -> Result<()> {
+        Targets::Classes { ignored: None }.check_if_readable("nll_loss", &self.score_shape(x), y)
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

@@ -13,6 +13,7 @@ mod paths;
 mod plan;
 mod pointers;
 mod steps;
+mod targets;
 mod trainer;
 mod training_step;
 mod updates;
