@@ -13,8 +13,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this program prints its table to standard output")]
 
-use pellucid::kernel::Kernel;
-use pellucid::{CaptureOptions, Error, Passes, Tensor, capture_local_with};
+use pellucid::engine::{Passes, kernel::Kernel};
+use pellucid::{CaptureOptions, Error, Tensor, capture_local_with};
 use pellucid_bench::derivatives::catalogue::{CatalogueOperation, OperationFamily, operations};
 use pellucid_bench::derivatives::check::{DerivativeFailure, DerivativeProblem, DerivativeReport, leaves_in};
 use pellucid_bench::derivatives::memory;
@@ -50,10 +50,7 @@ fn formula_size(problem: &DerivativeProblem<'_>, leaves: &[Tensor], order: usize
     let step = |inputs: &[Tensor]| {
         let gradients = problem.gradients(inputs, order, &mut DerivativeReport::default());
         // The capture reports an error as a panic of its closure.
-        gradients
-            .unwrap_or_else(|failure| pellucid::unwrap(Err(failure.error)))
-            .pop()
-            .expect("every order has gradients")
+        gradients.unwrap_or_else(|failure| panic!("{}", failure.error)).pop().expect("every order has gradients")
     };
     let options = CaptureOptions { passes: Passes::none(), ..CaptureOptions::default() };
     let captured = catch_unwind(AssertUnwindSafe(|| capture_local_with(options, step, &inputs))).ok()?.ok()?;

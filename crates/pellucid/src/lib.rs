@@ -30,12 +30,14 @@
 //! | module | contents |
 //! | --- | --- |
 //! | the root, [`ops`] | tensors, operations and gradients |
+//! | [`autograd`] | operations with gradients of their own |
 //! | [`nn`] | modules, layers, losses, optimizers |
 //! | [`data`] | data sets, samplers and loaders |
 //! | `distributions` | probability distributions: samples with gradients, densities, divergences (feature `distributions`) |
 //! | [`io`] | weights and checkpoints in files |
 //! | `train` | the training loop: trainer, metrics, logs (feature `train`) |
 //! | [`prelude`] | the items that most programs use |
+//! | [`engine`] | arrays, kernels, plans and backends, for those who extend Pellucid |
 //!
 //! | feature | default | contents |
 //! | --- | --- | --- |
@@ -59,9 +61,35 @@ pub use pellucid_data as data;
 pub use pellucid_distributions as distributions;
 pub use pellucid_io as io;
 pub use pellucid_nn as nn;
-pub use pellucid_tensor::*;
+pub use pellucid_tensor::{
+    AnomalyMode, Autocast, AutocastPolicy, BackwardOptions, CacheStats, CaptureOptions, Captured, DType, DeferredStats,
+    Device, Element, Ellipsis, Error, Formula, Generator, GeneratorScope, GradCheckOptions, GradMode, GradOptions,
+    HookHandle, IndexItem, Integer, IntoDevice, IntoIndex, IntoOutputs, IntoTensor, IntoValues, LocalCaptured,
+    MemoryStats, Nested, NewAxis, OperationInfo, Outputs, PrintOptions, ReadElement, Result, Scalar, Shape, Slice,
+    SliceBound, Tensor, TensorId, TensorOptions, WrongShape, autocast, autocast_dtype, autocast_off, autocast_policy,
+    bf16, capture, capture_local, capture_local_with, capture_with, checkpoint, deferred_stats, detect_anomaly, eager,
+    enable_grad, eval, f16, flush, formula, get_printoptions, grad, grad_one, gradcheck, gradgradcheck, hessian, hvp,
+    is_capturing, is_grad_enabled, jacobian, jvp, lazy, manual_seed, no_grad, operations, ops, set_grad_enabled,
+    set_printoptions, slice, vjp,
+};
 #[cfg(feature = "train")]
 pub use pellucid_train as train;
+
+/// Operations with gradients of their own, and the graph that records operations.
+pub mod autograd {
+    pub use pellucid_tensor::{
+        Arrays, InputGradients, NeedsInputGrad, Node, NodeInput, Operation, OutputGradients, SaveForBackward,
+        SavedTensors, apply, apply_one,
+    };
+}
+
+/// The engine below tensors: arrays, kernels, plans of captured functions, and backends.
+pub mod engine {
+    pub use pellucid_tensor::{
+        Array, HostFlag, KernelWork, Layout, Passes, Placement, Plan, StorageId, ThreadStreamGuard, backend, kernel,
+        plan, submit,
+    };
+}
 
 /// The items that most programs use: `use pellucid::prelude::*;`.
 pub mod prelude {

@@ -23,10 +23,11 @@ pub type Arrays = SmallVec<[Array; 1]>;
 /// Built-in operations use the same interface as a user's own:
 ///
 /// ```
-/// use pellucid::{
-///     Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, Result, SaveForBackward,
-///     SavedTensors, Tensor, apply,
+/// use pellucid::autograd::{
+///     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
 /// };
+/// use pellucid::engine::Array;
+/// use pellucid::{Result, Tensor};
 ///
 /// /// (x·y, x + y), with two inputs, two outputs and both inputs saved.
 /// struct ProductAndSum;

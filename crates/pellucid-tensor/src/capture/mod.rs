@@ -196,7 +196,7 @@ pub fn capture<'f, O: IntoOutputs>(
 /// Records a step as [`capture`] does, with options.
 ///
 /// ```
-/// use pellucid::{capture_with, CaptureOptions, Passes, Tensor};
+/// use pellucid::{capture_with, CaptureOptions, Tensor, engine::Passes};
 /// let x = Tensor::from([1.0f32, 2.0]);
 /// let step = |inputs: &[Tensor]| (&inputs[0] * 2.0 + 1.0).exp();
 /// let fused = capture_with(CaptureOptions::default(), step, &[&x])?;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// it does not depend on it.
 ///
 /// ```
-/// use pellucid::{HostFlag, Tensor, capture};
+/// use pellucid::{Tensor, capture, engine::HostFlag};
 /// let (doubled, x) = (HostFlag::new(1), Tensor::from([1.0f32, 2.0]));
 /// let mut step = capture(|i| if doubled.get() == 1 { &i[0] * 2.0 } else { &i[0] + 1.0 }, &[&x])?;
 /// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [2.0, 4.0]);

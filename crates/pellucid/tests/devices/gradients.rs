@@ -3,8 +3,14 @@
 use crate::{gpus, pinned};
 use pellucid::nn::optim::Optimizer;
 use pellucid::prelude::*;
-use pellucid::{Array, Arrays, NeedsInputGrad, SavedTensors};
-use pellucid::{InputGradients, Operation, OutputGradients, SaveForBackward, apply_one, checkpoint};
+use pellucid::{
+    autograd::{Arrays, NeedsInputGrad, SavedTensors},
+    engine::Array,
+};
+use pellucid::{
+    autograd::{InputGradients, Operation, OutputGradients, SaveForBackward, apply_one},
+    checkpoint,
+};
 
 fn model() -> (Parameter, Sgd) {
     let weight = Parameter::new(Tensor::from([1.0f32, 2.0]));

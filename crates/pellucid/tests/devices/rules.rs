@@ -4,7 +4,10 @@ use crate::backend::ToyDriver;
 use crate::{pinned, toy};
 use pellucid::prelude::*;
 use pellucid::{
-    Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+    autograd::{
+        Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+    },
+    engine::Array,
 };
 
 /// Computes x += y.

@@ -1,5 +1,6 @@
 //! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
 
+use pellucid::autograd::*;
 use pellucid::data::{
     BatchPosition, Batches, BucketBatchSampler, CachedDataset, ConcatDataset, DataLoader, Digits, DistributedSampler,
     EpochIter, EpochSeed, FirstRecords, FnDataset, FnRecords, LoaderOptions, MapDataset, MapRecords, Mnist,
@@ -11,6 +12,7 @@ use pellucid::data::{
     LabelEncoder, MinMaxScaler, MixUp, OneHotEncoder, StandardScaler, Table, TableTensorOptions, TokenWindows,
     UnknownCategory,
 };
+use pellucid::engine::*;
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
 use pellucid::nn::hook::HookGuard;
